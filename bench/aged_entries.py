@@ -12,8 +12,8 @@ from typing import Any
 
 from bench.measure import Benchmark, Rate, Ratio, Result
 from bench.redis_server import serving
+from wrasse.backends.redis.client.connection import OwnRedisClient
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.connection import OwnLink
 from wrasse.clock import SystemClock
 from wrasse.engine.sweep import Action
 from wrasse.ports.streams import Draft
@@ -27,7 +27,7 @@ STREAMS, TRIPS_MAX = 1_000, 10
 ENTRIES = 1_000  # of each stream that is trimmed
 
 
-class CountingLink(OwnLink):
+class CountingLink(OwnRedisClient):
     """A link that counts what it sends and waits for."""
 
     trips = 0

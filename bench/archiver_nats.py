@@ -17,7 +17,7 @@ from bench.archiver import LARGE, stored
 from bench.archiver_scene import GROUP, SUBJECT, Place, archived, limits_of, made_body
 from bench.measure import Benchmark, Rate, Ratio, Result, take_turns
 from bench.streams_nats import STREAM, _emptied, nats_server
-from wrasse.archives.codec import Codec
+from wrasse.archives.codec import Compression
 from wrasse.backends.nats.connect import Nats
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock
@@ -59,7 +59,7 @@ async def _filled(url: str, count: int) -> Nats:
 async def _ours(url: str, place: Path, count: int) -> float:
     store, engine = await _filled(url, count), await Sqlite.open(place / "engine.db")
     directory = await Place(place / "data").open()
-    took = await archived(store, engine, directory, limits_of(LARGE), count, Codec.GZIP)
+    took = await archived(store, engine, directory, limits_of(LARGE), count, Compression.GZIP)
     await engine.close()
     await store.close()
     return took

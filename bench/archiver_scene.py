@@ -19,7 +19,7 @@ import hiredis
 from bench.redis_server import serving
 from wrasse.archives.archiver import ArchivePorts, Archiver
 from wrasse.archives.batch import BatchLimits
-from wrasse.archives.codec import Codec
+from wrasse.archives.codec import Compression
 from wrasse.archives.cursor import CURSORS
 from wrasse.archives.naming import Form
 from wrasse.archives.rule import Rule
@@ -122,7 +122,7 @@ async def archive_all(
 ) -> float:
     """Archives the whole stream, as the daemon does; the seconds from open stores to the last event."""
     streams, engine = await Redis.open(url), await Redis.open(url[:-1] + "1")
-    took = await archived(streams, engine, await place.open(), BatchLimits(size, bytes), count, Codec(codec))
+    took = await archived(streams, engine, await place.open(), BatchLimits(size, bytes), count, Compression(codec))
     await engine.close()
     await streams.close()
     return took
@@ -131,7 +131,7 @@ async def archive_all(
 async def archive_sqlite(path: Path, place: Place, size: int, count: int) -> float:
     """The same from a database."""
     sqlite = await Sqlite.open(path)
-    took = await archived(sqlite, sqlite, await place.open(), BatchLimits(size, 64 << 20), count, Codec.GZIP)
+    took = await archived(sqlite, sqlite, await place.open(), BatchLimits(size, 64 << 20), count, Compression.GZIP)
     await sqlite.close()
     return took
 
@@ -146,7 +146,7 @@ async def fill_sqlite(path: Path, count: int) -> None:
 
 
 async def archived(
-    streams: Backend, engine: Backend, store: Directory | S3, limits: BatchLimits, count: int, codec: Codec
+    streams: Backend, engine: Backend, store: Directory | S3, limits: BatchLimits, count: int, codec: Compression
 ) -> float:
     """Archives the whole stream from one backend, with cursors and leases in another; gives seconds."""
     clock = SystemClock()

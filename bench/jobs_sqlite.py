@@ -17,15 +17,15 @@ from huey import SqliteHuey  # type: ignore[import-untyped]
 
 from bench.measure import Benchmark, Rate, Ratio, Result, seconds, take_turns
 from bench.raw_sqlite import RawLoop, insert, note_ready, open_raw, rows_of
-from wrasse.app.signals import hand_over_sooner
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock
-from wrasse.jobs.beats import ChildBeats
 from wrasse.jobs.handlers import Handlers
-from wrasse.jobs.running import RunningJob
 from wrasse.jobs.tally import Tally
-from wrasse.jobs.worker import Worker, WorkerSettings
-from wrasse.ports.jobs import BATCH_MAX, Finish, Job
+from wrasse.jobs.worker.heartbeat import ChildHeartbeat
+from wrasse.jobs.worker.running_job import RunningJob
+from wrasse.jobs.worker.worker import Worker, WorkerSettings
+from wrasse.ports.jobs import BATCH_MAX, Complete, Job
+from wrasse.runtime.signals import hand_over_sooner
 
 PAYLOAD = b'{"path": "a.png", "size": 12345}'
 SILENCE = timedelta(seconds=30)
@@ -88,7 +88,7 @@ async def _worker(place: Path, ids: list[str], warm: int) -> float:
         return tally.completed.total(), clock.monotonic()
 
     handlers.add("", handle)
-    beats = ChildBeats(f"sqlite:///{place / 'wrasse.db'}", tally)
+    beats = ChildHeartbeat(f"sqlite:///{place / 'wrasse.db'}", tally)
     worker = Worker(store.jobs, handlers, clock, beats, WorkerSettings(queues=("low",)), tally)
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
@@ -110,7 +110,7 @@ async def _port(place: Path, ids: list[str], warm: int) -> float:
         nonlocal done
         while done < enough:
             taken = await store.jobs.take(["low"], BATCH_MAX, worker="w", silence=SILENCE, request=str(done))
-            await store.jobs.settle([Finish(job.hold) for job in taken.jobs], request=str(done))
+            await store.jobs.settle([Complete(job.hold) for job in taken.jobs], request=str(done))
             done += len(taken.jobs)
         return done, clock.monotonic()
 

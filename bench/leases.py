@@ -22,13 +22,13 @@ from aiohttp import web
 
 from bench.leases_clients import CLIENTS, STATE
 from bench.measure import Benchmark, Rate, Ratio, Result, each_round, take_turns
-from wrasse.app.leases_http.routes import LeaseApi
 from wrasse.backends.directory.connect import Directory
 from wrasse.backends.memory.connect import Memory
 from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.connect import S3
 from wrasse.clock import ManualClock, SystemClock
 from wrasse.engine.sweep import Action
+from wrasse.lease_server.leases import LeaseApi
 from wrasse.leases.cleanup import TOGETHER
 from wrasse.leases.core import leases_in
 from wrasse.leases.lease import KEYS, KeyRecord

@@ -24,9 +24,9 @@ from bench.measure import Benchmark, Rate, Ratio, Result
 from wrasse.backends.memory.objects import MemoryObjects
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock
-from wrasse.orphans.desk import Desk
-from wrasse.orphans.look import Ports
 from wrasse.orphans.root import Graces, Root, parse_template
+from wrasse.orphans.scan import Ports
+from wrasse.orphans.scanner import Scanner
 from wrasse.ports.catalog import Reference
 from wrasse.ports.objects import ObjectInfo
 from wrasse.ports.page import Page
@@ -118,7 +118,7 @@ async def measure(objects: int, place: Path) -> Looks:
     """Two looks in this process."""
     store = await Sqlite.open(place / "wrasse.db", CLOCK)
     idle, field = _peak(), Field(objects, CLOCK.now())
-    desk = Desk(ROOT, Ports(Listing(field), Rows(field), store.sightings, place / "spool", CLOCK))
+    desk = Scanner(ROOT, Ports(Listing(field), Rows(field), store.sightings, place / "spool", CLOCK))
     taken = []
     try:
         for _ in range(2):

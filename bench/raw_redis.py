@@ -13,11 +13,11 @@ import redis
 import redis.asyncio
 
 from bench.measure import seconds
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.client.transport import Word
+from wrasse.backends.redis.jobs.enqueue import pushed
+from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.options import RedisOptions
-from wrasse.backends.redis.puts import pushed
 from wrasse.backends.redis.scripts import load
-from wrasse.backends.redis.wire import Word
 from wrasse.clock import SystemClock
 from wrasse.ids import Ids
 from wrasse.ports.jobs import Job
@@ -41,7 +41,7 @@ class RawRedis:
         self._url = url
         self._redis = redis.Redis.from_url(url)
         self._options = RedisOptions.of(url)
-        self._keys = Keys(self._options)
+        self._keys = RedisKeys(self._options)
         self._clock = SystemClock()
         self._ids = Ids(self._clock)
         self._push = load("push")

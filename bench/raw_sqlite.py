@@ -15,8 +15,8 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite import changes, takes
 from wrasse.backends.sqlite.connection import File
+from wrasse.backends.sqlite.jobs import changes, claim
 from wrasse.backends.sqlite.schema import load_steps, prepare
 from wrasse.ports.jobs import BATCH_MAX
 
@@ -81,13 +81,13 @@ class RawLoop:
         db, now = self._db, _now()
         self._number += 1
         db.execute("BEGIN IMMEDIATE")
-        seqs, size, _, bodies = db.execute(takes.SELECT_READY, (QUEUE, BATCH_MAX)).get
+        seqs, size, _, bodies = db.execute(claim.SELECT_READY, (QUEUE, BATCH_MAX)).get
         if size is None:
             db.execute("COMMIT")
             return []
         numbers = msgspec.json.decode(seqs)
         hold = (self._number, "nonce", "worker", now + SILENCE, now, now)
-        db.execute(takes.UPDATE_HELD, (*hold, apsw.carray(array("q", numbers))))
+        db.execute(claim.UPDATE_HELD, (*hold, apsw.carray(array("q", numbers))))
         db.execute("UPDATE numbers SET back = back + 1")
         self._count((0, -len(numbers)), (2, len(numbers)))
         self._answer(f"take {self._number}", seqs.encode(), now)

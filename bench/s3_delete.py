@@ -47,11 +47,11 @@ async def _delete(endpoint: str, times: int, each: int) -> float:
     from wrasse.backends.s3.address import S3Address
     from wrasse.backends.s3.client import Client
     from wrasse.backends.s3.objects import S3Objects
-    from wrasse.backends.s3.wire import Wire
+    from wrasse.backends.s3.transport import S3Transport
     from wrasse.clock import SystemClock
     from wrasse.ports.outcome import Outcome
 
-    wire = Wire(S3Address("bucket", "", endpoint, access_key="k", secret_key="s"), SystemClock())
+    wire = S3Transport(S3Address("bucket", "", endpoint, access_key="k", secret_key="s"), SystemClock())
     objects = S3Objects(Client(wire), b"")
     await objects.delete(_asked(0, 1))  # the connection is there
     began = time.perf_counter()

@@ -43,10 +43,10 @@ async def _ours(endpoint: str, count: int) -> float:
     from wrasse.backends.s3.address import S3Address
     from wrasse.backends.s3.client import Client
     from wrasse.backends.s3.objects import S3Objects
-    from wrasse.backends.s3.wire import Wire
+    from wrasse.backends.s3.transport import S3Transport
     from wrasse.clock import SystemClock
 
-    wire = Wire(S3Address("bucket", "", endpoint, access_key="k", secret_key="s"), SystemClock())
+    wire = S3Transport(S3Address("bucket", "", endpoint, access_key="k", secret_key="s"), SystemClock())
     objects = S3Objects(Client(wire), b"")
     began, seen, after = time.process_time(), 0, None
     while True:

@@ -28,16 +28,16 @@ from pathlib import Path
 
 from bench.group_reader import GROUP, STREAM, SUBJECT
 from bench.measure import Benchmark, Rate, Ratio, Result, seconds, take_turns
+from wrasse.backends.nats.client.connection import NatsConnection
+from wrasse.backends.nats.client.jetstream import JetStream, JsError
 from wrasse.backends.nats.connect import Nats
-from wrasse.backends.nats.js import JetStream, JsError
-from wrasse.backends.nats.link import Link
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import SystemClock
 from wrasse.ids import Ids
 from wrasse.ports.groups import Ack
 from wrasse.ports.streams import Draft
 from wrasse.streams.envelope import Envelope, encode
-from wrasse.streams.publisher import Message, Publisher
+from wrasse.streams.publisher import Publication, Publisher
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 
@@ -122,7 +122,7 @@ def _envelopes(count: int) -> list[bytes]:
 
 async def _emptied(url: str) -> None:
     """A server with no streams but those of records."""
-    link = await Link.open(NatsOptions.of(url))
+    link = await NatsConnection.open(NatsOptions.of(url))
     js = JetStream(link)
     names = (await js.call("STREAM.NAMES")).get("streams") or []
     await asyncio.gather(*(js.call(f"STREAM.DELETE.{name}") for name in names))
@@ -141,7 +141,7 @@ def _raw_publish(url: str, port: int, count: int) -> float:
 
 
 async def _made(url: str) -> None:
-    link = await Link.open(NatsOptions.of(url))
+    link = await NatsConnection.open(NatsOptions.of(url))
     await JetStream(link).call(f"STREAM.CREATE.{STREAM}", {"name": STREAM, "subjects": [SUBJECT], "storage": "file"})
     await link.close()
 
@@ -169,7 +169,7 @@ async def _publish(url: str, count: int) -> float:
     await _emptied(url)
     store = await Nats.open(url)
     publisher = Publisher(store.streams, SystemClock())
-    batch = [Message(SUBJECT, PAYLOAD)] * BATCH
+    batch = [Publication(SUBJECT, PAYLOAD)] * BATCH
     await publisher.publish_many(batch)
     await asyncio.sleep(SETTLED)
     await publisher.publish_many(batch)
@@ -214,7 +214,7 @@ def _cell(server: Nats_, monitor: int, who: str, processes: int, page: int, coun
 
 async def _group(url: str, count: int) -> None:
     """The durable that both read, at the last `count` messages of the stream."""
-    link = await Link.open(NatsOptions.of(url))
+    link = await NatsConnection.open(NatsOptions.of(url))
     js = JetStream(link)
     with contextlib.suppress(JsError):
         await js.call(f"CONSUMER.DELETE.{STREAM}.{GROUP}")

@@ -25,7 +25,7 @@ from wrasse.ids import Ids
 from wrasse.ports.groups import Ack, StartAt
 from wrasse.ports.streams import Draft
 from wrasse.streams.envelope import Envelope, encode
-from wrasse.streams.publisher import Message, Publisher
+from wrasse.streams.publisher import Publication, Publisher
 
 SUBJECT, KEY, GROUP = "gbe.events.audit.change", "gbe:events:audit:change", "readers"
 BATCH = 1_000
@@ -132,7 +132,7 @@ async def _publish(url: str, port: int, count: int) -> float:
     _emptied(port).close()
     store = await Redis.open(url)
     publisher = Publisher(store.streams, SystemClock())
-    batch = [Message(SUBJECT, PAYLOAD)] * BATCH
+    batch = [Publication(SUBJECT, PAYLOAD)] * BATCH
 
     async def publish(batches: int) -> None:
         for _ in range(batches):

@@ -21,7 +21,7 @@ from wrasse.clock import SystemClock
 from wrasse.engine.sweep import Action
 from wrasse.ids import Ids
 from wrasse.jobs.stray_search import StraySearch
-from wrasse.ports.jobs import BATCH_MAX, Finish, Job
+from wrasse.ports.jobs import BATCH_MAX, Complete, Job
 from wrasse.ports.outcome import Outcome
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
@@ -109,7 +109,7 @@ async def _sweep(store: Redis) -> float:
 async def _finish(store: Redis) -> None:
     """What was rescued is served next; it is done now, so that the next round is about fresh jobs."""
     taken = await store.jobs.take(["low"], DUE, worker="alive", silence=_LONG, request=_IDS.new())
-    await store.jobs.settle([Finish(job.hold) for job in taken.jobs], request=_IDS.new())
+    await store.jobs.settle([Complete(job.hold) for job in taken.jobs], request=_IDS.new())
 
 
 async def _search(store: Redis) -> float:

@@ -20,11 +20,10 @@ import msgspec
 
 from bench.measure import Benchmark, Rate, Ratio, Result
 from bench.redis_server import serving
-from wrasse.app.task_opening import TaskPost
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.sqlite.connect import Sqlite
-from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.write_transaction import Step
 from wrasse.clock import SystemClock, to_micros
 from wrasse.engine.sweep import Action
 from wrasse.jobs.stream_tasks.fields import TASKS, spot_of
@@ -33,7 +32,8 @@ from wrasse.jobs.stream_tasks.store import read_task
 from wrasse.ports.jobs import JobFilter, Place
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Record
-from wrasse.ports.shelves import Spot
+from wrasse.ports.status_index import IndexPosition
+from wrasse.runtime.stream_tasks import TaskPost
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 ABOUT = __doc__.splitlines()[0]
@@ -134,7 +134,7 @@ async def _filled(backend: Redis | Sqlite, size: int) -> Stock:
     return Stock(backend, StreamedJobs(ports, [TaskType("mail", 3)]))
 
 
-async def _fill_sqlite(backend: Sqlite, size: int, spot: Spot) -> None:
+async def _fill_sqlite(backend: Sqlite, size: int, spot: IndexPosition) -> None:
     """Rows as the port writes them, many in one commit."""
 
     def fill(step: Step, ids: range) -> None:

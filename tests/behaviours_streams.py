@@ -19,7 +19,11 @@ FAULTS, MOVES, VIEWS, QUEUE, EMIT = (
     f"conformance/test_{name}.py" for name in ("jobs_faults", "jobs_moves", "jobs_views", "jobs", "records_emit")
 )
 RUN, TURN, REPORT = (f"unit/engine/test_{name}.py" for name in ("run", "turn", "report"))
-LOCKS, SETTINGS, STORM = "conformance/test_plain_locks.py", "unit/app/test_task_settings.py", "simulation/test_tasks.py"
+LOCKS, SETTINGS, STORM = (
+    "conformance/test_named_locks.py",
+    "unit/config/test_task_settings.py",
+    "simulation/test_tasks.py",
+)
 AGED, KILLS = "conformance/test_aged_entries.py", "app/test_task_kills.py"
 
 STREAMED: dict[str, tuple[str, ...]] = {

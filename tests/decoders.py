@@ -15,24 +15,25 @@ import decoders_of_servers
 from backends.redis_peer import GARBAGE
 from wrasse.archives.cursor import decode_cursor
 from wrasse.archives.lines import entry_of
-from wrasse.backends.bucket import envelope as record_envelope
-from wrasse.backends.bucket.calendar import Calendar
-from wrasse.backends.nats import kv_bytes, lanes, ledger_groups, stored as nats_stored
-from wrasse.backends.redis import beats, hold_text, job_json
-from wrasse.backends.redis.states import finished_state, held_state
+from wrasse.backends.nats import message_codec as nats_stored, old_groups, records, stream_map
+from wrasse.backends.record_files import envelope as record_envelope
+from wrasse.backends.record_files.due_bucket import Calendar
+from wrasse.backends.redis.jobs import claim_codec, heartbeats, job_json
+from wrasse.backends.redis.jobs.states import finished_state, held_state
 from wrasse.clock import ManualClock
 from wrasse.engine import record_journal, state as sweep_state
 from wrasse.errors import WrasseError
-from wrasse.jobs.breakers import ShutQueue, read_shut
 from wrasse.jobs.record_queue.store import Recorded, decode_recorded
-from wrasse.jobs.repeating import read_mark
+from wrasse.jobs.scheduler import read_mark
 from wrasse.jobs.stream_tasks.fields import decode_fields, encode_fields, read_flat
-from wrasse.leases import lease, transaction
-from wrasse.orphans.consent import read_consent
-from wrasse.ports.job_transitions import StoredJob, added, take
+from wrasse.jobs.worker.breakers import ShutQueue, read_shut
+from wrasse.leases import lease
+from wrasse.leases.transactions import states
+from wrasse.orphans.approval import read_consent
 from wrasse.ports.jobs import Job, Place
 from wrasse.ports.journal import Intent, Line
 from wrasse.ports.records import Record
+from wrasse.ports.rules.job_transitions import StoredJob, added, take
 from wrasse.streams import envelope
 
 
@@ -53,7 +54,7 @@ def _redis_job(raw: bytes) -> object:
     if wire is not None:
         job_json.attempts_of(wire)
         job_json.seconds(wire.keep)
-        assert job_json.decode(job_json.changed(raw, job_json.Change(retries=1))) is not None, "a retry stays a job"
+        assert job_json.decode(job_json.changed(raw, job_json.JobChange(retries=1))) is not None, "a retry stays a job"
     return job
 
 
@@ -82,18 +83,18 @@ def _bucket_job(data: bytes) -> object:
 
 
 def _hold(data: bytes) -> object:
-    return held_state(data[:12], 0, hold_text.read_hold(data))
+    return held_state(data[:12], 0, claim_codec.read_hold(data))
 
 
 def _finished(data: bytes) -> object:
-    text = hold_text.read_finished(data)
+    text = claim_codec.read_finished(data)
     job_json.read_attempts(job_json.read_history(text.history))
     return finished_state(data[:12], text)
 
 
 def _worker(data: bytes) -> object:
-    beats.read_progress(data)
-    return beats.read_worker(data[:5], data)
+    heartbeats.read_progress(data)
+    return heartbeats.read_worker(data[:5], data)
 
 
 def _due_buckets(data: bytes) -> object:
@@ -106,7 +107,7 @@ def _due_buckets(data: bytes) -> object:
 
 def _nats_record(data: bytes) -> object:
     try:
-        return kv_bytes.unpack(data)
+        return records.unpack(data)
     except ValueError:
         return None
 
@@ -118,7 +119,7 @@ def _nats_message(header: bytes) -> object:
 
 
 def _nats_note(data: bytes) -> object:
-    return lanes.Note.read(nats_stored.Stored(1, 0, 0, 0, b"", data))
+    return stream_map.SubjectNote.read(nats_stored.StoredMessage(1, 0, 0, 0, b"", data))
 
 
 def _journal(data: bytes) -> object:
@@ -132,14 +133,15 @@ _HELD = take(
     silence=timedelta(seconds=1),
 )  # fmt: skip
 assert _HELD is not None, "what is ready is taken"
-_TRANSACTION = transaction.begun(
-    "key", transaction.Decision.PENDING, (transaction.Participant("n", "k", 1),), _NOW, _NOW
-)
-_FINISHED = hold_text.FinishedText(
+_TRANSACTION = states.begun("key", states.Decision.PENDING, (states.Participant("n", "k", 1),), _NOW, _NOW)
+_FINISHED = claim_codec.FinishedText(
     Place.DEAD, b"w", b"q", b"i", 5, 1, 1, 0, 0, b"failed", b"why", b"r", b'[[1,"w",1,2,"failed","e"]]', b"{}"
 )
-_NATS_RECORD = kv_bytes.pack(
-    kv_bytes.Stored(b"value", "v", _NOW, record_envelope.Writes((("n", "v"),)), kv_bytes.Entry("2026010101", "m")), 999
+_NATS_RECORD = records.pack(
+    records.KvRecord(
+        b"value", "v", _NOW, record_envelope.LastWrites((("n", "v"),)), records.DueEntry("2026010101", "m")
+    ),
+    999,
 )
 _ENVELOPE = b'{"message_id":"01JMQ7Y8ZK3V5W7X9Y1Z3A5B7C","subject":"s","timestamp":1739539200123,"payload":"aGk="}'
 _KEY = lease.KEYS.encode(lease.KeyRecord(7, lease.Lease("l", "o", 7, ManualClock().now(), "t")))
@@ -161,7 +163,7 @@ DECODERS = (
     )),
     Decoder("bucket job", _bucket_job, (msgspec.json.encode(Recorded(_HELD, "mark")),)),
     Decoder("Redis hold", _hold, (b"5 9 0 1 1 1\nwqi{}",)),
-    Decoder("Redis finished job", _finished, (b"7 0\n" + hold_text.pack_finished(_FINISHED),)),
+    Decoder("Redis finished job", _finished, (b"7 0\n" + claim_codec.pack_finished(_FINISHED),)),
     Decoder("Redis worker", _worker, (b"1739539200123 1739539230123 77 4 host", b"1739539200123 0.5 half")),
     Decoder("due buckets", _due_buckets, (b'["2026010203","2026010204"]', b'["9999123123"]')),
     Decoder("NATS record", _nats_record, (_NATS_RECORD,)),
@@ -173,19 +175,19 @@ DECODERS = (
     Decoder("NATS stream note", _nats_note, (
         b'{"entries_max":1,"bytes_max":null,"last":[1,2,3,4],"known":true,"pen":"p"}',
     )),
-    Decoder("NATS ledger", lambda data: ledger_groups.floor_of([data]), (
+    Decoder("NATS ledger", lambda data: old_groups.floor_of([data]), (
         b'["a",1,"n",[1,[[0,1,2,7,0]]]]',
         b'["S",1,"",{"delivered":[7,9],"runs":[[3,2,7,0,1,5]]}]', b'["m",1,"n",[7,4]]',
     )),
-    Decoder("transaction", _record(transaction.decode_transaction), (transaction.encode(_TRANSACTION),)),
-    Decoder("decision", _record(transaction.decode_decision), (
-        transaction.encode(transaction.Decided("key", transaction.Decision.COMMIT, _NOW)),
+    Decoder("transaction", _record(states.decode_transaction), (states.encode(_TRANSACTION),)),
+    Decoder("decision", _record(states.decode_decision), (
+        states.encode(states.Decided("key", states.Decision.COMMIT, _NOW)),
     )),
     Decoder("journal batch", _journal, (
         msgspec.json.encode((Line(Intent("i", "r", "s", "v", "x", "y"), _NOW), Line(Intent("j", *"rsvxy"), _NOW))),
     )),
     Decoder("sweep state", _record(lambda record: sweep_state.decode_state("s", record)), (
-        msgspec.json.encode(sweep_state.SweepState(_NOW, "c", sweep_state.Held("g", "r", _NOW), (), {"g": "{}"})),
+        msgspec.json.encode(sweep_state.SweepState(_NOW, "c", sweep_state.PausedBy("g", "r", _NOW), (), {"g": "{}"})),
     )),
     Decoder("archive cursor", _record(decode_cursor), (b'{"after":"5-1","passed":7,"key":"k","epoch":2}',)),
     Decoder("shut queues", _record(read_shut), (msgspec.json.encode((ShutQueue("q", "open", "w", _NOW),)),)),

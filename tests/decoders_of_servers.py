@@ -19,33 +19,35 @@ from aiohttp import web
 from multidict import CIMultiDict
 from yarl import URL
 
-from wrasse.app.addresses import parse_address
-from wrasse.app.cli_archives import moment_of
-from wrasse.app.cli_streams import start_at
-from wrasse.app.config import load
-from wrasse.app.leases_http import asking, wire
-from wrasse.app.leases_http.answers import WireError
-from wrasse.app.redaction import hide
-from wrasse.app.store_url import parse_objects, parse_store
 from wrasse.archives.naming import parse_name
-from wrasse.backends.bucket.named_records import DueSpot
-from wrasse.backends.memory import shelves as memory_shelves
-from wrasse.backends.nats import frames, js, link, stored, wire as nats_wire
-from wrasse.backends.redis import record_writes, wire as redis_wire
-from wrasse.backends.s3 import failures, replies
+from wrasse.backends.memory import status_index as memory_shelves
+from wrasse.backends.nats import message_codec
+from wrasse.backends.nats.client import connection as client_connection, jetstream, parser, transport as nats_wire
+from wrasse.backends.record_files.named_records import DueCursor
+from wrasse.backends.redis import record_writes
+from wrasse.backends.redis.client import transport as redis_wire
+from wrasse.backends.s3 import failures, xml
 from wrasse.backends.sql import catalog as sql_catalog
 from wrasse.backends.sql.address import SqlAddress
 from wrasse.backends.sqlite import catalog, records as sqlite_records
-from wrasse.backends.sqlite.listing import parse_cursor
+from wrasse.backends.sqlite.jobs.job_listing import parse_cursor
+from wrasse.cli.archives import moment_of
+from wrasse.cli.streams import start_at
 from wrasse.clock import EPOCH, ManualClock, to_micros
+from wrasse.config.addresses import parse_address
+from wrasse.config.load import load
+from wrasse.config.redaction import hide
+from wrasse.config.urls import parse_objects, parse_store
 from wrasse.duration import format_duration, parse_duration
 from wrasse.errors import WrasseError
-from wrasse.jobs.files import parse_globs
+from wrasse.jobs.file_producer.files import parse_globs
 from wrasse.jobs.periodic import parse_cron
-from wrasse.jobs.rates import parse_rate, parse_weight
 from wrasse.jobs.stream_tasks import fields as task_fields
+from wrasse.jobs.worker.queue_selector import parse_rate, parse_weight
+from wrasse.lease_server import request_parsing, wire
+from wrasse.lease_server.responses import WireError
 from wrasse.orphans.root import parse_template
-from wrasse.ports.shelves import read_cursor
+from wrasse.ports.status_index import read_cursor
 
 
 class _Transport(asyncio.Transport):
@@ -93,10 +95,10 @@ async def _nats(data: bytes) -> object:
 
 def _nats_heard(*parts: bytes) -> list[object]:
     heard: list[object] = []
-    connection = nats_wire.Wire(lambda words: None)
-    connection.heard[b"1"] = lambda *message: heard.append((link.status_of(message[2]), *message))
-    connection.heard[b"2"] = lambda _, *message: heard.append(stored.stored_of(frames.frame_of(*message)))
-    connection.taken[b"2"] = lambda frames: heard.extend(map(stored.stored_of, frames))
+    connection = nats_wire.NatsTransport(lambda words: None)
+    connection.heard[b"1"] = lambda *message: heard.append((client_connection.status_of(message[2]), *message))
+    connection.heard[b"2"] = lambda _, *message: heard.append(message_codec.stored_of(parser.frame_of(*message)))
+    connection.taken[b"2"] = lambda frames: heard.extend(map(message_codec.stored_of, frames))
     connection.connection_made(_Transport())
     for part in parts:
         if part and connection.open:
@@ -108,7 +110,7 @@ def _nats_heard(*parts: bytes) -> list[object]:
 
 
 async def _redis(data: bytes) -> object:
-    connection = redis_wire.Wire(60)
+    connection = redis_wire.RedisTransport(60)
     connection.connection_made(_Transport())
     asked = [connection.ask(b"PING"), connection.ask_many(b"PING", 2)]
     for part in (data[: len(data) // 2], data[len(data) // 2 :]):
@@ -119,9 +121,13 @@ async def _redis(data: bytes) -> object:
 
 
 def _js_answer(data: bytes) -> object:
-    refused = js.refusal(data, "nats")
-    answer = js.parsed(data, "nats")
-    return refused, js.number(answer["seq"]), stored.millis(str(answer.get("time")).encode(errors="replace"))
+    refused = jetstream.refusal(data, "nats")
+    answer = jetstream.parsed(data, "nats")
+    return (
+        refused,
+        jetstream.number(answer["seq"]),
+        message_codec.millis(str(answer.get("time")).encode(errors="replace")),
+    )
 
 
 def _lease_body(data: bytes) -> object:
@@ -130,7 +136,7 @@ def _lease_body(data: bytes) -> object:
         wire.EnqueueMeta, wire.DequeueBody, wire.MessageBody, wire.StatsBody,
         wire.TransactionBody,
     )  # fmt: skip
-    return [_answered(lambda kind=kind: asking.decoded(data, kind, "the body")) for kind in kinds]
+    return [_answered(lambda kind=kind: request_parsing.decoded(data, kind, "the body")) for kind in kinds]
 
 
 def _unless(error: type[Exception], read: Callable[[bytes], object]) -> Callable[[bytes], object]:
@@ -169,9 +175,10 @@ def _lease_head(data: bytes) -> object:
     query = URL.build(path="/", query_string=path.encode(errors="replace").decode(), encoded=True).query
     request = cast(web.Request, _Request(query, headers))
     reads: tuple[Callable[[web.Request], object], ...] = (
-        asking.named, asking.token, asking.held, asking.if_version, asking.if_etag, asking.expected,
-        asking.plain, lambda it: asking.correlation(it, ManualClock()),
-        lambda it: asking.checked_transaction(it.headers.get("X-Txn-ID", ""), "invalid_txn"),
+        request_parsing.named, request_parsing.token, request_parsing.held,
+        request_parsing.if_version, request_parsing.if_etag, request_parsing.expected,
+        request_parsing.plain, lambda it: request_parsing.correlation(it, ManualClock()),
+        lambda it: request_parsing.checked_transaction(it.headers.get("X-Txn-ID", ""), "invalid_txn"),
     )  # fmt: skip
     return [_answered(lambda read=read: read(request)) for read in reads]
 
@@ -218,7 +225,7 @@ def _cursor(text: str) -> object:
     reads: tuple[Callable[[str], object], ...] = (
         read_cursor, parse_cursor, sqlite_records._moment, record_writes._moment,
         catalog._place, sql_catalog._place, memory_shelves._position,
-        task_fields.read_position, DueSpot.parse,
+        task_fields.read_position, DueCursor.parse,
     )  # fmt: skip
     found = [_answered(lambda read=read: read(text)) for read in reads]
     start = found[1]
@@ -244,23 +251,23 @@ def rows() -> Iterator[tuple[str, Callable[[bytes], object], tuple[bytes, ...], 
         b"<LastModified>2026-01-02T03:04:05.000Z</LastModified></Contents>"
         b"<CommonPrefixes><Prefix>a/</Prefix></CommonPrefixes></ListBucketResult>"
     )
-    yield "S3 listing", lambda body: replies.parse_listing(body, "s3", prefix=b"a"), (listed,), 1
-    yield "S3 versions", lambda body: replies.parse_versions(body, "s3"), (
+    yield "S3 listing", lambda body: xml.parse_listing(body, "s3", prefix=b"a"), (listed,), 1
+    yield "S3 versions", lambda body: xml.parse_versions(body, "s3"), (
         b"<ListVersionsResult><IsTruncated>true</IsTruncated><NextKeyMarker>k</NextKeyMarker><NextVersionIdMarker>v"
         b"</NextVersionIdMarker><Version><Key>k</Key><VersionId>v</VersionId><ETag>e</ETag><IsLatest>true</IsLatest></Version>"
         b"<DeleteMarker><Key>k</Key></DeleteMarker></ListVersionsResult>",
     ), 1  # fmt: skip
-    yield "S3 uploads", lambda body: replies.parse_uploads(body, "s3"), (
+    yield "S3 uploads", lambda body: xml.parse_uploads(body, "s3"), (
         b"<ListMultipartUploadsResult><IsTruncated>false</IsTruncated><Upload><Key>k</Key><UploadId>u</UploadId>"
         b"<Initiated>2026-01-02T03:04:05Z</Initiated></Upload></ListMultipartUploadsResult>",
     ), 1  # fmt: skip
-    yield "S3 deletes", lambda body: replies.parse_refusals(body, "s3"), (
+    yield "S3 deletes", lambda body: xml.parse_refusals(body, "s3"), (
         b"<DeleteResult><Error><Key>k</Key><Code>AccessDenied</Code></Error></DeleteResult>",
     ), 1  # fmt: skip
     yield "S3 error", lambda body: (failures.failure_of(500, {}, body), failures.failure_in(body)), (
         b"<Error><Code>SlowDown</Code></Error>",
     ), 1  # fmt: skip
-    yield "S3 date", _unless(ValueError, _text(replies.parse_date)), (b"Fri, 02 Jan 2026 03:04:05 GMT",), 1
+    yield "S3 date", _unless(ValueError, _text(xml.parse_date)), (b"Fri, 02 Jan 2026 03:04:05 GMT",), 1
     info = b'INFO {"server_name":"n","version":"2.11.0","max_payload":1048576,"connect_urls":["a:1"]}\r\n'
     header = b"NATS/1.0\r\nWrasse:1739539200123 1 1 name\r\nWrasse-Field:a=%20b\r\n\r\n"
     ours = b"%d %d\r\n%b" % (len(header), len(header) + 2, header)
@@ -287,10 +294,10 @@ def rows() -> Iterator[tuple[str, Callable[[bytes], object], tuple[bytes, ...], 
         b"namespace=n&key=a%2Fb\nX-Fencing-Token: 7\nX-Lease-ID: l\nX-Txn-ID: cv37rrt1i6l7h4bq2b5g\nX-If-Version: 1\n"
         b"X-Expected-Bytes: 3\nX-Expected-SHA256: " + b"0a" * 32 + b"\nContent-Encoding: gzip",
     ), 5  # fmt: skip
-    yield "lease state", _unless(WireError, lambda data: asking._state(data, "", "", None)), (
+    yield "lease state", _unless(WireError, lambda data: request_parsing._state(data, "", "", None)), (
         b'{"a": [1, 1e400, "\xc3\xa9"]}',
     ), 1  # fmt: skip
-    yield "compressed body", _unless(WireError, lambda data: asking._unpacked(data, 10_000)), (
+    yield "compressed body", _unless(WireError, lambda data: request_parsing._unpacked(data, 10_000)), (
         zlib.compress(b'{"a":1}'), gzip.compress(b'{"a":1}', mtime=0), zlib.compress(b"x" * 20_000),
     ), 1  # fmt: skip
     yield "configuration", _config, (

@@ -17,13 +17,16 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from wrasse.errors import StoreUnavailable
+from wrasse.ports.health_check import HealthCheck, HealthSample
 from wrasse.ports.jobs import (
     IDS_KEPT,
     NO_PROGRESS,
-    Beaten,
+    Claim,
+    Claimed,
     Counts,
     Delete,
-    Hold,
+    Enqueued,
+    HeartbeatAnswer,
     Job,
     JobFilter,
     JobGroup,
@@ -33,18 +36,15 @@ from wrasse.ports.jobs import (
     Move,
     Place,
     Progress,
-    Put,
     Rate,
     Settlement,
-    Taken,
     WorkerInfo,
 )
-from wrasse.ports.journal import Intent, Journal, Line, LineFilter, Settled
+from wrasse.ports.journal import Intent, Journal, Line, LineFilter, SettledIntent
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.pulse import Heart, Pulse
 from wrasse.ports.records import Record, Records, Written
-from wrasse.ports.shelves import Spot
+from wrasse.ports.status_index import IndexPosition
 from wrasse.ports.streams import Draft
 
 T = TypeVar("T")
@@ -203,7 +203,7 @@ class FaultyJobs:
         self._jobs = jobs
         self._network = network
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
         return await self._network.call("put", lambda: self._jobs.put(jobs, request=request, groups=groups))
 
     async def take(
@@ -216,18 +216,18 @@ class FaultyJobs:
         request: str,
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
-    ) -> Taken:
+    ) -> Claimed:
         take = partial(self._jobs.take, queues, limit, worker=worker, silence=silence)
         return await self._network.call("take", lambda: take(request=request, wait=wait, rates=rates))
 
     async def beat(
         self,
         worker: WorkerInfo,
-        holds: Sequence[Hold],
+        holds: Sequence[Claim],
         *,
         silence: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
-    ) -> Beaten:
+    ) -> HeartbeatAnswer:
         beat = partial(self._jobs.beat, worker, holds, silence=silence, progress=progress)
         return await self._network.call("beat", beat)
 
@@ -286,7 +286,7 @@ class FaultyRecords:
         due_at: datetime | None = None,
         nonce: str | None = None,
         emit: Sequence[Draft] = (),
-        spot: Spot | None = None,
+        spot: IndexPosition | None = None,
     ) -> Written:
         return await self._network.call(
             "create", lambda: self._records.create(key, value, due_at=due_at, nonce=nonce, emit=emit, spot=spot)
@@ -305,7 +305,7 @@ class FaultyRecords:
         nonce: str | None = None,
         entry_stays: bool = False,
         emit: Sequence[Draft] = (),
-        spot: Spot | None = None,
+        spot: IndexPosition | None = None,
     ) -> Written:
         return await self._network.call(
             "put",
@@ -337,7 +337,7 @@ class FaultyJournal:
     async def intend(self, intents: Sequence[Intent]) -> datetime:
         return await self._network.call("intend", lambda: self._journal.intend(intents))
 
-    async def settle(self, outcomes: Sequence[Settled]) -> None:
+    async def settle(self, outcomes: Sequence[SettledIntent]) -> None:
         return await self._network.call("settle", lambda: self._journal.settle(outcomes))
 
     async def page(self, where: LineFilter, after: str | None, limit: int, *, newest: bool = False) -> Page[Line]:
@@ -350,9 +350,9 @@ class FaultyJournal:
 class FaultyHeart:
     """A pulse behind a network."""
 
-    def __init__(self, heart: Heart, network: Network) -> None:
+    def __init__(self, heart: HealthCheck, network: Network) -> None:
         self._heart = heart
         self._network = network
 
-    async def pulse(self) -> Pulse:
+    async def pulse(self) -> HealthSample:
         return await self._network.call("pulse", self._heart.pulse)

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from datetime import datetime
 
 from faults import Network
-from wrasse.ports.catalog import Catalog, Reference, Snapshot
-from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, Stored
+from wrasse.ports.catalog import Catalog, CatalogSnapshot, Reference
+from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, WriteResult
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
@@ -20,10 +20,10 @@ class FaultyObjects:
         self._objects = objects
         self._network = network
 
-    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
         return await self._network.call("create", lambda: self._objects.create(key, data, metadata=metadata))
 
-    async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+    async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
         return await self._network.call("replace", lambda: self._objects.replace(key, data, at=at, metadata=metadata))
 
     async def head(self, key: str) -> ObjectHead | None:
@@ -50,7 +50,7 @@ class FaultyCatalog:
         self._network = network
 
     @asynccontextmanager
-    async def snapshot(self) -> AsyncIterator[Snapshot]:
+    async def snapshot(self) -> AsyncIterator[CatalogSnapshot]:
         view = self._catalog.snapshot()
         snapshot = await self._network.call("snapshot", view.__aenter__)
         try:
@@ -68,7 +68,7 @@ class FaultyCatalog:
 class FaultySnapshot:
     """A snapshot behind a network."""
 
-    def __init__(self, snapshot: Snapshot, network: Network) -> None:
+    def __init__(self, snapshot: CatalogSnapshot, network: Network) -> None:
         self._snapshot = snapshot
         self._network = network
 

@@ -13,14 +13,14 @@ from wrasse.backends.memory.journal import MemoryJournal
 from wrasse.backends.memory.objects import MemoryObjects
 from wrasse.backends.memory.sightings import MemorySightings
 from wrasse.clock import ManualClock
-from wrasse.engine.budget import Budget
+from wrasse.engine.budget import RunBudget
 from wrasse.engine.report import Report
-from wrasse.engine.run import Frame, run_once
+from wrasse.engine.run import RunContext, run_once
 from wrasse.ids import Ids
-from wrasse.orphans.consent import read_consent, write_consent
-from wrasse.orphans.desk import Desk
-from wrasse.orphans.look import Ports
+from wrasse.orphans.approval import read_consent, write_consent
 from wrasse.orphans.root import Graces, Root, parse_template
+from wrasse.orphans.scan import Ports
+from wrasse.orphans.scanner import Scanner
 from wrasse.ports.catalog import Catalog, Reference
 from wrasse.ports.objects import Objects
 from wrasse.ports.sightings import Sightings
@@ -68,10 +68,10 @@ class Field:
         self._spool = spool
         self.desk = self.another()
 
-    def another(self, **changes: object) -> Desk:
+    def another(self, **changes: object) -> Scanner:
         """A desk of another process at the same root."""
         root = replace(self.root, **changes) if changes else self.root  # type: ignore[arg-type]
-        return Desk(root, Ports(self.objects, self.catalog, self.sightings, self._spool, self.clock))
+        return Scanner(root, Ports(self.objects, self.catalog, self.sightings, self._spool, self.clock))
 
     async def put(self, workspace: str, op: str, *files: str, data: bytes = b"home") -> None:
         """A worker uploads an archive: its data, then its marker."""
@@ -100,16 +100,21 @@ class Field:
         assert await self.sightings.write(self.root.name, write_consent(said), at=standing.version)
 
     async def run(
-        self, desk: Desk | None = None, *, dry: bool = False, after: timedelta = timedelta(0), actions_max: int = 10_000
+        self,
+        desk: Scanner | None = None,
+        *,
+        dry: bool = False,
+        after: timedelta = timedelta(0),
+        actions_max: int = 10_000,
     ) -> Report:
         """One run of the sweep, after some time."""
         self.clock.advance(after)
         desk = desk or self.desk
         return await run_once(
             OrphanArchives(desk),
-            Frame(self.journal, self.clock, Ids(self.clock)),
+            RunContext(self.journal, self.clock, Ids(self.clock)),
             name=f"orphan_archives@{self.root.name}",
-            budget=Budget(actions_max, timedelta(minutes=10)),
+            budget=RunBudget(actions_max, timedelta(minutes=10)),
             guards=[desk.watch],
             dry_run=dry,
         )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from faults import Network
-from wrasse.ports.drains import Stretch
+from wrasse.ports.entry_chunks import EntryChunk
 from wrasse.ports.groups import Answer, ConsumerState, Delivery, Groups, StartAt
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
@@ -30,7 +30,7 @@ class FaultyStreams:
     async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
         return await self._network.call("read", lambda: self._streams.read(subject, after, limit))
 
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
+    async def stretch(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
         return await self._network.call("read", lambda: self._streams.stretch(subject, after, limit))
 
     async def info(self, subject: str) -> StreamState | None:

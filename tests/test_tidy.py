@@ -40,8 +40,8 @@ CASES: list[tuple[Rule, Files, Files]] = [
     ),
     (
         imports.imports_point_downwards,
-        {"src/wrasse/app/cli.py": "from wrasse.backends.sqlite.connect import Sqlite"},
-        {"src/wrasse/app/wiring.py": "from wrasse.backends.sqlite.connect import Sqlite"},
+        {"src/wrasse/cli/main.py": "from wrasse.backends.sqlite.connect import Sqlite"},
+        {"src/wrasse/runtime/backends.py": "from wrasse.backends.sqlite.connect import Sqlite"},
     ),
     (
         imports.imports_point_downwards,
@@ -70,7 +70,7 @@ CASES: list[tuple[Rule, Files, Files]] = [
     (
         shape.public_names_use_our_words,
         {"src/wrasse/x.py": "def find(candidates): ..."},
-        {"src/wrasse/app/settings.py": "class Reaper: ..."},
+        {"src/wrasse/config/settings.py": "class Reaper: ..."},
     ),
     (shape.public_names_use_our_words, {"src/wrasse/jobs/candidate.py": ""}, {"src/wrasse/x.py": "def _f(txn): ..."}),
     (

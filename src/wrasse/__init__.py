@@ -9,37 +9,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from wrasse.app import sync
-    from wrasse.app.application import App, connect, hold
-    from wrasse.app.new_job import NewJob
+    from wrasse.api import sync
+    from wrasse.api.app import App, connect, hold
+    from wrasse.config.new_job import NewJob
     from wrasse.errors import BadPayload, JobFailed, LeaseLost, Refused, StoreUnavailable, UsageError, WrasseError
     from wrasse.jobs.retry import GiveUp, Retry, RetryLater
-    from wrasse.jobs.running import RunningJob
+    from wrasse.jobs.worker.running_job import RunningJob
     from wrasse.ports.jobs import Job, JobRecord, Place, Reason
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "App": "wrasse.app.application",
+    "App": "wrasse.api.app",
     "BadPayload": "wrasse.errors",
     "GiveUp": "wrasse.jobs.retry",
     "Job": "wrasse.ports.jobs",
     "JobFailed": "wrasse.errors",
     "JobRecord": "wrasse.ports.jobs",
     "LeaseLost": "wrasse.errors",
-    "NewJob": "wrasse.app.new_job",
+    "NewJob": "wrasse.config.new_job",
     "Place": "wrasse.ports.jobs",
     "Reason": "wrasse.ports.jobs",
     "Refused": "wrasse.errors",
     "Retry": "wrasse.jobs.retry",
     "RetryLater": "wrasse.jobs.retry",
-    "RunningJob": "wrasse.jobs.running",
+    "RunningJob": "wrasse.jobs.worker.running_job",
     "StoreUnavailable": "wrasse.errors",
     "UsageError": "wrasse.errors",
     "WrasseError": "wrasse.errors",
-    "connect": "wrasse.app.application",
-    "hold": "wrasse.app.application",
-    "sync": "wrasse.app.sync",
+    "connect": "wrasse.api.app",
+    "hold": "wrasse.api.app",
+    "sync": "wrasse.api.sync",
 }
 
 __all__ = [

@@ -1,6 +1,6 @@
 """python -m wrasse is the wrasse command."""
 
-from wrasse.app.cli import main
+from wrasse.cli.main import main
 
 if __name__ == "__main__":
     main()

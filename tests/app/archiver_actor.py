@@ -26,7 +26,6 @@ from functools import partial
 from faults import GOOD, LOST_REPLY, LOST_REQUEST, Fault, FaultyRecords, Network, Plan, Script
 from stream_faults import FaultyGroups, FaultyStreams
 from unit.archives.scene import FaultyObjects, Overwrites, RandomNames
-from wrasse.app.wiring import Stores
 from wrasse.archives.archiver import ArchivePorts, Archiver
 from wrasse.archives.batch import BatchLimits
 from wrasse.archives.cursor import CURSORS
@@ -35,7 +34,8 @@ from wrasse.clock import SystemClock
 from wrasse.errors import StoreUnavailable
 from wrasse.leases.core import leases_in
 from wrasse.leases.manager import LeaseManager
-from wrasse.ports.objects import NO_METADATA, Data, Objects, Stored
+from wrasse.ports.objects import NO_METADATA, Data, Objects, WriteResult
+from wrasse.runtime.backends import Stores
 
 PATTERN = "gbe.events.audit.*"
 LEASE = timedelta(milliseconds=30)
@@ -107,7 +107,7 @@ class Watched(FaultyObjects):
         super().__init__(objects, Network(Script({})))
         self._deadly = deadly
 
-    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
         stored = await super().create(key, data, metadata=metadata)
         self._deadly.stored()
         return stored

@@ -20,7 +20,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
 from wrasse.leases.core import leases_in
 from wrasse.leases.manager import LeaseManager
-from wrasse.ports.drains import PLAIN, Stretch
+from wrasse.ports.entry_chunks import PLAIN, EntryChunk
 from wrasse.ports.groups import StartAt
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
@@ -53,10 +53,10 @@ class Endless:
     async def subjects(self, pattern: str, after: str | None, limit: int) -> Page[str]:
         return Page((SUBJECT,), (SUBJECT,), NOW, False)
 
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
+    async def stretch(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
         end = min(after.seq + limit, self.count)
         ids = [b"%d-%d" % (MS, seq) for seq in range(after.seq + 1, end + 1)]
-        return Stretch(subject, ids, BODIES[: len(ids)], PLAIN, NOW, end < self.count)
+        return EntryChunk(subject, ids, BODIES[: len(ids)], PLAIN, NOW, end < self.count)
 
     async def join(self, subject: str, group: str, start: StartAt, *, ack_timeout=None, cursor: bool = False) -> bool:
         return True

@@ -26,7 +26,6 @@ from conformance.object_stores import make_bucket
 from servers.nats import SHARED_NATS
 from servers.seaweed import S3
 from servers.valkey import Valkey
-from wrasse.app.wiring import Stores
 from wrasse.archives.archiver import Archiver
 from wrasse.archives.drain import GROUP
 from wrasse.archives.lines import entry_of
@@ -36,8 +35,9 @@ from wrasse.clock import SystemClock
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.backend import Backend
 from wrasse.ports.objects import Objects
+from wrasse.runtime.backends import Stores
 from wrasse.streams.envelope import decode
-from wrasse.streams.publisher import Message, Publisher
+from wrasse.streams.publisher import Publication, Publisher
 
 TESTS = Path(__file__).parents[1]
 SUBJECTS = ("gbe.events.audit.change", "gbe.events.audit.login")
@@ -186,7 +186,7 @@ class Story:
         """Publishes so many, or some."""
         publisher = Publisher(self.backend.streams, SystemClock())
         count = self.draw.randrange(1, 9) if count is None else count
-        drafts = [Message(self.draw.choice(SUBJECTS), b"x" * 20) for _ in range(count)]
+        drafts = [Publication(self.draw.choice(SUBJECTS), b"x" * 20) for _ in range(count)]
         for draft, message in zip(drafts, await publisher.publish_many(drafts), strict=True):
             self.published[draft.subject].append(message)
 

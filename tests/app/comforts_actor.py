@@ -9,18 +9,18 @@ import sys
 from datetime import timedelta
 
 from app.kill_actor import CLOCK, KEEP_ALL, engine_on, log
-from wrasse.app.wiring import journal_of, open_store
-from wrasse.jobs.beats import ChildBeats
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.periodic import Every, Missed, Periodic
 from wrasse.jobs.producer import Producer
-from wrasse.jobs.repeating import PERIODIC, Repeater
 from wrasse.jobs.retry import RetryPolicy
-from wrasse.jobs.running import RunningJob
+from wrasse.jobs.scheduler import PERIODIC, PeriodicScheduler
 from wrasse.jobs.tally import Tally
-from wrasse.jobs.worker import Worker, WorkerSettings
+from wrasse.jobs.worker.heartbeat import ChildHeartbeat
+from wrasse.jobs.worker.running_job import RunningJob
+from wrasse.jobs.worker.worker import Worker, WorkerSettings
 from wrasse.ports.backend import Backend
 from wrasse.ports.jobs import Job, JobGroup, Rate
+from wrasse.runtime.backends import journal_of, open_store
 
 TICK = Periodic("tick", Every(timedelta(seconds=1)), "tick", missed=Missed.ALL)
 RATE = Rate("limited", 5, timedelta(seconds=1))
@@ -28,8 +28,8 @@ MEMBERS = 6
 HOUR = timedelta(hours=1)
 
 
-def repeater_on(store: Backend) -> Repeater:
-    return Repeater([TICK], Producer(store.jobs, CLOCK), store.records(PERIODIC), CLOCK)
+def repeater_on(store: Backend) -> PeriodicScheduler:
+    return PeriodicScheduler([TICK], Producer(store.jobs, CLOCK), store.records(PERIODIC), CLOCK)
 
 
 async def member(job: RunningJob) -> dict[str, int]:
@@ -62,7 +62,7 @@ async def run_worker(url: str, silence: timedelta) -> None:
         rates=(RATE,),
     )
     tally = Tally()
-    worker = Worker(store.jobs, handlers, CLOCK, ChildBeats(url, tally), settings, tally)
+    worker = Worker(store.jobs, handlers, CLOCK, ChildHeartbeat(url, tally), settings, tally)
     async with asyncio.TaskGroup() as group:
         group.create_task(engine_on(store, silence, journal_of(store, CLOCK)).run())
         group.create_task(worker.run())

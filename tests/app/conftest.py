@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wrasse.app.schema import leaves
+from wrasse.config.schema import leaves
 
 
 @pytest.fixture

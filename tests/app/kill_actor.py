@@ -19,25 +19,25 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from wrasse.app.wiring import journal_of, open_store
 from wrasse.clock import SystemClock
 from wrasse.engine.guard import MassDeath
+from wrasse.engine.health import backend_guards
 from wrasse.engine.loop import ENGINE_LEASES, Engine, Scheduled
-from wrasse.engine.pulses import backend_guards
 from wrasse.engine.state import ENGINE_STATE
 from wrasse.errors import StoreUnavailable
-from wrasse.jobs.beats import ChildBeats
-from wrasse.jobs.exec import Command
+from wrasse.jobs.command_handler import Command
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.retry import RetryPolicy
-from wrasse.jobs.running import RunningJob
 from wrasse.jobs.tally import Tally
-from wrasse.jobs.worker import Worker, WorkerSettings
+from wrasse.jobs.worker.heartbeat import ChildHeartbeat
+from wrasse.jobs.worker.running_job import RunningJob
+from wrasse.jobs.worker.worker import Worker, WorkerSettings
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.backend import Backend
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
+from wrasse.runtime.backends import journal_of, open_store
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 CLOCK = SystemClock()
@@ -142,7 +142,7 @@ async def work_off(jobs: JobQueue, url: str, silence: timedelta, concurrency: in
         retry=RetryPolicy(base=timedelta(milliseconds=50), max=timedelta(milliseconds=200)),
     )
     tally = Tally()
-    worker = Worker(jobs, handlers, CLOCK, ChildBeats(url, tally), settings, tally)
+    worker = Worker(jobs, handlers, CLOCK, ChildHeartbeat(url, tally), settings, tally)
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, worker.stop, timedelta(seconds=20))
     log("worker", worker.info.id)

@@ -17,11 +17,11 @@ from pathlib import Path
 import apsw
 
 import seeds
-from wrasse.app.wiring import open_store
 from wrasse.clock import SystemClock
 from wrasse.engine.sweep import Action
 from wrasse.ports.backend import Backend
 from wrasse.ports.jobs import JobFilter, JobRecord, JobState, Place
+from wrasse.runtime.backends import open_store
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 ACTOR = Path(__file__).with_name("kill_actor.py")

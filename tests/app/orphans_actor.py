@@ -27,17 +27,17 @@ from wrasse.backends.directory.connect import Directory
 from wrasse.backends.sqlite.catalog import SqliteCatalog
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
-from wrasse.engine.run import Frame, run_once
+from wrasse.engine.run import RunContext, run_once
 from wrasse.ids import Ids
-from wrasse.orphans.consent import Consent, write_consent
-from wrasse.orphans.desk import Desk
-from wrasse.orphans.look import Ports
+from wrasse.orphans.approval import Consent, write_consent
 from wrasse.orphans.presets import Workspaces, workspaces_queries
-from wrasse.ports.journal import Intent, Journal, Line, LineFilter, Settled
-from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, Stored
+from wrasse.orphans.scan import Ports
+from wrasse.orphans.scanner import Scanner
+from wrasse.ports.journal import Intent, Journal, Line, LineFilter, SettledIntent
+from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, WriteResult
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.sightings import Change, Mark, Round, Sighting, Sightings, Standing, State
+from wrasse.ports.sightings import Change, CompleteScan, Sighting, SightingChange, Sightings, SightingState, Standing
 from wrasse.sweeps.orphan_archives import OrphanArchives
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class MortalObjects:
         self.replace = objects.replace
         self.copies, self.multipart, self.versions = self, None, None
 
-    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
         return await self._call(lambda: self._objects.create(key, data, metadata=metadata))
 
     async def head(self, key: str) -> ObjectHead | None:
@@ -100,7 +100,6 @@ class MortalSightings:
     def __init__(self, sightings: Sightings, fate: Fate) -> None:
         self._sightings = sightings
         self._call = fate.call
-        self.rounds = sightings.rounds
 
     async def standing(self, root: str) -> Standing:
         return await self._call(lambda: self._sightings.standing(root))
@@ -108,16 +107,18 @@ class MortalSightings:
     async def write(self, root: str, value: bytes, *, at: int) -> bool:
         return await self._call(lambda: self._sightings.write(root, value, at=at))
 
-    async def page(self, root: str, after: str | None, limit: int, state: State | None = None) -> Page[Sighting]:
+    async def page(
+        self, root: str, after: str | None, limit: int, state: SightingState | None = None
+    ) -> Page[Sighting]:
         return await self._call(lambda: self._sightings.page(root, after, limit, state))
 
     async def get(self, root: str, units: Sequence[str]) -> Sequence[Sighting | None]:
         return await self._call(lambda: self._sightings.get(root, units))
 
-    async def commit(self, made: Round, changes: Iterable[Sequence[Change]]) -> bool:
+    async def commit(self, made: CompleteScan, changes: Iterable[Sequence[Change]]) -> bool:
         return await self._call(lambda: self._sightings.commit(made, changes))
 
-    async def mark(self, root: str, marks: Sequence[Mark]) -> Sequence[Outcome]:
+    async def mark(self, root: str, marks: Sequence[SightingChange]) -> Sequence[Outcome]:
         return await self._call(lambda: self._sightings.mark(root, marks))
 
 
@@ -132,7 +133,7 @@ class MortalJournal:
     async def intend(self, intents: Sequence[Intent]) -> datetime:
         return await self._call(lambda: self._journal.intend(intents))
 
-    async def settle(self, outcomes: Sequence[Settled]) -> None:
+    async def settle(self, outcomes: Sequence[SettledIntent]) -> None:
         await self._call(lambda: self._journal.settle(outcomes))
 
     async def page(self, where: LineFilter, after: str | None, limit: int, *, newest: bool = False) -> Page[Line]:
@@ -169,11 +170,11 @@ class World:
             queries = workspaces_queries(Workspaces())
             catalog = SqliteCatalog(self.place / "app.db", queries, clock)
             objects, sightings = MortalObjects(directory.objects, fate), MortalSightings(store.sightings, fate)
-            desk = Desk(self.root, Ports(objects, catalog, sightings, self.place / "spool", clock))
+            desk = Scanner(self.root, Ports(objects, catalog, sightings, self.place / "spool", clock))
             standing = await store.sightings.standing("archives")
             if not standing.version:
                 await store.sightings.write("archives", write_consent(Consent(self.root.digest)), at=0)
-            frame = Frame(MortalJournal(store.journal, fate), clock, Ids(clock))
+            frame = RunContext(MortalJournal(store.journal, fate), clock, Ids(clock))
             report = await run_once(OrphanArchives(desk), frame, guards=[desk.watch])
             assert not report.errors, report.errors
             desk.close()

@@ -28,13 +28,13 @@ from wrasse.backends.sql.catalog import SqlCatalog
 from wrasse.backends.sql.sightings import PostgresSightings
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock
-from wrasse.engine.run import Frame, run_once
+from wrasse.engine.run import RunContext, run_once
 from wrasse.ids import Ids
-from wrasse.orphans.consent import Consent, write_consent
-from wrasse.orphans.desk import Desk
-from wrasse.orphans.look import Ports
+from wrasse.orphans.approval import Consent, write_consent
 from wrasse.orphans.presets import Workspaces, workspaces_queries
 from wrasse.orphans.root import Graces, WriterTime
+from wrasse.orphans.scan import Ports
+from wrasse.orphans.scanner import Scanner
 from wrasse.ports.objects import Objects
 from wrasse.sweeps.orphan_archives import OrphanArchives
 
@@ -100,10 +100,10 @@ class ServedWorld:
                 ports = Ports(
                     MortalObjects(objects, fate), catalog, MortalSightings(sightings, fate), self.place / "spool", clock
                 )
-                desk = Desk(ROOT, ports, catalog.leader(self.schema))
+                desk = Scanner(ROOT, ports, catalog.leader(self.schema))
                 if not (await sightings.standing("archives")).version:
                     await sightings.write("archives", write_consent(Consent(ROOT.digest)), at=0)
-                frame = Frame(MortalJournal(store.journal, fate), clock, Ids(clock), open_after=NONE)
+                frame = RunContext(MortalJournal(store.journal, fate), clock, Ids(clock), open_after=NONE)
                 if until_noted:
                     for _ in range(LOOKS_MAX):
                         await desk.look(note=True)

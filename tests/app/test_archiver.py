@@ -10,8 +10,8 @@ import pytest
 
 from app.daemons import running, until
 from app.typed import wrasse
-from wrasse.app.config import load
-from wrasse.app.shown import shown, written
+from wrasse.config.dump import shown, written
+from wrasse.config.load import load
 from wrasse.errors import ConfigError
 
 AUDIT = "gbe.events.audit.change"

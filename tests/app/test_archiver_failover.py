@@ -20,20 +20,20 @@ from app.typed import Answer, wrasse
 from servers.replica import replicated
 from servers.sentinel import watched
 from servers.valkey import Valkey
-from wrasse.app.archiving import build_archiver
-from wrasse.app.config import load
-from wrasse.app.wiring import Stores
 from wrasse.archives.archiver import Archiver
 from wrasse.archives.drain import GROUP
 from wrasse.archives.lines import entry_of
 from wrasse.archives.reader import lines_at
 from wrasse.archives.verify import Verified, verify
 from wrasse.clock import SystemClock
+from wrasse.config.load import load
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.objects import Objects
 from wrasse.ports.streams import START, Streams
+from wrasse.runtime.archiver import build_archiver
+from wrasse.runtime.backends import Stores
 from wrasse.streams.envelope import decode
-from wrasse.streams.publisher import Message, Publisher
+from wrasse.streams.publisher import Publication, Publisher
 
 CHANGE, ALARMS = "gbe.events.audit.change", "gbe.events.system.error"
 ENGINES = {"on the same server": "", "elsewhere": "engine: {backend: 'sqlite:engine.db'}\n"}
@@ -49,7 +49,7 @@ class Scene:
 
     async def publish(self, numbers: range) -> None:
         """Publishes numbers, and again what nobody confirmed, as a server that goes away may do once."""
-        messages = [Message(CHANGE, b"%d" % number) for number in numbers]
+        messages = [Publication(CHANGE, b"%d" % number) for number in numbers]
         async with asyncio.timeout(WAIT):
             while True:
                 with contextlib.suppress(StoreUnavailable):

@@ -24,23 +24,23 @@ from servers.nats import Nats
 from servers.proxy import Proxy
 from servers.seaweed import S3
 from servers.valkey import Valkey, valkey
-from wrasse.app.archiving import build_archiver, open_ports
-from wrasse.app.config import load
-from wrasse.app.wiring import Stores
 from wrasse.archives.archiver import ArchivePorts, Archiver
 from wrasse.archives.batch import BatchLimits
 from wrasse.archives.cursor import CURSORS
 from wrasse.archives.drain import GROUP
 from wrasse.archives.rule import Rule
-from wrasse.archives.turns import Turns
+from wrasse.archives.stream_lease import StreamLeases
 from wrasse.archives.verify import Verified, verify
 from wrasse.clock import SystemClock
+from wrasse.config.load import load
 from wrasse.errors import Refused
 from wrasse.leases.core import leases_in
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.backend import Backend
 from wrasse.ports.objects import Objects
-from wrasse.streams.publisher import Message, Publisher
+from wrasse.runtime.archiver import build_archiver, open_ports
+from wrasse.runtime.backends import Stores
+from wrasse.streams.publisher import Publication, Publisher
 
 CHANGE = "gbe.events.audit.change"
 KEY = "gbe:events:audit:change"
@@ -63,7 +63,7 @@ class Scene:
         return Archiver(ports, [rule], clock, "one", poll=timedelta(milliseconds=10), lease_ttl=lease)
 
     async def publish(self, count: int) -> list[str]:
-        messages = [Message(CHANGE, b"%d" % number) for number in range(count)]
+        messages = [Publication(CHANGE, b"%d" % number) for number in range(count)]
         return list(await Publisher(self.backend.streams, SystemClock()).publish_many(messages))
 
     async def holds(self, count: int) -> None:
@@ -226,7 +226,7 @@ async def held_by_somebody() -> None:
     stores = Stores(SystemClock())
     try:
         ports = await open_ports(load(), stores, SystemClock())
-        assert await Turns(ports.lessor, "somebody", SystemClock(), timedelta(seconds=1)).mine(CHANGE)
+        assert await StreamLeases(ports.lessor, "somebody", SystemClock(), timedelta(seconds=1)).mine(CHANGE)
     finally:
         await stores.close()
 

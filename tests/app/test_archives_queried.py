@@ -13,7 +13,7 @@ import pytest
 
 from app.test_archiver_redis import drained, wrasse_publish
 from app.typed import wrasse
-from wrasse.app.config import load
+from wrasse.config.load import load
 
 AUDIT = "gbe.events.audit.change"
 

@@ -23,7 +23,7 @@ from wrasse.errors import StoreBroken, TooLarge
 from wrasse.ports.page import Page
 from wrasse.ports.streams import BODY_BYTES_MAX, START, Draft, Entry, EntryId, Streams
 from wrasse.streams.envelope import PAYLOAD_BYTES_MAX
-from wrasse.streams.publisher import Message, Publisher
+from wrasse.streams.publisher import Publication, Publisher
 
 yards = yards
 AGAIN = "test.again"
@@ -62,9 +62,9 @@ async def test_the_largest_entries_are_archived_verified_read_and_replayed(
             await streams.append([Draft(CHANGE, body)])
         with pytest.raises(TooLarge, match=str(BODY_BYTES_MAX)):
             await streams.append([Draft(CHANGE, bytes(BODY_BYTES_MAX + 1))])
-        (id,) = await Publisher(streams, SystemClock()).publish_many([Message(CHANGE, bytes(PAYLOAD_BYTES_MAX))])
+        (id,) = await Publisher(streams, SystemClock()).publish_many([Publication(CHANGE, bytes(PAYLOAD_BYTES_MAX))])
         with pytest.raises(TooLarge, match=f"at most {PAYLOAD_BYTES_MAX} are allowed"):
-            await Publisher(streams, SystemClock()).publish_many([Message(CHANGE, bytes(PAYLOAD_BYTES_MAX + 1))])
+            await Publisher(streams, SystemClock()).publish_many([Publication(CHANGE, bytes(PAYLOAD_BYTES_MAX + 1))])
         assert await scene.archiver(size=100).drain() == 3
         (chain,) = await scene.verified()
         assert (chain.messages, chain.problems) == (3, ())

@@ -92,7 +92,7 @@ def do(*args: str) -> None:
 
 
 def put(id: str) -> None:
-    do("jobs", "put", f"--id={id}", "x")
+    do("jobs", "enqueue", f"--id={id}", "x")
 
 
 def cell(row: str, column: str) -> str:

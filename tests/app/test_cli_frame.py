@@ -15,7 +15,7 @@ import pytest
 
 import wrasse as package
 from app.typed import typed, wrasse
-from wrasse.app.cli import LazyGroup, wrasse as root
+from wrasse.cli.main import LazyGroup, wrasse as root
 
 pytestmark = pytest.mark.usefixtures("place")
 
@@ -68,7 +68,7 @@ def test_importing_wrasse_loads_nothing_but_itself() -> None:
 
 
 def test_the_commands_that_look_load_neither_the_web_server_nor_tables() -> None:
-    code = "from wrasse.app.cli import main\ntry:\n    main(['jobs', 'stats'])\nexcept SystemExit:\n    pass"
+    code = "from wrasse.cli.main import main\ntry:\n    main(['jobs', 'stats'])\nexcept SystemExit:\n    pass"
     assert not loaded_by(code) & {"aiohttp", "rich", "prometheus_client"}
 
 
@@ -117,7 +117,7 @@ def test_an_error_of_ours_shows_no_traceback_unless_asked(place: Path) -> None:
 
 @pytest.mark.parametrize("args", [("jobs", "show"), ("journal", "--suspect"), ("explain",)])
 def test_a_name_that_is_not_utf_8_is_a_usage_error(args: tuple[str, ...]) -> None:
-    assert wrasse("jobs", "put", "x").code == 0
+    assert wrasse("jobs", "enqueue", "x").code == 0
     answer = wrasse(*args, "\udcff")
     assert (answer.code, answer.err.splitlines()[0]) == (2, "error: '\\udcff' is not UTF-8")
 
@@ -159,7 +159,7 @@ def test_every_command_that_looks_answers_with_json() -> None:
 
 
 def test_a_setting_on_the_command_line_counts_for_this_call(place: Path) -> None:
-    wrasse("jobs", "put", "--set", "backends.jobs=sqlite:other.db", "--id=there", "x")
+    wrasse("jobs", "enqueue", "--set", "backends.jobs=sqlite:other.db", "--id=there", "x")
     assert (place / "other.db").exists()
     assert wrasse("jobs", "show", "there").code == 2
     assert wrasse("jobs", "show", "there", "--set=backends.jobs=sqlite:other.db").code == 0
@@ -171,7 +171,7 @@ def test_a_set_without_a_value_or_a_known_name_is_a_usage_error() -> None:
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(place: Path) -> None:
-    typed("jobs", "put", "--lines", stdin=b"\n".join(b"%d" % n for n in range(1000)), cwd=place)
+    typed("jobs", "enqueue", "--lines", stdin=b"\n".join(b"%d" % n for n in range(1000)), cwd=place)
     command = f"{sys.executable} -m wrasse jobs list ready --limit=1000 | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], cwd=place, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "0"
@@ -234,7 +234,7 @@ def test_doctor_prints_what_a_directory_was_found_to_have() -> None:
 def test_a_database_that_is_none_is_one_clear_error_and_stays_as_it_is(place: Path, content: bytes | None) -> None:
     path, words = place / "wrasse.db", "is not a database"
     path.mkdir() if content is None else path.write_bytes(content)
-    answers = [wrasse("jobs", "put", "x"), wrasse("jobs", "stats"), wrasse("sweep")]
+    answers = [wrasse("jobs", "enqueue", "x"), wrasse("jobs", "stats"), wrasse("sweep")]
     assert [(each.code, words in each.err, "do: " in each.err) for each in answers] == [(1, True, True)] * 3
     doctor = wrasse("doctor", "--json")
     assert doctor.code == 1
@@ -243,10 +243,10 @@ def test_a_database_that_is_none_is_one_clear_error_and_stays_as_it_is(place: Pa
 
 
 def test_a_full_disk_is_one_clear_error_and_loses_nothing(place: Path) -> None:
-    assert typed("jobs", "put", "--id=before", "x", cwd=place).code == 0
+    assert typed("jobs", "enqueue", "--id=before", "x", cwd=place).code == 0
     limited = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20));"
-        "from wrasse.app.cli import main; main(['jobs', 'put', '--id=big'])"
+        "from wrasse.cli.main import main; main(['jobs', 'enqueue', '--id=big'])"
     )
     done = subprocess.run(
         [sys.executable, "-c", limited], input=b"x" * (8 << 20), cwd=place, capture_output=True, timeout=60, check=False
@@ -261,18 +261,18 @@ def test_a_full_disk_is_one_clear_error_and_loses_nothing(place: Path) -> None:
 def test_what_was_put_before_the_disk_was_full_is_told(place: Path) -> None:
     limited = (
         "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, 2 << 20));"
-        "from wrasse.app.cli import main; main(['jobs', 'put', '--lines'])"
+        "from wrasse.cli.main import main; main(['jobs', 'enqueue', '--lines'])"
     )
     lines = b"x\n" * 1000 + (b"y" * 4_000 + b"\n") * 1000
     done = subprocess.run(
         [sys.executable, "-c", limited], input=lines, cwd=place, capture_output=True, timeout=60, check=False
     )
-    assert (done.returncode, b"; 1000 jobs before it were put and stay\ndo: " in done.stderr) == (1, True)
+    assert (done.returncode, b"; 1000 jobs before it were enqueued and stay\ndo: " in done.stderr) == (1, True)
     assert done.stderr.endswith(b", then put the rest\n")
 
 
 def test_a_directory_that_nobody_can_write_is_one_clear_error() -> None:
-    answer = wrasse("jobs", "put", "x", "--set=backends.jobs=sqlite:///proc/wrasse.db")
+    answer = wrasse("jobs", "enqueue", "x", "--set=backends.jobs=sqlite:///proc/wrasse.db")
     assert answer.code == 1
     assert "/proc/wrasse.db cannot be" in answer.err
     assert "do: " in answer.err

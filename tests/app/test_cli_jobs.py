@@ -14,7 +14,7 @@ pytestmark = pytest.mark.usefixtures("place")
 
 
 def put(*args: str, stdin: bytes = b"") -> str:
-    answer = wrasse("jobs", "put", "--json", *args, stdin=stdin)
+    answer = wrasse("jobs", "enqueue", "--json", *args, stdin=stdin)
     assert answer.code == 0, answer.err
     return str(answer.json["jobs"][0]["id"])
 
@@ -55,7 +55,7 @@ def test_an_empty_argument_is_an_empty_payload() -> None:
 
 
 def test_a_payload_beyond_the_limit_is_refused_and_nothing_is_put() -> None:
-    answer = wrasse("jobs", "put", stdin=b"x" * ((16 << 20) + 1))
+    answer = wrasse("jobs", "enqueue", stdin=b"x" * ((16 << 20) + 1))
     assert answer.code == 2
     assert "larger than 16777216 bytes" in answer.err
     assert wrasse("jobs", "list", "--json").json["jobs"] == []
@@ -71,7 +71,7 @@ def test_an_id_may_hold_every_printable_character() -> None:
 
 @pytest.mark.parametrize("id", ["a\nb", "\x1b[31m", "x" * 256, ""])
 def test_an_id_that_cannot_be_kept_is_one_clear_error(id: str) -> None:
-    answer = wrasse("jobs", "put", f"--id={id}", "x")
+    answer = wrasse("jobs", "enqueue", f"--id={id}", "x")
     assert answer.code == 2
     assert answer.err.startswith("error: the id of a job")
     assert "do: use 1 to 255 bytes" in answer.err
@@ -79,18 +79,18 @@ def test_an_id_that_cannot_be_kept_is_one_clear_error(id: str) -> None:
 
 def test_an_id_that_is_known_is_not_put_again() -> None:
     put("--id=once", "first")
-    answer = wrasse("jobs", "put", "--id=once", "second", "--json")
+    answer = wrasse("jobs", "enqueue", "--id=once", "second", "--json")
     assert answer.json == {"put": 0, "known": 1, "jobs": [{"id": "once", "new": False}]}
     assert payload_of("once") == b"first"
 
 
 def test_lines_become_jobs_in_their_order() -> None:
-    answer = wrasse("jobs", "put", "--lines", "--json", stdin=b"one\n\ntwo\r\nthree")
+    answer = wrasse("jobs", "enqueue", "--lines", "--json", stdin=b"one\n\ntwo\r\nthree")
     assert [payload_of(job["id"]) for job in answer.json["jobs"]] == [b"one", b"two", b"three"]
 
 
 def test_a_line_of_spaces_is_a_payload_and_an_empty_one_is_none() -> None:
-    assert wrasse("jobs", "put", "--json", "--lines", stdin=b"  \n\n\tx\r\n").json["put"] == 2
+    assert wrasse("jobs", "enqueue", "--json", "--lines", stdin=b"  \n\n\tx\r\n").json["put"] == 2
 
 
 def test_json_lines_describe_jobs() -> None:
@@ -98,7 +98,7 @@ def test_json_lines_describe_jobs() -> None:
     {"kind": "mail", "data": {"to": "x"}, "id": "m", "priority": "high", "headers": {"a": "b"}}
     {"payload_b64": "AP8=", "id": "raw", "queue": "other", "delay": "1h", "timeout": "5s"}
     """
-    assert wrasse("jobs", "put", "--json-lines", "--json", stdin=lines).json["put"] == 2
+    assert wrasse("jobs", "enqueue", "--json-lines", "--json", stdin=lines).json["put"] == 2
     mail, raw = (wrasse("jobs", "show", id, "--json").json for id in ("m", "raw"))
     assert (mail["kind"], mail["payload"], mail["queue"], mail["headers"]) == ("mail", '{"to":"x"}', "high", {"a": "b"})
     assert (raw["payload_b64"], raw["queue"], raw["timeout"]) == ("AP8=", "other", 5.0)
@@ -119,7 +119,7 @@ def test_json_lines_describe_jobs() -> None:
     ],
 )
 def test_a_line_that_describes_no_job_is_named_by_its_number(line: bytes, words: str) -> None:
-    answer = wrasse("jobs", "put", "--json-lines", stdin=b'{"id": "good"}\n' + line)
+    answer = wrasse("jobs", "enqueue", "--json-lines", stdin=b'{"id": "good"}\n' + line)
     assert answer.code == 2
     assert "line 2" in answer.err
     assert words in answer.err
@@ -128,29 +128,29 @@ def test_a_line_that_describes_no_job_is_named_by_its_number(line: bytes, words:
 
 def test_what_was_put_before_a_bad_line_is_told() -> None:
     lines = b"".join(b'{"id": "%d"}\n' % n for n in range(1500)) + b"{"
-    answer = wrasse("jobs", "put", "--json-lines", stdin=lines)
+    answer = wrasse("jobs", "enqueue", "--json-lines", stdin=lines)
     assert "line 1501" in answer.err
-    assert "1000 jobs before it were put and stay" in answer.err
+    assert "1000 jobs before it were enqueued and stay" in answer.err
 
 
 @pytest.mark.parametrize(
     "args", [("x", "--file=y"), ("--lines", "--json-lines"), ("--lines", "--id=a"), ("x", "--lines")]
 )
 def test_options_that_exclude_each_other_are_a_usage_error(args: tuple[str, ...]) -> None:
-    answer = wrasse("jobs", "put", *args)
+    answer = wrasse("jobs", "enqueue", *args)
     assert (answer.code, "do: " in answer.err) == (2, True)
 
 
 @pytest.mark.parametrize(("first", "kind"), [("resize", "resize"), ("{1", "KIND")])
 def test_a_kind_given_as_an_argument_is_told_the_option(first: str, kind: str) -> None:
-    answer = wrasse("jobs", "put", first, "payload")
+    answer = wrasse("jobs", "enqueue", first, "payload")
     assert (answer.code, wrasse("jobs", "list", "ready", "--json").json["jobs"]) == (2, [])
     assert "there are 2 arguments" in answer.err
     assert f"--kind={kind} PAYLOAD" in answer.err
 
 
 def test_pages_go_on_where_the_last_one_ended() -> None:
-    wrasse("jobs", "put", "--lines", stdin=b"\n".join(b"%d" % n for n in range(7)))
+    wrasse("jobs", "enqueue", "--lines", stdin=b"\n".join(b"%d" % n for n in range(7)))
     seen: list[str] = []
     after: list[str] = []
     while True:
@@ -252,6 +252,6 @@ def test_what_a_job_says_of_itself_cannot_draw_on_the_terminal() -> None:
 
 
 def test_put_works_as_a_process_of_its_own(place: Path) -> None:
-    answer = typed("jobs", "put", "--id=a", stdin=EVERY_BYTE, cwd=place)
+    answer = typed("jobs", "enqueue", "--id=a", stdin=EVERY_BYTE, cwd=place)
     assert (answer.code, answer.out) == (0, "a\n")
     assert typed("jobs", "show", "a", "--payload", cwd=place).raw == EVERY_BYTE

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import pytest
 
 from app.typed import wrasse
-from wrasse.app.cli_sweep import exit_code
-from wrasse.app.wiring import open_store
 from wrasse.backends.sqlite.connect import Sqlite
+from wrasse.cli.sweep import exit_code
 from wrasse.clock import ManualClock, SystemClock
 from wrasse.engine.report import Report
-from wrasse.engine.state import ENGINE_STATE, Loaded, SweepState, save
-from wrasse.ports.jobs import Finish, Job, JobQueue, WorkerInfo
+from wrasse.engine.state import ENGINE_STATE, LoadedState, SweepState, save
+from wrasse.ports.jobs import Complete, Job, JobQueue, WorkerInfo
+from wrasse.runtime.backends import open_store
 from wrasse.sweeps import CATALOGUE
 
 pytestmark = pytest.mark.usefixtures("place")
@@ -49,7 +49,7 @@ async def finished(jobs: JobQueue) -> None:
     """Three jobs are done."""
     await jobs.put([Job(f"old-{n}", queue="old") for n in range(3)], request="put old")
     taken = await jobs.take(["old"], 3, worker="w-1", silence=SILENCE, request="take old")
-    await jobs.settle([Finish(each.hold) for each in taken.jobs], request="settle")
+    await jobs.settle([Complete(each.hold) for each in taken.jobs], request="settle")
 
 
 def test_a_dry_run_says_what_would_be_done_and_why_and_changes_nothing() -> None:
@@ -159,7 +159,7 @@ def test_a_sweep_that_a_guard_holds_back_exits_with_3_and_says_which() -> None:
     async def another_backend_was_seen_last() -> None:
         store = await open_store("sqlite:wrasse.db")
         state = SweepState(memory={"backend_restarted": '{"identity": "another", "evicted": 0}'})
-        assert await save(store.records(ENGINE_STATE), "stuck_jobs", Loaded(SweepState(), None), state)
+        assert await save(store.records(ENGINE_STATE), "stuck_jobs", LoadedState(SweepState(), None), state)
         await store.close()
 
     asyncio.run(another_backend_was_seen_last())
@@ -212,12 +212,12 @@ def test_explain_tells_what_was_done_to_a_job() -> None:
     ],
 )
 def test_explain_tells_what_a_waiting_job_waits_for(args: tuple[str, ...], words: str) -> None:
-    wrasse("jobs", "put", "--id=a", "x", *args)
+    wrasse("jobs", "enqueue", "--id=a", "x", *args)
     assert any(words in line for line in wrasse("explain", "a", "--json").json["next"])
 
 
 def test_explain_tells_when_a_finished_job_is_forgotten() -> None:
-    wrasse("jobs", "put", "--id=a", "x")
+    wrasse("jobs", "enqueue", "--id=a", "x")
     wrasse("jobs", "cancel", "a")
     text = " ".join(wrasse("explain", "a", "--json").json["next"])
     assert "wrasse jobs requeue a" in text

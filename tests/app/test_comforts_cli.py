@@ -14,7 +14,9 @@ pytestmark = pytest.mark.usefixtures("place")
 
 def dead(count: int, kind: str = "x") -> None:
     ids = [f"{kind}-{number}" for number in range(count)]
-    wrasse("jobs", "put", "--json-lines", stdin="\n".join(f'{{"id": "{id}", "kind": "{kind}"}}' for id in ids).encode())
+    wrasse(
+        "jobs", "enqueue", "--json-lines", stdin="\n".join(f'{{"id": "{id}", "kind": "{kind}"}}' for id in ids).encode()
+    )
     assert wrasse("jobs", "cancel", *ids, "--why=out of order").code == 0
 
 
@@ -63,11 +65,11 @@ def test_the_dead_are_filtered_by_when_they_died() -> None:
 
 
 def test_a_unique_job_is_put_once_and_its_result_is_kept() -> None:
-    first = wrasse("jobs", "put", "a", "--unique=report", "--keep=1h", "--json").json["jobs"][0]
-    second = wrasse("jobs", "put", "b", "--unique=report", "--json").json["jobs"][0]
+    first = wrasse("jobs", "enqueue", "a", "--unique=report", "--keep=1h", "--json").json["jobs"][0]
+    second = wrasse("jobs", "enqueue", "b", "--unique=report", "--json").json["jobs"][0]
     assert (first["new"], second["new"], second["id"]) == (True, False, first["id"])
     assert wrasse("jobs", "show", first["id"], "--json").json["unique"] == "report"
-    assert wrasse("jobs", "put", "b", "--window=1h").code == 2
+    assert wrasse("jobs", "enqueue", "b", "--window=1h").code == 2
 
 
 def test_a_process_that_only_sweeps_puts_periodic_jobs_too(place: Path) -> None:

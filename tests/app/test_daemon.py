@@ -43,7 +43,7 @@ def shop(place: Path) -> Path:
 
 
 def put(id: str, kind: str = "", payload: str = "x", *args: str) -> None:
-    assert wrasse("jobs", "put", f"--id={id}", f"--kind={kind}", payload, *args).code == 0
+    assert wrasse("jobs", "enqueue", f"--id={id}", f"--kind={kind}", payload, *args).code == 0
 
 
 def job(id: str) -> dict[str, object]:

@@ -51,7 +51,7 @@ def web(answer: Answer) -> Iterator[str]:
 
 
 def put(id: str, payload: str = "x") -> None:
-    assert wrasse("jobs", "put", f"--id={id}", "--kind=shop", payload).code == 0
+    assert wrasse("jobs", "enqueue", f"--id={id}", "--kind=shop", payload).code == 0
 
 
 def settled(id: str, where: str) -> dict[str, object] | None:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from app.typed import typed
-from wrasse.app.demo import Demo, Told, staged
-from wrasse.ports.journal import Intent, Settled
+from wrasse.cli.demo.tour import Demo, DemoText, staged
+from wrasse.ports.journal import Intent, SettledIntent
 from wrasse.ports.outcome import Outcome
 
 pytestmark = pytest.mark.timeout(1_000)  # however busy the machine is: the demo gives up by itself
@@ -34,15 +34,15 @@ def test_the_demo_is_told_without_a_terminal(place: Path) -> None:
 
 async def test_the_demo_waits_for_outcomes_that_come_after_the_action_and_for_no_more_than_it_promised() -> None:
     did = [("requeue", "job"), ("requeue", "poison"), ("requeue", "slow-report"), ("bury", "poison")]
-    told: list[Told] = []
+    told: list[DemoText] = []
     async with staged() as stage:
         journal = (await stage.app.open("engine")).journal
         await journal.intend([Intent(str(n), "run", "stuck_jobs", *each, "silent") for n, each in enumerate(did)])
         telling = asyncio.create_task(Demo(stage, told.append)._journal())
-        await journal.settle([Settled(str(n), Outcome.DONE) for n in range(3)])
+        await journal.settle([SettledIntent(str(n), Outcome.DONE) for n in range(3)])
         done, _ = await asyncio.wait([telling], timeout=0.5)
         assert done == set(), "the sweep that buried the job has not said so yet"
-        await journal.settle([Settled("3", Outcome.DONE)])
+        await journal.settle([SettledIntent("3", Outcome.DONE)])
         assert await telling == "4 lines: 3 requeued, 1 buried"
 
 

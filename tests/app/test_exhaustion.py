@@ -40,7 +40,7 @@ def shop(place: Path) -> Path:
 
 
 def put(id: str) -> None:
-    assert wrasse("jobs", "put", f"--id={id}", "x").code == 0
+    assert wrasse("jobs", "enqueue", f"--id={id}", "x").code == 0
 
 
 def job(id: str) -> dict[str, object]:

@@ -73,7 +73,7 @@ def test_whatever_is_made_is_closed_to_others(place: Path, store: str) -> None:
         (place / "deep/er").mkdir(parents=True, mode=0o700)  # SQLite makes no directories
         (place / "deep").chmod(0o700)
     did = [
-        wrasse("jobs", "put", "--kind=x", '{"card": 4242}'),
+        wrasse("jobs", "enqueue", "--kind=x", '{"card": 4242}'),
         wrasse("streams", "publish", "gbe.events.audit.change", "one"),
         lease := wrasse("leases", "acquire", "orders/42", "--json", "--ttl=5m"),
         wrasse("leases", "update", "orders/42", f"--lease={lease.json['lease']}", '{"paid": true}'),
@@ -109,7 +109,7 @@ def test_a_directory_with_the_set_group_bit_is_shared_with_its_group(here: Path,
     (here / "data").chmod(mode)
     (here / "wrasse.yaml").write_text("backends: {jobs: 'file:data', records: 'file:data', objects: 'file:data'}")
     os.umask(0o077)
-    assert wrasse("jobs", "put", "--kind=x", "{}").code == 0
+    assert wrasse("jobs", "enqueue", "--kind=x", "{}").code == 0
     found = {path.is_dir(): stat.S_IMODE(path.stat().st_mode) for path in (here / "data").rglob("*")}
     modes = {stat.S_IMODE(path.stat().st_mode) for path in (here / "data").rglob("*")}
     assert found == {True: mode, False: 0o600 | mode & 0o060}
@@ -123,7 +123,7 @@ def modes_said() -> dict[str, str]:
 
 def test_doctor_names_files_of_earlier_versions_that_others_may_read(here: Path) -> None:
     (here / "wrasse.yaml").write_text(STORES["directory"].replace("jobs: 'file:data/er'", "jobs: 'sqlite:jobs.db'"))
-    wrasse("jobs", "put", "--kind=x", "{}")
+    wrasse("jobs", "enqueue", "--kind=x", "{}")
     wrasse("leases", "acquire", "orders/42")
     assert modes_said() == {}
     (here / "jobs.db").chmod(0o644)
@@ -132,7 +132,7 @@ def test_doctor_names_files_of_earlier_versions_that_others_may_read(here: Path)
     assert database == "chmod 600 jobs.db"
     assert directory.startswith("chmod 700 data/er;")
     assert (here / "jobs.db").stat().st_mode & 0o777 == 0o644  # nothing is changed by itself
-    wrasse("jobs", "put", "--kind=x", "{}")
+    wrasse("jobs", "enqueue", "--kind=x", "{}")
     assert (here / "jobs.db").stat().st_mode & 0o777 == 0o644
 
 

@@ -77,7 +77,7 @@ def test_an_app_that_names_nothing_follows_the_command(place: Path, server: Valk
     shop(place, "sync.connect()")
     (place / "other.yaml").write_text(f"backends: {{jobs: '{server.url}'}}")
     with running(place, "--role=worker", "--handler=shop:app", "--config=other.yaml"):
-        assert wrasse("jobs", "put", "--kind=greet", "{}", "--config=other.yaml").code == 0
+        assert wrasse("jobs", "enqueue", "--kind=greet", "{}", "--config=other.yaml").code == 0
         until(lambda: (place / "followed").exists(), "the follow-up that the App puts is run by the same worker")
 
 

@@ -60,7 +60,7 @@ def test_a_program_without_an_event_loop_attaches_and_fetches(place: Path) -> No
 
 def test_jobs_in_a_directory_are_put_listed_and_worked(place: Path) -> None:
     (place / "wrasse.yaml").write_text("backends: {jobs: 'file:data', records: 'file:data'}")
-    typed("jobs", "put", "--kind=note", "--id=a", "hello")
+    typed("jobs", "enqueue", "--kind=note", "--id=a", "hello")
     listed = typed("jobs", "list", "--json").json["jobs"]
     with wrasse.sync.connect() as app:
         done: list[bytes] = []

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from app.typed import Answer, wrasse
-from wrasse.app.wiring import open_store
 from wrasse.backends.directory.connect import Directory
 from wrasse.clock import SystemClock
 from wrasse.leases.core import leases_in
 from wrasse.leases.lease import decode
 from wrasse.leases.leases import Leases
+from wrasse.runtime.backends import open_store
 
 pytestmark = pytest.mark.usefixtures("place")
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from app.typed import wrasse
-from wrasse.app.leases_http.queues_desk import QueueDesk, Shown
 from wrasse.backends.directory.connect import Directory
 from wrasse.clock import SystemClock
+from wrasse.lease_server.queues.service import ConsumerProof, QueueService
 from wrasse.leases.leases import Leases
-from wrasse.ports.jobs import Bury, Job, Reason
+from wrasse.ports.jobs import DeadLetterJob, Job, Reason
 
 
 @pytest.fixture
@@ -27,13 +27,13 @@ async def dead(directory: Path) -> None:
     """A message that failed, with its state."""
     backend = await Directory.open(directory, SystemClock())
     leases = Leases(backend.records, backend.objects, SystemClock())
-    desk = QueueDesk(leases, SystemClock())
+    desk = QueueService(leases, SystemClock())
     await desk.put("default", Job("m", queue="orders", payload=b"x", minted=True))
     (taken,) = await desk.take("default", "orders", "me", 1, timedelta(seconds=30), timedelta(0))
     state = await desk.take_state("default", taken, "me", timedelta(seconds=30), "")
     await leases.update(state.held, b"1")
-    bury = Bury(taken.hold, Reason.FAILED, error="no such order")
-    await desk.nack(Shown("default", "orders", taken.hold, state.held, stateful=True), bury)
+    bury = DeadLetterJob(taken.hold, Reason.FAILED, error="no such order")
+    await desk.nack(ConsumerProof("default", "orders", taken.hold, state.held, stateful=True), bury)
     await desk.close()
     await leases.close()
     await backend.close()

@@ -11,8 +11,8 @@ from typing import Any
 
 from app.daemons import Daemon, running, until
 from app.typed import wrasse
-from wrasse.app.application import App
-from wrasse.app.config import load
+from wrasse.api.app import App
+from wrasse.config.load import load
 
 IDLE = ("--idle-sweep-grace=200ms", "--sweeper-interval=200ms", "--idle-sweep-op-delay=0s")
 

@@ -12,8 +12,8 @@ import pytest
 from app.daemons import Daemon, running
 from app.typed import wrasse
 from servers.tls import CERTIFICATE, CLIENT_CERTIFICATE, CLIENT_KEY, KEY
-from wrasse.app.application import App
-from wrasse.app.config import load
+from wrasse.api.app import App
+from wrasse.config.load import load
 from wrasse.errors import ConfigError
 
 SERVER = (f"--set=leases.tls_cert={CERTIFICATE}", f"--set=leases.tls_key={KEY}", "--set=leases.listen=127.0.0.1:0")

@@ -12,7 +12,7 @@ from app.typed import wrasse
 from wrasse.backends.directory.connect import Directory
 from wrasse.clock import Clock, ManualClock, SystemClock
 from wrasse.leases.leases import Leases
-from wrasse.leases.transaction import DECISIONS, Decision, Participant
+from wrasse.leases.transactions.states import DECISIONS, Decision, Participant
 
 ID = "d5arif5qkajneqfrmsb0"
 

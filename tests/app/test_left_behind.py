@@ -27,7 +27,7 @@ def warned(check: str) -> list[str]:
 
 
 def test_a_database_that_is_no_longer_used_is_named_by_run_and_doctor(place: Path, server: Valkey) -> None:
-    assert wrasse("jobs", "put", "x").code == 0
+    assert wrasse("jobs", "enqueue", "x").code == 0
     assert wrasse("streams", "publish", "orders.paid", "42").code == 0
     assert warned("place") == []
     (place / "wrasse.yaml").write_text(f"redis: {{addr: '127.0.0.1:{server.port}'}}")
@@ -46,7 +46,7 @@ def test_a_database_that_is_no_longer_used_is_named_by_run_and_doctor(place: Pat
 
 @pytest.mark.parametrize("use", ["records: 'sqlite:wrasse.db'", "streams: 'sqlite:./wrasse.db'"])
 def test_a_database_that_one_port_still_uses_is_not_left_behind(place: Path, server: Valkey, use: str) -> None:
-    assert wrasse("jobs", "put", "x").code == 0
+    assert wrasse("jobs", "enqueue", "x").code == 0
     (place / "wrasse.yaml").write_text(f"redis: {{addr: '127.0.0.1:{server.port}'}}\nbackends: {{{use}}}")
     assert warned("place") == []
 

@@ -13,7 +13,7 @@ from app.daemons import running, until
 from app.typed import wrasse
 from backends.redis_peer import go_job
 from servers.valkey import Valkey, valkey
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.errors import ConfigError
 
@@ -80,12 +80,12 @@ def test_a_job_of_a_dead_worker_of_another_program_returns_to_its_list(client: r
 
 
 def test_our_own_puts_go_into_the_list_that_others_read(client: redis.Redis) -> None:
-    assert wrasse("jobs", "put", "--id=ours", "{}").code == 0
+    assert wrasse("jobs", "enqueue", "--id=ours", "{}").code == 0
     assert json.loads(client.lindex(LOW, 0))["id"] == "ours"
 
 
 def test_a_queue_without_a_colon_keeps_its_place_below_the_root() -> None:
-    keys = Keys(RedisOptions(queues={"high": "high", "low": "tenant:1"}))
+    keys = RedisKeys(RedisOptions(queues={"high": "high", "low": "tenant:1"}))
     assert [keys.queue(name).list for name in ("high", "tenant:1", "jobqueue:x", "tenant:2")] == [
         "jobqueue:queue:high", "tenant:1", "jobqueue:x", "jobqueue:queue:tenant:2",
     ]  # fmt: skip

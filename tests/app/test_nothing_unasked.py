@@ -55,7 +55,7 @@ def server() -> Iterator[Valkey]:
         yield server
 
 
-@pytest.mark.parametrize("command", [*READING, "jobs put hello", "streams publish orders.x hello", "sweep"])
+@pytest.mark.parametrize("command", [*READING, "jobs enqueue hello", "streams publish orders.x hello", "sweep"])
 def test_on_a_server_no_command_creates_a_file(place: Path, server: Valkey, command: str) -> None:
     answer = wrasse(*command.split(), env={"REDIS_ADDR": f"127.0.0.1:{server.port}"})
     assert listed(place) == []
@@ -109,8 +109,8 @@ def kept(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> str:
 
     with chdir(place):
         Path("wrasse.yaml").write_text(settings(s3.key, s3.secret))
-        assert wrasse("jobs", "put", "--id=x", "hello").code == 0
-        assert wrasse("jobs", "put", "--delay=1h", "hello").code == 0
+        assert wrasse("jobs", "enqueue", "--id=x", "hello").code == 0
+        assert wrasse("jobs", "enqueue", "--delay=1h", "hello").code == 0
         assert wrasse("leases", "acquire", "k", "--ttl=1h").code == 0
         assert wrasse("streams", "publish", "orders.paid", "42").code == 0
         with running(place, "--role=archiver") as daemon:
@@ -138,7 +138,7 @@ def test_what_a_bucket_holds_is_shown_to_whoever_may_only_read_it(place: Path, k
     checks = wrasse("doctor", "--json").json["checks"]
     (probe,) = [each for each in checks if each["check"] == "probe"]
     assert (probe["state"], "can be read with these credentials, and not changed" in probe["what"]) == ("warn", True)
-    refused = wrasse("jobs", "put", "hello")
+    refused = wrasse("jobs", "enqueue", "hello")
     assert (refused.code, "denies access" in refused.err) == (1, True)
 
 
@@ -171,7 +171,7 @@ def test_a_job_is_put_while_a_store_that_it_does_not_need_is_down(place: Path, s
     (port,) = free_ports(1)
     (place / "wrasse.yaml").write_text(_orphans(server, port))
     before = listed(place)
-    answer = wrasse("jobs", "put", "hello")
+    answer = wrasse("jobs", "enqueue", "hello")
     assert (answer.code, answer.err) == (0, "")
     assert wrasse("jobs", "stats").code == 0
     assert listed(place) == before
@@ -217,7 +217,7 @@ def test_hosts_that_share_streams_sweep_each_its_own_jobs(
         Path("wrasse.yaml").write_text(
             f"backends: {{jobs: 'sqlite:jobs.db', streams: 'redis://127.0.0.1:{server.port}/0'}}\n"
         )
-        assert wrasse("jobs", "put", "x").code == 0
+        assert wrasse("jobs", "enqueue", "x").code == 0
         ran.append(_said_of("stuck_jobs"))
         assert wrasse("sweep", "stuck-jobs").code == 0
         ran.append(_said_of("stuck_jobs"))
@@ -271,7 +271,7 @@ def test_a_process_that_serves_leases_while_its_settings_name_another_server_is_
 
 @pytest.mark.parametrize(
     "command",
-    ["jobs put hello", "jobs list", "periodic list", "explain x", "streams publish a.b c", "streams info",
+    ["jobs enqueue hello", "jobs list", "periodic list", "explain x", "streams publish a.b c", "streams info",
      "leases acquire k", "leases list", "journal", "sweep", "sweep --dry-run", "archives list"],
 )  # fmt: skip
 def test_a_command_on_memory_is_refused_for_no_other_process_sees_it(place: Path, command: str) -> None:
@@ -300,7 +300,7 @@ def test_roles_work_while_another_waits_for_its_store(
     with refusing(int(s3.endpoint.rpartition(":")[2])) as proxy:
         (place / "wrasse.yaml").write_text(_orphans(server, proxy.port, archiver=True))
         assert wrasse("streams", "publish", "orders.paid", "42").code == 0
-        assert wrasse("jobs", "put", "--id=first", "x").code == 0
+        assert wrasse("jobs", "enqueue", "--id=first", "x").code == 0
         with running(place, "--role=all", "--handler=shop:work") as daemon:
             until(lambda: _place("first") == "done", "a job done while S3 is down")
             assert str(proxy.port) in daemon.said("waiting for the backend")["error"]

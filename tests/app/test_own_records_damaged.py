@@ -16,7 +16,7 @@ def _place(place: Path) -> None:
     (place / "wrasse.yaml").write_text(
         "backends: {jobs: 'file:q'}\nperiodic: {tick: {every: 1h}, tock: {every: 1h}}\n"
     )
-    assert wrasse("jobs", "put", "x").code == 0
+    assert wrasse("jobs", "enqueue", "x").code == 0
     assert wrasse("sweep").code == 0
 
 

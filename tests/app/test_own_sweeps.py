@@ -13,15 +13,15 @@ import pytest
 
 from app.daemons import running, until
 from app.typed import wrasse
-from wrasse.app.application import connect
-from wrasse.app.config import load
-from wrasse.app.opened import Opened
-from wrasse.app.sweep_building import build_sweep
+from wrasse.api.app import connect
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
+from wrasse.config.load import load
 from wrasse.errors import ConfigError
 from wrasse.ports.journal import LineFilter
 from wrasse.ports.records import Collection
+from wrasse.runtime.engine import build_sweep
+from wrasse.runtime.open_ports import OpenPorts
 
 MODULE = '''
 from __future__ import annotations
@@ -210,7 +210,7 @@ async def test_it_is_guarded_by_every_backend_that_it_depends_on(shop: Path) -> 
     settings = load(configure(shop, "  old_carts: {use: 'shop_sweeps:OldCarts'}\n"), environ={}).settings
     clock = ManualClock()
     here, ahead = Memory(clock), Memory(ManualClock(clock.now() + timedelta(hours=1)))
-    opened = Opened(dict.fromkeys(("jobs", "records", "engine", "streams"), here), ahead, here.journal)
+    opened = OpenPorts(dict.fromkeys(("jobs", "records", "engine", "streams"), here), ahead, here.journal)
     scheduled = build_sweep("old_carts", settings, opened, clock)
     held = {guard.name: reason for guard in scheduled.guards if (reason := await guard.held())}
     assert held == {"clock": "this host's clock is 1h behind the backend's"}

@@ -15,10 +15,10 @@ import pytest
 from app.daemons import running, until
 from app.typed import typed, wrasse
 from servers.valkey import Valkey
-from wrasse.app.config import load
-from wrasse.backends.redis.connection import OwnLink
+from wrasse.backends.redis.client.connection import OwnRedisClient
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.sqlite.connect import Sqlite
+from wrasse.config.load import load
 from wrasse.errors import ConfigError
 from wrasse.ports.jobs import JobFilter, Place
 
@@ -115,7 +115,7 @@ def test_on_redis_any_program_can_read_the_job_of_a_file(inbox: Path, redis_serv
 
 
 async def _list(url: str, key: str) -> list[bytes]:
-    link = await OwnLink.open(RedisOptions.of(url))
+    link = await OwnRedisClient.open(RedisOptions.of(url))
     try:
         return [bytes(each) for each in await link.ask("LRANGE", key, 0, -1)]
     finally:

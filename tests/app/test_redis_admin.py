@@ -126,16 +126,16 @@ def test_a_purge_of_all_is_refused_while_a_worker_lives(client: redis.Redis) -> 
 def test_a_purge_of_all_that_is_forced_takes_also_what_workers_hold(client: redis.Redis) -> None:
     client.lpush(HELD, go_job("d"))
     client.set(HEARTBEAT, "x", ex=60)
-    wrasse("jobs", "put", "--id=ours", "x", "--delay=1h")
+    wrasse("jobs", "enqueue", "--id=ours", "x", "--delay=1h")
     told = admin("purge-all", "--yes", "--force").json
     assert told["keys"][HELD] == 1
     assert (client.exists(HELD, HEARTBEAT), wrasse("jobs", "list", "--json").json["jobs"]) == (0, [])
 
 
 def test_an_id_can_be_put_again_after_a_purge_of_all(client: redis.Redis) -> None:
-    wrasse("jobs", "put", "--id=ours", "x")
+    wrasse("jobs", "enqueue", "--id=ours", "x")
     admin("purge-all", "--yes")
-    assert wrasse("jobs", "put", "--id=ours", "x", "--json").json["jobs"][0]["new"] is True
+    assert wrasse("jobs", "enqueue", "--id=ours", "x", "--json").json["jobs"][0]["new"] is True
 
 
 def test_a_bench_counts_its_own_jobs_and_leaves_those_of_others_alone(client: redis.Redis) -> None:
@@ -240,7 +240,7 @@ def test_dead_letters_are_paged_by_a_stable_cursor_in_bounded_memory(client: red
 
 
 def test_a_check_of_redis_finds_damage_and_a_repair_mends_it(client: redis.Redis) -> None:
-    wrasse("jobs", "put", "--id=ours", "x")
+    wrasse("jobs", "enqueue", "--id=ours", "x")
     client.delete(LOW)
     found = wrasse("jobs", "fsck", "--json")
     assert (found.code, [(each["kind"], each["names"]) for each in found.json["damage"]]) == (
@@ -254,7 +254,7 @@ def test_a_check_of_redis_finds_damage_and_a_repair_mends_it(client: redis.Redis
 
 def test_a_backend_with_one_record_a_job_has_nothing_to_check_and_says_so(place: Path) -> None:
     (place / "wrasse.yaml").write_text("backends: {jobs: 'file:jobs'}")
-    wrasse("jobs", "put", "--kind=a", "{}")
+    wrasse("jobs", "enqueue", "--kind=a", "{}")
     answer = wrasse("jobs", "fsck", "--json")
     assert (answer.code, answer.json["checked"]) == (0, False)
     assert "nothing to check" in answer.json["why"]

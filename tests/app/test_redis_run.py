@@ -49,7 +49,7 @@ def in_place(id: str, place: str) -> dict[str, object] | None:
 
 
 def test_a_worker_runs_jobs_of_its_own_and_of_other_programs(shop: Path, server: Valkey) -> None:
-    assert wrasse("jobs", "put", "--id=ours", "hello").code == 0
+    assert wrasse("jobs", "enqueue", "--id=ours", "hello").code == 0
     with redis.Redis(port=server.port, password=SECRET) as client:
         client.lpush("jobqueue:high_priority", json.dumps(PEER))
         with running(shop, "--role=worker", "--handler=shop:work") as daemon:
@@ -98,10 +98,10 @@ def test_a_daemon_waits_for_its_server_and_outlives_its_restarts(shop: Path, ser
         assert "127.0.0.1" in daemon.said("waiting for the backend")["error"]
         server.start()
         daemon.said("started")
-        assert wrasse("jobs", "put", "--id=before", "x").code == 0
+        assert wrasse("jobs", "enqueue", "--id=before", "x").code == 0
         until(lambda: in_place("before", "done"), "a job done")
         server.restart()
-        until(lambda: wrasse("jobs", "put", "--id=after", "x").code == 0, "a job put")
+        until(lambda: wrasse("jobs", "enqueue", "--id=after", "x").code == 0, "a job put")
         until(lambda: in_place("after", "done"), "a job done after the restart")
         daemon.signal(signal.SIGTERM)
         assert daemon.end() == 0
@@ -126,7 +126,7 @@ def test_no_process_has_the_password_on_its_command_line(shop: Path) -> None:
         daemon.said("started")
         child = until(lambda: children(daemon.process.pid) or None, "the beat child")[0]
         words = Path(f"/proc/{child}/cmdline").read_bytes() + Path(f"/proc/{child}/environ").read_bytes()
-        assert b"beat_child" in words
+        assert b"heartbeat_process" in words
         assert SECRET.encode() not in words
         assert SECRET not in daemon.get("/")[1] + daemon.get("/status.json")[1]
 
@@ -146,7 +146,7 @@ def children(parent: int) -> list[int]:
 
 
 def test_the_journal_of_sweeps_on_redis_is_kept_on_redis(shop: Path) -> None:
-    put = wrasse("jobs", "put", "--id=old", "x")
+    put = wrasse("jobs", "enqueue", "--id=old", "x")
     assert (put.code, wrasse("jobs", "cancel", "old").code) == (0, 0)
     assert wrasse("sweep", "finished-jobs", "--set=sweeps.finished_jobs.dead_kept=0s").code == 0
     (line,) = wrasse("journal", "--json").json["lines"]

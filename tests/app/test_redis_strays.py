@@ -14,7 +14,7 @@ from app.daemons import running, until
 from app.typed import wrasse
 from backends.redis_peer import go_job
 from servers.valkey import Valkey
-from wrasse.app.config import load
+from wrasse.config.load import load
 
 LEFT = "jobqueue:worker:other-1:processing"
 BEAT = "jobqueue:processing:worker:other-1"

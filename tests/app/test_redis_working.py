@@ -15,8 +15,8 @@ from app.daemons import running, until
 from backends.redis_peer import go_job
 from servers.valkey import Valkey, valkey
 from wrasse import App
-from wrasse.app.config import load
-from wrasse.jobs.running import RunningJob
+from wrasse.config.load import load
+from wrasse.jobs.worker.running_job import RunningJob
 
 HIGH, LOW, DEAD, COMPLETED = (
     "jobqueue:high_priority", "jobqueue:low_priority", "jobqueue:dead_letter", "jobqueue:completed"

@@ -13,8 +13,8 @@ from app.test_archiver import SEED_ARCHIVAL
 from app.typed import wrasse
 from conformance.object_stores import BUCKET, make_bucket
 from servers.seaweed import S3 as S3Server
-from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
+from wrasse.runtime.backends import Stores
 
 AUDIT, OTHER = "gbe.events.audit.change", "gbe.events.other.change"
 

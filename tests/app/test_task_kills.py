@@ -11,12 +11,12 @@ import pytest
 
 from app.daemons import Daemon, running, until
 from servers.valkey import SHARED, newest
-from wrasse.app.config import load
-from wrasse.app.task_opening import TaskPost, open_tasks, task_home
-from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
+from wrasse.config.load import load
 from wrasse.ports.jobs import Job
 from wrasse.ports.streams import START
+from wrasse.runtime.backends import Stores
+from wrasse.runtime.stream_tasks import TaskPost, open_tasks, task_home
 
 WORK = """
 import asyncio, os

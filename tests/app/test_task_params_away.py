@@ -13,12 +13,12 @@ import pytest
 from app.daemons import running, until
 from app.test_task_kills import Yard
 from servers.strict_s3 import BUSY, StrictS3, all_well
-from wrasse.app.config import load
-from wrasse.app.task_opening import open_tasks, task_home
-from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
+from wrasse.config.load import load
 from wrasse.jobs.stream_tasks.store import INLINE_MAX
 from wrasse.ports.jobs import Job, JobFilter, JobState, Place
+from wrasse.runtime.backends import Stores
+from wrasse.runtime.stream_tasks import open_tasks, task_home
 
 
 @contextmanager

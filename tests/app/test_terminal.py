@@ -53,7 +53,7 @@ def test_run_says_in_one_line_what_it_runs(place: Path) -> None:
 
 
 def test_tables_have_lines_and_colour_at_a_terminal_only(place: Path) -> None:
-    wrasse("jobs", "put", "--id=[red]x[/red]", "x")
+    wrasse("jobs", "enqueue", "--id=[red]x[/red]", "x")
     code, said = at_a_terminal(place, "jobs", "list")
     assert code == 0
     assert "\x1b[" in said
@@ -62,11 +62,11 @@ def test_tables_have_lines_and_colour_at_a_terminal_only(place: Path) -> None:
 
 
 def test_an_id_is_whole_however_narrow_the_terminal_is(place: Path) -> None:
-    id = wrasse("jobs", "put", "x").out.strip()
+    id = wrasse("jobs", "enqueue", "x").out.strip()
     assert id in at_a_terminal(place, "jobs", "list", columns=50)[1]
 
 
 def test_a_put_without_a_payload_at_a_terminal_does_not_wait_for_one(place: Path) -> None:
-    code, said = at_a_terminal(place, "jobs", "put")
+    code, said = at_a_terminal(place, "jobs", "enqueue")
     assert code == 2
     assert "there is no payload" in said

@@ -12,7 +12,7 @@ from app.test_leases_role import IDLE, call
 from app.test_leases_transaction_cli import ID, left
 from app.typed import wrasse
 from wrasse.clock import SystemClock
-from wrasse.leases.transaction import Decision
+from wrasse.leases.transactions.states import Decision
 
 BUSY = ("--idle-sweep-grace=1h", "--txn-replay-interval=50ms")
 

@@ -36,7 +36,7 @@ def configured(place: Path, streams: str) -> None:
         f"backends: {{streams: '{streams}', records: '{streams}', jobs: 'sqlite:jobs.db', objects: 'file:d'}}\n"
         "task_types: {mail: {}, other: {}}\n"
     )
-    assert wrasse("jobs", "put", "--queue=mail", "--id=t1", "x").code == 0
+    assert wrasse("jobs", "enqueue", "--queue=mail", "--id=t1", "x").code == 0
     assert wrasse("leases", "acquire", "k").code == 0
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from app.kill_yard import Yard, alive, children, eventually, open_yard
-from wrasse.app.beat_child import process_state
 from wrasse.ports.jobs import Job, Place, Reason
+from wrasse.runtime.heartbeat_process import process_state
 
 SILENCE = 1.5
 
@@ -222,7 +222,7 @@ async def test_the_beat_child_is_small(yard: Yard) -> None:
 
 
 def test_the_beat_child_imports_little() -> None:
-    code = "import sys, wrasse.app.beat_child, wrasse.app.wiring; print(*sys.modules)"
+    code = "import sys, wrasse.runtime.heartbeat_process, wrasse.runtime.backends; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split()
     heavy = {"aiohttp", "click", "rich", "yaml", "prometheus_client", "wrasse.engine.run"}
     heavy.add("wrasse.jobs.record_core.queue")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from wrasse.app.cli import main
+from wrasse.cli.main import main
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ import resource
 import sys
 import time
 
-from wrasse.backends.nats.js import JetStream
-from wrasse.backends.nats.link import Link as NatsLink
+from wrasse.backends.nats.client.connection import NatsConnection as NatsLink
+from wrasse.backends.nats.client.jetstream import JetStream
 from wrasse.backends.nats.options import NatsOptions
-from wrasse.backends.redis.connection import OwnLink as RedisLink
+from wrasse.backends.redis.client.connection import OwnRedisClient as RedisLink
+from wrasse.backends.redis.client.redis_py import RedisPyClient
 from wrasse.backends.redis.options import RedisOptions
-from wrasse.backends.redis.redis_py import RedisPyLink
 from wrasse.errors import WrasseError
 
 
@@ -29,7 +29,7 @@ async def ask_nats(port: int, query: str) -> None:
 
 async def ask_redis(port: int, query: str) -> None:
     options = RedisOptions.of(f"redis://127.0.0.1:{port}/0?dial_timeout=1s&read_timeout=1s&max_retries=0{query}")
-    link = await (RedisLink if options.client == "own" else RedisPyLink).open(options)
+    link = await (RedisLink if options.client == "own" else RedisPyClient).open(options)
     await link.ask("GET", "a")
     await link.close()
 

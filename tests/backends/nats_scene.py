@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from datetime import timedelta
 from uuid import uuid4
 
-from wrasse.backends.nats.flows import Flows
-from wrasse.backends.nats.js import JetStream
-from wrasse.backends.nats.kv_bucket import Bucket
-from wrasse.backends.nats.link import Link
+from wrasse.backends.nats.client.connection import NatsConnection
+from wrasse.backends.nats.client.jetstream import JetStream
+from wrasse.backends.nats.connect import Flows
+from wrasse.backends.nats.kv.store import Bucket
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import Clock, SystemClock
 from wrasse.ports.streams import START, Draft, Entry, EntryId
@@ -20,7 +20,7 @@ S, G = "gbe.events.audit", "readers"
 TIMEOUT = timedelta(seconds=30)
 
 
-async def flush(link: Link) -> None:
+async def flush(link: NatsConnection) -> None:
     """Waits until the server has read everything that was sent."""
     await (await link.ready()).ping()
 
@@ -31,7 +31,7 @@ class Scene:
     def __init__(self, port: int) -> None:
         self.port = port
         self.root = f"t{uuid4().hex}"
-        self.links: list[Link] = []
+        self.links: list[NatsConnection] = []
 
     def options(self, port: int | None = None, **more: object) -> NatsOptions:
         node = ("127.0.0.1", port or self.port)
@@ -39,7 +39,7 @@ class Scene:
 
     async def flows(self, port: int | None = None, *, time: Clock | None = None, **how: object) -> Flows:
         """Streams and groups as another process would have them."""
-        link = await Link.open(self.options(port, read_timeout=timedelta(seconds=10)))
+        link = await NatsConnection.open(self.options(port, read_timeout=timedelta(seconds=10)))
         self.links.append(link)
         clock = time or SystemClock()
         bucket = Bucket(link, clock, time)
@@ -47,7 +47,7 @@ class Scene:
         return await Flows.open(link, clock, bucket.time, **how)
 
     async def js(self) -> JetStream:
-        link = await Link.open(self.options())
+        link = await NatsConnection.open(self.options())
         self.links.append(link)
         return JetStream(link)
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from wrasse.backends.redis.connection import OwnLink
+from wrasse.backends.redis.client.connection import OwnRedisClient
 from wrasse.backends.redis.scripts import Script
 
 
-class Between(OwnLink):
+class Between(OwnRedisClient):
     """The link of an open backend, with something in between."""
 
     __slots__ = ("_act", "_link", "_script")
 
-    def __init__(self, link: OwnLink, script: str, act: Callable[[], Awaitable[object]]) -> None:
+    def __init__(self, link: OwnRedisClient, script: str, act: Callable[[], Awaitable[object]]) -> None:
         super().__init__(link.options)
         self._link, self._script = link, script
         self._act: Callable[[], Awaitable[object]] | None = act

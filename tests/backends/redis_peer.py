@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wrasse.backends.redis.connection import OwnLink
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.client.connection import OwnRedisClient
+from wrasse.backends.redis.keys import RedisKeys
 
 
 def _with(fields: bytes) -> bytes:
@@ -76,8 +76,8 @@ def go_job(id: str, *, priority: str = "low", retries: int = 0, more: str = "") 
 class GoPeer:
     """One worker of another program on the same Redis."""
 
-    def __init__(self, link: OwnLink, worker: str = "host-7-1726000000-ab12-0") -> None:
-        self.link, self.keys, self.worker = link, Keys(link.options), worker
+    def __init__(self, link: OwnRedisClient, worker: str = "host-7-1726000000-ab12-0") -> None:
+        self.link, self.keys, self.worker = link, RedisKeys(link.options), worker
         self.processing, self.heartbeat = self.keys.processing(worker), self.keys.heartbeat(worker)
 
     async def push(self, raw: bytes, queue: str = "low") -> None:
@@ -114,9 +114,9 @@ class GoPeer:
         return found
 
 
-async def go_recovery(link: OwnLink, queue: str = "low") -> int:
+async def go_recovery(link: OwnRedisClient, queue: str = "low") -> int:
     """One pass of the origin's own recovery: what has no heartbeat is popped, then pushed. How many it moved."""
-    keys, moved, cursor = Keys(link.options), 0, b"0"
+    keys, moved, cursor = RedisKeys(link.options), 0, b"0"
     before, after = link.options.processing_list_pattern.split("%s")
     while True:
         cursor, names = await link.ask("SCAN", cursor, "MATCH", f"{before}*{after}", "COUNT", 100)

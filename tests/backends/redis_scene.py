@@ -11,18 +11,18 @@ import pytest
 
 from conformance.desk import LONGER, SILENCE, Desk, fresh
 from conformance.stores import Store
+from wrasse.backends.redis.client.connection import OwnRedisClient
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.connection import OwnLink
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.keys import RedisKeys
 from wrasse.clock import ManualClock
-from wrasse.ports.damage import Damage
+from wrasse.ports.inconsistency import Inconsistency
 from wrasse.ports.jobs import (
     Budget,
-    Bury,
     Cancel,
+    Claim,
+    Complete,
+    DeadLetterJob,
     Delete,
-    Finish,
-    Hold,
     Job,
     JobFilter,
     JobGroup,
@@ -30,7 +30,7 @@ from wrasse.ports.jobs import (
     Progress,
     Reason,
     Requeue,
-    Revive,
+    RequeueDead,
 )
 
 HOUR = timedelta(hours=1)
@@ -67,10 +67,10 @@ class Scene:
         assert isinstance(store.backend, Redis)
         assert isinstance(store.clock, ManualClock)
         self.store, self.clock, self.redis = store, store.clock, store.backend
-        self.link: OwnLink = store.backend.link
-        self.keys = Keys(self.link.options)
+        self.link: OwnRedisClient = store.backend.link
+        self.keys = RedisKeys(self.link.options)
         self.desk = Desk(store.jobs)
-        self.holds: dict[str, Hold] = {}
+        self.holds: dict[str, Claim] = {}
 
     async def do(self, *command: str | bytes | int) -> Any:
         return await self.link.ask(*command)
@@ -80,7 +80,11 @@ class Scene:
         await self.desk.put(Job("done-1", lasting=True), Job("kept", keep=HOUR), "dead-1", "dead-2", "gone")
         for taken in await self.desk.take():
             dies = taken.job.id.startswith("dead")
-            end = Bury(taken.hold, Reason.FAILED, error="it broke") if dies else Finish(taken.hold, result=b"42")
+            end = (
+                DeadLetterJob(taken.hold, Reason.FAILED, error="it broke")
+                if dies
+                else Complete(taken.hold, result=b"42")
+            )
             await self.desk.settle(end)
         await self.desk.put(Job("held-1", unique="name-1"), "held-2")
         self.holds = {taken.job.id: taken.hold for taken in await self.desk.take(silence=HOUR)}
@@ -98,7 +102,7 @@ class Scene:
         """The kinds of damage there are."""
         return [each.kind for each in await self.redis.damages.check(repair=False, silence=SILENCE)]
 
-    async def repair(self) -> dict[str, Damage]:
+    async def repair(self) -> dict[str, Inconsistency]:
         return {each.kind: each for each in await self.redis.damages.check(repair=True, silence=SILENCE)}
 
     async def missing(self) -> set[str]:
@@ -122,7 +126,7 @@ class Chance:
 
     def __init__(self, scene: Scene, seed: int) -> None:
         self.scene, self.desk, self.chance = scene, scene.desk, random.Random(seed)
-        self.held: list[Hold] = []
+        self.held: list[Claim] = []
         self.number = 0
 
     async def step(self) -> None:
@@ -161,9 +165,9 @@ class Chance:
         await self.desk.settle(
             self.chance.choice(
                 (
-                    Finish(hold, result=b"1"),
-                    Finish(hold, puts=(Job(f"f{self.number}"),)),
-                    Bury(hold, Reason.FAILED, error="no"),
+                    Complete(hold, result=b"1"),
+                    Complete(hold, puts=(Job(f"f{self.number}"),)),
+                    DeadLetterJob(hold, Reason.FAILED, error="no"),
                     Requeue(hold, Budget.FAILURES, Reason.FAILED, error="no", delay=delay),
                 )
             )
@@ -175,7 +179,7 @@ class Chance:
 
     async def sweep(self) -> None:
         for state in await self.desk.jobs.overdue(None, 10):
-            bury = Bury(state.hold, Reason.WORKER_DIED, error="silent")
+            bury = DeadLetterJob(state.hold, Reason.WORKER_DIED, error="silent")
             back = Requeue(state.hold, Budget.RESCUES, Reason.WORKER_DIED, error="silent")
             await self.desk.move(self.chance.choice((bury, back)))
 
@@ -191,7 +195,7 @@ class Chance:
 
     async def revive(self) -> None:
         for state in await self.desk.jobs.page(Place.DEAD, JobFilter(), None, 1):
-            await self.desk.move(Revive(state.hold))
+            await self.desk.move(RequeueDead(state.hold))
 
     async def pass_time(self) -> None:
         self.scene.clock.advance(LONGER)

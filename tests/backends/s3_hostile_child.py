@@ -13,7 +13,7 @@ from backends.test_s3_hostile import ended, operations
 from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.client import Client
 from wrasse.backends.s3.connect import S3
-from wrasse.backends.s3.wire import Wire
+from wrasse.backends.s3.transport import S3Transport
 from wrasse.clock import ManualClock
 from wrasse.errors import WrasseError
 
@@ -21,7 +21,7 @@ from wrasse.errors import WrasseError
 async def main(endpoint: str, answers: int) -> None:
     clock = ManualClock()
     address = S3Address("bucket", "", endpoint, access_key="k", secret_key="s")
-    store = S3(Client(Wire(address, clock, tries=1, silence_max=1, request_max=2)))
+    store = S3(Client(S3Transport(address, clock, tries=1, silence_max=1, request_max=2)))
     asked = operations(store, address, clock)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for each in ("page", "read", "record", "deleted", "uploads", "copy"):

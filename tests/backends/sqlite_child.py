@@ -17,7 +17,7 @@ from pathlib import Path
 
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.errors import WrasseError
-from wrasse.ports.jobs import Finish, Job
+from wrasse.ports.jobs import Complete, Job
 
 SILENCE = timedelta(seconds=60)
 NOBODY = 65534
@@ -80,7 +80,7 @@ async def takes_all(path: Path) -> None:
             break
         for job in taken.jobs:
             say(job.hold.id)
-        await store.jobs.settle([Finish(job.hold) for job in taken.jobs], request=request)
+        await store.jobs.settle([Complete(job.hold) for job in taken.jobs], request=request)
     await store.close()
 
 
@@ -99,7 +99,7 @@ async def churns(path: Path) -> None:
         for number in count():
             request = f"{name}-{number}"
             taken = await store.jobs.take(["low"], 2, worker=name, silence=SILENCE, request=request)
-            await store.jobs.settle([Finish(job.hold, b"result") for job in taken.jobs], request=request)
+            await store.jobs.settle([Complete(job.hold, b"result") for job in taken.jobs], request=request)
 
     async with asyncio.TaskGroup() as group:
         for n in range(4):

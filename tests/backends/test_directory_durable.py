@@ -11,7 +11,7 @@ import pytest
 
 from wrasse.backends.directory.connect import Directory
 from wrasse.backends.directory.files import Files
-from wrasse.backends.directory.places import parent
+from wrasse.backends.directory.object_paths import parent
 from wrasse.clock import ManualClock
 from wrasse.ports.objects import ObjectDelete
 from wrasse.ports.records import Collection

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from wrasse.app.wiring import RecordsAlone
 from wrasse.backends.directory.connect import Directory
 from wrasse.backends.directory.files import Files, Mount, mount_of
 from wrasse.clock import ManualClock, SystemClock
 from wrasse.errors import Refused
+from wrasse.runtime.backends import RecordsAlone
 
 OPTIONS = frozenset(("rw", "vers=4.2", "hard", "local_lock=none"))
 TABLE = """\

@@ -12,12 +12,12 @@ import pytest
 from backends.nats_scene import S, Scene, drafts, scene
 from servers.nats import Nats
 from wrasse.backends.memory.connect import Memory
-from wrasse.backends.nats.flows import Flows
-from wrasse.backends.nats.js import JetStream, Receipt
+from wrasse.backends.nats.client.jetstream import JetStream, Receipt
+from wrasse.backends.nats.connect import Flows
 from wrasse.backends.nats.layout import stream_name
 from wrasse.clock import SystemClock
 from wrasse.engine.report import Report
-from wrasse.engine.run import Frame, run_once
+from wrasse.engine.run import RunContext, run_once
 from wrasse.ids import Ids
 from wrasse.ports.groups import StartAt
 from wrasse.ports.outcome import Outcome
@@ -53,7 +53,7 @@ class Upkeep:
         sweep = AgedEntries(
             self.flows.streams, Retention(rules, archived), trimmer, alerts, ages=self.flows.streams
         )
-        frame = Frame(self._beside.journal, self._clock, Ids(self._clock))
+        frame = RunContext(self._beside.journal, self._clock, Ids(self._clock))
         report = await run_once(sweep, frame, dry_run=dry_run)
         assert not report.errors, report.errors
         return report

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from servers.hostile import How, Script, attack, client_meets, complaints, hostile
-from wrasse.backends.nats.js import JetStream
-from wrasse.backends.nats.link import Link
+from wrasse.backends.nats.client.connection import NatsConnection
+from wrasse.backends.nats.client.jetstream import JetStream
+from wrasse.backends.nats.client.transport import CONTROL_LINE_MAX, PAYLOAD_MAX, NatsTransport, ServerInfo
+from wrasse.backends.nats.message_codec import fields_of, stored
 from wrasse.backends.nats.options import NatsOptions
-from wrasse.backends.nats.pulls import Pulls
-from wrasse.backends.nats.stored import fields_of, stored
-from wrasse.backends.nats.wire import CONTROL_LINE_MAX, PAYLOAD_MAX, ServerInfo, Wire
+from wrasse.backends.nats.pull_requests import Pulls
 from wrasse.backends.tcp import Tls
 from wrasse.errors import StoreUnavailable, WrasseError
 
@@ -101,7 +101,7 @@ STATES = ("connected", "before TLS", "login", "idle", "asked")
 
 
 async def ask(options: NatsOptions) -> None:
-    link = await Link.open(options)
+    link = await NatsConnection.open(options)
     try:
         await JetStream(link).call("INFO")
     finally:
@@ -166,7 +166,7 @@ async def test_bytes_before_the_handshake_that_we_asked_for_are_refused() -> Non
 
 
 async def test_nothing_is_heard_before_the_login() -> None:
-    wire, heard = Wire(lambda _: None), []
+    wire, heard = NatsTransport(lambda _: None), []
     wire.data_received(INFO + b"MSG a 1 3\r\nabc\r\n")
     wire.heard = {b"1": lambda *message: heard.append(message)}
     assert heard == []
@@ -183,7 +183,7 @@ async def test_nothing_is_heard_before_the_login() -> None:
 )
 @pytest.mark.parametrize("parts", [1, 2])
 async def test_a_line_that_breaks_off_in_a_subject_is_no_message_however_it_comes(line: bytes, parts: int) -> None:
-    wire, taken = Wire(lambda _: None), []
+    wire, taken = NatsTransport(lambda _: None), []
     wire.heard = {b"2": lambda *message: taken.append(message)}
     wire.taken = {b"2": taken.append}
     data = INFO + line + b"\r\nhi\r\n"
@@ -221,7 +221,7 @@ async def test_a_server_of_another_kind_is_named(first: bytes) -> None:
 
 async def test_a_message_that_trickles_does_not_keep_a_connection_alive() -> None:
     async with hostile(attacking("idle", b"MSG a 1 500000\r\n" + b"x" * 10_000, How.TRICKLED)) as port:
-        link = await Link.open(NatsOptions((("127.0.0.1", port),), ping_interval=timedelta(seconds=0.1)))
+        link = await NatsConnection.open(NatsOptions((("127.0.0.1", port),), ping_interval=timedelta(seconds=0.1)))
         wire = await link.ready()
         async with asyncio.timeout(DEADLINE_S):
             while wire.open:  # noqa: ASYNC110  # what is waited for is the client's own timer
@@ -250,7 +250,7 @@ async def test_messages_that_were_not_asked_for_do_not_pile_up_as_answers() -> N
         await asyncio.sleep(60)
 
     async with hostile(script) as port:
-        link = await Link.open(NatsOptions((("127.0.0.1", port),)))
+        link = await NatsConnection.open(NatsOptions((("127.0.0.1", port),)))
         assert await Pulls(JetStream(link)).ask("s", "c", 1, timedelta(0)) == []
         answered.set()
         wire = await link.ready()
@@ -304,7 +304,7 @@ async def test_an_answer_that_is_no_json_is_an_error_of_ours() -> None:
             await asyncio.sleep(60)
 
         async with hostile(script) as port:
-            link = await Link.open(NatsOptions((("127.0.0.1", port),), read_timeout=timedelta(seconds=2)))
+            link = await NatsConnection.open(NatsOptions((("127.0.0.1", port),), read_timeout=timedelta(seconds=2)))
             with pytest.raises(StoreUnavailable):
                 await JetStream(link).store("a", b"")
             await link.close()

@@ -9,12 +9,12 @@ from datetime import timedelta
 import pytest
 from hypothesis import given, strategies as st
 
-from wrasse.app.config import load
-from wrasse.app.redis_settings import nats_options
-from wrasse.app.settings import Nats, NatsTls
-from wrasse.app.store_url import parse_jobs, parse_objects, parse_store
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.tcp import Tls
+from wrasse.config.load import load
+from wrasse.config.server_options import nats_options
+from wrasse.config.settings import NatsSettings, NatsTls
+from wrasse.config.urls import parse_jobs, parse_objects, parse_store
 from wrasse.errors import ConfigError
 
 texts = st.text(st.characters(codec="utf-8", exclude_categories=("Cs",)), min_size=1, max_size=12)
@@ -83,7 +83,7 @@ def test_what_cannot_be_meant_is_refused_with_what_to_write(text: str) -> None:
 
 
 def test_the_section_says_what_the_url_leaves_open() -> None:
-    section = Nats(creds="user.creds", replicas=3, read_timeout=timedelta(seconds=9), tls=NatsTls(ca="ca.pem"))
+    section = NatsSettings(creds="user.creds", replicas=3, read_timeout=timedelta(seconds=9), tls=NatsTls(ca="ca.pem"))
     named = {"nats.replicas", "nats.tls"}
     options = nats_options(section, named.__contains__, "nats://a,b?domain=hub")
     wanted = NatsOptions.of("nats://a,b?domain=hub")
@@ -91,7 +91,7 @@ def test_the_section_says_what_the_url_leaves_open() -> None:
 
 
 def test_what_the_url_says_goes_before_the_section() -> None:
-    section = Nats(username="them", password="theirs", replicas=3)
+    section = NatsSettings(username="them", password="theirs", replicas=3)
     options = nats_options(section, lambda _: True, "nats://us:ours@a?replicas=5")
     assert (options.username, options.password, options.replicas) == ("us", "ours", 5)
 

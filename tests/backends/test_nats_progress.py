@@ -15,8 +15,7 @@ from backends.nats_scene import S, Scene, drafts, entries, scene
 from servers.nats import SHARED_NATS, Nats, nats
 from servers.old import nats_2_9
 from wrasse.backends.nats import progress
-from wrasse.backends.nats.connect import Nats as Opened
-from wrasse.backends.nats.flows import Flows
+from wrasse.backends.nats.connect import Flows, Nats as Opened
 from wrasse.clock import SystemClock
 from wrasse.ports.groups import StartAt
 from wrasse.ports.outcome import Outcome

@@ -16,14 +16,14 @@ from hypothesis import given, strategies as st
 
 from backends.nats_records_scene import THINGS, at, opened, version
 from servers.nats import Nats as NatsServer, nats
-from wrasse.backends.bucket.envelope import Writes
-from wrasse.backends.nats import kv_due
+from wrasse.backends.nats.client.connection import NatsAnswer, NatsConnection
+from wrasse.backends.nats.client.jetstream import JetStream
 from wrasse.backends.nats.connect import Nats
-from wrasse.backends.nats.js import JetStream
-from wrasse.backends.nats.kv_bucket import Bucket
-from wrasse.backends.nats.kv_bytes import Stored, pack, unpack
-from wrasse.backends.nats.kv_names import Entry, text_of, token
-from wrasse.backends.nats.link import Link, Message
+from wrasse.backends.nats.kv import due_index
+from wrasse.backends.nats.kv.names import DueEntry, text_of, token
+from wrasse.backends.nats.kv.store import Bucket
+from wrasse.backends.nats.records import KvRecord, pack, unpack
+from wrasse.backends.record_files.envelope import LastWrites
 from wrasse.clock import EPOCH, ManualClock
 from wrasse.errors import Refused, StoreBroken, TooLarge
 from wrasse.ports.outcome import Outcome
@@ -42,16 +42,16 @@ class Asked:
     subjects: list[str] = field(default_factory=list)
 
     @contextlib.contextmanager
-    def by(self, link: Link, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
-        plain = Link.request
+    def by(self, link: NatsConnection, monkeypatch: pytest.MonkeyPatch) -> Iterator[Asked]:
+        plain = NatsConnection.request
 
-        async def counted(own: Link, subject: str, *args: object, **named: object) -> Message:
+        async def counted(own: NatsConnection, subject: str, *args: object, **named: object) -> NatsAnswer:
             if own is link:
                 self.subjects.append(subject)
             return await plain(own, subject, *args, **named)  # type: ignore[arg-type]  # as they came
 
         with monkeypatch.context() as patched:
-            patched.setattr(Link, "request", counted)
+            patched.setattr(NatsConnection, "request", counted)
             yield self
 
 
@@ -84,9 +84,9 @@ def test_what_nobody_of_us_wrote_is_no_key(foreign: str) -> None:
 
 @given(st.binary(max_size=300), st.booleans(), st.integers(0, 400))
 def test_a_record_comes_back_from_its_bytes(value: bytes, gone: bool, bytes_max: int) -> None:
-    writes = Writes().and_then("n", "v1").and_then(None, None)
-    left = (Entry("2026", "a"), Entry("2027", "b"))
-    stored = Stored(value, "v", EPOCH + timedelta(microseconds=7), writes, Entry("2026", "m"), left, gone)
+    writes = LastWrites().and_then("n", "v1").and_then(None, None)
+    left = (DueEntry("2026", "a"), DueEntry("2027", "b"))
+    stored = KvRecord(value, "v", EPOCH + timedelta(microseconds=7), writes, DueEntry("2026", "m"), left, gone)
     assert unpack(pack(stored, bytes_max)) == stored
 
 
@@ -113,7 +113,7 @@ async def test_a_bucket_that_would_lose_records_is_refused(
     nats_server: NatsServer, settings: dict[str, object], word: str
 ) -> None:
     options = at(nats_server.port)
-    link = await Link.open(options)
+    link = await NatsConnection.open(options)
     ours = {"name": f"KV_{options.root}", "subjects": [f"$KV.{options.root}.>"], "max_msgs_per_subject": 1}
     await JetStream(link).call(f"STREAM.CREATE.KV_{options.root}", ours | {"discard": "new"} | settings)
     await link.close()
@@ -227,7 +227,7 @@ async def test_a_write_of_a_record_that_was_just_read_is_one_question(
 async def test_a_long_list_of_what_is_due_is_asked_for_once_and_read_to_its_end(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kv_due, "LISTING_LONG", 10)
+    monkeypatch.setattr(due_index, "LISTING_LONG", 10)
     clock = ManualClock()
     async with opened(at(nats_server.port), clock) as store:
         records, found, after = store.records(THINGS), list[str](), None
@@ -259,7 +259,7 @@ async def test_a_write_that_came_too_late_leaves_its_entry_only_until_it_is_stal
         clock.advance(timedelta(seconds=5))
         shown = len(await records.due(None, None, 10))
         fresh = await subjects(store, "things/r.due.>")
-        monkeypatch.setattr(kv_due, "STALE", timedelta(seconds=-60))
+        monkeypatch.setattr(due_index, "STALE", timedelta(seconds=-60))
         await records.due(None, None, 10)
         stale = await subjects(store, "things/r.due.>")
         assert (late.outcome, shown, len(fresh), stale) == (Outcome.LOST, 0, 1, [])
@@ -273,7 +273,7 @@ async def test_a_bucket_of_the_index_goes_when_it_is_empty_and_comes_back_when_i
         records = store.records(THINGS)
         due = clock.now() + timedelta(seconds=1)
         first = version(await records.create("a", b"", due_at=due))
-        clock.advance(kv_due.RETIRED_AFTER + timedelta(minutes=1))
+        clock.advance(due_index.RETIRED_AFTER + timedelta(minutes=1))
         await records.put("a", b"", at=first)
         await records.due(None, None, 10)
         gone = await subjects(store, "things/r.buckets.>")
@@ -363,7 +363,7 @@ async def test_an_entry_in_a_bucket_that_another_process_took_away_is_found(nats
     async with opened(options, clock) as store, opened(options, clock) as other:
         records, due = store.records(THINGS), clock.now()
         await records.create("a", b"", due_at=due)
-        clock.advance(kv_due.RETIRED_AFTER + timedelta(minutes=1))
+        clock.advance(due_index.RETIRED_AFTER + timedelta(minutes=1))
         for record in await other.records(THINGS).due(None, None, 10):
             await other.records(THINGS).delete(record.key, at=record.version)
         await other.records(THINGS).due(None, None, 10)
@@ -379,7 +379,7 @@ async def test_an_entry_made_while_its_bucket_is_taken_away_is_found(
     async with opened(options, clock) as store, opened(options, clock) as other:
         records, due = store.records(THINGS), clock.now()
         first = version(await records.create("a", b"", due_at=due))
-        clock.advance(kv_due.RETIRED_AFTER + timedelta(minutes=1))
+        clock.advance(due_index.RETIRED_AFTER + timedelta(minutes=1))
         await records.delete("a", at=first)
         with before_purging(".buckets.", lambda: other.records(THINGS).create("b", b"", due_at=due), monkeypatch):
             await records.due(None, None, 10)

@@ -13,7 +13,7 @@ import pytest
 from backends.nats_records_scene import THINGS, at, opened, version
 from servers.nats import Nats as NatsServer, nats
 from servers.proxy import Proxy, proxy
-from wrasse.backends.nats.kv_bucket import Bucket, Message
+from wrasse.backends.nats.kv.store import Bucket, KvMessage
 from wrasse.clock import ManualClock
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.outcome import Outcome
@@ -66,7 +66,7 @@ async def test_a_nameless_write_that_may_have_been_forgotten_since_is_not_called
     ):
         first = version(await store.records(THINGS).create("a", b"1"))
 
-        async def late(own: Bucket, subject: str, at_least: int = 0) -> Message | None:
+        async def late(own: Bucket, subject: str, at_least: int = 0) -> KvMessage | None:
             if own is store._bucket and not written.is_set():  # it reads back what became of its write
                 written.set()
                 for _ in range(NONCES_KEPT + 1):

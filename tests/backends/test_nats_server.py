@@ -14,18 +14,18 @@ import pytest
 from backends.nats_records_scene import THINGS, at, opened
 from backends.test_nats_records_trouble import Told, assert_each_once, write_names
 from servers.nats import Nats as NatsServer, nats, nats_cluster, nats_leaf
-from wrasse.backends.nats import kv_bucket
-from wrasse.backends.nats.advice import UNLIMITED, Health, judge
+from wrasse.backends.nats.advice import UNLIMITED, NatsHealth, judge
+from wrasse.backends.nats.client.transport import ServerInfo
 from wrasse.backends.nats.connect import Nats
+from wrasse.backends.nats.kv import store as kv_store
 from wrasse.backends.nats.options import NatsOptions
-from wrasse.backends.nats.wire import ServerInfo
 from wrasse.clock import EPOCH, SystemClock
 from wrasse.errors import ConfigError, Refused, StoreUnavailable
-from wrasse.ports.finding import FAIL, OK, WARN, Finding
 from wrasse.ports.groups import StartAt
+from wrasse.ports.rules.check_result import FAIL, OK, WARN, Finding
 from wrasse.ports.streams import Draft
 
-GOOD = Health(
+GOOD = NatsHealth(
     version="2.12.1",
     numbers=(2, 12, 1),
     max_payload=8 << 20,
@@ -137,14 +137,14 @@ async def test_what_wrasse_keeps_for_itself_is_no_stream_that_a_pattern_could_ma
 async def test_a_server_that_does_not_tell_its_time_is_asked_by_a_message(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = kv_bucket._info
+    plain = kv_store._info
 
-    def older(answer: bytes) -> kv_bucket.Info:
+    def older(answer: bytes) -> kv_store.Info:
         info = plain(answer)
         info.ts = None
         return info
 
-    monkeypatch.setattr(kv_bucket, "_info", older)
+    monkeypatch.setattr(kv_store, "_info", older)
     async with opened(at(nats_server.port)) as store:
         written = await store.records(THINGS).create("a", b"1", due_at=EPOCH)
         page = await store.records(THINGS).due(None, None, 10)

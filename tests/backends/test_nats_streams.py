@@ -12,12 +12,11 @@ from backends.nats_scene import S, Scene, bodies, drafts, entries, flush, scene
 from nats_noticed import deliver_noticed
 from servers.nats import Nats, nats
 from servers.proxy import Proxy, proxy
-from wrasse.backends.nats.connect import Nats as NatsStore
-from wrasse.backends.nats.flows import Flows
-from wrasse.backends.nats.layout import Layout, stream_name, text_of, token
-from wrasse.backends.nats.link import packed
+from wrasse.backends.nats.append import SHARED
+from wrasse.backends.nats.client.connection import packed
+from wrasse.backends.nats.connect import Flows, Nats as NatsStore
+from wrasse.backends.nats.layout import NatsNames, stream_name, text_of, token
 from wrasse.backends.nats.options import NatsOptions
-from wrasse.backends.nats.pens import SHARED
 from wrasse.clock import ManualClock
 from wrasse.errors import ConfigError, StoreFull, StoreUnavailable, TooLarge
 from wrasse.ports.groups import Ack, StartAt
@@ -343,7 +342,7 @@ def test_names_of_streams_are_short_and_different() -> None:
 
 
 def test_a_subject_of_a_pattern_lives_in_the_pattern_s_stream() -> None:
-    layout = Layout("r", "p.", ("gbe.events.>",))
+    layout = NatsNames("r", "p.", ("gbe.events.>",))
     assert layout.home("gbe.events.audit") == ("p-gbe-events-=3E", "p.gbe.events.>")
     assert layout.home("gbe.tasks.x") == ("p-gbe-tasks-x", "p.gbe.tasks.x")
 

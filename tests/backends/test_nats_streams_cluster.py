@@ -9,9 +9,9 @@ import pytest
 
 from backends.nats_scene import G, S, entries
 from servers.nats import nats_cluster
-from wrasse.backends.nats.flows import Flows
+from wrasse.backends.nats.client.connection import NatsConnection
+from wrasse.backends.nats.connect import Flows
 from wrasse.backends.nats.layout import stream_name
-from wrasse.backends.nats.link import Link
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import SystemClock
 from wrasse.errors import StoreUnavailable
@@ -26,7 +26,7 @@ PATIENCE = 90
 async def test_a_cluster_that_loses_its_leader_keeps_what_it_confirmed_and_delivers_it() -> None:
     with nats_cluster() as cluster:
         nodes = tuple(("127.0.0.1", node.port) for node in cluster.nodes)
-        link = await Link.open(NatsOptions(nodes=nodes, replicas=3))
+        link = await NatsConnection.open(NatsOptions(nodes=nodes, replicas=3))
         flows = await Flows.open(link, SystemClock())
         await flows.groups.join(S, G, StartAt(first=True), ack_timeout=timedelta(seconds=5))
         confirmed: list[bytes] = []

@@ -9,8 +9,8 @@ import pytest
 
 from backends.nats_scene import Scene
 from servers.nats import Nats
-from wrasse.backends.nats.kv_bucket import Bucket
-from wrasse.backends.nats.link import Link, Message
+from wrasse.backends.nats.client.connection import NatsAnswer, NatsConnection
+from wrasse.backends.nats.kv.store import Bucket
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import SystemClock
 
@@ -20,14 +20,14 @@ class _Server:
 
     options = NatsOptions.of("nats://127.0.0.1:1")
 
-    async def request(self, subject: str, body: bytes) -> Message:
+    async def request(self, subject: str, body: bytes) -> NatsAnswer:
         await asyncio.sleep(0)
         told = b'{"config":{},"state":{"subjects":{"$KV.a.r.x":1}},"total":10000000,"ts":"2026-01-02T03:04:05Z"}'
-        return Message(told)
+        return NatsAnswer(told)
 
 
 async def test_a_total_that_is_never_reached_ends_the_listing() -> None:
-    bucket = Bucket(cast(Link, _Server()), SystemClock())
+    bucket = Bucket(cast(NatsConnection, _Server()), SystemClock())
     async with asyncio.timeout(5):
         found, _ = await bucket.subjects("$KV.a.r.*")
     assert found == ["$KV.a.r.x"]

@@ -7,7 +7,7 @@ import pytest
 from servers.nats import Nats as NatsServer
 from servers.nats_logins import nats_with_tls
 from servers.tls import CERTIFICATE, CLIENT_CERTIFICATE, CLIENT_KEY
-from wrasse.backends.nats.link import Link
+from wrasse.backends.nats.client.connection import NatsConnection
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.tcp import Tls
 from wrasse.errors import ConfigError, StoreUnavailable
@@ -17,7 +17,7 @@ OURS = Tls(ca=str(CERTIFICATE), cert=str(CLIENT_CERTIFICATE), key=str(CLIENT_KEY
 
 
 async def answers(port: int, tls: Tls | None) -> bool:
-    link = await Link.open(NatsOptions(nodes=(("127.0.0.1", port),), tls=tls))
+    link = await NatsConnection.open(NatsOptions(nodes=(("127.0.0.1", port),), tls=tls))
     try:
         return b"account_info" in (await link.request("$JS.API.INFO")).payload
     finally:

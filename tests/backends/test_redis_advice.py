@@ -6,10 +6,10 @@ import dataclasses
 
 import pytest
 
-from wrasse.backends.redis.advice import Health, judge
-from wrasse.ports.finding import FAIL, OK, WARN, Finding
+from wrasse.backends.redis.advice import RedisHealth, judge
+from wrasse.ports.rules.check_result import FAIL, OK, WARN, Finding
 
-GOOD = Health(
+GOOD = RedisHealth(
     server="valkey",
     version=(9, 1, 2),
     role="master",

@@ -14,8 +14,8 @@ from conformance.desk import LONGER, SILENCE, Desk
 from servers.cluster import Cluster, cluster
 from servers.sentinel import watched
 from servers.valkey import Valkey
+from wrasse.backends.redis.client.connection import OwnRedisClient
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.connection import OwnLink
 from wrasse.backends.redis.options import RedisOptions, key_slot
 from wrasse.backends.redis.scripts import Script
 from wrasse.clock import ManualClock
@@ -38,7 +38,7 @@ def options(nodes: Cluster) -> RedisOptions:
     return RedisOptions.of(f"{nodes.url}&root=t{uuid4().hex}")
 
 
-async def patiently(link: OwnLink, number: int) -> None:
+async def patiently(link: OwnRedisClient, number: int) -> None:
     """Adds one, asking again for as long as the servers say that they cannot."""
     keys = f"{link.options.root}:set", f"{link.options.root}:count"
     async with asyncio.timeout(60):
@@ -51,12 +51,12 @@ async def patiently(link: OwnLink, number: int) -> None:
                 return
 
 
-async def port(link: OwnLink) -> int:
+async def port(link: OwnRedisClient) -> int:
     """Which server answers."""
     return int((await link.ask("CONFIG", "GET", "port"))[1])
 
 
-async def another_port(link: OwnLink, than: int) -> int:
+async def another_port(link: OwnRedisClient, than: int) -> int:
     """The next server that answers. The old one would for ten seconds more, until it hears that it is a replica now:
     the link must not wait for that, since what it writes there is lost."""
     async with asyncio.timeout(5):
@@ -68,7 +68,7 @@ async def another_port(link: OwnLink, than: int) -> int:
 
 
 async def test_all_keys_of_a_root_are_in_the_slot_of_its_tag(options: RedisOptions) -> None:
-    link = await OwnLink.open(options)
+    link = await OwnRedisClient.open(options)
     try:
         assert await link.ask("CLUSTER", "KEYSLOT", options.completed_list) == options.slot
     finally:
@@ -105,7 +105,7 @@ async def test_jobs_are_put_taken_and_finished_while_their_slot_moves(options: R
 
 
 async def test_a_slot_that_moves_under_load_loses_nothing(options: RedisOptions, nodes: Cluster) -> None:
-    link = await OwnLink.open(options)
+    link = await OwnRedisClient.open(options)
     try:
         for number in range(100):
             await patiently(link, number)
@@ -127,7 +127,7 @@ async def test_a_node_that_has_not_heard_of_a_move_does_not_lead_the_link_astray
 ) -> None:
     source = nodes.owner(options.slot)
     to, third = [node for node in nodes.masters if node is not source]
-    link = await OwnLink.open(dataclasses.replace(options, nodes=(("127.0.0.1", third.port),)))
+    link = await OwnRedisClient.open(dataclasses.replace(options, nodes=(("127.0.0.1", third.port),)))
     try:
         await patiently(link, 1)
         nodes.move_begins(options.slot, to)
@@ -151,7 +151,7 @@ def moved_keys(nodes: Cluster, node: Valkey, slot: int) -> int:
 async def test_commands_that_go_together_follow_a_slot_whose_keys_have_moved(
     options: RedisOptions, nodes: Cluster
 ) -> None:
-    link, keys = await OwnLink.open(options), [f"{options.root}:{name}" for name in "ab"]
+    link, keys = await OwnRedisClient.open(options), [f"{options.root}:{name}" for name in "ab"]
     try:
         await link.together([("SET", key, 1) for key in keys])
         to = another(nodes, options)
@@ -170,7 +170,7 @@ async def test_commands_that_go_together_are_refused_while_neither_node_has_all_
     options: RedisOptions, nodes: Cluster
 ) -> None:
     """The old node answers ASK, the new one TRYAGAIN: nothing was done, and it is done once the keys have moved."""
-    link, keys = await OwnLink.open(options), [f"{options.root}:{name}" for name in "ab"]
+    link, keys = await OwnRedisClient.open(options), [f"{options.root}:{name}" for name in "ab"]
     try:
         await link.together([("SET", key, 1) for key in keys])
         to = another(nodes, options)
@@ -189,7 +189,7 @@ async def test_commands_that_go_together_are_refused_while_neither_node_has_all_
 async def test_the_link_comes_back_after_its_node_was_restarted() -> None:
     with cluster() as made:
         options = RedisOptions.of(f"{made.url}&max_retries=0")
-        link = await OwnLink.open(options)
+        link = await OwnRedisClient.open(options)
         try:
             await patiently(link, 1)
             await asyncio.to_thread(made.owner(options.slot).restart)
@@ -203,7 +203,7 @@ async def test_the_link_comes_back_after_its_node_was_restarted() -> None:
 async def test_a_replica_takes_over_when_its_master_dies() -> None:
     with cluster(replicas=True) as made:
         options = RedisOptions.of(made.url)
-        link = await OwnLink.open(options)
+        link = await OwnRedisClient.open(options)
         try:
             await patiently(link, 1)
             before = await port(link)
@@ -229,7 +229,7 @@ def test_every_name_of_a_root_on_a_cluster_is_in_its_slot() -> None:
 
 
 async def test_a_cluster_that_was_not_said_to_be_one_is_told_so(nodes: Cluster) -> None:
-    link = await OwnLink.open(RedisOptions(nodes=(("127.0.0.1", nodes.nodes[0].port),)))
+    link = await OwnRedisClient.open(RedisOptions(nodes=(("127.0.0.1", nodes.nodes[0].port),)))
     try:
         for keys in (("jobqueue:a", "jobqueue:b"), ("{a}", "{a}b")):  # of several slots, and of another node's
             with pytest.raises(ConfigError, match="is a node of a cluster"):
@@ -240,12 +240,12 @@ async def test_a_cluster_that_was_not_said_to_be_one_is_told_so(nodes: Cluster) 
 
 async def test_a_server_that_was_said_to_be_a_cluster_is_told_so(redis_server: Valkey) -> None:
     with pytest.raises(ConfigError, match="is no cluster"):
-        await OwnLink.open(RedisOptions.of(redis_server.url + "?cluster=true"))
+        await OwnRedisClient.open(RedisOptions.of(redis_server.url + "?cluster=true"))
 
 
 async def test_the_master_is_the_one_that_the_sentinels_name_also_after_a_failover() -> None:
     with watched() as servers:
-        link = await OwnLink.open(RedisOptions.of(servers.url))
+        link = await OwnRedisClient.open(RedisOptions.of(servers.url))
         try:
             before = await port(link)
             await patiently(link, 1)
@@ -255,7 +255,7 @@ async def test_the_master_is_the_one_that_the_sentinels_name_also_after_a_failov
         finally:
             await link.close()
         with pytest.raises(Refused, match="know no master"):
-            await OwnLink.open(RedisOptions.of(servers.url.replace("mymaster", "other")))
+            await OwnRedisClient.open(RedisOptions.of(servers.url.replace("mymaster", "other")))
     assert [before, after] == [servers.first.port, servers.second.port]
 
 

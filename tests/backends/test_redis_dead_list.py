@@ -13,8 +13,8 @@ from backends.redis_peer import GoPeer, go_job
 from conformance.desk import Desk
 from conformance.stores import Store
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.dead_list import compare_dead
-from wrasse.ports.jobs import Delete, JobFilter, Place, Reason, Revive
+from wrasse.backends.redis.jobs.dead_list import compare_dead
+from wrasse.ports.jobs import Delete, JobFilter, Place, Reason, RequeueDead
 from wrasse.ports.outcome import Outcome
 
 
@@ -75,7 +75,7 @@ async def test_a_revived_job_of_another_program_starts_afresh_where_it_came_from
     await grave.peer.link.ask("SADD", grave.peer.keys.queues, "slow")
     await grave.push(go_job("theirs", retries=3, more=',"origin_queue":"slow","error":"e","mine":[1, 2]'))
     hold = (await grave.desk.state("theirs")).hold
-    outcomes = await grave.desk.move(Revive(hold), Revive(hold))
+    outcomes = await grave.desk.move(RequeueDead(hold), RequeueDead(hold))
     (taken,) = await grave.desk.take(queues=["slow"])
     (raw,) = await grave.peer.link.ask("LRANGE", grave.peer.keys.processing("w1"), 0, -1)
     assert (outcomes, taken.job.id, taken.failures) == ([Outcome.DONE, Outcome.LOST], "theirs", 0)
@@ -96,7 +96,7 @@ async def test_a_dead_job_that_another_program_took_away_is_not_revived(grave: G
     await grave.desk.bury(await grave.desk.held("a"))
     hold = (await grave.desk.state("a")).hold
     await grave.peer.link.ask("DEL", grave.letters)
-    assert (await grave.desk.move(Revive(hold)), await grave.desk.place("a")) == ([Outcome.LOST], None)
+    assert (await grave.desk.move(RequeueDead(hold)), await grave.desk.place("a")) == ([Outcome.LOST], None)
 
 
 async def test_equal_letters_are_as_many_dead_jobs(grave: Grave) -> None:
@@ -134,9 +134,9 @@ async def test_a_dead_letter_says_why_in_words_that_other_programs_read(grave: G
 async def test_of_equal_letters_each_is_revived_once(grave: Grave) -> None:
     await grave.push(go_job("a"), go_job("a"))
     first, second = [state.hold for state in await grave.store.jobs.page(Place.DEAD, JobFilter(), None, 9)]
-    outcomes = await grave.desk.move(Revive(first), Revive(first))
+    outcomes = await grave.desk.move(RequeueDead(first), RequeueDead(first))
     assert (outcomes, await grave.listed()) == ([Outcome.DONE, Outcome.LOST], [go_job("a")])
-    assert await grave.desk.move(Revive(second)) == [Outcome.DONE]
+    assert await grave.desk.move(RequeueDead(second)) == [Outcome.DONE]
 
 
 async def test_who_compares_after_another_has_adopted_adopts_nothing(grave: Grave) -> None:
@@ -159,7 +159,7 @@ async def test_a_revived_job_goes_to_the_queue_that_it_names(grave: Grave) -> No
     await grave.peer.link.ask("SADD", grave.peer.keys.queues, "slow", "low")
     await grave.peer.push(go_job("a", more=',"origin_queue":"slow"'), "low")
     await grave.desk.bury(await grave.desk.take_one())
-    await grave.desk.move(Revive((await grave.desk.state("a")).hold))
+    await grave.desk.move(RequeueDead((await grave.desk.state("a")).hold))
     assert (await grave.desk.state("a")).queue == "slow"
 
 

@@ -11,12 +11,13 @@ import pytest
 
 from backends.test_redis_shapes import HOLD, _words, resp
 from servers.hostile import hostile
-from wrasse.backends import rounds
-from wrasse.backends.redis import dead_list, key_types
+from wrasse.backends import page_loop
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.redis import key_types
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.jobs import dead_list
+from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.options import RedisOptions
-from wrasse.backends.rounds import Rounds
 from wrasse.errors import StoreBroken
 from wrasse.ports.jobs import Delete, JobFilter, Place
 
@@ -77,7 +78,7 @@ CALLS: dict[str, Callable[[Redis], Awaitable[object]]] = {
 
 @pytest.fixture
 async def met(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Endless, Redis]]:
-    monkeypatch.setattr(rounds, "ROUNDS_MAX", 50)
+    monkeypatch.setattr(page_loop, "ROUNDS_MAX", 50)
     server = Endless()
     async with hostile(server.play) as port:
         redis = await Redis.open(RedisOptions((("127.0.0.1", port),), max_retries=0))
@@ -137,7 +138,7 @@ async def test_what_a_server_goes_on_to_name_is_not_kept_without_end(monkeypatch
             with pytest.raises(StoreBroken, match="jobqueue:dead_letter without end: it counted 1005"):
                 await redis.jobs.counts()
             server.said = dead_list.COMPARED_MAX
-            assert not await dead_list.compare_dead(redis.link, Keys(redis.link.options))
+            assert not await dead_list.compare_dead(redis.link, RedisKeys(redis.link.options))
             with pytest.raises(StoreBroken, match="10000 workers were not all"):
                 await redis.lists.lengths("jobqueue:limiter")
         await redis.close()
@@ -146,7 +147,7 @@ async def test_what_a_server_goes_on_to_name_is_not_kept_without_end(monkeypatch
 @pytest.mark.parametrize("before", [0, 1, 5, 100])
 @pytest.mark.parametrize("length", [1, 2, 3, 50])
 def test_a_circle_is_found_wherever_it_begins(before: int, length: int) -> None:
-    turns = Rounds("here", "SCAN")
+    turns = PageLoop("here", "SCAN")
 
     def turn_all() -> None:
         for n in range(4 * (before + length) + 8):
@@ -157,5 +158,5 @@ def test_a_circle_is_found_wherever_it_begins(before: int, length: int) -> None:
 
 
 def test_cursors_that_go_on_are_no_circle() -> None:
-    turns = Rounds("here", "SCAN")
+    turns = PageLoop("here", "SCAN")
     assert [turns.turn(n) for n in range(10_000)] == [None] * 10_000  # type: ignore[func-returns-value]

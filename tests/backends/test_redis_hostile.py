@@ -15,10 +15,10 @@ from servers.hostile import How, Script, attack, client_meets, complaints, hosti
 from servers.nats import Nats
 from servers.tls import encrypted
 from servers.valkey import Valkey
-from wrasse.backends.redis.connection import OwnLink
+from wrasse.backends.redis.client.connection import OwnRedisClient
+from wrasse.backends.redis.client.transport import ARRAY_MAX, REPLIES_MAX, RedisTransport
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.scripts import Script as Lua
-from wrasse.backends.redis.wire import ARRAY_MAX, REPLIES_MAX, Wire
 from wrasse.backends.tcp import Tls
 from wrasse.errors import ConfigError, StoreUnavailable, WrasseError
 
@@ -102,7 +102,7 @@ async def ask(state: str, port: int) -> None:
         (("127.0.0.1", port),), dial_timeout=SHORT, read_timeout=SHORT, max_retries=0, cluster=state == "cluster",
         sentinel="m" if state in ("sentinel", "subscribed") else "", tls=Tls() if state == "in TLS" else None,
     )  # fmt: skip
-    link = await OwnLink.open(options)
+    link = await OwnRedisClient.open(options)
     try:
         if state == "pipelined":
             answers = await link.together([("GET", "a"), ("GET", "b")])
@@ -205,7 +205,7 @@ def test_the_replies_to_one_question_are_bounded_together(each: int) -> None:
     reply = b"$%d\r\n%b\r\n" % (each, b"x" * each)
 
     async def read(count: int) -> int:
-        wire = Wire(60.0, largest)
+        wire = RedisTransport(60.0, largest)
         wire.connection_made(Nowhere())
         answers = wire.ask_many(b"", count)
         got = 0
@@ -240,7 +240,7 @@ async def test_a_server_sends_nobody_elsewhere_who_did_not_ask_for_a_cluster(cod
         hostile(other) as elsewhere,
         hostile(attacking("asked", b"-%b 1 127.0.0.1:%d\r\n" % (code, elsewhere), How.WHOLE)) as port,
     ):
-        link = await OwnLink.open(RedisOptions((("127.0.0.1", port),), dial_timeout=SHORT, read_timeout=SHORT))
+        link = await OwnRedisClient.open(RedisOptions((("127.0.0.1", port),), dial_timeout=SHORT, read_timeout=SHORT))
         with pytest.raises(ConfigError, match="is a node of a cluster"):
             await link.run(Lua.of("a", "return 1"), ["a"])
         await link.close()
@@ -255,7 +255,7 @@ def replies(data: bytes, piece: int) -> tuple[list[object], str]:
     got: list[object] = []
 
     async def read() -> str:
-        wire = Wire(1.0, 64 << 20)
+        wire = RedisTransport(1.0, 64 << 20)
         wire.heard = lambda message: got.append(message) if message is not None else None
         for at in range(0, len(data), piece):
             wire.data_received(data[at : at + piece])
@@ -314,7 +314,7 @@ async def test_a_plain_port_that_is_asked_for_tls_says_so_at_once(redis_server: 
     began = time.monotonic()
     options = RedisOptions((("127.0.0.1", redis_server.port),), tls=Tls(), dial_timeout=timedelta(seconds=1))
     with pytest.raises(StoreUnavailable, match="does not speak TLS") as met:
-        await OwnLink.open(options)
+        await OwnRedisClient.open(options)
     assert "rediss://" in met.value.do
     assert time.monotonic() - began < DEADLINE_S
 
@@ -324,17 +324,17 @@ async def test_a_mute_port_that_is_asked_for_tls_says_so_after_one_timeout() -> 
         began = time.monotonic()
         options = RedisOptions((("127.0.0.1", port),), dial_timeout=timedelta(seconds=0.5))
         with pytest.raises(StoreUnavailable, match=r"did not finish a TLS handshake within 0\.5s"):
-            await OwnLink.open(replace(options, tls=Tls()))
+            await OwnRedisClient.open(replace(options, tls=Tls()))
         assert time.monotonic() - began < 1.9  # and not four times over
 
 
 async def test_a_port_that_speaks_tls_is_told_as_such_to_who_does_not(redis_server: Valkey) -> None:
     async with encrypted(redis_server.port) as port:
         with pytest.raises(StoreUnavailable, match="TLS") as met:
-            await OwnLink.open(RedisOptions((("127.0.0.1", port),), max_retries=0))
+            await OwnRedisClient.open(RedisOptions((("127.0.0.1", port),), max_retries=0))
     assert "rediss://" in met.value.do
 
 
 async def test_a_nats_server_is_named(nats_server: Nats) -> None:
     with pytest.raises(StoreUnavailable, match="a NATS server answers there"):
-        await OwnLink.open(RedisOptions((("127.0.0.1", nats_server.port),), max_retries=0))
+        await OwnRedisClient.open(RedisOptions((("127.0.0.1", nats_server.port),), max_retries=0))

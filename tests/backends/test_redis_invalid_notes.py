@@ -22,13 +22,13 @@ from wrasse.clock import ManualClock
 from wrasse.ports.groups import Ack, DeadLetter, Nak, StartAt
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection
-from wrasse.ports.shelves import Span, Spot
+from wrasse.ports.status_index import IndexPosition, StatusRange
 from wrasse.ports.streams import START, Draft
 
 SILENCE = timedelta(seconds=30)
 THINGS = Collection.named("some/things")
 FLAT = Collection("o:flat", "o:flat:due", "o:flat:buckets", timedelta(minutes=1), flat=True)
-SPOT = Spot("shelf", 1)
+SPOT = IndexPosition("shelf", 1)
 BODIES = {b"%d" % n for n in range(6)}
 VALUE = msgspec.json.encode({"a": "b"})
 
@@ -90,11 +90,11 @@ class Yard:
             assert new is not None
             assert (await each.delete("new", at=new.version)).outcome is Outcome.DONE
         await flat.shelf_page("shelf", None, 10)
-        await flat.shelf_counts([Span("shelf", None)])
+        await flat.shelf_counts([StatusRange("shelf", None)])
         await flat.look(None, 100, dry=False)
         record = await flat.get("a")
         assert record is not None
-        await flat.shelve([(record, Spot("other", 2))])
+        await flat.shelve([(record, IndexPosition("other", 2))])
         await flat.note("a", at=record.version, due_at=self.clock.now())
         await self.do("DEL", f"{self.redis.link.options.streams_prefix}o:flat:a")
         assert [one.key for one in await flat.page("", None, 10)] == ["b"]

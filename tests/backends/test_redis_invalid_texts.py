@@ -13,7 +13,7 @@ from backends.redis_scene import EVERY, GARBAGE, HOUR, KINDS, MEMBERS, Scene
 from conformance.desk import LONGER, SILENCE, fresh
 from conformance.stores import Store
 from wrasse.errors import StoreBroken
-from wrasse.ports.jobs import Cancel, Delete, Finish, Job, JobFilter, JobGroup, Place, Progress, Rate, Revive
+from wrasse.ports.jobs import Cancel, Complete, Delete, Job, JobFilter, JobGroup, Place, Progress, Rate, RequeueDead
 from wrasse.ports.outcome import Outcome
 
 # Which field of which hash, and the jobs that it may cost.
@@ -106,7 +106,7 @@ async def _works_on(scene: Scene, spared: set[str]) -> None:
     # Cancels, revivals, deletes.
     await desk.move(*[Cancel(id, "enough") for id in EVERY])
     for state in await jobs.page(Place.DEAD, JobFilter(), None, 1):
-        await desk.move(Revive(state.hold))
+        await desk.move(RequeueDead(state.hold))
     for place in (Place.DONE, Place.DEAD, Place.READY):
         states = [*await jobs.page(place, JobFilter(), None, 100)]
         await jobs.delete([Delete(state.hold, place) for state in states])
@@ -156,7 +156,7 @@ async def test_any_bytes_for_a_remembered_answer_cost_that_request(scene: Scene,
     asked = (
         lambda: desk.jobs.put([Job("new")], request="asked"),
         lambda: desk.jobs.take(("low",), 1, worker="w1", silence=SILENCE, request="asked"),
-        lambda: desk.jobs.settle([Finish(scene.holds["held-1"])], request="asked"),
+        lambda: desk.jobs.settle([Complete(scene.holds["held-1"])], request="asked"),
     )
     for ask in asked:
         with suppress(StoreBroken):

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from servers.valkey import Valkey, oldest, valkey
-from wrasse.backends.redis.connection import OwnLink
+from wrasse.backends.redis.client.connection import OwnRedisClient
 from wrasse.backends.redis.limiter import RedisLimiter
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.errors import ConfigError, StoreBroken
@@ -22,8 +22,8 @@ def old_server() -> Iterator[Valkey]:
 
 
 @pytest.fixture(params=["redis_server", "old_server"])
-async def link(request: pytest.FixtureRequest) -> AsyncIterator[OwnLink]:
-    link = await OwnLink.open(RedisOptions.of(request.getfixturevalue(request.param).url))
+async def link(request: pytest.FixtureRequest) -> AsyncIterator[OwnRedisClient]:
+    link = await OwnRedisClient.open(RedisOptions.of(request.getfixturevalue(request.param).url))
     yield link
     await link.close()
 
@@ -33,7 +33,7 @@ def key() -> str:
     return f"rate_limit:{uuid4().hex}"
 
 
-async def go_producer(link: OwnLink, key: str) -> int:
+async def go_producer(link: OwnRedisClient, key: str) -> int:
     """What the Go producer does for each file."""
     count = int(await link.ask("INCR", key))
     if count == 1:
@@ -41,7 +41,7 @@ async def go_producer(link: OwnLink, key: str) -> int:
     return count
 
 
-async def test_a_go_producer_and_ours_count_into_one_budget(link: OwnLink, key: str) -> None:
+async def test_a_go_producer_and_ours_count_into_one_budget(link: OwnRedisClient, key: str) -> None:
     for _ in range(4):
         await go_producer(link, key)
     assert (await RedisLimiter(link).allow(key, 10, rate=10, burst=10)).count == 6
@@ -49,7 +49,7 @@ async def test_a_go_producer_and_ours_count_into_one_budget(link: OwnLink, key: 
     assert 0 < await link.ask("PTTL", key) <= 1_000
 
 
-async def test_a_counter_that_never_ends_is_mended_within_a_second(link: OwnLink, key: str) -> None:
+async def test_a_counter_that_never_ends_is_mended_within_a_second(link: OwnRedisClient, key: str) -> None:
     await link.ask("SET", key, 1_000)  # its producer died between INCR and EXPIRE
     limiter = RedisLimiter(link)
     refused = await limiter.allow(key, 5, rate=10, burst=5)
@@ -58,7 +58,7 @@ async def test_a_counter_that_never_ends_is_mended_within_a_second(link: OwnLink
     assert (await limiter.allow(key, 5, rate=10, burst=5)).count == 5
 
 
-async def test_our_own_counter_always_ends(link: OwnLink, key: str) -> None:
+async def test_our_own_counter_always_ends(link: OwnRedisClient, key: str) -> None:
     limiter = RedisLimiter(link)
     await limiter.allow(key, 2, rate=10, burst=5)
     assert 0 < await link.ask("PTTL", key) <= 1_000
@@ -66,7 +66,7 @@ async def test_our_own_counter_always_ends(link: OwnLink, key: str) -> None:
     assert await link.ask("PTTL", key) != -1
 
 
-async def test_a_key_that_holds_something_else_is_said_and_left_alone(link: OwnLink, key: str) -> None:
+async def test_a_key_that_holds_something_else_is_said_and_left_alone(link: OwnRedisClient, key: str) -> None:
     await link.ask("SET", key, "a letter")
     with pytest.raises(StoreBroken):
         await RedisLimiter(link).allow(key, 1, rate=1, burst=1)
@@ -74,7 +74,7 @@ async def test_a_key_that_holds_something_else_is_said_and_left_alone(link: OwnL
 
 
 async def test_on_a_cluster_the_key_follows_the_root() -> None:
-    clustered = OwnLink(RedisOptions(cluster=True))
+    clustered = OwnRedisClient(RedisOptions(cluster=True))
     assert RedisLimiter(clustered)._name("jobqueue:rate_limit:producer") == "{jobqueue}:rate_limit:producer"
     with pytest.raises(ConfigError, match="hash tag"):
         RedisLimiter(clustered)._name("elsewhere")

@@ -12,10 +12,10 @@ from backends.redis_between import Between
 from backends.redis_peer import GoPeer, go_job
 from conformance.desk import SILENCE, Desk
 from conformance.stores import Store
-from wrasse.backends.redis import finding
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.moves import delete, move
-from wrasse.backends.redis.overview import record
+from wrasse.backends.redis.jobs import ready_search
+from wrasse.backends.redis.jobs.admin_changes import delete, move
+from wrasse.backends.redis.jobs.overview import record
 from wrasse.errors import UsageError
 from wrasse.ports.jobs import Cancel, Delete, Job, JobFilter, Place, Reason
 from wrasse.ports.outcome import Outcome
@@ -145,7 +145,7 @@ async def test_a_cursor_of_another_place_is_refused(hall: Hall, place: Place) ->
 
 
 async def test_a_waiting_job_is_found_wherever_it_stands(hall: Hall, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(finding, "ENTRIES_MAX", 10)
+    monkeypatch.setattr(ready_search, "ENTRIES_MAX", 10)
     jobs = [Job(f"job-{n}", minted=True) for n in range(95)]
     await hall.desk.put(*jobs, *(Job(f"later-{n}", minted=True, delay=SILENCE) for n in range(35)))
     wanted = ["job-0", "job-47", "job-94", "later-0", "later-20", "later-34"]

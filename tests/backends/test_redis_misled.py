@@ -27,7 +27,7 @@ def test_a_job_is_found_past_garbage_in_its_index_and_keeps_its_id_when_that_is_
     with redis.Redis(port=server.port) as client:
         client.flushall()
         for id in ("dead", "waits", "done"):
-            assert wrasse("jobs", "put", "x", f"--id={id}").code == 0
+            assert wrasse("jobs", "enqueue", "x", f"--id={id}").code == 0
         assert wrasse("jobs", "cancel", "dead").code == 0
         for id in ("dead", "waits", "nobody"):
             client.hset("jobqueue:where", id, found)

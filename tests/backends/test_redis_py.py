@@ -23,12 +23,12 @@ from servers.sentinel import watched
 from servers.tls import CERTIFICATE, encrypted
 from servers.valkey import Valkey, valkey
 from wrasse.backends.redis import options as redis_options
+from wrasse.backends.redis.client.redis_py import RedisPyClient
+from wrasse.backends.redis.client.transport import RedisRefusal
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.failure import ReplyTooLarge
 from wrasse.backends.redis.options import RedisOptions
-from wrasse.backends.redis.redis_py import RedisPyLink
 from wrasse.backends.redis.scripts import Script
-from wrasse.backends.redis.wire import Refusal
 from wrasse.backends.tcp import Tls
 from wrasse.errors import ConfigError, Refused, StoreUnavailable, WrasseError
 
@@ -76,11 +76,11 @@ async def test_replies_and_refusals_are_those_of_our_client(redis_server: Valkey
             await link.run(Script.of("bad", "return redis.error_reply('ERR no')"), ["k"])
         await store.close()
     assert found[0] == found[1]
-    assert found[0][-1] is Refusal
+    assert found[0][-1] is RedisRefusal
 
 
 async def test_a_wait_ends_with_its_time_and_leaves_the_connection_usable(redis_server: Valkey) -> None:
-    link = await RedisPyLink.open(options(redis_server.port, pool_size=2))
+    link = await RedisPyClient.open(options(redis_server.port, pool_size=2))
     assert (await link.block("BLPOP", "nothing-there", 0.05, timeout=1), await link.ask("PING")) == (None, b"PONG")
     waiting = asyncio.ensure_future(link.block("BLPOP", "nothing-there", 5, timeout=5))
     await asyncio.sleep(0.05)
@@ -96,16 +96,16 @@ async def test_a_credential_provider_logs_in(tmp_path: Any) -> None:
     rules.write_text("user default off\nuser worker on >token ~* &* +@all\n")
     with valkey("--aclfile", rules) as server:
         given = options(server.port, credential_provider="test_redis_py:Secrets")
-        link = await RedisPyLink.open(RedisOptions.of(given.url()))
+        link = await RedisPyClient.open(RedisOptions.of(given.url()))
         assert await link.ask("ACL", "WHOAMI") == b"worker"
         await link.close()
         with pytest.raises(Refused, match="user and password"):
-            await RedisPyLink.open(options(server.port, username="worker", password="wrong"))
+            await RedisPyClient.open(options(server.port, username="worker", password="wrong"))
 
 
 async def test_a_provider_that_fails_is_named_without_its_words(redis_server: Valkey) -> None:
     with pytest.raises(StoreUnavailable) as met:
-        await RedisPyLink.open(options(redis_server.port, credential_provider="test_redis_py:NoSecrets"))
+        await RedisPyClient.open(options(redis_server.port, credential_provider="test_redis_py:NoSecrets"))
     assert "geheim" not in str(met.value)
 
 
@@ -126,7 +126,7 @@ async def test_a_program_brings_its_own_client(redis_server: Valkey) -> None:
 async def test_a_client_that_will_not_do_is_refused(redis_server: Valkey, client: str, why: str) -> None:
     PORT.append(redis_server.port)
     with pytest.raises(ConfigError, match=why):
-        await RedisPyLink.open(replace(options(redis_server.port), client=client))
+        await RedisPyClient.open(replace(options(redis_server.port), client=client))
 
 
 @pytest.mark.parametrize(
@@ -149,25 +149,25 @@ async def test_a_package_that_is_missing_is_named_with_its_extra(monkeypatch: py
 
     monkeypatch.setattr(builtins, "__import__", absent)
     with pytest.raises(ConfigError) as met:
-        await RedisPyLink.open(options(1))
+        await RedisPyClient.open(options(1))
     assert "wrasse[redis-py]" in met.value.do
 
 
 async def test_the_master_that_sentinels_name_is_found() -> None:
     with watched() as scene:
         given = RedisOptions.of(scene.url)
-        link = await RedisPyLink.open(replace(given, client="redis-py"))
+        link = await RedisPyClient.open(replace(given, client="redis-py"))
         assert (await link.ask("ROLE"))[0] == b"master"
         await link.close()
 
 
 async def test_a_server_with_tls_is_trusted_by_its_certificate(redis_server: Valkey) -> None:
     async with encrypted(redis_server.port) as port:
-        link = await RedisPyLink.open(options(port, tls=Tls(ca=str(CERTIFICATE))))
+        link = await RedisPyClient.open(options(port, tls=Tls(ca=str(CERTIFICATE))))
         assert await link.ask("PING") == b"PONG"
         await link.close()
         with pytest.raises(WrasseError, match="certificate"):
-            await RedisPyLink.open(options(port, tls=Tls()))
+            await RedisPyClient.open(options(port, tls=Tls()))
 
 
 @pytest.mark.parametrize("data", [b"", b"hello\r\n", b"$5\r\nab", b"-LOADING wait\r\n", b"*-7\r\n"])
@@ -176,7 +176,7 @@ async def test_a_server_that_means_harm_is_an_error_of_ours(data: bytes, how: Ho
     short = timedelta(seconds=0.2)
     async with hostile(attacking("connected", data, how)) as port:
         with pytest.raises(WrasseError):
-            await RedisPyLink.open(options(port, dial_timeout=short, read_timeout=short))
+            await RedisPyClient.open(options(port, dial_timeout=short, read_timeout=short))
 
 
 def answering(data: bytes, cut: int) -> Peer:
@@ -201,7 +201,7 @@ async def test_what_looks_like_a_huge_array_inside_a_value_is_a_value(size: int)
     reply = b"*2\r\n:1\r\n$%d\r\n%b\r\n" % (len(value), value)
     for cut in (9, 20, 21, 22, 23, 30, len(reply) - 8):
         async with hostile(answering(reply, cut)) as port:
-            link = await RedisPyLink.open(options(port))
+            link = await RedisPyClient.open(options(port))
             for _ in range(2):
                 assert await link.ask("GET", "a") == [1, value]
             await link.close()
@@ -211,7 +211,7 @@ async def test_what_looks_like_a_huge_array_inside_a_value_is_a_value(size: int)
 @pytest.mark.parametrize("cut", [0, 1, 3, -3])
 async def test_an_array_that_announces_too_much_ends_the_connection(line: bytes, cut: int) -> None:
     async with hostile(answering(line, cut % len(line))) as port:
-        link = await RedisPyLink.open(options(port))
+        link = await RedisPyClient.open(options(port))
         with pytest.raises(StoreUnavailable, match="an array of more than 999999 elements"):
             await link.ask_many([("GET", "a"), ("GET", "b")])
         await link.close()
@@ -222,7 +222,7 @@ async def test_a_reply_takes_no_more_than_it_may(monkeypatch: pytest.MonkeyPatch
     reply = b"$100000\r\n" + b"x" * 100_000 + b"\r\n"
     async with hostile(answering(reply, 5)) as port:
         for limit, fits in ((200_000, True), (90_000, False)):
-            link = await RedisPyLink.open(options(port, reply_bytes_max=limit))
+            link = await RedisPyClient.open(options(port, reply_bytes_max=limit))
             for _ in range(3):
                 if fits:
                     assert await link.ask("GET", "a") == b"x" * 100_000

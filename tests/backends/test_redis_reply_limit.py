@@ -9,29 +9,30 @@ import pytest
 
 from conformance.desk import Desk
 from servers.valkey import Valkey, valkey
-from wrasse.backends.redis import moves, options
-from wrasse.backends.redis.client import sections
+from wrasse.backends.redis import options
+from wrasse.backends.redis.client.client import sections
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.failure import ReplyTooLarge
-from wrasse.backends.redis.fitting import in_pieces
-from wrasse.backends.redis.served import ServedList
+from wrasse.backends.redis.jobs import admin_changes
+from wrasse.backends.redis.jobs.queue_pages import ServedList
+from wrasse.backends.redis.reply_limit import in_pieces
 from wrasse.errors import StoreBroken
 from wrasse.ports.groups import Delivery, StartAt
 from wrasse.ports.jobs import (
     PAYLOAD_BYTES_MAX,
-    Bury,
     Cancel,
+    Claim,
+    DeadLetterJob,
     Delete,
-    Hold,
     Job,
     JobFilter,
     Place,
     Reason,
-    Revive,
+    RequeueDead,
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import START, Draft, EntryId
-from wrasse.streams.letters import dead_letter, envelope_in
+from wrasse.streams.dead_letter import dead_letter, envelope_in
 
 S, KEY = "gbe.events.audit.change", "gbe:events:audit:change"
 LIMIT = 6 << 20  # beyond the bytes whose elements are not counted
@@ -184,15 +185,15 @@ async def test_a_peek_at_large_entries_gives_as_many_as_were_asked_for(redis: Re
 async def test_many_large_jobs_are_moved_and_deleted_in_scripts_of_bounded_size(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(moves, "SCRIPT_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(admin_changes, "SCRIPT_BYTES_MAX", 1 << 20)
     desk, ids = Desk(redis.jobs), [f"{n:02}" for n in range(60)]
 
     async def scripts() -> int:
         told = sections(await redis.link.ask("INFO", "commandstats"))["cmdstat_evalsha"]
         return int(told.partition("calls=")[2].partition(",")[0])
 
-    async def holds(place: Place) -> list[Hold]:
-        found: list[Hold] = []
+    async def holds(place: Place) -> list[Claim]:
+        found: list[Claim] = []
         page = await redis.jobs.page(place, JobFilter(), None, 100)
         while True:
             found += [state.hold for state in page]
@@ -208,7 +209,7 @@ async def test_many_large_jobs_are_moved_and_deleted_in_scripts_of_bounded_size(
         if act == "delete":
             outcomes = await redis.jobs.delete([Delete(hold, Place.READY) for hold in ready])
         else:
-            asked = [Cancel(id) for id in ids] if act == "cancel" else [Revive(hold) for hold in dead]
+            asked = [Cancel(id) for id in ids] if act == "cancel" else [RequeueDead(hold) for hold in dead]
             outcomes = await redis.jobs.move(asked)  # 60 jobs of 133 kB are 8 MB: 8 scripts
         assert [*outcomes] == done
         steps.append(await scripts() - before)
@@ -249,7 +250,7 @@ async def test_many_of_the_largest_jobs_are_claimed_and_listed(server: Valkey) -
             taken += some
         assert sorted(await desk.ids(Place.HELD)) == ids
         for each in taken:
-            await store.jobs.move([Bury(each.hold, Reason.FAILED, "x")])
+            await store.jobs.move([DeadLetterJob(each.hold, Reason.FAILED, "x")])
         assert sorted(await desk.ids(Place.DEAD)) == ids
     finally:
         await store.close()

@@ -17,11 +17,11 @@ from wrasse.errors import StoreBroken, WrasseError
 from wrasse.ports.groups import Ack, DeadLetter, Delivery, Nak, StartAt
 from wrasse.ports.jobs import (
     Budget,
-    Bury,
     Cancel,
+    Claim,
+    Complete,
+    DeadLetterJob,
     Delete,
-    Finish,
-    Hold,
     Job,
     JobFilter,
     JobGroup,
@@ -30,7 +30,7 @@ from wrasse.ports.jobs import (
     Rate,
     Reason,
     Requeue,
-    Revive,
+    RequeueDead,
     WorkerInfo,
 )
 from wrasse.ports.records import Collection
@@ -39,7 +39,7 @@ from wrasse.ports.streams import Draft, Entry, EntryId
 DEADLINE_S = 8  # of one call, on a machine that is busy
 SECOND = timedelta(seconds=1)
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
-HOLD = Hold("j1", 7, "0a0b0c0d")
+HOLD = Claim("j1", 7, "0a0b0c0d")
 ID = EntryId(5, 1)
 LEAVES: list[object] = [None, 0, 1, -1, 2**63 - 1, b"", b"0", b"1", b"a", b"d1", b"\xff", b"1-1", b"none", b"full"]
 SHAPES: list[object] = [
@@ -57,7 +57,7 @@ def _delivery() -> Delivery:
 
 
 PLAIN, FLAT = Collection("things", "due", "buckets", SECOND), Collection("things", "due", "buckets", SECOND, flat=True)
-BURY, REQUEUE = Bury(HOLD, Reason.FAILED), Requeue(HOLD, Budget.FAILURES, Reason.FAILED)
+BURY, REQUEUE = DeadLetterJob(HOLD, Reason.FAILED), Requeue(HOLD, Budget.FAILURES, Reason.FAILED)
 
 
 async def _native(redis: Redis) -> object:
@@ -80,9 +80,9 @@ CALLS: dict[str, Call] = {
     "jobs.beat": lambda redis: redis.jobs.beat(
         WorkerInfo("w"), [HOLD], silence=SECOND, progress={"j1": Progress(0.5)}
     ),
-    "jobs.settle": lambda redis: redis.jobs.settle([Finish(HOLD), BURY, REQUEUE], request="r"),
+    "jobs.settle": lambda redis: redis.jobs.settle([Complete(HOLD), BURY, REQUEUE], request="r"),
     "jobs.move held": lambda redis: redis.jobs.move([REQUEUE, BURY]),
-    "jobs.move dead": lambda redis: redis.jobs.move([Revive(HOLD)]),
+    "jobs.move dead": lambda redis: redis.jobs.move([RequeueDead(HOLD)]),
     "jobs.move cancel": lambda redis: redis.jobs.move([Cancel("j1")]),
     "jobs.get": lambda redis: redis.jobs.get("j1"),
     **{

@@ -13,23 +13,23 @@ import pytest
 
 from servers.proxy import Proxy
 from servers.valkey import SHARED, Valkey, oldest, valkey
-from wrasse.app.config import load
-from wrasse.app.demo import MESSAGES, publish_and_archive
-from wrasse.app.wiring import Stores
-from wrasse.backends.redis import discovery, groups, streams
+from wrasse.backends.redis import groups, streams
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.options import RedisOptions, key_slot
 from wrasse.backends.redis.stream_keys import StreamKeys
+from wrasse.cli.demo.tour import MESSAGES, publish_and_archive
 from wrasse.clock import ManualClock, SystemClock
+from wrasse.config.load import load
 from wrasse.errors import ConfigError, StoreBroken, StoreUnavailable, UsageError
 from wrasse.ports.groups import Ack, DeadLetter, Nak, StartAt
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection
 from wrasse.ports.streams import START, Draft, EntryId
+from wrasse.runtime.backends import Stores
 from wrasse.streams.consumer import Consumer, ConsumerSettings
+from wrasse.streams.delivery import Received
 from wrasse.streams.envelope import decode
 from wrasse.streams.publisher import Publisher
-from wrasse.streams.received import Received
 
 S, KEY, G = "gbe.events.audit.change", "gbe:events:audit:change", "archiver"
 FIRST = StartAt(first=True)
@@ -240,7 +240,7 @@ async def test_a_foreign_stream_that_comes_later_is_found_by_the_next_pass(
     await redis.streams.subjects(">", None, 10)
     await foreign(redis, "XADD", KEY, "*", "envelope", ORIGIN)
     soon = await redis.streams.subjects(">", None, 10)
-    monkeypatch.setattr(discovery, "PASS", 0.0)
+    monkeypatch.setattr(streams, "PASS", 0.0)
     assert (soon.items, (await redis.streams.subjects(">", None, 10)).items) == ((), (S,))
 
 

@@ -13,8 +13,8 @@ from conformance.stores import Store
 from conformance.upkeep import DAY, Upkeep
 from servers.valkey import SHARED, newest
 from wrasse.backends.redis import groups
+from wrasse.backends.redis.client.connection import OwnRedisClient
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.connection import OwnLink
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.clock import SystemClock
 from wrasse.ports.groups import Nak, StartAt
@@ -204,20 +204,20 @@ async def test_a_thousand_streams_with_nothing_due_cost_at_most_ten_round_trips(
     await redis(upkeep).link.ask("FLUSHDB")
     await upkeep.streams.append([Draft(f"gbe.events.s{n:04}", b"young") for n in range(1_000)])
     trips = 0
-    run, ask_many = OwnLink.run, OwnLink.ask_many
+    run, ask_many = OwnRedisClient.run, OwnRedisClient.ask_many
 
-    async def counted_run(self: OwnLink, script: Any, keys: Sequence[Any], args: Sequence[Any] = ()) -> Any:
+    async def counted_run(self: OwnRedisClient, script: Any, keys: Sequence[Any], args: Sequence[Any] = ()) -> Any:
         nonlocal trips
         trips += 1
         return await run(self, script, keys, args)
 
-    async def counted_ask(self: OwnLink, commands: Sequence[Any]) -> Any:
+    async def counted_ask(self: OwnRedisClient, commands: Sequence[Any]) -> Any:
         nonlocal trips
         trips += 1
         return await ask_many(self, commands)
 
-    monkeypatch.setattr(OwnLink, "run", counted_run)
-    monkeypatch.setattr(OwnLink, "ask_many", counted_ask)
+    monkeypatch.setattr(OwnRedisClient, "run", counted_run)
+    monkeypatch.setattr(OwnRedisClient, "ask_many", counted_ask)
 
     try:
         report = await upkeep.run(upkeep.aged_entries(RetentionRule("gbe.>", DAY)))

@@ -15,10 +15,10 @@ from backends.redis_peer import GARBAGE
 from conformance.desk import EVERYTHING, SILENCE, Desk, fresh
 from servers.proxy import proxy
 from servers.valkey import Valkey, valkey
-from wrasse.backends.redis import waking
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.job_json import (
-    Change,
+from wrasse.backends.redis.jobs import queue
+from wrasse.backends.redis.jobs.job_json import (
+    JobChange,
     changed,
     decode,
     encode,
@@ -31,7 +31,7 @@ from wrasse.backends.redis.options import RedisOptions
 from wrasse.bounded import EARLIEST
 from wrasse.clock import EPOCH, ManualClock
 from wrasse.errors import UsageError
-from wrasse.ports.jobs import Bury, Finish, Job, JobGroup, JobState, Place, Reason
+from wrasse.ports.jobs import Complete, DeadLetterJob, Job, JobGroup, JobState, Place, Reason
 from wrasse.ports.outcome import Outcome
 
 HIGH, LOW = "jobqueue:high_priority", "jobqueue:low_priority"
@@ -135,7 +135,7 @@ def test_nanoseconds_are_read_and_survive_a_change() -> None:
     wire = decode(raw)
     assert wire is not None
     assert abs(wire.creation_time - datetime(2026, 1, 2, 3, 4, 5, 123_456, tzinfo=UTC)) < timedelta(microseconds=2)
-    assert b"05.123456789Z" in changed(raw, Change(retries=1))
+    assert b"05.123456789Z" in changed(raw, JobChange(retries=1))
 
 
 @pytest.mark.parametrize("value", ["1.5", '"12"', "-1", "true", "null", "1e99", str(2**63)])
@@ -196,7 +196,7 @@ def test_any_job_comes_back_from_its_bytes(job: Job) -> None:
 
 
 names = st.text(st.characters(codec="utf-8"), max_size=8).filter(
-    lambda name: name.lower() not in Change.__struct_fields__
+    lambda name: name.lower() not in JobChange.__struct_fields__
 )
 
 
@@ -204,7 +204,7 @@ names = st.text(st.characters(codec="utf-8"), max_size=8).filter(
 def test_fields_nobody_knows_survive_every_change(others: dict[str, object]) -> None:
     others = {name: value for name, value in others.items() if name not in msgspec.json.decode(GO)}
     raw = msgspec.json.encode(msgspec.json.decode(GO) | others)
-    after = msgspec.json.decode(changed(changed(raw, Change(retries=1)), Change(error="<&>", reason="failed")))
+    after = msgspec.json.decode(changed(changed(raw, JobChange(retries=1)), JobChange(error="<&>", reason="failed")))
     assert {name: after[name] for name in others} == others
     assert after["retries"] == 1
 
@@ -252,7 +252,7 @@ async def test_what_is_no_job_is_rescued_from_a_worker_that_died_with_it(peer: P
         while not overdue:
             overdue = (await peer.redis.jobs.overdue(None, 10)).items
     (held,) = overdue
-    (outcome,) = await peer.redis.jobs.move([Bury(held.hold, Reason.INVALID_PAYLOAD, error=held.error)])
+    (outcome,) = await peer.redis.jobs.move([DeadLetterJob(held.hold, Reason.INVALID_PAYLOAD, error=held.error)])
     assert (outcome, await peer.list("worker:gone:processing")) == (Outcome.DONE, [])
     assert len(await peer.list("dead_letter")) == 1
 
@@ -525,7 +525,7 @@ async def test_a_worker_of_the_origin_finishes_our_job(peer: Peer) -> None:
 async def test_a_job_settled_by_another_process_leaves_the_list_of_its_taker(peer: Peer) -> None:
     hold = await peer.desk.held("a")
     other = await Redis.open(peer.redis.link.options)
-    outcomes = await other.jobs.settle([Finish(hold)], request=fresh())
+    outcomes = await other.jobs.settle([Complete(hold)], request=fresh())
     await other.close()
     assert (list(outcomes), await peer.list("worker:w1:processing")) == ([Outcome.DONE], [])
 
@@ -563,7 +563,7 @@ async def test_answers_are_remembered_for_a_minute_and_forgotten_in_the_third(re
 async def test_our_own_put_wakes_a_taker_that_would_not_look_by_itself(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(waking, "POLL", 60)
+    monkeypatch.setattr(queue, "POLL", 60)
     waiting = asyncio.create_task(peer.desk.take(wait=timedelta(seconds=30)))
     await _blocked(peer)
     await peer.desk.put("a")
@@ -577,7 +577,7 @@ async def test_a_listener_that_lost_its_server_says_so_and_hears_again(
     caplog.set_level("INFO", logger="wrasse.jobs")
     async with proxy(redis_server.port) as between:
         redis = await Redis.open(RedisOptions(nodes=(("127.0.0.1", between.port),), root=f"t{uuid4().hex}"))
-        bells = waking.Bells(redis.link)
+        bells = queue.RedisWakeups(redis.link)
         with bells.waiting([f"{redis.link.options.root}:queue:low:wake"], timedelta(minutes=1)):
             between.refuse = True
             between.cut()
@@ -647,7 +647,7 @@ async def test_attempts_end_by_the_servers_time_also_after_the_clock_of_the_host
     await desk.put("a")
     (taken,) = await desk.take()
     clock.step(jump)
-    await desk.settle(Bury(taken.hold, Reason.FAILED, error="it broke"))
+    await desk.settle(DeadLetterJob(taken.hold, Reason.FAILED, error="it broke"))
     record = await redis.jobs.get("a")
     await redis.close()
     assert record is not None

@@ -11,11 +11,11 @@ import pytest
 from backends.redis_scene import HOUR, Scene
 from conformance.desk import LONGER, SILENCE, fresh
 from conformance.stores import Store
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.keys import RedisKeys
 from wrasse.errors import StoreBroken
-from wrasse.ports.finding import FAIL
-from wrasse.ports.jobs import Budget, Bury, Finish, Job, JobFilter, Place, Rate, Reason, Requeue
+from wrasse.ports.jobs import Budget, Complete, DeadLetterJob, Job, JobFilter, Place, Rate, Reason, Requeue
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.rules.check_result import FAIL
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 WRITES: dict[str, tuple[str | int, ...]] = {
@@ -26,7 +26,7 @@ WRITES: dict[str, tuple[str | int, ...]] = {
     "zset": ("ZADD", "KEY", 1, "not ours"),
     "stream": ("XADD", "KEY", "*", "field", "not ours"),
 }
-OF_QUEUE: dict[str, tuple[Callable[[Keys], str], str]] = {
+OF_QUEUE: dict[str, tuple[Callable[[RedisKeys], str], str]] = {
     "list": (lambda keys: keys.queue("bad").list, "list"),
     "delayed": (lambda keys: keys.queue("bad").delayed, "zset"),
     "wake": (lambda keys: keys.queue("bad").wake, "list"),
@@ -125,7 +125,7 @@ async def test_no_job_is_lost_when_its_way_is_of_a_wrong_type(bare: Scene, which
     hold = await bare.desk.held("one")
     await _spoil(bare, keys[which], "string")
     ends = {
-        "finish": Finish(hold), "bury": Bury(hold, Reason.FAILED, error="it broke"),
+        "finish": Complete(hold), "bury": DeadLetterJob(hold, Reason.FAILED, error="it broke"),
         "fail": Requeue(hold, Budget.FAILURES, Reason.FAILED, error="it broke"),
     }  # fmt: skip
     (outcome,) = await bare.desk.settle(ends[ending])

@@ -20,7 +20,7 @@ from servers.strict_s3 import StrictS3
 from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.client import Client
 from wrasse.backends.s3.connect import S3
-from wrasse.backends.s3.wire import ERROR_BYTES_MAX, RATE_MIN, Ask, Body, Deadline, NoAnswer, Wire
+from wrasse.backends.s3.transport import ERROR_BYTES_MAX, RATE_MIN, Body, Deadline, NoAnswer, S3Request, S3Transport
 from wrasse.clock import ManualClock
 from wrasse.errors import ConfigError, StoreBroken, StoreUnavailable, WrasseError
 from wrasse.ports.objects import ObjectDelete, OpenUpload
@@ -93,8 +93,8 @@ def operations(store: S3, address: S3Address, clock: ManualClock) -> dict[str, C
     }
 
 
-def quick(address: S3Address, clock: ManualClock) -> Wire:
-    return Wire(address, clock, tries=2, silence_max=0.3, request_max=0.4)
+def quick(address: S3Address, clock: ManualClock) -> S3Transport:
+    return S3Transport(address, clock, tries=2, silence_max=0.3, request_max=0.4)
 
 
 @asynccontextmanager
@@ -105,7 +105,7 @@ async def between() -> AsyncIterator[tuple[HostileHttp, S3, S3Address, ManualClo
     await honest.start()
     async with hostile_http(int(honest.endpoint.rpartition(":")[2])) as hostile:
         address = S3Address("bucket", "", f"http://127.0.0.1:{hostile.port}", access_key="k", secret_key="s")
-        store = await S3.open(address, clock, wire=Wire(address, clock))
+        store = await S3.open(address, clock, wire=S3Transport(address, clock))
         await store.objects.create("a", b"1")
         await store.close()
         store = S3(Client(quick(address, clock), await store.honours()))
@@ -191,7 +191,7 @@ def test_random_answers_are_values_or_errors_of_ours(answers: list[bytes]) -> No
         clock = ManualClock()
         async with hostile_http() as hostile:
             address = S3Address("bucket", "", f"http://127.0.0.1:{hostile.port}", access_key="k", secret_key="s")
-            store = S3(Client(Wire(address, clock, tries=1, silence_max=0.3, request_max=0.4)))
+            store = S3(Client(S3Transport(address, clock, tries=1, silence_max=0.3, request_max=0.4)))
             left = iter(answers * 1000)
             hostile.plan = lambda method, target: sends(next(left))
             asked = operations(store, address, clock)
@@ -293,11 +293,13 @@ async def test_a_request_whose_connection_breaks_after_it_was_sent_is_sent_once(
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    wire = Wire(S3Address("bucket", "", f"http://127.0.0.1:{port}", access_key="k", secret_key="s"), ManualClock())
+    wire = S3Transport(
+        S3Address("bucket", "", f"http://127.0.0.1:{port}", access_key="k", secret_key="s"), ManualClock()
+    )
     for method in ("PUT", "DELETE", "POST"):
-        await wire.ask(Ask("HEAD"))
+        await wire.ask(S3Request("HEAD"))
         with pytest.raises(NoAnswer):
-            await wire.ask(Ask(method, b"a", twice=False))
+            await wire.ask(S3Request(method, b"a", twice=False))
     await wire.close()
     server.close()
     assert sent == [b"HEAD", b"PUT", b"HEAD", b"DELETE", b"HEAD", b"POST"]
@@ -313,8 +315,8 @@ async def test_the_deadline_counts_the_body_and_gives_time_for_what_moves() -> N
             await deadline.wait(asyncio.sleep(60))
         assert 0.25 < time.monotonic() - began < 10
         address = replace(now.backend._wire.address)
-        slow = Wire(address, now.clock, request_max=0.5)
-        async with slow.stream(Ask("GET", b"here/a")) as (_, body):
+        slow = S3Transport(address, now.clock, request_max=0.5)
+        async with slow.stream(S3Request("GET", b"here/a")) as (_, body):
             assert isinstance(body, Body)
             first = await body.next(1000)
             await asyncio.sleep(0.7)  # the reader's own time

@@ -10,12 +10,12 @@ import pytest
 from aiohttp import web
 
 from backends.s3_scene import Scene, scene
-from wrasse.backends import rounds
-from wrasse.backends.s3 import listing, replies
+from wrasse.backends import page_loop
+from wrasse.backends.s3 import object_listing, xml
 from wrasse.backends.s3.client import Client
 from wrasse.backends.s3.conditions import Conditions
-from wrasse.backends.s3.listing import Lister
-from wrasse.backends.s3.replies import Listed
+from wrasse.backends.s3.object_listing import Lister
+from wrasse.backends.s3.xml import ListedObject
 from wrasse.errors import StoreBroken
 from wrasse.ports.records import Collection
 
@@ -55,7 +55,7 @@ def page(*names: str, token: str = "", folders: tuple[str, ...] = ()) -> str:
 async def test_a_store_that_shows_nothing_for_ever_is_an_error(
     ordered: bool, tokens: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "STALE_PAGES_MAX", 10)
+    monkeypatch.setattr(object_listing, "STALE_PAGES_MAX", 10)
     async with scene() as now:
         lister = lister_of(now, ordered=ordered)
         asked = answering(now, (page(token=tokens(n)) for n in count()))
@@ -78,8 +78,8 @@ async def test_a_store_that_shows_nothing_for_ever_is_an_error(
     ids=["a circle of keys", "a key again", "a circle of folders", "a folder again", "keys without end"],
 )
 async def test_pages_that_never_end_are_an_error(answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "STALE_PAGES_MAX", 10)
-    monkeypatch.setattr(rounds, "ROUNDS_MAX", 40)
+    monkeypatch.setattr(object_listing, "STALE_PAGES_MAX", 10)
+    monkeypatch.setattr(page_loop, "ROUNDS_MAX", 40)
     async with scene() as now:
         asked = answering(now, (answer(n) for n in range(100)))
         with pytest.raises(StoreBroken, match="without end"):
@@ -93,7 +93,7 @@ async def test_pages_that_never_end_are_an_error(answer: Any, monkeypatch: pytes
 async def test_objects_and_records_that_stand_for_nothing_without_end_are_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(rounds, "ROUNDS_MAX", 5)
+    monkeypatch.setattr(page_loop, "ROUNDS_MAX", 5)
     async with scene() as now:
         answering(now, (page(f"here/.wrasse-probe/{n:09}", token=f"t{n}") for n in range(20)))
         with pytest.raises(StoreBroken, match="without end"):
@@ -131,7 +131,7 @@ async def test_keys_that_come_again_under_new_tokens_are_an_error() -> None:
 
 
 async def test_folders_of_one_level_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "FOLDERS_MAX", 50)
+    monkeypatch.setattr(object_listing, "FOLDERS_MAX", 50)
     async with scene() as now:
         answering(now, (page(folders=(f"here/{n:09}/",), token=f"t{n}") for n in count()))
         with pytest.raises(StoreBroken, match="more than 50 folders"):
@@ -139,7 +139,7 @@ async def test_folders_of_one_level_are_bounded(monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_folders_within_folders_end_where_keys_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replies, "KEY_BYTES_MAX", 1_024)
+    monkeypatch.setattr(xml, "KEY_BYTES_MAX", 1_024)
     async with scene() as now:
         answering(now, (page(folders=("here/" + "a/" * (n + 1),)) for n in count()))
         with pytest.raises(StoreBroken, match="too long"):
@@ -154,7 +154,7 @@ async def test_a_folder_is_walked_before_the_rest_of_its_level_is_listed() -> No
         )
         found, more = await lister_of(now, ordered=False).page(b"here/", None, 1)
         assert ([each.key for each in found], more, len(asked)) == ([b"here/a/x"], True, 2)
-        assert all(isinstance(each, Listed) for each in found)
+        assert all(isinstance(each, ListedObject) for each in found)
 
 
 async def test_uploads_that_come_again_for_ever_are_an_error() -> None:

@@ -17,7 +17,7 @@ from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.client import ABSENT, Client
 from wrasse.backends.s3.connect import S3
 from wrasse.backends.s3.objects import PART_BYTES, PARTS_AT_ONCE, from_headers, to_headers
-from wrasse.backends.s3.wire import TRIES
+from wrasse.backends.s3.transport import TRIES
 from wrasse.clock import SystemClock
 from wrasse.errors import Gone, StoreUnavailable, UsageError
 from wrasse.ports.objects import ObjectDelete

@@ -14,13 +14,12 @@ from backends.s3_scene import scene
 from conformance.object_stores import make_bucket
 from servers.seaweed import S3 as S3Server
 from servers.strict_s3 import BUSY
-from wrasse.backends.s3 import probe
+from wrasse.backends.s3 import connect
 from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.client import Client
 from wrasse.backends.s3.conditions import Conditions
-from wrasse.backends.s3.connect import S3
-from wrasse.backends.s3.probe import LEFT_AFTER
-from wrasse.backends.s3.wire import Wire
+from wrasse.backends.s3.connect import LEFT_AFTER, S3
+from wrasse.backends.s3.transport import S3Transport
 from wrasse.clock import SystemClock
 from wrasse.errors import ConfigError, Refused, StoreUnavailable
 
@@ -30,7 +29,7 @@ async def test_seaweedfs_honours_conditions_and_lists_by_folder(s3: S3Server) ->
     backend = await S3.open(address)
     try:
         found = await backend.honours()
-        wire = Client(Wire(address, SystemClock()))
+        wire = Client(S3Transport(address, SystemClock()))
         left = (await wire.list(b".wrasse-probe/")).objects
         await wire.wire.close()
     finally:
@@ -76,10 +75,10 @@ async def test_what_a_killed_process_left_is_removed_by_a_later_start_and_not_by
 
 async def test_what_a_killed_process_left_on_seaweedfs_goes(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     address = await make_bucket(s3, "left")
-    client = Client(Wire(address, SystemClock()))
+    client = Client(S3Transport(address, SystemClock()))
     await client.put(b".wrasse-probe/0123456789abcdef/o/x", b"1", None)
     await client.begin_upload(b".wrasse-probe/0123456789abcdef/m", {})
-    monkeypatch.setattr(probe, "LEFT_AFTER", timedelta(seconds=-5))
+    monkeypatch.setattr(connect, "LEFT_AFTER", timedelta(seconds=-5))
     await (await S3.open(address)).close()
     left = [each for each in (await client.list(b".wrasse-probe/")).objects if each.etag]
     uploads = (await client.uploads(b".wrasse-probe/", None))[0]
@@ -91,7 +90,7 @@ async def test_a_store_that_ignores_conditions_is_refused(careless_store: S3Serv
     address = await make_bucket(careless_store, "careless")
     with pytest.raises(Refused, match="ignores the condition of a create"):
         await S3.open(address)
-    wire = Wire(address, SystemClock())
+    wire = S3Transport(address, SystemClock())
     left = (await Client(wire).list(b"")).objects
     await wire.close()
     assert left == ()

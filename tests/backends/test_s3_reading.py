@@ -16,10 +16,10 @@ from backends.s3_scene import Scene, scene
 from conformance.object_stores import listed, make_bucket, whole
 from servers.seaweed import READER, S3 as S3Server
 from servers.strict_s3 import DENIED
-from wrasse.backends import rounds
+from wrasse.backends import page_loop
 from wrasse.backends.s3.conditions import Conditions
 from wrasse.backends.s3.connect import S3
-from wrasse.backends.s3.due_index import RETIRED_AFTER, STALE
+from wrasse.backends.s3.records import RETIRED_AFTER, STALE
 from wrasse.errors import OnlyReads, Refused, StoreBroken, UsageError
 from wrasse.ports.objects import ObjectDelete
 from wrasse.ports.records import Collection, Record
@@ -158,7 +158,7 @@ async def test_a_folder_that_is_emptied_meanwhile_says_nothing_of_a_store() -> N
 
 
 async def test_a_store_that_shows_no_folder_for_ever_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "ROUNDS_MAX", 20)
+    monkeypatch.setattr(page_loop, "ROUNDS_MAX", 20)
     tokens = count()
 
     def endless(query: Mapping[str, str]) -> web.Response:

@@ -9,8 +9,7 @@ import pytest
 
 from backends.s3_scene import Scene, once, scene
 from servers.strict_s3 import BUSY, BUSY_AFTER, CUT_AFTER, CUT_BEFORE
-from wrasse.backends.s3.due_index import RETIRED_AFTER, STALE
-from wrasse.backends.s3.records import GONE_KEPT
+from wrasse.backends.s3.records import GONE_KEPT, RETIRED_AFTER, STALE
 from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import NONCES_KEPT, Collection, Records, Written

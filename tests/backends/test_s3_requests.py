@@ -15,7 +15,7 @@ from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.connect import S3
 from wrasse.backends.s3.credentials import Wallet
 from wrasse.backends.s3.failures import failure_of
-from wrasse.backends.s3.wire import TRIES, StoreClock
+from wrasse.backends.s3.transport import TRIES, StoreClock
 from wrasse.clock import ManualClock
 from wrasse.errors import ConfigError, StoreUnavailable, UsageError
 from wrasse.ports.records import Collection

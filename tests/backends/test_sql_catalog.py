@@ -12,8 +12,7 @@ import pytest
 
 from servers.proxy import Proxy
 from wrasse.backends.sql.address import SqlAddress
-from wrasse.backends.sql.asking import Asked, pieces
-from wrasse.backends.sql.catalog import SqlCatalog
+from wrasse.backends.sql.catalog import ReferenceQuery, SqlCatalog, pieces
 from wrasse.backends.sql.dialect import Postgres, array
 from wrasse.errors import ConfigError, StoreBroken, StoreUnavailable, WrasseError
 from wrasse.orphans.presets import Workspaces, workspaces_queries
@@ -241,7 +240,7 @@ async def test_a_refused_password_does_not_show_it() -> None:
 def test_every_piece_is_asked_for_when_nothing_is_known_of_prefixes() -> None:
     assert pieces("a/b", None) == ["", "a", "a/", "a/b"]
     assert pieces("a/b-c/d", frozenset("/-")) == ["", "a/", "a/b-", "a/b-c/"]
-    assert Asked(["a/b/", "a/b/c/", "d/"], frozenset("/"), below=True).directories == ["a/b/", "d/"]
+    assert ReferenceQuery(["a/b/", "a/b/c/", "d/"], frozenset("/"), below=True).directories == ["a/b/", "d/"]
 
 
 def test_texts_in_an_array_are_quoted() -> None:

@@ -10,8 +10,7 @@ import psycopg
 import pytest
 
 from servers.pooler import pooler
-from wrasse.backends.sql.catalog import SqlCatalog
-from wrasse.backends.sql.leader import SqlLeader, lock_id
+from wrasse.backends.sql.catalog import SqlCatalog, SqlLeader, lock_id
 from wrasse.errors import Refused
 from wrasse.ports.catalog import Query
 

@@ -11,7 +11,6 @@ import pytest
 
 from conformance.sightings_stores import fresh_postgres
 from servers.postgres import postgres
-from wrasse.app.opened import sweep_home
 from wrasse.backends.sql.catalog import SqlCatalog
 from wrasse.backends.sql.records import SCHEMA
 from wrasse.backends.sql.sightings import PostgresSightings
@@ -20,7 +19,8 @@ from wrasse.errors import ConfigError, Refused, StoreUnavailable
 from wrasse.ports.catalog import Query
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, stored_name
-from wrasse.ports.sightings import Change, Evidence, Mark, Round, Seen, Sighting, State
+from wrasse.ports.sightings import Change, CompleteScan, Evidence, NewSighting, Sighting, SightingChange, SightingState
+from wrasse.runtime.open_ports import sweep_home
 
 END_SESSIONS = "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'wrasse'"
 AT = datetime(2026, 3, 1, tzinfo=UTC)
@@ -40,8 +40,8 @@ def sighting(unit: str) -> Sighting:
     return Sighting(unit, Evidence.SUPERSEDED, "f1", 7, b"files", 1, AT, 0)
 
 
-def made(number: int) -> Round:
-    return Round("r", f"round-{number}", number, AT, AT, number, {})
+def made(number: int) -> CompleteScan:
+    return CompleteScan("r", f"round-{number}", number, AT, AT, number, {})
 
 
 async def test_several_processes_may_make_the_tables_at_once(url: str) -> None:
@@ -54,7 +54,7 @@ async def test_several_processes_may_make_the_tables_at_once(url: str) -> None:
 async def test_of_two_rounds_at_once_one_is_kept_and_the_other_is_told(url: str) -> None:
     first, second = await PostgresSightings.open(url), await PostgresSightings.open(url)
     ends = await asyncio.gather(
-        first.commit(made(1), [[Seen(sighting("a/"))]]), second.commit(made(1), [[Seen(sighting("b/"))]])
+        first.commit(made(1), [[NewSighting(sighting("a/"))]]), second.commit(made(1), [[NewSighting(sighting("b/"))]])
     )
     assert sorted(ends) == [False, True]
     kept = "a/" if ends[0] else "b/"
@@ -65,14 +65,14 @@ async def test_of_two_rounds_at_once_one_is_kept_and_the_other_is_told(url: str)
 
 async def test_a_connection_that_ends_in_the_middle_of_a_round_leaves_the_one_before_it(url: str) -> None:
     store = await PostgresSightings.open(url)
-    assert await store.commit(made(1), [[Seen(sighting("a/"))]])
+    assert await store.commit(made(1), [[NewSighting(sighting("a/"))]])
 
     class Cut:
         def __iter__(self) -> Iterator[Sequence[Change]]:
-            yield [Seen(sighting("b/"))]
+            yield [NewSighting(sighting("b/"))]
             with psycopg.connect(url, autocommit=True) as db:
                 db.execute(END_SESSIONS)
-            yield [Seen(sighting("c/"))]
+            yield [NewSighting(sighting("c/"))]
 
     with pytest.raises(StoreUnavailable):
         await store.commit(made(2), Cut())
@@ -84,8 +84,8 @@ async def test_a_connection_that_ends_in_the_middle_of_a_round_leaves_the_one_be
 async def test_marks_from_two_processes_in_any_order_never_wait_for_each_other_for_ever(url: str) -> None:
     first, second = await PostgresSightings.open(url), await PostgresSightings.open(url)
     units = [f"{number:03}/" for number in range(200)]
-    await first.commit(made(1), [[Seen(sighting(unit)) for unit in units]])
-    marks = [Mark(unit, State.SEEN, "f1", State.MOVED, "round-1", 1) for unit in units]
+    await first.commit(made(1), [[NewSighting(sighting(unit)) for unit in units]])
+    marks = [SightingChange(unit, SightingState.SEEN, "f1", SightingState.MOVED, "round-1", 1) for unit in units]
     one, other = await asyncio.gather(first.mark("r", marks), second.mark("r", marks[::-1]))
     ends = [{mine, theirs} for mine, theirs in zip(one, list(other)[::-1], strict=True)]
     assert ends == [{Outcome.DONE, Outcome.LOST}] * 200
@@ -104,7 +104,7 @@ async def test_whoever_may_not_create_tables_is_told_and_can_use_those_that_were
         db.execute(SCHEMA)  # type: ignore[arg-type]
         db.execute(f"GRANT ALL ON ALL TABLES IN SCHEMA {schema} TO plain_{schema}")  # type: ignore[arg-type]
     store = await PostgresSightings.open(plain)
-    assert await store.commit(made(1), [[Seen(sighting("a/"))]])
+    assert await store.commit(made(1), [[NewSighting(sighting("a/"))]])
     await store.close()
     with psycopg.connect(url, autocommit=True) as db:
         db.execute(f"DROP OWNED BY plain_{schema}; DROP ROLE plain_{schema}")  # type: ignore[arg-type]

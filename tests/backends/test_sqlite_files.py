@@ -17,8 +17,8 @@ from wrasse.backends.sqlite import schema
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import EPOCH
 from wrasse.errors import StoreBroken, StoreUnavailable, UsageError
-from wrasse.ports.jobs import Job, Put
-from wrasse.ports.sightings import Round
+from wrasse.ports.jobs import Enqueued, Job
+from wrasse.ports.sightings import CompleteScan
 
 OLD = ("CREATE TABLE old (n INTEGER); INSERT INTO old VALUES (1), (2);",)
 NEWER = (*OLD, "ALTER TABLE old ADD COLUMN twice INTEGER; UPDATE old SET twice = 2 * n;")
@@ -47,7 +47,7 @@ async def test_an_empty_file_is_as_good_as_none(tmp_path: Path) -> None:
     path = tmp_path / "wrasse.db"
     path.touch()
     store = await Sqlite.open(path)
-    assert await store.jobs.put([Job("a")], request="r") == (Put("a", new=True),)
+    assert await store.jobs.put([Job("a")], request="r") == (Enqueued("a", new=True),)
     await store.close()
 
 
@@ -199,7 +199,7 @@ async def test_a_file_that_was_moved_away_takes_no_more_jobs(tmp_path: Path) -> 
     with pytest.raises(StoreUnavailable, match="was moved, replaced or deleted"):
         await store.jobs.put([Job("a")], request="r")
     (tmp_path / "backup.db").rename(tmp_path / "wrasse.db")
-    assert await store.jobs.put([Job("a")], request="r") == (Put("a", new=True),)
+    assert await store.jobs.put([Job("a")], request="r") == (Enqueued("a", new=True),)
     await store.close()
 
 
@@ -232,7 +232,7 @@ def test_many_processes_that_open_a_new_database_at_once_all_succeed(tmp_path: P
 async def test_of_the_rounds_of_each_root_only_the_last_takes_room(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     for root, number in (("a", 1), ("a", 2), ("b", 1), ("a", 3)):
-        assert await store.sightings.commit(Round(root, f"r{number}", number, EPOCH, EPOCH, 1, {}), [])
+        assert await store.sightings.commit(CompleteScan(root, f"r{number}", number, EPOCH, EPOCH, 1, {}), [])
     await store.close()
     rows = connection(tmp_path / "wrasse.db").execute("SELECT root, number FROM orphan_rounds ORDER BY root")
     assert list(rows) == [("a", 3), ("b", 1)]

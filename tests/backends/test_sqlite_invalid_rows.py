@@ -13,9 +13,9 @@ import pytest
 from conformance.desk import Desk
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
-from wrasse.engine.run import Frame, run_once
+from wrasse.engine.run import RunContext, run_once
 from wrasse.ids import Ids
-from wrasse.ports.jobs import Cancel, Delete, Finish, Hold, Job, JobFilter, Place, Reason, WorkerInfo
+from wrasse.ports.jobs import Cancel, Claim, Complete, Delete, Job, JobFilter, Place, Reason, WorkerInfo
 from wrasse.ports.outcome import Outcome
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
@@ -97,7 +97,7 @@ async def test_a_claim_goes_past_an_invalid_row_and_dead_letters_it(yard: Yard, 
     found = await store.jobs.get("bad")
     assert found is not None
     assert "of the table jobs is invalid" in found.state.error
-    gone = Delete(Hold("bad", found.state.token, found.state.nonce), Place.DEAD)
+    gone = Delete(Claim("bad", found.state.token, found.state.nonce), Place.DEAD)
     await store.jobs.delete([gone])
     assert await yard.listed(Place.DEAD) == {"worse": Reason.INVALID_PAYLOAD}
     await store.close()
@@ -123,7 +123,7 @@ async def test_a_listing_shows_an_invalid_row_as_invalid(yard: Yard, how: str, p
         await yard.take()
     if place is Place.DEAD:
         yard.clock.advance(timedelta(minutes=5))
-        await run_once(StuckJobs(store.jobs, rescues_max=0), Frame(store.journal, yard.clock, Ids(yard.clock)))
+        await run_once(StuckJobs(store.jobs, rescues_max=0), RunContext(store.journal, yard.clock, Ids(yard.clock)))
     yard.damage("bad", how)
     reason = Reason.WORKER_DIED if place is Place.DEAD else None
     assert await yard.listed(place) == {"a": reason, "bad": Reason.INVALID_PAYLOAD, "c": reason}
@@ -140,7 +140,7 @@ async def test_stuck_jobs_go_past_an_invalid_row(yard: Yard, how: str) -> None:
     await yard.take()
     yard.damage("bad", how)
     yard.clock.advance(timedelta(minutes=5))
-    await run_once(StuckJobs(store.jobs), Frame(store.journal, yard.clock, Ids(yard.clock)))
+    await run_once(StuckJobs(store.jobs), RunContext(store.journal, yard.clock, Ids(yard.clock)))
     assert {"a", "c"} <= set(await yard.listed(Place.READY))
     assert {"a", "c"} <= set(await yard.take())
     await store.close()
@@ -200,7 +200,7 @@ async def test_changes_of_other_jobs_go_past_an_invalid_row(tmp_path: Path, how:
     holds = {taken.job.id: taken.hold for taken in await desk.take()}
     damage("bad")
     assert (await desk.beat(*holds.values()))[1:] == [True] * 4
-    ended = await desk.settle(Finish(holds["a"], b"1"), Finish(holds["bad"], b"2"), Finish(holds["b"], b"3"))
+    ended = await desk.settle(Complete(holds["a"], b"1"), Complete(holds["bad"], b"2"), Complete(holds["b"], b"3"))
     assert (ended[0], ended[2]) == (Outcome.DONE, Outcome.DONE)
     assert await desk.finish(holds["c"]) == [Outcome.DONE], "done jobs beyond `done_max` go"
     outcomes = await desk.move(Cancel("bad", "enough"), Cancel("d", "enough"))

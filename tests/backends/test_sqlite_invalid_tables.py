@@ -16,12 +16,12 @@ import pytest
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
 from wrasse.ports.groups import StartAt
-from wrasse.ports.jobs import Bury, Job, JobFilter, Place, Reason, WorkerInfo
-from wrasse.ports.journal import Intent, LineFilter, Settled
+from wrasse.ports.jobs import DeadLetterJob, Job, JobFilter, Place, Reason, WorkerInfo
+from wrasse.ports.journal import Intent, LineFilter, SettledIntent
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection
-from wrasse.ports.sightings import Evidence, Round, Seen, Sighting
+from wrasse.ports.sightings import CompleteScan, Evidence, NewSighting, Sighting
 from wrasse.ports.streams import START, Draft
 from wrasse.streams.survey import PlainSurvey
 
@@ -49,17 +49,17 @@ async def _fill(path: Path) -> None:
     await store.jobs.put([Job("a"), Job("b", payload=b"y" * 5_000), Job("c", unique="u")], request="put")
     taken = await store.jobs.take(["low"], 1, worker="w", silence=SILENCE, request="take")
     await store.jobs.beat(WorkerInfo("w", "host", 1, 1), [], silence=SILENCE)
-    await store.jobs.settle([Bury(taken.jobs[0].hold, Reason.FAILED, error="x")], request="settle")
+    await store.jobs.settle([DeadLetterJob(taken.jobs[0].hold, Reason.FAILED, error="x")], request="settle")
     await store.journal.intend([Intent(f"i{n}", "run", "sweep", "verb", "suspect", "why", 1) for n in range(2)])
-    await store.journal.settle([Settled("i0", Outcome.DONE)])
+    await store.journal.settle([SettledIntent("i0", Outcome.DONE)])
     for name in ("k0", "k1"):
         await store.records(THINGS).create(name, b"{}", due_at=CLOCK.now() - SILENCE)
     await store.streams.append([Draft("a.b", b"1", fields={"x": b"1"}), Draft("a.b", b"2"), Draft("c.d", b"3")])
     await store.groups.join("a.b", "g", StartAt(first=True))
     await store.groups.deliver(["a.b"], "g", "c", 1, ack_timeout=SILENCE)
     at = CLOCK.now()
-    seen = [Seen(Sighting(f"unit/{n}", Evidence.OWNER_UNKNOWN, "f", 1, b"", 1, at, 1)) for n in range(2)]
-    await store.sightings.commit(Round("root", "r", 1, at, at, 1, {}), [seen])
+    seen = [NewSighting(Sighting(f"unit/{n}", Evidence.OWNER_UNKNOWN, "f", 1, b"", 1, at, 1)) for n in range(2)]
+    await store.sightings.commit(CompleteScan("root", "r", 1, at, at, 1, {}), [seen])
     await store.limiter.allow("k", 1, rate=5, burst=2)
     await store.close()
 

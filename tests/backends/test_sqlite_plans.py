@@ -14,11 +14,11 @@ from wrasse.clock import ManualClock
 from wrasse.ids import Ids
 from wrasse.ports.jobs import (
     Budget,
-    Bury,
     Cancel,
+    Claim,
+    Complete,
+    DeadLetterJob,
     Delete,
-    Finish,
-    Hold,
     Job,
     JobFilter,
     JobGroup,
@@ -27,13 +27,13 @@ from wrasse.ports.jobs import (
     Rate,
     Reason,
     Requeue,
-    Revive,
+    RequeueDead,
     WorkerInfo,
 )
-from wrasse.ports.journal import Intent, LineFilter, Settled
+from wrasse.ports.journal import Intent, LineFilter, SettledIntent
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection
-from wrasse.ports.shelves import Span, Spot
+from wrasse.ports.status_index import IndexPosition, StatusRange
 
 LARGE = ("jobs", "payloads", "attempts", "ids", "requests", "records", "lines", "uniques", "teams", "limited_takes")
 SILENCE = timedelta(seconds=30)
@@ -84,18 +84,18 @@ async def use_jobs(store: Sqlite, clock: ManualClock) -> None:
     a, b, c, d = (job.hold for job in taken.jobs)
     await jobs.beat(WorkerInfo("w"), [a, b], silence=SILENCE)
     back = Requeue(b, Budget.FAILURES, Reason.FAILED, delay=SILENCE)
-    await jobs.settle([Finish(a, b"result", (Job("e"),)), back], request="s")
+    await jobs.settle([Complete(a, b"result", (Job("e"),)), back], request="s")
     clock.advance(2 * SILENCE)
     page = await jobs.overdue(None, 1)
     await jobs.overdue(page.cursors[0], 1)
-    await jobs.move([Requeue(c, Budget.RESCUES, Reason.WORKER_DIED), Bury(d, Reason.WORKER_DIED), Cancel("e")])
+    await jobs.move([Requeue(c, Budget.RESCUES, Reason.WORKER_DIED), DeadLetterJob(d, Reason.WORKER_DIED), Cancel("e")])
     dead = await jobs.get("e")
     assert dead is not None
-    await jobs.move([Revive(dead.state.hold)])
+    await jobs.move([RequeueDead(dead.state.hold)])
     await jobs.counts()
     again = await jobs.take(["low"], 9, worker="w", silence=SILENCE, request="t2")
-    await jobs.settle([Finish(job.hold) for job in again.jobs], request="s2")
-    await jobs.delete([Delete(a, Place.DONE), Delete(Hold("nothing", 0, ""), Place.READY)])
+    await jobs.settle([Complete(job.hold) for job in again.jobs], request="s2")
+    await jobs.delete([Delete(a, Place.DONE), Delete(Claim("nothing", 0, ""), Place.READY)])
 
 
 async def use_comforts(store: Sqlite, clock: ManualClock) -> None:
@@ -108,7 +108,7 @@ async def use_comforts(store: Sqlite, clock: ManualClock) -> None:
     await jobs.take(["few"], 1, worker="w", silence=SILENCE, request="c2", rates=rates, wait=timedelta(milliseconds=1))
     (hold,) = (job.hold for job in taken.jobs)
     await jobs.beat(WorkerInfo("w"), [hold], silence=SILENCE, progress={"member": Progress(0.5)})
-    await jobs.settle([Finish(hold, b"1")], request="c")
+    await jobs.settle([Complete(hold, b"1")], request="c")
 
 
 async def list_jobs(store: Sqlite, clock: ManualClock) -> None:
@@ -140,12 +140,12 @@ async def use_records(store: Sqlite, clock: ManualClock) -> None:
         await records.page("", after, 5)
         await records.page("a", after, 5)
     await records.due(None, None, 5)
-    stands = await records.create("shelved", b"1", spot=Spot("s", 1))
-    await records.put("shelved", b"2", at=str(stands.version), spot=Spot("t", 1))
+    stands = await records.create("shelved", b"1", spot=IndexPosition("s", 1))
+    await records.put("shelved", b"2", at=str(stands.version), spot=IndexPosition("t", 1))
     found = await records.get("shelved")
     assert found is not None
-    await records.shelve([(found, Spot("s", 2))])
-    await records.shelf_counts([Span("s"), Span("s", 5)])
+    await records.shelve([(found, IndexPosition("s", 2))])
+    await records.shelf_counts([StatusRange("s"), StatusRange("s", 5)])
     for newest in (False, True):
         await records.shelf_page("s", None, 5, newest=newest)
     await records.due(clock.now(), "1:a", 5)
@@ -158,7 +158,7 @@ async def use_journal(store: Sqlite, clock: ManualClock) -> None:
     line = Intent(ids.new(), "run", "stuck_jobs", "requeue", "job", "silent")
     await store.journal.intend([line])
     await store.journal.intend([line])
-    await store.journal.settle([Settled(line.id, Outcome.DONE)])
+    await store.journal.settle([SettledIntent(line.id, Outcome.DONE)])
     filters = [
         LineFilter(),
         LineFilter(sweep="stuck_jobs"),

@@ -17,7 +17,7 @@ from sqlite_law import broken_laws, stored_ids
 
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.errors import StoreUnavailable
-from wrasse.ports.jobs import Job, Put
+from wrasse.ports.jobs import Enqueued, Job
 
 SILENCE = timedelta(seconds=60)
 
@@ -95,7 +95,7 @@ async def test_a_program_that_keeps_the_file_locked_delays_writes_and_no_reads(t
         await store.jobs.put([Job("meanwhile")], request="meanwhile")
     assert await store.jobs.get("before") is not None
     other.execute("ROLLBACK")
-    assert await store.jobs.put([Job("meanwhile")], request="meanwhile") == (Put("meanwhile", new=True),)
+    assert await store.jobs.put([Job("meanwhile")], request="meanwhile") == (Enqueued("meanwhile", new=True),)
     await store.close()
 
 

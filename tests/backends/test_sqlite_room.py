@@ -15,7 +15,7 @@ from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock
 from wrasse.errors import StoreFull
 from wrasse.jobs.producer import Producer
-from wrasse.ports.jobs import Finish, Job
+from wrasse.ports.jobs import Complete, Job
 
 
 def test_a_file_that_may_not_grow_keeps_every_answered_put_and_goes_on_when_it_may(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ async def test_a_full_database_still_lets_jobs_finish(tmp_path: Path) -> None:
     await store._writer.do(freeze)
     with pytest.raises(StoreFull):
         await store.jobs.put([Job(f"more-{n}", payload=b"x" * 900) for n in range(1_000)], request="second")
-    outcomes = await store.jobs.settle([Finish(job.hold) for job in taken.jobs], request="s")
+    outcomes = await store.jobs.settle([Complete(job.hold) for job in taken.jobs], request="s")
     await store.close()
     assert {str(outcome) for outcome in outcomes} == {"done"}
     assert broken_laws(path) == []

@@ -235,7 +235,7 @@ async def test_a_group_that_a_trim_overtook_does_not_keep_its_waiters_busy(tmp_p
 async def test_an_append_and_a_nak_of_this_process_wake_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wrasse.backends.sqlite.bells.TICK", 3600)  # nobody looks at what other processes do
+    monkeypatch.setattr("wrasse.backends.sqlite.wakeups.TICK", 3600)  # nobody looks at what other processes do
     store = await Sqlite.open(tmp_path / "wrasse.db")
     await store.groups.join(S, G, FIRST)
     for number in (1, 2):

@@ -11,13 +11,13 @@ import pytest
 
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
-from wrasse.ports.jobs import Budget, Job, Reason, Requeue, Taken
+from wrasse.ports.jobs import Budget, Claimed, Job, Reason, Requeue
 
 SILENCE = timedelta(seconds=30)
 HOUR = timedelta(hours=1)
 
 
-async def taker(store: Sqlite, queue: str = "low", wait: timedelta = HOUR) -> Taken:
+async def taker(store: Sqlite, queue: str = "low", wait: timedelta = HOUR) -> Claimed:
     async with asyncio.timeout(60):
         return await store.jobs.take([queue], 1, worker="w", silence=SILENCE, request=f"t-{queue}", wait=wait)
 
@@ -30,7 +30,7 @@ async def waiting(store: Sqlite, count: int = 1) -> None:
 @pytest.fixture
 def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody looks at what other processes do: what wakes a taker is this process itself."""
-    monkeypatch.setattr("wrasse.backends.sqlite.bells.TICK", 3600)
+    monkeypatch.setattr("wrasse.backends.sqlite.wakeups.TICK", 3600)
 
 
 @pytest.mark.usefixtures("no_ticks")

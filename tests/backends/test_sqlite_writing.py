@@ -11,10 +11,10 @@ import pytest
 from sqlite_law import broken_laws, stored_ids
 
 from wrasse.backends.sqlite.connect import Sqlite
-from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.write_transaction import Step
 from wrasse.clock import ManualClock
 from wrasse.errors import UsageError
-from wrasse.ports.jobs import REQUESTS_KEPT, Budget, Finish, Job, JobFilter, Place, Put, Reason, Requeue
+from wrasse.ports.jobs import REQUESTS_KEPT, Budget, Complete, Enqueued, Job, JobFilter, Place, Reason, Requeue
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection
 
@@ -130,9 +130,9 @@ async def test_a_step_of_the_wall_clock_does_not_make_an_answer_forgotten(tmp_pa
     store = await Sqlite.open(tmp_path / "wrasse.db", clock)
     await store.jobs.put([Job("a")], request="r")
     clock.step(timedelta(days=1))
-    assert await store.jobs.put([Job("a")], request="r") == (Put("a", new=True),)
+    assert await store.jobs.put([Job("a")], request="r") == (Enqueued("a", new=True),)
     clock.step(timedelta(days=-2))
-    assert await store.jobs.put([Job("a")], request="r") == (Put("a", new=True),)
+    assert await store.jobs.put([Job("a")], request="r") == (Enqueued("a", new=True),)
     await store.close()
 
 
@@ -155,7 +155,7 @@ async def test_finishes_of_many_takes_in_one_batch_are_each_judged(tmp_path: Pat
         holds.append(taken.jobs[0].hold)
     back = Requeue(holds[7], Budget.FAILURES, Reason.FAILED)
     await store.jobs.settle([back], request="back")
-    outcomes = await store.jobs.settle([*(Finish(hold) for hold in holds), Finish(holds[0])], request="s")
+    outcomes = await store.jobs.settle([*(Complete(hold) for hold in holds), Complete(holds[0])], request="s")
     await store.close()
     assert [n for n, outcome in enumerate(outcomes) if outcome is Outcome.LOST] == [7, 30]
     assert broken_laws(tmp_path / "wrasse.db") == []

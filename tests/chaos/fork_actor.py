@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from wrasse.backends.redis.connect import Redis
 from wrasse.errors import StoreUnavailable
-from wrasse.ports.jobs import Budget, Finish, Reason, Requeue, Settlement, TakenJob
+from wrasse.ports.jobs import Budget, ClaimedJob, Complete, Reason, Requeue, Settlement
 
 SILENCE = timedelta(milliseconds=100)
 KEEP_ALL = 1_000_000
@@ -42,9 +42,9 @@ async def work(url: str) -> None:
             await jobs.settle([_end(each) for each in taken.jobs], request=uuid4().hex)
 
 
-def _end(taken: TakenJob) -> Settlement:
+def _end(taken: ClaimedJob) -> Settlement:
     if random.random() < 0.5:
-        return Finish(taken.hold)
+        return Complete(taken.hold)
     delay = timedelta(milliseconds=random.choice((0, 20)))
     return Requeue(taken.hold, Budget.FAILURES, Reason.FAILED, delay=delay)
 

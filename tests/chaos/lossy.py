@@ -13,11 +13,11 @@ from conformance.stores import Backend, Store
 from servers.proxy import Proxy
 from servers.valkey import SHARED, newest
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.jobs import RedisJobs
+from wrasse.backends.redis.jobs.queue import RedisJobs
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.clock import ManualClock
 from wrasse.errors import StoreUnavailable
-from wrasse.ports.jobs import Job, JobGroup, Put, Settlement, Taken
+from wrasse.ports.jobs import Claimed, Enqueued, Job, JobGroup, Settlement
 from wrasse.ports.outcome import Outcome
 
 T = TypeVar("T")
@@ -59,11 +59,11 @@ class AskedAgain(RedisJobs):
 
     line: Swallowing
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
         ask = super().put
         return await self._lost_once(request, lambda: ask(jobs, request=request, groups=groups))
 
-    async def take(self, queues: Sequence[str], limit: int, *, request: str, **more: Any) -> Taken:
+    async def take(self, queues: Sequence[str], limit: int, *, request: str, **more: Any) -> Claimed:
         ask = super().take
         return await self._lost_once(request, lambda: ask(queues, limit, request=request, **more))
 

@@ -17,7 +17,7 @@ from wrasse.clock import SystemClock
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.groups import StartAt
 from wrasse.streams.consumer import Consumer, ConsumerSettings
-from wrasse.streams.received import Received
+from wrasse.streams.delivery import Received
 
 S, G, BUDGET = "gbe.events.audit", "readers", 3
 ACK_TIMEOUT = timedelta(seconds=1.5)

@@ -15,9 +15,9 @@ from uuid import uuid4
 
 from app.kill_actor import CLOCK, log, opened, run_engine, run_worker
 from wrasse.backends.redis import scripts
-from wrasse.backends.redis.jobs import RedisJobs
+from wrasse.backends.redis.jobs.queue import RedisJobs
 from wrasse.jobs.producer import Producer
-from wrasse.ports.jobs import Job, JobGroup, JobQueue, Put
+from wrasse.ports.jobs import Enqueued, Job, JobGroup, JobQueue
 
 PATIENCE = timedelta(seconds=50)
 
@@ -70,7 +70,7 @@ def put_without_request() -> None:
 
     async def forgetful(
         jobs: RedisJobs, batch: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
-    ) -> Sequence[Put]:
+    ) -> Sequence[Enqueued]:
         return await put(jobs, batch, request=uuid4().hex, groups=groups)
 
     RedisJobs.put = forgetful  # type: ignore[method-assign]

@@ -10,7 +10,7 @@ import msgspec
 import redis
 
 from app.kill_yard import Yard
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.ports.jobs import JobState, Place, Reason
 
@@ -77,7 +77,7 @@ async def dead_by_the_budget_alone(ending: Ending) -> None:
 def keys_agree(ending: Ending, port: int) -> None:
     """The lists that others see and all that is kept beside them tell the same story, and nothing else is there."""
     options = RedisOptions.of(ending.yard.url)
-    keys, done, dead = Keys(options), len(ending.done), len(ending.dead)
+    keys, done, dead = RedisKeys(options), len(ending.done), len(ending.dead)
     with redis.Redis(port=port) as client:
         names = {name.decode() for name in client.scan_iter(f"{keys.root}:*", 1_000)}
         counts = {name: int(count) for name, count in client.hgetall(keys.counts).items()}

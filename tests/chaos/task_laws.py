@@ -10,11 +10,11 @@ import msgspec
 from app.kill_yard import Yard, eventually
 from chaos.storm_laws import Ending, ending_of, none_finished_twice, nothing_lost
 from chaos.task_scene import RETRIES, TYPE, TaskStore
-from wrasse.app.task_opening import TaskPost
 from wrasse.clock import SystemClock
 from wrasse.jobs.stream_tasks.fields import group_of, queue_of, terminal_of
 from wrasse.ports.jobs import Reason
 from wrasse.ports.streams import START
+from wrasse.runtime.stream_tasks import TaskPost
 
 PAGE = 1_000
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 
-from wrasse.app.task_opening import SCHEME, TaskHome, open_tasks
-from wrasse.app.wiring import Stores
 from wrasse.clock import SystemClock
 from wrasse.jobs.stream_tasks import queue as task_queue
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskType
 from wrasse.ports.backend import Backend
+from wrasse.runtime.backends import Stores
+from wrasse.runtime.stream_tasks import SCHEME, TaskBackends, open_tasks
 
 TYPE = "low"  # the type, called as the queue that the storm's workers work on
 RETRIES = 3
@@ -23,7 +23,7 @@ HINT = timedelta(seconds=2)  # within which a hint is claimed, so that one of a 
 def tasks_at(server: str, folder: Path, silence: float) -> str:
     """Tasks on this server, as one text."""
     types = (TaskType(TYPE, RETRIES, timedelta(seconds=silence)),)
-    return TaskHome(server, server, f"file:{folder}/objects", types).url()
+    return TaskBackends(server, server, f"file:{folder}/objects", types).url()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class TaskStore:
 async def open_task_store(url: str) -> TaskStore:
     """The tasks that a text of `tasks_at` names."""
     task_queue.ACK_TIMEOUT = HINT
-    home, stores = msgspec.json.decode(url.removeprefix(SCHEME), type=TaskHome), Stores(SystemClock())
+    home, stores = msgspec.json.decode(url.removeprefix(SCHEME), type=TaskBackends), Stores(SystemClock())
     try:
         return TaskStore(await open_tasks(home, stores), await stores.open(home.records), stores)
     except BaseException:

@@ -19,20 +19,20 @@ from pathlib import Path
 from app.kill_actor import CLOCK, log, waited_for, work_off
 from chaos.storm_actor import put_on
 from chaos.task_scene import RETRIES, TYPE, TaskStore, open_task_store
-from wrasse.app.config import load
-from wrasse.app.opened import Opened
-from wrasse.app.settings import STREAM_SWEEPS, RetentionSettings, Settings, StuckTasksSettings, TaskTypeSettings
-from wrasse.app.sweep_building import build_stream_sweep, build_task_sweep
-from wrasse.app.wiring import journal_of
+from wrasse.config.load import load
+from wrasse.config.settings import STREAM_SWEEPS, RetentionSettings, Settings, StuckTasksSettings, TaskTypeSettings
 from wrasse.engine.loop import ENGINE_LEASES, Engine
 from wrasse.engine.state import ENGINE_STATE
-from wrasse.jobs.record_core.claims import Claim
+from wrasse.jobs.record_core.claims import RecordClaim
 from wrasse.jobs.stream_tasks.events import Said
-from wrasse.jobs.stream_tasks.queue import Takes
+from wrasse.jobs.stream_tasks.queue import TaskClaims
 from wrasse.jobs.stream_tasks.store import Task, TaskStore as Tasks
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.groups import Ack, Delivery
-from wrasse.ports.job_transitions import StoredJob
+from wrasse.ports.rules.job_transitions import StoredJob
+from wrasse.runtime.backends import journal_of
+from wrasse.runtime.engine import build_stream_sweep, build_task_sweep
+from wrasse.runtime.open_ports import OpenPorts
 from wrasse.streams import retention
 from wrasse.streams.trimmer import Trimmer
 
@@ -66,7 +66,7 @@ async def run_engine(url: str, silence: timedelta) -> None:
     settings, backend = engine_settings(silence), store.backend
     journal = journal_of(backend, CLOCK)
     ports = ("jobs", "records", "engine", "streams")
-    opened = Opened(dict.fromkeys(ports, backend), engine_journal=journal, tasks=store.jobs, types=(TYPE,))
+    opened = OpenPorts(dict.fromkeys(ports, backend), engine_journal=journal, tasks=store.jobs, types=(TYPE,))
     sweeps = [
         build_task_sweep("stuck_jobs", settings, opened, CLOCK),
         *(made for name in STREAM_SWEEPS if (made := build_stream_sweep(name, settings, opened, CLOCK)) is not None),
@@ -107,14 +107,14 @@ def tell_of_the_untold() -> None:
 
 def ack_before_claim() -> None:
     """A hint is acked as it comes, and its task is claimed a moment later."""
-    claim_hints = Takes._claim_hints
+    claim_hints = TaskClaims._claim_hints
 
-    async def hasty(takes: Takes, claim: Claim, deliveries: Sequence[Delivery], limit: int) -> list[Task]:
+    async def hasty(takes: TaskClaims, claim: RecordClaim, deliveries: Sequence[Delivery], limit: int) -> list[Task]:
         await takes._groups.answer([Ack(each.entry.subject, each.group, each.entry.id) for each in deliveries[:limit]])
         await asyncio.sleep(0.2)
         return await claim_hints(takes, claim, deliveries, limit)
 
-    Takes._claim_hints = hasty  # type: ignore[method-assign]
+    TaskClaims._claim_hints = hasty  # type: ignore[method-assign]
 
 
 def trim_by_pending() -> None:

@@ -13,7 +13,7 @@ from conformance.desk import LONGER, Desk, fresh
 from conformance.test_jobs_model import JobQueueMachine
 from wrasse.backends.redis.scripts import load
 from wrasse.errors import StoreUnavailable
-from wrasse.ports.jobs import Budget, Bury, Cancel, Delete, Job, Move, Place, Reason, Requeue, Revive
+from wrasse.ports.jobs import Budget, Cancel, DeadLetterJob, Delete, Job, Move, Place, Reason, Requeue, RequeueDead
 from wrasse.ports.outcome import Outcome
 
 
@@ -33,8 +33,8 @@ async def overdue(desk: Desk, store: LossyStore) -> Requeue:
     return Requeue(hold, Budget.RESCUES, Reason.WORKER_DIED)
 
 
-async def overdue_too_often(desk: Desk, store: LossyStore) -> Bury:
-    return Bury((await overdue(desk, store)).hold, Reason.WORKER_DIED, spends=Budget.RESCUES)
+async def overdue_too_often(desk: Desk, store: LossyStore) -> DeadLetterJob:
+    return DeadLetterJob((await overdue(desk, store)).hold, Reason.WORKER_DIED, spends=Budget.RESCUES)
 
 
 async def held(desk: Desk, store: LossyStore) -> Cancel:
@@ -47,9 +47,9 @@ async def waiting(desk: Desk, store: LossyStore) -> Cancel:
     return Cancel("a")
 
 
-async def dead(desk: Desk, store: LossyStore) -> Revive:
+async def dead(desk: Desk, store: LossyStore) -> RequeueDead:
     await desk.bury(await desk.held("a"))
-    return Revive((await desk.state("a")).hold)
+    return RequeueDead((await desk.state("a")).hold)
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ import pytest
 from chaos.fork_actor import KEEP_ALL
 from conformance.stores import forget
 from servers.valkey import Valkey
+from wrasse.backends.redis.client.connection import OwnRedisClient
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.connection import OwnLink
 from wrasse.backends.redis.scripts import Script
 from wrasse.ports.jobs import Job, JobFilter, Place
 
@@ -38,7 +38,7 @@ EVERYTHING = Script.of(
 )
 
 
-async def everything(link: OwnLink) -> Counter[str]:
+async def everything(link: OwnRedisClient) -> Counter[str]:
     return Counter(json.loads(raw)["id"] for raw in await link.run(EVERYTHING, (link.options.root,)))
 
 

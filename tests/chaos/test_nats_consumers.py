@@ -24,8 +24,8 @@ from wrasse.clock import SystemClock
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.groups import StartAt
 from wrasse.ports.streams import START
-from wrasse.streams.letters import envelope_in
-from wrasse.streams.publisher import Message, Publisher
+from wrasse.streams.dead_letter import envelope_in
+from wrasse.streams.publisher import Publication, Publisher
 
 ACTOR = Path(__file__).with_name("nats_consumer_actor.py")
 DEAD = "gbe._deadletter.events"
@@ -97,7 +97,7 @@ async def survived(
             for n in range(count):
                 name = b"poison%d" % n if n % (count // POISON) == 0 else b"m%d" % n
                 try:
-                    await publisher.publish_many([Message(S, name)])
+                    await publisher.publish_many([Publication(S, name)])
                     published.add(name)
                 except StoreUnavailable:
                     await asyncio.sleep(0.2)

@@ -14,7 +14,7 @@ from app.kill_yard import Yard, eventually, open_yard
 from conformance.stores import forget
 from servers.valkey import Valkey, valkey
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.scripts import Script
 from wrasse.clock import SystemClock
 from wrasse.jobs.producer import Producer
@@ -46,7 +46,7 @@ class Poller:
     def __init__(self, yard: Yard, worker: str) -> None:
         assert isinstance(yard.store, Redis)
         self._link = yard.store.link
-        keys = Keys(self._link.options)
+        keys = RedisKeys(self._link.options)
         self._names = keys.processing(worker), keys.heartbeat(worker)
         self.held = self.missing = 0
 

@@ -8,9 +8,10 @@ from itertools import count
 
 from wrasse.ports.jobs import (
     Budget,
-    Bury,
-    Finish,
-    Hold,
+    Claim,
+    ClaimedJob,
+    Complete,
+    DeadLetterJob,
     Job,
     JobFilter,
     JobQueue,
@@ -22,7 +23,6 @@ from wrasse.ports.jobs import (
     Reason,
     Requeue,
     Settlement,
-    TakenJob,
     WorkerInfo,
 )
 from wrasse.ports.outcome import Outcome
@@ -51,42 +51,42 @@ class Desk:
 
     async def take(
         self, limit: int = 100, queues: Sequence[str] = ("low",), wait: timedelta = timedelta(0), silence=SILENCE
-    ) -> list[TakenJob]:
+    ) -> list[ClaimedJob]:
         taken = await self.jobs.take(
             queues, limit, worker=self.worker.id, silence=silence, request=fresh(), wait=wait
         )
         return list(taken.jobs)
 
-    async def take_one(self) -> Hold:
+    async def take_one(self) -> Claim:
         """Takes the next job, which must be there."""
         (taken,) = await self.take(limit=1)
         return taken.hold
 
-    async def held(self, id: str) -> Hold:
+    async def held(self, id: str) -> Claim:
         """Puts this job and holds it."""
         await self.put(id)
         (taken,) = [taken for taken in await self.take() if taken.job.id == id]
         return taken.hold
 
-    async def beat(self, *holds: Hold, silence: timedelta = SILENCE) -> list[bool]:
+    async def beat(self, *holds: Claim, silence: timedelta = SILENCE) -> list[bool]:
         return list((await self.jobs.beat(self.worker, holds, silence=silence)).mine)
 
     async def settle(self, *settlements: Settlement) -> list[Outcome]:
         return list(await self.jobs.settle(settlements, request=fresh()))
 
-    async def finish(self, *holds: Hold) -> list[Outcome]:
-        return await self.settle(*(Finish(hold) for hold in holds))
+    async def finish(self, *holds: Claim) -> list[Outcome]:
+        return await self.settle(*(Complete(hold) for hold in holds))
 
-    async def fail(self, hold: Hold, delay: timedelta = timedelta(0)) -> list[Outcome]:
+    async def fail(self, hold: Claim, delay: timedelta = timedelta(0)) -> list[Outcome]:
         return await self.settle(Requeue(hold, Budget.FAILURES, Reason.FAILED, error="it broke", delay=delay))
 
-    async def bury(self, hold: Hold) -> list[Outcome]:
-        return await self.settle(Bury(hold, Reason.FAILED, error="it broke"))
+    async def bury(self, hold: Claim) -> list[Outcome]:
+        return await self.settle(DeadLetterJob(hold, Reason.FAILED, error="it broke"))
 
     async def move(self, *moves: Move) -> list[Outcome]:
         return list(await self.jobs.move(moves))
 
-    async def rescue(self, hold: Hold) -> list[Outcome]:
+    async def rescue(self, hold: Claim) -> list[Outcome]:
         return await self.move(Requeue(hold, Budget.RESCUES, Reason.WORKER_DIED, error="silent"))
 
     async def record(self, id: str) -> JobRecord:

@@ -15,8 +15,8 @@ from conformance.stores import Store
 from wrasse.ports.groups import StartAt
 from wrasse.ports.streams import START, Draft, Entry
 from wrasse.streams.consumer import Consumer, ConsumerSettings
-from wrasse.streams.publisher import Message, Publisher
-from wrasse.streams.received import Received
+from wrasse.streams.delivery import Received
+from wrasse.streams.publisher import Publication, Publisher
 
 S = "gbe.tasks.email.queue"
 DEAD = "gbe._deadletter.tasks"
@@ -42,7 +42,7 @@ class Desk:
         self.publisher = Publisher(self.streams, store.clock)
 
     async def publish(self, *payloads: bytes, subject: str = S) -> list[str]:
-        return await self.publisher.publish_many([Message(subject, payload) for payload in payloads])
+        return await self.publisher.publish_many([Publication(subject, payload) for payload in payloads])
 
     def consumer(self, handler, settings: ConsumerSettings = MANUAL, *, pattern: str = S, group: str = G, groups=None):
         return Consumer(

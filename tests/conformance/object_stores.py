@@ -16,8 +16,8 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.client import Client
 from wrasse.backends.s3.connect import S3
-from wrasse.backends.s3.listing import nameable
-from wrasse.backends.s3.wire import Ask, Wire
+from wrasse.backends.s3.object_listing import nameable
+from wrasse.backends.s3.transport import S3Request, S3Transport
 from wrasse.clock import Clock, ManualClock, SystemClock
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.objects import ObjectInfo, Objects
@@ -61,10 +61,10 @@ class S3Place:
 async def make_bucket(server: S3Server, bucket: str = BUCKET) -> S3Address:
     """The bucket that all tests share, each under a prefix of its own: the server has room for few buckets."""
     address = S3Address(bucket, "", server.endpoint, access_key=server.key, secret_key=server.secret)
-    wire = Wire(address, SystemClock())
+    wire = S3Transport(address, SystemClock())
     try:
         with contextlib.suppress(StoreUnavailable):  # it is there already
-            await wire.ask(Ask("PUT", None))
+            await wire.ask(S3Request("PUT", None))
         await Client(wire).bucket_is_there()
     finally:
         await wire.close()
@@ -75,8 +75,8 @@ async def versioned_bucket(server: S3Server) -> S3Address:
     """A prefix of its own in a bucket that keeps versions."""
     address = await make_bucket(server, "versioned")
     on = b"<VersioningConfiguration><Status>Enabled</Status></VersioningConfiguration>"
-    wire = Wire(address, SystemClock())
-    await wire.ask(Ask("PUT", None, (("versioning", ""),), body=on))
+    wire = S3Transport(address, SystemClock())
+    await wire.ask(S3Request("PUT", None, (("versioning", ""),), body=on))
     await wire.close()
     return dataclasses.replace(address, prefix=secrets.token_hex(6))
 

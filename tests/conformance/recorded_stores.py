@@ -8,8 +8,8 @@ import pytest
 
 from wrasse.clock import Clock
 from wrasse.jobs.record_queue.queue import RecordedJobs, RecordedOptions
+from wrasse.ports.health_check import HealthSample
 from wrasse.ports.objects import Objects
-from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection, Records
 
 PREFIX = "recorded "
@@ -29,7 +29,7 @@ class Backend(Protocol):
 
     def records(self, collection: Collection) -> Records: ...
 
-    async def pulse(self) -> Pulse: ...
+    async def pulse(self) -> HealthSample: ...
 
     async def close(self) -> None: ...
 
@@ -45,7 +45,7 @@ class RecordedBackend:
     def records(self, collection: Collection) -> Records:
         return self.inner.records(collection)
 
-    async def pulse(self) -> Pulse:
+    async def pulse(self) -> HealthSample:
         return await self.inner.pulse()
 
     async def close(self) -> None:

@@ -20,13 +20,13 @@ from servers.nats import SHARED_NATS, newest_nats
 from servers.old import nats_2_9, redis_7_0
 from servers.seaweed import S3 as S3Server
 from servers.valkey import SHARED, newest, oldest
-from wrasse.app.wiring import journal_of
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock, ManualClock, SystemClock
+from wrasse.ports.health_check import HealthSample
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
-from wrasse.ports.pulse import Pulse
 from wrasse.ports.records import Collection, Records, stored_name
+from wrasse.runtime.backends import journal_of
 
 BACKENDS = ("memory", "sqlite")
 CLUSTER, REDIS_PY = "redis-cluster", "redis-py"
@@ -47,7 +47,7 @@ class Backend(Protocol):
 
     def records(self, collection: Collection) -> Records: ...
 
-    async def pulse(self) -> Pulse: ...
+    async def pulse(self) -> HealthSample: ...
 
     async def close(self) -> None: ...
 
@@ -207,8 +207,8 @@ async def forget(backend: Backend, root: str) -> None:
 
 async def forget_bucket(backend: Backend, root: str) -> None:
     """The same on a NATS server."""
+    from wrasse.backends.nats.client.jetstream import JetStream
     from wrasse.backends.nats.connect import Nats
-    from wrasse.backends.nats.js import JetStream
 
     assert isinstance(backend, Nats)
     js = JetStream(backend.link)

@@ -6,13 +6,13 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
-from wrasse.app.task_opening import TaskPost
 from wrasse.backends.directory.connect import Directory
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
 from wrasse.ports.objects import Objects
 from wrasse.ports.records import Records
+from wrasse.runtime.stream_tasks import TaskPost
 
 PREFIX = "tasks "
 APART = "memory, apart"  # where records and streams are not one database

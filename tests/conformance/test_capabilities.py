@@ -9,12 +9,12 @@ from datetime import timedelta
 import pytest
 
 from conformance.stores import JOBS_BACKENDS, RECORDS_BACKENDS, Store
-from wrasse.app.wiring import RecordsAlone
 from wrasse.errors import UsageError
 from wrasse.ports.backend import Backend, JobStore, ObjectStore
 from wrasse.ports.capabilities import GROUPS, OBJECTS, RECORDS, Capabilities
 from wrasse.ports.jobs import Job, JobGroup, Rate
-from wrasse.ports.shelves import Spot
+from wrasse.ports.status_index import IndexPosition
+from wrasse.runtime.backends import RecordsAlone
 
 PORTS = {field.name for field in fields(Capabilities)} - GROUPS - OBJECTS - RECORDS - {"billed", "job_extras"}
 everywhere = pytest.mark.parametrize("open_store", dict.fromkeys((*JOBS_BACKENDS, *RECORDS_BACKENDS)), indirect=True)
@@ -66,9 +66,9 @@ async def test_records_without_shelves_refuse_a_spot(store: Store) -> None:
     assert version is not None
 
     with pytest.raises(UsageError, match="have no shelves"):
-        await records.create("k", b"{}", spot=Spot("ready", 1))
+        await records.create("k", b"{}", spot=IndexPosition("ready", 1))
     with pytest.raises(UsageError, match="have no shelves"):
-        await records.put("there", b"[]", at=version, spot=Spot("ready", 1))
+        await records.put("there", b"[]", at=version, spot=IndexPosition("ready", 1))
 
     there = await records.get("there")
     assert (await records.get("k"), there and there.value) == (None, b"{}")

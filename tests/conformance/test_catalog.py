@@ -13,7 +13,7 @@ from conformance.catalog_stores import CATALOG_BACKENDS, CatalogStore
 from faults import LOST_REPLY, Network, Script
 from object_faults import FaultyCatalog
 from wrasse.errors import StoreUnavailable, UsageError
-from wrasse.ports.catalog import Catalog, Reference, Snapshot
+from wrasse.ports.catalog import Catalog, CatalogSnapshot, Reference
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 KEYS = ["a", "a-b", "a/", "a/b", "a0", "A", "é", "𝄞", "%", "a b", "ä", "\x01", "\uffff"]
@@ -35,7 +35,7 @@ def ref(key: str, prefix: bool = False, owner: str = "", ended: float | None = N
     return Reference(key, prefix, owner, "refs", None if ended is None else BEGIN + timedelta(seconds=ended))
 
 
-async def everything(snapshot: Snapshot, limit: int = 2) -> list[Reference]:
+async def everything(snapshot: CatalogSnapshot, limit: int = 2) -> list[Reference]:
     """All of a snapshot, by small pages."""
     shown: list[Reference] = []
     after: str | None = None

@@ -19,17 +19,17 @@ from wrasse.ports.jobs import (
     GROUP_DONE_HEADER,
     GROUP_HEADER,
     Cancel,
+    ClaimedJob,
+    Complete,
     Delete,
-    Finish,
+    Enqueued,
     Job,
     JobFilter,
     JobGroup,
     Place,
     Progress,
-    Put,
     Rate,
-    Revive,
-    TakenJob,
+    RequeueDead,
 )
 from wrasse.ports.outcome import Outcome
 
@@ -45,11 +45,11 @@ def desk(store: Store) -> Desk:
     return Desk(store.jobs)
 
 
-async def put(desk: Desk, *jobs: Job, groups: Sequence[JobGroup] = (), request: str = "") -> list[Put]:
+async def put(desk: Desk, *jobs: Job, groups: Sequence[JobGroup] = (), request: str = "") -> list[Enqueued]:
     return list(await desk.jobs.put(jobs, request=request or fresh(), groups=groups))
 
 
-async def take(desk: Desk, limit: int = 9, wait: float = 0, rates: Sequence[Rate] = TWICE_A_SECOND) -> list[TakenJob]:
+async def take(desk: Desk, limit: int = 9, wait: float = 0, rates: Sequence[Rate] = TWICE_A_SECOND) -> list[ClaimedJob]:
     """Takes under a limit."""
     waited = timedelta(seconds=wait)
     taken = await desk.jobs.take(
@@ -68,14 +68,14 @@ async def test_a_unique_job_is_refused_until_the_first_is_finished(desk: Desk) -
     while_held = await put(desk, Job("b", unique="report"))
     await desk.finish(hold)
     after = await put(desk, Job("b", unique="report"))
-    assert (while_ready, while_held, after) == ([Put("a", False)], [Put("a", False)], [Put("b", True)])
+    assert (while_ready, while_held, after) == ([Enqueued("a", False)], [Enqueued("a", False)], [Enqueued("b", True)])
 
 
 async def test_a_unique_job_that_is_revived_has_its_name_again(desk: Desk) -> None:
     await put(desk, Job("a", unique="report"))
     await desk.bury(await desk.take_one())
-    await desk.move(Revive((await desk.state("a")).hold))
-    assert await put(desk, Job("b", unique="report")) == [Put("a", False)]
+    await desk.move(RequeueDead((await desk.state("a")).hold))
+    assert await put(desk, Job("b", unique="report")) == [Enqueued("a", False)]
 
 
 async def test_a_window_counts_from_the_put_also_when_the_job_is_long_finished(store: Store, desk: Desk) -> None:
@@ -83,30 +83,33 @@ async def test_a_window_counts_from_the_put_also_when_the_job_is_long_finished(s
     await desk.finish(await desk.take_one())
     inside = await put(desk, Job("b", unique="report", window=WINDOW))
     await store.pass_time(WINDOW)
-    assert (inside, await put(desk, Job("c", unique="report", window=WINDOW))) == ([Put("a", False)], [Put("c", True)])
+    assert (inside, await put(desk, Job("c", unique="report", window=WINDOW))) == (
+        [Enqueued("a", False)],
+        [Enqueued("c", True)],
+    )
 
 
 async def test_of_one_batch_only_the_first_gets_the_name(desk: Desk) -> None:
     puts = await put(desk, Job("a", unique="n"), Job("b", unique="n"), Job("c"), Job("d", unique="m"))
-    assert puts == [Put("a", True), Put("a", False), Put("c", True), Put("d", True)]
+    assert puts == [Enqueued("a", True), Enqueued("a", False), Enqueued("c", True), Enqueued("d", True)]
 
 
 async def test_a_known_id_does_not_take_a_name(desk: Desk) -> None:
     await put(desk, Job("a"))
     again = await put(desk, Job("a", unique="n"))
-    assert (again, await put(desk, Job("b", unique="n"))) == ([Put("a", False)], [Put("b", True)])
+    assert (again, await put(desk, Job("b", unique="n"))) == ([Enqueued("a", False)], [Enqueued("b", True)])
 
 
 async def test_a_put_of_a_unique_job_that_is_asked_again_gives_the_first_answer(desk: Desk) -> None:
     first = await put(desk, Job("a", unique="n"), request="same")
     refused = await put(desk, Job("b", unique="n"), request="other")
-    assert first == await put(desk, Job("a", unique="n"), request="same") == [Put("a", True)]
-    assert refused == await put(desk, Job("b", unique="n"), request="other") == [Put("a", False)]
+    assert first == await put(desk, Job("a", unique="n"), request="same") == [Enqueued("a", True)]
+    assert refused == await put(desk, Job("b", unique="n"), request="other") == [Enqueued("a", False)]
 
 
 async def test_a_follow_up_with_a_name_that_is_taken_is_not_put(desk: Desk) -> None:
     await put(desk, Job("a", unique="n", queue="other"))
-    await desk.settle(Finish(await desk.held("b"), puts=(Job("c", unique="n"),)))
+    await desk.settle(Complete(await desk.held("b"), puts=(Job("c", unique="n"),)))
     assert await desk.jobs.get("c") is None
 
 
@@ -136,7 +139,7 @@ async def test_a_job_comes_back_with_all_that_it_was_put_with(desk: Desk) -> Non
 async def test_the_last_member_to_finish_makes_the_callback_ready(desk: Desk) -> None:
     await put(desk, *MEMBERS, groups=[TRIO])
     a, b, c = (taken.hold for taken in await desk.take())
-    await desk.settle(Finish(a), Finish(b))
+    await desk.settle(Complete(a), Complete(b))
     early = await desk.jobs.get("callback")
     await desk.bury(c)
     headers = (await desk.record("callback")).job.headers
@@ -182,7 +185,7 @@ async def test_a_revived_member_is_not_counted_again(desk: Desk) -> None:
     await put(desk, *MEMBERS[:2], groups=[JobGroup("g", 2, Job("callback"))])
     a, _ = (taken.hold for taken in await desk.take())
     await desk.bury(a)
-    await desk.move(Revive((await desk.state("a")).hold))
+    await desk.move(RequeueDead((await desk.state("a")).hold))
     await desk.finish(await desk.take_one())
     assert await desk.jobs.get("callback") is None
 
@@ -286,7 +289,7 @@ async def test_a_result_outlives_the_bound_of_done_jobs_for_as_long_as_it_is_kep
     desk = Desk(store.jobs)
     await desk.put(Job("kept", keep=2 * WINDOW), Job("too", keep=2 * WINDOW), "c")
     holds = [taken.hold for taken in await desk.take()]
-    await desk.settle(Finish(holds[0], b'"result"'), Finish(holds[1]), Finish(holds[2]))
+    await desk.settle(Complete(holds[0], b'"result"'), Complete(holds[1]), Complete(holds[2]))
     there = await desk.ids(Place.DONE)
     refused = await desk.jobs.delete([Delete(holds[0], Place.DONE)])
     await store.pass_time(2 * WINDOW)

@@ -12,8 +12,8 @@ from conformance.stores import Store
 from wrasse.bounded import json_size
 from wrasse.errors import TooLarge, UsageError
 from wrasse.jobs.retry import RetryPolicy
-from wrasse.jobs.running import NOTE_CHARS_MAX
 from wrasse.jobs.stream_tasks.store import INLINE_MAX
+from wrasse.jobs.worker.running_job import NOTE_CHARS_MAX
 from wrasse.ports.jobs import (
     BATCH_MAX,
     ERROR_CHARS_MAX,
@@ -21,11 +21,11 @@ from wrasse.ports.jobs import (
     HISTORY_MAX,
     PAYLOAD_BYTES_MAX,
     Budget,
-    Bury,
     Cancel,
+    Claim,
+    Complete,
+    DeadLetterJob,
     Delete,
-    Finish,
-    Hold,
     Job,
     Place,
     Progress,
@@ -81,7 +81,7 @@ async def test_headers_and_results_are_kept_up_to_their_limits(desk: Desk) -> No
     await desk.put(Job("a", headers=headers))
     (taken,) = await desk.take()
     assert taken.job.headers == headers
-    await desk.settle(Finish(taken.hold, bytes(PAYLOAD_BYTES_MAX)))
+    await desk.settle(Complete(taken.hold, bytes(PAYLOAD_BYTES_MAX)))
     assert (await desk.record("a")).result == bytes(PAYLOAD_BYTES_MAX)
 
 
@@ -100,7 +100,7 @@ async def test_a_job_at_all_limits_lives_its_whole_life(desk: Desk, letter: str)
             again = Requeue(taken.hold, Budget.FAILURES, Reason.FAILED, error=letter * ERROR_CHARS_MAX)
             assert await desk.settle(again) == DONE
         (taken,) = await desk.take()
-        assert await desk.settle(Finish(taken.hold, bytes(INLINE_MAX))) == DONE
+        assert await desk.settle(Complete(taken.hold, bytes(INLINE_MAX))) == DONE
         record = await desk.record("a")
         assert (record.job.headers, record.result, len(record.history)) == (headers, bytes(INLINE_MAX), HISTORY_MAX)
         assert [*await desk.jobs.delete([Delete(taken.hold, Place.DONE)])] == DONE
@@ -108,7 +108,7 @@ async def test_a_job_at_all_limits_lives_its_whole_life(desk: Desk, letter: str)
 
 async def test_an_error_that_is_no_text_is_kept_as_near_as_can_be(desk: Desk) -> None:
     first, second = await desk.held("a"), await desk.held("b")
-    assert await desk.settle(Bury(first, Reason.FAILED, error="caf\udce9 \0")) == DONE
+    assert await desk.settle(DeadLetterJob(first, Reason.FAILED, error="caf\udce9 \0")) == DONE
     assert await desk.settle(Requeue(second, Budget.FAILURES, Reason.FAILED, error="caf\udce9 \0")) == DONE
     assert await desk.move(Cancel("b", error="caf\udce9 \0")) == DONE
     for id in "ab":
@@ -122,7 +122,7 @@ async def test_headers_and_results_beyond_their_limits_are_refused(desk: Desk) -
     assert await desk.place("good") is None
     hold = await desk.held("a")
     with pytest.raises(TooLarge, match=f"a result of {PAYLOAD_BYTES_MAX + 1} bytes"):
-        await desk.settle(Finish(hold, bytes(PAYLOAD_BYTES_MAX + 1)))
+        await desk.settle(Complete(hold, bytes(PAYLOAD_BYTES_MAX + 1)))
     assert await desk.finish(hold) == [Outcome.DONE]
 
 
@@ -300,7 +300,7 @@ async def test_a_beat_says_which_holds_are_gone(desk: Desk) -> None:
     await desk.put("a", "b")
     a, b = [taken.hold for taken in await desk.take()]
     await desk.finish(a)
-    assert await desk.beat(a, b, Hold("c", 1, "n")) == [False, True, False]
+    assert await desk.beat(a, b, Claim("c", 1, "n")) == [False, True, False]
 
 
 async def test_the_late_finish_of_a_rescued_job_is_refused(desk: Desk, store: Store) -> None:
@@ -320,7 +320,7 @@ async def test_only_the_newest_holder_can_finish(desk: Desk, store: Store) -> No
 
 async def test_a_right_token_with_a_wrong_nonce_is_refused(desk: Desk) -> None:
     hold = await desk.held("a")
-    forged = Hold(hold.id, hold.token, hold.nonce + "x")
+    forged = Claim(hold.id, hold.token, hold.nonce + "x")
     assert (await desk.beat(forged), await desk.finish(forged), await desk.place("a")) == ([False], LOST, Place.HELD)
 
 
@@ -335,34 +335,34 @@ async def test_a_finished_job_cannot_be_finished_or_failed_again(desk: Desk) -> 
 
 async def test_a_finish_keeps_its_result(desk: Desk) -> None:
     hold = await desk.held("a")
-    await desk.settle(Finish(hold, result=b"\x00 42"))
+    await desk.settle(Complete(hold, result=b"\x00 42"))
     record = await desk.record("a")
     assert (record.result, record.state.place, record.state.until) == (b"\x00 42", Place.DONE, None)
 
 
 async def test_follow_up_jobs_come_with_the_finish(desk: Desk) -> None:
     hold = await desk.held("a")
-    outcomes = await desk.settle(Finish(hold, puts=(Job("next", payload=b"p"), Job("later", delay=SILENCE))))
+    outcomes = await desk.settle(Complete(hold, puts=(Job("next", payload=b"p"), Job("later", delay=SILENCE))))
     assert (outcomes, await desk.ids(Place.READY), (await desk.count()).delayed) == (DONE, ["next", "later"], 1)
 
 
 async def test_follow_up_jobs_do_not_come_with_a_refused_finish(desk: Desk) -> None:
     hold = await desk.held("a")
     await desk.move(Cancel("a"))
-    assert (await desk.settle(Finish(hold, puts=(Job("next"),))), await desk.place("next")) == (LOST, None)
+    assert (await desk.settle(Complete(hold, puts=(Job("next"),))), await desk.place("next")) == (LOST, None)
 
 
 async def test_a_finish_with_a_bad_follow_up_changes_nothing(desk: Desk) -> None:
     hold = await desk.held("a")
     with pytest.raises(UsageError):
-        await desk.settle(Finish(hold, puts=(Job("ok"), Job("tab\there"))))
+        await desk.settle(Complete(hold, puts=(Job("ok"), Job("tab\there"))))
     assert (await desk.place("a"), await desk.place("ok")) == (Place.HELD, None)
 
 
 async def test_a_follow_up_whose_id_is_known_stays_as_it_is(desk: Desk) -> None:
     await desk.put(Job("next", queue="other", payload=b"first"))
     hold = await desk.held("a")
-    outcomes = await desk.settle(Finish(hold, puts=(Job("next", payload=b"second"),)))
+    outcomes = await desk.settle(Complete(hold, puts=(Job("next", payload=b"second"),)))
     assert (outcomes, (await desk.record("next")).job.payload) == (DONE, b"first")
 
 
@@ -388,7 +388,7 @@ async def test_a_requeue_spends_one_of_its_budget(
 async def test_a_dead_job_keeps_bytes_reason_error_and_history(desk: Desk) -> None:
     await desk.put(Job("a", payload=b"\xff\x00"))
     await desk.fail(await desk.take_one())
-    await desk.settle(Bury(await desk.take_one(), Reason.TIMEOUT, error="too slow", spends=Budget.FAILURES))
+    await desk.settle(DeadLetterJob(await desk.take_one(), Reason.TIMEOUT, error="too slow", spends=Budget.FAILURES))
     record = await desk.record("a")
     state, payload = record.state, record.job.payload
     assert (payload, state.reason, state.error, state.failures) == (b"\xff\x00", Reason.TIMEOUT, "too slow", 2)
@@ -421,7 +421,7 @@ async def test_the_newest_attempts_are_remembered(desk: Desk) -> None:
 
 async def test_a_long_error_is_cut(desk: Desk) -> None:
     hold = await desk.held("a")
-    await desk.settle(Bury(hold, Reason.FAILED, error="é" * (ERROR_CHARS_MAX + 1)))
+    await desk.settle(DeadLetterJob(hold, Reason.FAILED, error="é" * (ERROR_CHARS_MAX + 1)))
     assert (await desk.state("a")).error == "é" * ERROR_CHARS_MAX
 
 
@@ -430,7 +430,7 @@ async def test_every_settlement_of_a_batch_has_its_own_outcome(desk: Desk) -> No
     a, b, c = [taken.hold for taken in await desk.take()]
     await desk.move(Cancel("b"))
     requeue = Requeue(c, Budget.FAILURES, Reason.FAILED)
-    outcomes = await desk.settle(Finish(a), Finish(b), requeue, Finish(c))
+    outcomes = await desk.settle(Complete(a), Complete(b), requeue, Complete(c))
     assert outcomes == [Outcome.DONE, Outcome.LOST, Outcome.DONE, Outcome.LOST]
 
 

@@ -14,7 +14,7 @@ from conformance.desk import LONGER, SILENCE, Desk, fresh
 from conformance.stores import Store
 from faults import CRASH, LOST_REPLY, Crashed, FaultyJobs, Network, Script
 from wrasse.errors import StoreUnavailable
-from wrasse.ports.jobs import Cancel, Finish, Hold, Job, JobQueue, Place, Revive, Taken
+from wrasse.ports.jobs import Cancel, Claim, Claimed, Complete, Job, JobQueue, Place, RequeueDead
 from wrasse.ports.outcome import Outcome
 
 
@@ -27,7 +27,7 @@ def behind(jobs: JobQueue, script: Script) -> FaultyJobs:
     return FaultyJobs(jobs, Network(script))
 
 
-async def take(jobs: JobQueue, request: str) -> Taken:
+async def take(jobs: JobQueue, request: str) -> Claimed:
     return await jobs.take(["low"], 10, worker="w1", silence=SILENCE, request=request)
 
 
@@ -83,7 +83,7 @@ async def test_a_take_asked_again_gives_only_what_is_still_held(desk: Desk, stor
 
 async def test_a_settle_asked_again_after_a_lost_reply_gives_the_first_answer(desk: Desk) -> None:
     hold = await desk.held("a")
-    settlements = [Finish(hold, puts=(Job("next"),)), Finish(Hold("b", 1, ""))]
+    settlements = [Complete(hold, puts=(Job("next"),)), Complete(Claim("b", 1, ""))]
     faulty = behind(desk.jobs, Script({0: LOST_REPLY}))
     request = fresh()
     with pytest.raises(StoreUnavailable):
@@ -95,9 +95,9 @@ async def test_a_settle_asked_again_after_a_lost_reply_gives_the_first_answer(de
 async def test_a_settle_asked_again_does_not_touch_the_next_attempt(desk: Desk) -> None:
     hold = await desk.held("a")
     request = fresh()
-    await desk.jobs.settle([Finish(hold)], request=request)
+    await desk.jobs.settle([Complete(hold)], request=request)
     await desk.bury(await desk.held("b"))
-    again = await desk.jobs.settle([Finish(hold)], request=request)
+    again = await desk.jobs.settle([Complete(hold)], request=request)
     assert (list(again), await desk.ids(Place.DONE), await desk.ids(Place.DEAD)) == ([Outcome.DONE], ["a"], ["b"])
 
 
@@ -114,17 +114,17 @@ async def test_a_request_is_remembered_across_a_restart(store: Store) -> None:
     request = fresh()
     first = await store.jobs.put([Job("a")], request=request)
     taken = await take(store.jobs, request)
-    outcomes = await store.jobs.settle([Finish(taken.jobs[0].hold)], request=request)
+    outcomes = await store.jobs.settle([Complete(taken.jobs[0].hold)], request=request)
     await store.reopen()
     again = await store.jobs.put([Job("a")], request=request)
-    settled = await store.jobs.settle([Finish(taken.jobs[0].hold)], request=request)
+    settled = await store.jobs.settle([Complete(taken.jobs[0].hold)], request=request)
     assert (list(again), list(settled)) == (list(first), list(outcomes))
 
 
 async def test_one_request_id_may_name_a_put_a_take_and_a_settle(desk: Desk) -> None:
     await desk.jobs.put([Job("a")], request="the same")
     taken = await take(desk.jobs, "the same")
-    outcomes = await desk.jobs.settle([Finish(each.hold) for each in taken.jobs], request="the same")
+    outcomes = await desk.jobs.settle([Complete(each.hold) for each in taken.jobs], request="the same")
     assert list(outcomes) == [Outcome.DONE]
 
 
@@ -235,5 +235,5 @@ async def test_of_a_cancel_and_a_revival_that_race_the_job_is_in_one_place(store
     desk = Desk(store.jobs)
     await desk.bury(await desk.held("a"))
     dead = (await desk.state("a")).hold
-    await asyncio.gather(desk.move(Revive(dead)), desk.move(Cancel("a")), desk.move(Revive(dead)))
+    await asyncio.gather(desk.move(RequeueDead(dead)), desk.move(Cancel("a")), desk.move(RequeueDead(dead)))
     assert await everywhere(desk) == ["a"]

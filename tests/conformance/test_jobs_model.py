@@ -22,18 +22,18 @@ from conformance.desk import fresh
 from conformance.stores import Store
 from wrasse.ports.jobs import (
     Budget,
-    Bury,
     Cancel,
+    Claim,
+    Complete,
+    DeadLetterJob,
     Delete,
-    Finish,
-    Hold,
     Job,
     JobFilter,
     Move,
     Place,
     Reason,
     Requeue,
-    Revive,
+    RequeueDead,
     Settlement,
     WorkerInfo,
 )
@@ -56,7 +56,7 @@ class Known:
     queue: str
     place: Place
     due: datetime
-    hold: Hold
+    hold: Claim
     lasting: bool
     until: datetime | None = None
     attempts: int = 0
@@ -75,7 +75,7 @@ class JobQueueMachine(RuleBasedStateMachine):
         self._place = tempfile.TemporaryDirectory()
         self.model: dict[str, Known] = {}
         self.gone: dict[str, datetime] = {}
-        self.holds: list[Hold] = [Hold("a", 1, "never")]
+        self.holds: list[Claim] = [Claim("a", 1, "never")]
 
     def run(self, act: Coroutine[Any, Any, T]) -> T:
         return self._runner.run(act)
@@ -102,7 +102,7 @@ class JobQueueMachine(RuleBasedStateMachine):
             expected.append(new)
             if new:
                 due = self.now + job.delay
-                self.model[job.id] = Known(job.queue, Place.READY, due, Hold(job.id, 0, ""), job.lasting)
+                self.model[job.id] = Known(job.queue, Place.READY, due, Claim(job.id, 0, ""), job.lasting)
         request = fresh()
         answers = [[put.new for put in self.run(self.store.jobs.put(jobs, request=request))] for _ in range(2)]
         assert answers == [expected, expected]
@@ -136,9 +136,9 @@ class JobQueueMachine(RuleBasedStateMachine):
         settlement: Settlement = data.draw(
             st.sampled_from(
                 [
-                    Finish(hold, puts=(Job(follow, lasting=lasting),)),
+                    Complete(hold, puts=(Job(follow, lasting=lasting),)),
                     Requeue(hold, Budget.FAILURES, Reason.FAILED, delay=delay),
-                    Bury(hold, Reason.FAILED, spends=Budget.FAILURES),
+                    DeadLetterJob(hold, Reason.FAILED, spends=Budget.FAILURES),
                 ]
             )
         )
@@ -148,8 +148,8 @@ class JobQueueMachine(RuleBasedStateMachine):
         assert outcomes == [[Outcome.DONE if known else Outcome.LOST]] * 2
         if known is not None:
             self._ended(known, settlement)
-            if isinstance(settlement, Finish) and follow not in self.model and self._free(follow):
-                self.model[follow] = Known("low", Place.READY, self.now, Hold(follow, 0, ""), lasting)
+            if isinstance(settlement, Complete) and follow not in self.model and self._free(follow):
+                self.model[follow] = Known("low", Place.READY, self.now, Claim(follow, 0, ""), lasting)
 
     @rule(data=st.data(), delay=delays, id=ids)
     def move(self, data: st.DataObject, delay: timedelta, id: str) -> None:
@@ -159,8 +159,8 @@ class JobQueueMachine(RuleBasedStateMachine):
             st.sampled_from(
                 [
                     Requeue(hold, Budget.RESCUES, Reason.WORKER_DIED, delay=delay),
-                    Bury(hold, Reason.WORKER_DIED, spends=Budget.RESCUES),
-                    Revive(current, delay=delay),
+                    DeadLetterJob(hold, Reason.WORKER_DIED, spends=Budget.RESCUES),
+                    RequeueDead(current, delay=delay),
                     Cancel(id),
                 ]
             )
@@ -175,7 +175,7 @@ class JobQueueMachine(RuleBasedStateMachine):
     @rule(id=ids, place=st.sampled_from(Place))
     def delete(self, id: str, place: Place) -> None:
         known = self.model.get(id)
-        hold = known.hold if known else Hold(id, 1, "")
+        hold = known.hold if known else Claim(id, 1, "")
         outcomes = self.run(self.store.jobs.delete([Delete(hold, place)], ids_kept=IDS_KEPT))
         allowed = known is not None and known.place is place and place is not Place.HELD
         assert list(outcomes) == [Outcome.DONE if allowed else Outcome.LOST]
@@ -221,7 +221,7 @@ class JobQueueMachine(RuleBasedStateMachine):
         )
         assert +counted == expected
 
-    def _holder(self, hold: Hold) -> Known | None:
+    def _holder(self, hold: Claim) -> Known | None:
         known = self.model.get(hold.id)
         return known if known is not None and known.place is Place.HELD and known.hold == hold else None
 
@@ -233,7 +233,7 @@ class JobQueueMachine(RuleBasedStateMachine):
             case Cancel():
                 known = self.model.get(move.id)
                 return known if known is not None and known.place in (Place.READY, Place.HELD) else None
-            case Revive():
+            case RequeueDead():
                 known = self.model.get(move.hold.id)
                 return known if known is not None and known.place is Place.DEAD and known.hold == move.hold else None
             case _:
@@ -246,13 +246,13 @@ class JobQueueMachine(RuleBasedStateMachine):
         known.failures += spends is Budget.FAILURES
         known.rescues += spends is Budget.RESCUES
         match change:
-            case Finish():
+            case Complete():
                 known.place = Place.DONE
-            case Bury() | Cancel():
+            case DeadLetterJob() | Cancel():
                 known.place = Place.DEAD
-            case Requeue() | Revive():
+            case Requeue() | RequeueDead():
                 known.place, known.due = Place.READY, self.now + change.delay
-        if isinstance(change, Revive):
+        if isinstance(change, RequeueDead):
             known.failures = known.rescues = 0
 
     def _refresh(self, known: Known) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from conformance.desk import LONGER, SILENCE, Desk
 from conformance.stores import Store
-from wrasse.ports.jobs import Budget, Bury, Cancel, Delete, Hold, Job, Place, Reason, Requeue, Revive
+from wrasse.ports.jobs import Budget, Cancel, Claim, DeadLetterJob, Delete, Job, Place, Reason, Requeue, RequeueDead
 from wrasse.ports.outcome import Outcome
 
 DONE, LOST = [Outcome.DONE], [Outcome.LOST]
@@ -31,7 +31,7 @@ async def test_a_silent_workers_job_is_ready_again(desk: Desk, store: Store) -> 
 
 async def test_a_job_is_not_rescued_before_its_deadline(desk: Desk) -> None:
     hold = await desk.held("a")
-    bury = Bury(hold, Reason.WORKER_DIED, spends=Budget.RESCUES)
+    bury = DeadLetterJob(hold, Reason.WORKER_DIED, spends=Budget.RESCUES)
     assert (await desk.rescue(hold), await desk.move(bury), await desk.place("a")) == (LOST, LOST, Place.HELD)
 
 
@@ -70,7 +70,7 @@ async def test_a_rescuer_who_looked_at_an_earlier_hold_loses(desk: Desk, store: 
 async def test_a_job_that_killed_too_many_workers_is_buried(desk: Desk, store: Store) -> None:
     hold = await desk.held("a")
     await store.pass_time(LONGER)
-    outcomes = await desk.move(Bury(hold, Reason.WORKER_DIED, error="silent", spends=Budget.RESCUES))
+    outcomes = await desk.move(DeadLetterJob(hold, Reason.WORKER_DIED, error="silent", spends=Budget.RESCUES))
     state = await desk.state("a")
     assert (outcomes, state.place, state.reason, state.rescues) == (DONE, Place.DEAD, Reason.WORKER_DIED, 1)
     assert await desk.finish(hold) == LOST
@@ -84,7 +84,7 @@ async def test_what_the_producer_wrote_survives_failure_rescue_burial_and_reviva
     await store.pass_time(LONGER)
     await desk.rescue(hold)
     await desk.bury(await desk.take_one())
-    await desk.move(Revive((await desk.state("a")).hold))
+    await desk.move(RequeueDead((await desk.state("a")).hold))
     (taken,) = await desk.take()
     assert taken.job == job
 
@@ -94,7 +94,7 @@ async def test_each_move_of_a_batch_has_its_own_outcome(desk: Desk, store: Store
     a, b = [taken.hold for taken in await desk.take()]
     await store.pass_time(LONGER)
     await desk.beat(b)
-    requeues = [Requeue(hold, Budget.RESCUES, Reason.WORKER_DIED) for hold in (b, a, a, Hold("no", 1, ""))]
+    requeues = [Requeue(hold, Budget.RESCUES, Reason.WORKER_DIED) for hold in (b, a, a, Claim("no", 1, ""))]
     outcomes = await desk.move(*requeues, Cancel("b"))
     assert outcomes == [Outcome.LOST, Outcome.DONE, Outcome.LOST, Outcome.LOST, Outcome.DONE]
 
@@ -102,7 +102,7 @@ async def test_each_move_of_a_batch_has_its_own_outcome(desk: Desk, store: Store
 async def test_tokens_only_grow(desk: Desk, store: Store) -> None:
     tokens = []
 
-    async def note() -> Hold:
+    async def note() -> Claim:
         state = await desk.state("a")
         tokens.append(state.token)
         return state.hold
@@ -116,7 +116,7 @@ async def test_tokens_only_grow(desk: Desk, store: Store) -> None:
     await desk.take_one()
     await note()
     await desk.move(Cancel("a"))
-    await desk.move(Revive(await note()))
+    await desk.move(RequeueDead(await note()))
     await note()
     await desk.take_one()
     await note()
@@ -156,8 +156,8 @@ async def test_a_finished_or_unknown_job_cannot_be_cancelled(desk: Desk) -> None
 async def test_a_dead_job_starts_again_with_fresh_budgets(desk: Desk) -> None:
     await desk.put(Job("a", payload=b"p"))
     await desk.fail(await desk.take_one())
-    await desk.settle(Bury(await desk.take_one(), Reason.FAILED, error="broke", spends=Budget.FAILURES))
-    outcomes = await desk.move(Revive((await desk.state("a")).hold))
+    await desk.settle(DeadLetterJob(await desk.take_one(), Reason.FAILED, error="broke", spends=Budget.FAILURES))
+    outcomes = await desk.move(RequeueDead((await desk.state("a")).hold))
     state, (taken,) = await desk.state("a"), await desk.take()
     assert (outcomes, state.place, state.reason, state.error) == (DONE, Place.READY, None, "")
     assert (taken.failures, taken.rescues, taken.job.payload) == (0, 0, b"p")
@@ -165,7 +165,7 @@ async def test_a_dead_job_starts_again_with_fresh_budgets(desk: Desk) -> None:
 
 async def test_a_revival_may_be_delayed(desk: Desk, store: Store) -> None:
     await desk.bury(await desk.held("a"))
-    await desk.move(Revive((await desk.state("a")).hold, delay=SILENCE))
+    await desk.move(RequeueDead((await desk.state("a")).hold, delay=SILENCE))
     early = await desk.take()
     await store.pass_time(LONGER)
     assert (early, len(await desk.take())) == ([], 1)
@@ -173,16 +173,16 @@ async def test_a_revival_may_be_delayed(desk: Desk, store: Store) -> None:
 
 async def test_a_job_is_revived_once(desk: Desk) -> None:
     await desk.bury(await desk.held("a"))
-    revive = Revive((await desk.state("a")).hold)
+    revive = RequeueDead((await desk.state("a")).hold)
     assert await desk.move(revive, revive) == [Outcome.DONE, Outcome.LOST]
 
 
 async def test_only_a_dead_job_can_be_revived(desk: Desk) -> None:
     await desk.put("a")
-    ready = await desk.move(Revive((await desk.state("a")).hold))
-    held = await desk.move(Revive(await desk.take_one()))
+    ready = await desk.move(RequeueDead((await desk.state("a")).hold))
+    held = await desk.move(RequeueDead(await desk.take_one()))
     await desk.finish((await desk.state("a")).hold)
-    done = await desk.move(Revive((await desk.state("a")).hold))
+    done = await desk.move(RequeueDead((await desk.state("a")).hold))
     assert (ready, held, done) == (LOST, LOST, LOST)
 
 
@@ -208,7 +208,7 @@ async def test_a_held_job_is_never_deleted(desk: Desk) -> None:
 async def test_a_job_that_moved_on_is_not_deleted(desk: Desk) -> None:
     await desk.bury(await desk.held("a"))
     looked = (await desk.state("a")).hold
-    await desk.move(Revive(looked))
+    await desk.move(RequeueDead(looked))
     await desk.bury(await desk.take_one())
     now = (await desk.state("a")).hold
     elsewhere, stale = Delete(now, Place.DONE), Delete(looked, Place.DEAD)

@@ -9,7 +9,19 @@ import pytest
 
 from conformance.desk import LONGER, SILENCE, Desk
 from conformance.stores import Store
-from wrasse.ports.jobs import Budget, Bury, Cancel, Delete, Finish, Job, JobFilter, Place, Reason, Requeue, WorkerInfo
+from wrasse.ports.jobs import (
+    Budget,
+    Cancel,
+    Complete,
+    DeadLetterJob,
+    Delete,
+    Job,
+    JobFilter,
+    Place,
+    Reason,
+    Requeue,
+    WorkerInfo,
+)
 
 STEP = timedelta(milliseconds=20)
 LONG = timedelta(seconds=30)
@@ -26,7 +38,9 @@ async def finished(desk: Desk, store: Store, *jobs: Job, reason: Reason | None =
     for job in jobs:
         await desk.put(job)
         (taken,) = await desk.take(queues=[job.queue])
-        ending = Finish(taken.hold) if reason is None else Bury(taken.hold, reason, error=f"because of {job.id}")
+        ending = (
+            Complete(taken.hold) if reason is None else DeadLetterJob(taken.hold, reason, error=f"because of {job.id}")
+        )
         await desk.settle(ending)
         await store.pass_time(STEP)
 
@@ -174,7 +188,7 @@ async def test_counts_follow_every_move(desk: Desk, store: Store) -> None:
     a, b, c = [taken.hold for taken in await desk.take()]
     await store.pass_time(LONGER)
     await desk.rescue(a)
-    await desk.settle(Requeue(b, Budget.FAILURES, Reason.FAILED, delay=LONG), Finish(c))
+    await desk.settle(Requeue(b, Budget.FAILURES, Reason.FAILED, delay=LONG), Complete(c))
     await desk.move(Cancel("d"))
     low = await desk.count()
     assert (low.ready, low.delayed, low.held, low.done, low.dead) == (1, 1, 0, 1, 1)

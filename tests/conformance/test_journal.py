@@ -10,7 +10,7 @@ import pytest
 from conformance.stores import Store
 from faults import LOST_REPLY, FaultyJournal, Network, Script
 from wrasse.errors import StoreUnavailable
-from wrasse.ports.journal import Intent, Journal, Line, LineFilter, Settled
+from wrasse.ports.journal import Intent, Journal, Line, LineFilter, SettledIntent
 from wrasse.ports.outcome import Outcome
 
 STEP = timedelta(milliseconds=20)
@@ -52,7 +52,7 @@ async def test_an_intent_is_kept_with_the_time_it_was_written(journal: Journal) 
 async def test_long_lines_are_kept_and_settled(journal: Journal) -> None:
     wanted = [Intent(f"{n:03}", "run", "sweep", "bury", "\x01" * 1_000, "é" * 2_000) for n in range(200)]
     await journal.intend(wanted)
-    await journal.settle([Settled(each.id, Outcome.FAILED, "é" * 5_000) for each in wanted])
+    await journal.settle([SettledIntent(each.id, Outcome.FAILED, "é" * 5_000) for each in wanted])
     found = (await journal.page(LineFilter(), None, 1_000)).items
     assert [line.intent for line in found] == wanted
     assert {(line.outcome, line.detail[:300]) for line in found} == {(Outcome.FAILED, "é" * 300)}
@@ -69,7 +69,7 @@ async def test_names_as_long_as_any_object_or_key_are_kept_and_found(journal: Jo
 async def test_an_outcome_is_added_to_its_intent(journal: Journal, store: Store) -> None:
     intended_at = await journal.intend([intent("1"), intent("2")])
     await store.pass_time(STEP)
-    await journal.settle([Settled("2", Outcome.LOST, "a beat came first")])
+    await journal.settle([SettledIntent("2", Outcome.LOST, "a beat came first")])
     one, two = await lines(journal)
     assert (one.outcome, two.outcome, two.detail) == (None, Outcome.LOST, "a beat came first")
     assert two.settled_at is not None
@@ -78,22 +78,22 @@ async def test_an_outcome_is_added_to_its_intent(journal: Journal, store: Store)
 
 async def test_a_line_keeps_its_first_outcome(journal: Journal) -> None:
     await journal.intend([intent("1")])
-    await journal.settle([Settled("1", Outcome.DONE, "first")])
-    await journal.settle([Settled("1", Outcome.FAILED, "second")])
+    await journal.settle([SettledIntent("1", Outcome.DONE, "first")])
+    await journal.settle([SettledIntent("1", Outcome.FAILED, "second")])
     (line,) = await lines(journal)
     assert (line.outcome, line.detail) == (Outcome.DONE, "first")
 
 
 async def test_an_unknown_outcome_may_be_found_out_later(journal: Journal) -> None:
     await journal.intend([intent("1")])
-    await journal.settle([Settled("1", Outcome.UNKNOWN)])
-    await journal.settle([Settled("1", Outcome.DONE, "it was made")])
+    await journal.settle([SettledIntent("1", Outcome.UNKNOWN)])
+    await journal.settle([SettledIntent("1", Outcome.DONE, "it was made")])
     (line,) = await lines(journal)
     assert (line.outcome, line.detail) == (Outcome.DONE, "it was made")
 
 
 async def test_settling_what_was_never_intended_changes_nothing(journal: Journal) -> None:
-    await journal.settle([Settled("1", Outcome.DONE)])
+    await journal.settle([SettledIntent("1", Outcome.DONE)])
     assert await lines(journal) == []
 
 
@@ -104,21 +104,21 @@ async def test_intending_again_after_a_lost_reply_keeps_one_line_each(journal: J
         await faulty.intend(batch)
     await faulty.intend(batch)
     with pytest.raises(StoreUnavailable):
-        await faulty.settle([Settled("1", Outcome.DONE)])
-    await faulty.settle([Settled("1", Outcome.DONE)])
+        await faulty.settle([SettledIntent("1", Outcome.DONE)])
+    await faulty.settle([SettledIntent("1", Outcome.DONE)])
     assert [(line.intent.id, line.outcome) for line in await lines(journal)] == [("1", Outcome.DONE), ("2", None)]
 
 
 async def test_intending_again_does_not_open_a_settled_line(journal: Journal) -> None:
     await journal.intend([intent("1")])
-    await journal.settle([Settled("1", Outcome.DONE)])
+    await journal.settle([SettledIntent("1", Outcome.DONE)])
     await journal.intend([intent("1")])
     assert [line.outcome for line in await lines(journal)] == [Outcome.DONE]
 
 
 async def test_lines_survive_a_restart(store: Store) -> None:
     await store.journal.intend([intent("1"), intent("2")])
-    await store.journal.settle([Settled("1", Outcome.DONE)])
+    await store.journal.settle([SettledIntent("1", Outcome.DONE)])
     before = await lines(store.journal)
     await store.reopen()
     assert await lines(store.journal) == before
@@ -144,7 +144,7 @@ async def test_lines_can_be_filtered(journal: Journal, store: Store) -> None:
     first = await journal.intend([intent("1"), intent("2", sweep="finished_jobs", run="run-2")])
     await store.pass_time(STEP)
     second = await journal.intend([intent("3", suspect="other"), intent("4", run="run-2")])
-    await journal.settle([Settled("1", Outcome.DONE), Settled("3", Outcome.LOST)])
+    await journal.settle([SettledIntent("1", Outcome.DONE), SettledIntent("3", Outcome.LOST)])
     found = [
         ids(await lines(journal, where))
         for where in (
@@ -165,24 +165,24 @@ async def test_lines_can_be_filtered(journal: Journal, store: Store) -> None:
 
 async def test_a_line_that_was_settled_as_unknown_is_not_open(journal: Journal) -> None:
     await journal.intend([intent("1")])
-    await journal.settle([Settled("1", Outcome.UNKNOWN)])
+    await journal.settle([SettledIntent("1", Outcome.UNKNOWN)])
     assert await lines(journal, LineFilter(open=True)) == []
 
 
 async def test_old_lines_are_forgotten_up_to_the_limit(journal: Journal, store: Store) -> None:
     for id in ("1", "2", "3"):
         await journal.intend([intent(id)])
-        await journal.settle([Settled(id, Outcome.DONE)])
+        await journal.settle([SettledIntent(id, Outcome.DONE)])
         await store.pass_time(STEP)
     horizon = await journal.intend([intent("4")])
-    await journal.settle([Settled("4", Outcome.DONE)])
+    await journal.settle([SettledIntent("4", Outcome.DONE)])
     forgotten = [await journal.delete(horizon, 2), await journal.delete(horizon, 2), await journal.delete(horizon, 2)]
     assert (forgotten, ids(await lines(journal))) == ([2, 1, 0], ["4"])
 
 
 async def test_an_open_line_is_never_forgotten(journal: Journal, store: Store) -> None:
     await journal.intend([intent("1"), intent("2")])
-    await journal.settle([Settled("2", Outcome.DONE)])
+    await journal.settle([SettledIntent("2", Outcome.DONE)])
     await store.pass_time(STEP)
     horizon = await journal.intend([intent("3")])
     assert (await journal.delete(horizon, 10), ids(await lines(journal))) == (1, ["1", "3"])

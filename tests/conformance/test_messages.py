@@ -26,7 +26,7 @@ from conformance.stores import Store
 from wrasse.errors import TooLarge, UsageError
 from wrasse.ports.groups import StartAt
 from wrasse.streams.consumer import ConsumerSettings
-from wrasse.streams.received import PlainReceived, Received
+from wrasse.streams.delivery import PlainReceived, Received
 
 
 @pytest.fixture

@@ -36,7 +36,7 @@ from wrasse.errors import StoreFull, StoreUnavailable
 from wrasse.ports.groups import Answer, DeadLetter
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import FIELDS_BYTES_MAX, FIELDS_MAX, Draft
-from wrasse.streams.received import Received
+from wrasse.streams.delivery import Received
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from wrasse.ports.objects import (
     Copies,
     ObjectDelete,
     Objects,
-    Stored,
+    WriteResult,
 )
 from wrasse.ports.outcome import Outcome
 
@@ -69,7 +69,7 @@ def objects(store: ObjectStore) -> Objects:
     return store.objects
 
 
-def version(stored: Stored) -> str:
+def version(stored: WriteResult) -> str:
     """The version a write made; it must have been made."""
     assert stored.outcome is Outcome.DONE, stored
     assert stored.version is not None

@@ -13,7 +13,7 @@ from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from conformance.object_stores import ObjectStore, listed, whole
-from wrasse.ports.objects import Data, ObjectDelete, Objects, Stored
+from wrasse.ports.objects import Data, ObjectDelete, Objects, WriteResult
 from wrasse.ports.outcome import Outcome
 
 T = TypeVar("T")
@@ -122,7 +122,7 @@ class ObjectsMachine(RuleBasedStateMachine):
         del self.model[delete.key]
         return Outcome.DONE
 
-    def _check(self, stored: Stored, key: str, fits: bool, value: bytes, metadata: Mapping[str, str]) -> None:
+    def _check(self, stored: WriteResult, key: str, fits: bool, value: bytes, metadata: Mapping[str, str]) -> None:
         assert stored.outcome is (Outcome.DONE if fits else Outcome.LOST)
         if fits:
             assert stored.version is not None

@@ -14,13 +14,13 @@ from wrasse.errors import StoreBroken
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.sightings import (
     Change,
+    CompleteScan,
     Evidence,
-    Mark,
-    Round,
-    Seen,
+    NewSighting,
     Sighting,
+    SightingChange,
     Sightings,
-    State,
+    SightingState,
     Unseen,
 )
 
@@ -38,11 +38,11 @@ def sighting(unit: str, fingerprint: str = "f1") -> Sighting:
     return Sighting(unit, Evidence.SUPERSEDED, fingerprint, 7, b"\0files", 1, AT, 123)
 
 
-def made(number: int, root: str = "r") -> Round:
-    return Round(root, f"round-{number}", number, AT, AT, 1_000 * number, {"listed": number})
+def made(number: int, root: str = "r") -> CompleteScan:
+    return CompleteScan(root, f"round-{number}", number, AT, AT, 1_000 * number, {"listed": number})
 
 
-async def everything(sightings: Sightings, root: str = "r", state: State | None = None) -> list[Sighting]:
+async def everything(sightings: Sightings, root: str = "r", state: SightingState | None = None) -> list[Sighting]:
     """Every sighting, by small pages, so that every listing also tests its cursors."""
     shown: list[Sighting] = []
     after: str | None = None
@@ -73,46 +73,46 @@ async def test_a_root_nobody_looked_at_has_no_round(sightings: Sightings) -> Non
 
 
 async def test_a_committed_round_is_the_last_one_with_all_its_sightings(sightings: Sightings) -> None:
-    assert await sightings.commit(made(1), Changes(Seen(sighting("b")), Seen(sighting("a"))))
+    assert await sightings.commit(made(1), Changes(NewSighting(sighting("b")), NewSighting(sighting("a"))))
     assert (await sightings.standing("r")).last == made(1)
     assert await everything(sightings) == [sighting("a"), sighting("b")]
 
 
 async def test_units_come_in_the_order_of_their_bytes(sightings: Sightings) -> None:
     units = ["a/b/", "a-b/", "é", "\U0001f600", "\uffff", "a/\udcff", "Z"]
-    await sightings.commit(made(1), Changes(*(Seen(sighting(unit)) for unit in units)))
+    await sightings.commit(made(1), Changes(*(NewSighting(sighting(unit)) for unit in units)))
     shown = [each.unit for each in await everything(sightings)]
     assert shown == sorted(units, key=lambda unit: unit.encode("utf-8", "surrogateescape"))
 
 
 async def test_of_two_rounds_worked_out_from_the_same_one_the_second_changes_nothing(sightings: Sightings) -> None:
     await sightings.commit(made(1), Changes())
-    assert await sightings.commit(made(2), Changes(Seen(sighting("a"))))
-    assert not await sightings.commit(made(2), Changes(Unseen("a"), Seen(sighting("b"))))
+    assert await sightings.commit(made(2), Changes(NewSighting(sighting("a"))))
+    assert not await sightings.commit(made(2), Changes(Unseen("a"), NewSighting(sighting("b"))))
     assert [each.unit for each in await everything(sightings)] == ["a"]
 
 
 async def test_a_round_that_breaks_off_leaves_the_one_before_it(sightings: Sightings) -> None:
-    await sightings.commit(made(1), Changes(Seen(sighting("a"))))
+    await sightings.commit(made(1), Changes(NewSighting(sighting("a"))))
     with pytest.raises(StoreBroken, match="torn"):
-        await sightings.commit(made(2), Changes(Unseen("a"), Seen(sighting("b")), breaks=True))
+        await sightings.commit(made(2), Changes(Unseen("a"), NewSighting(sighting("b")), breaks=True))
     assert (await sightings.standing("r")).last == made(1)
     assert [each.unit for each in await everything(sightings)] == ["a"]
 
 
 async def test_a_changed_sighting_begins_again_and_one_that_ended_is_gone(sightings: Sightings) -> None:
-    await sightings.commit(made(1), Changes(Seen(sighting("a")), Seen(sighting("b"))))
+    await sightings.commit(made(1), Changes(NewSighting(sighting("a")), NewSighting(sighting("b"))))
     again = replace(sighting("a", "f2"), first_round=2, first_tick=456)
-    await sightings.commit(made(2), Changes(Seen(again), Unseen("b"), Unseen("never there")))
+    await sightings.commit(made(2), Changes(NewSighting(again), Unseen("b"), Unseen("never there")))
     assert await everything(sightings) == [again]
 
 
 async def test_a_round_never_touches_what_is_in_quarantine(sightings: Sightings) -> None:
-    await sightings.commit(made(1), Changes(Seen(sighting("a")), Seen(sighting("b"))))
-    marks = [Mark(unit, State.SEEN, "f1", State.MOVED, "round-1", 9) for unit in ("a", "b")]
+    await sightings.commit(made(1), Changes(NewSighting(sighting("a")), NewSighting(sighting("b"))))
+    marks = [SightingChange(unit, SightingState.SEEN, "f1", SightingState.MOVED, "round-1", 9) for unit in ("a", "b")]
     assert list(await sightings.mark("r", marks)) == [Outcome.DONE] * 2
-    await sightings.commit(made(2), Changes(Unseen("a"), Seen(sighting("b", "f2"))))
-    found = await everything(sightings, state=State.MOVED)
+    await sightings.commit(made(2), Changes(Unseen("a"), NewSighting(sighting("b", "f2"))))
+    found = await everything(sightings, state=SightingState.MOVED)
     assert [(each.unit, each.fingerprint, each.state_round, each.state_tick) for each in found] == [
         ("a", "f1", "round-1", 9),
         ("b", "f1", "round-1", 9),
@@ -121,25 +121,28 @@ async def test_a_round_never_touches_what_is_in_quarantine(sightings: Sightings)
 
 
 @pytest.mark.parametrize("mark", [
-    Mark("a", State.MOVED, "f1", None),
-    Mark("a", State.SEEN, "other", State.MOVED),
-    Mark("b", State.SEEN, "f1", State.MOVED),
+    SightingChange("a", SightingState.MOVED, "f1", None),
+    SightingChange("a", SightingState.SEEN, "other", SightingState.MOVED),
+    SightingChange("b", SightingState.SEEN, "f1", SightingState.MOVED),
 ])  # fmt: skip
-async def test_a_mark_whose_sighting_is_another_by_now_is_lost(sightings: Sightings, mark: Mark) -> None:
-    await sightings.commit(made(1), Changes(Seen(sighting("a"))))
+async def test_a_mark_whose_sighting_is_another_by_now_is_lost(sightings: Sightings, mark: SightingChange) -> None:
+    await sightings.commit(made(1), Changes(NewSighting(sighting("a"))))
     assert list(await sightings.mark("r", [mark])) == [Outcome.LOST]
     assert await everything(sightings) == [sighting("a")]
 
 
 async def test_a_mark_may_forget_a_sighting(sightings: Sightings) -> None:
-    await sightings.commit(made(1), Changes(Seen(sighting("a"))))
-    assert list(await sightings.mark("r", [Mark("a", State.SEEN, "f1", None)] * 2)) == [Outcome.DONE, Outcome.LOST]
+    await sightings.commit(made(1), Changes(NewSighting(sighting("a"))))
+    assert list(await sightings.mark("r", [SightingChange("a", SightingState.SEEN, "f1", None)] * 2)) == [
+        Outcome.DONE,
+        Outcome.LOST,
+    ]
     assert list(await sightings.get("r", ["a"])) == [None]
 
 
 async def test_roots_share_nothing(sightings: Sightings) -> None:
-    await sightings.commit(made(1), Changes(Seen(sighting("a"))))
-    assert await sightings.commit(made(1, "other"), Changes(Seen(sighting("b"))))
+    await sightings.commit(made(1), Changes(NewSighting(sighting("a"))))
+    assert await sightings.commit(made(1, "other"), Changes(NewSighting(sighting("b"))))
     assert [each.unit for each in await everything(sightings, "other")] == ["b"]
     assert [each and each.unit for each in await sightings.get("r", ["a", "b"])] == ["a", None]
 

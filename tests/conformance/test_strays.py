@@ -15,14 +15,14 @@ from conformance.desk import LONGER, SILENCE, Desk
 from conformance.stores import REDIS_SERVERS, Store, forget
 from servers.valkey import SHARED
 from wrasse.backends.redis.connect import Redis
+from wrasse.backends.redis.jobs.strays import RedisStrays
 from wrasse.backends.redis.options import RedisOptions
-from wrasse.backends.redis.strays import RedisStrays
 from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action
 from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.ports.jobs import Budget, JobFilter, Place, Reason, Requeue
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.strays import Looked
+from wrasse.ports.strays import StrayScan
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 MANY = 10_000
@@ -45,7 +45,7 @@ class Yard:
         await peer.die()
         return peer
 
-    async def look(self, *, dry: bool = False) -> Looked:
+    async def look(self, *, dry: bool = False) -> StrayScan:
         """A whole round."""
         cursor, seen, adopted, holders = "0", 0, 0, 0
         while True:
@@ -53,7 +53,7 @@ class Yard:
             seen, adopted, holders = seen + looked.seen, adopted + looked.adopted, holders + looked.holders
             cursor = looked.cursor
             if looked.ended:
-                return Looked(holders, seen, adopted, cursor, ended=True)
+                return StrayScan(holders, seen, adopted, cursor, ended=True)
 
     async def rescue(self) -> list[Outcome]:
         """What the sweep does about those that are overdue."""

@@ -10,14 +10,14 @@ from conformance.stores import Store
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.report import Report
-from wrasse.engine.run import AnySweep, Frame, run_once
+from wrasse.engine.run import AnySweep, RunContext, run_once
 from wrasse.ids import Ids
 from wrasse.ports.groups import Groups
 from wrasse.ports.streams import START, Draft, EntryId, Streams
 from wrasse.ports.surveys import Surveys
 from wrasse.streams.alerts import ALERTS, Alerts
 from wrasse.streams.envelope import decode
-from wrasse.streams.group_census import LOOKS, Census, Looks
+from wrasse.streams.group_census import LOOKS, Census, IdleObservations
 from wrasse.streams.retention import Retention, RetentionRule
 from wrasse.streams.survey import PlainSurvey
 from wrasse.streams.trimmer import RetentionTally, Trimmer
@@ -72,12 +72,15 @@ class Upkeep:
 
     def dead_consumers(self, **settings: timedelta | tuple[str, ...]) -> DeadConsumers:
         alerts = self.alerts(DeadConsumers.name)
-        looks, known = Looks(self.store.backend.records(LOOKS)), self.store.backend.capabilities.knows_holders
+        looks, known = (
+            IdleObservations(self.store.backend.records(LOOKS)),
+            self.store.backend.capabilities.knows_holders,
+        )
         census = Census(self.surveys, self.groups, alerts, looks, known)
         return DeadConsumers(census, self.groups, alerts, self.tally, **settings)  # type: ignore[arg-type]
 
     async def run(self, sweep: AnySweep, *, dry_run: bool = False) -> Report:
-        frame = Frame(self._journal, self.store.clock, Ids(self.store.clock))
+        frame = RunContext(self._journal, self.store.clock, Ids(self.store.clock))
         report = await run_once(sweep, frame, dry_run=dry_run)
         assert not report.errors, report.errors
         assert not report.stopped_by, report.why

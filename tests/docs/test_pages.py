@@ -11,7 +11,7 @@ from tools.docs import cli, metrics
 from tools.tidy.prose import headings
 
 from docs.blocks import ROOT
-from wrasse.app.schema import leaves, sections
+from wrasse.config.schema import leaves, sections
 
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")

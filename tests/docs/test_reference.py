@@ -9,8 +9,8 @@ from tools.docs import capabilities, cli, errors, figures, limits, metrics, port
 from tools.docs.pages import pages
 
 from docs.blocks import ROOT
-from wrasse.app.cli_doctor import declared
-from wrasse.app.schema import leaves
+from wrasse.cli.doctor import declared
+from wrasse.config.schema import leaves
 from wrasse.sweeps import CATALOGUE
 
 PAGES = ("capabilities", "cli", "errors", "events", "limits", "metrics", "ports", "settings", "sweeps")

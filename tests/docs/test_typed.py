@@ -11,7 +11,7 @@ import pytest
 
 from docs.blocks import ROOT
 from docs.test_pages import PAGES, name
-from wrasse.app.cli import wrasse
+from wrasse.cli.main import wrasse
 from wrasse.errors import WrasseError
 
 BLOCK = re.compile(r"^ *```(?:sh|bash|text|console)\n(.*?)^ *```$", re.M | re.S)
@@ -67,7 +67,7 @@ def test_every_command_on_a_page_is_one_that_can_be_typed(page: Path) -> None:
 
 
 def test_what_cannot_be_typed_is_noticed() -> None:
-    assert [bool(refused(line)) for line in ("jobs putt", "jobs put --knid=x y", "jobs list purple", "jobs stats")] == [
+    assert [bool(refused(line)) for line in ("jobs putt", "jobs enqueue --knid", "jobs list purple", "jobs stats")] == [
         True, True, True, False,
     ]  # fmt: skip
     assert len(commands_in((ROOT / "docs/start.md").read_text("utf-8"))) > 15

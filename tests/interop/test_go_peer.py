@@ -239,7 +239,7 @@ async def test_of_our_rescue_and_the_peer_that_lets_go_of_the_same_entries_exact
 
 
 def test_a_priority_that_the_peer_would_not_know_is_refused_with_those_it_knows(shop: Path) -> None:
-    answer = wrasse("jobs", "put", "--priority=urgent", "x")
+    answer = wrasse("jobs", "enqueue", "--priority=urgent", "x")
     assert (answer.code, "use one of: high, low" in answer.err) == (2, True)
 
 

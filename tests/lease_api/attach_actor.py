@@ -17,11 +17,11 @@ from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
 
-from wrasse.app.addresses import Address
-from wrasse.app.leases_http.access import Access
-from wrasse.app.leases_http.server import LeaseServer
 from wrasse.backends.directory.connect import Directory
 from wrasse.clock import SystemClock
+from wrasse.config.addresses import Address
+from wrasse.lease_server.access import Access
+from wrasse.lease_server.server import LeaseServer
 from wrasse.leases.attachments import Sent
 from wrasse.leases.client import LeaseClient
 from wrasse.leases.lease import public

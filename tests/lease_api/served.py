@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from aiohttp import ClientSession, web
 
-from wrasse.app.leases_http.routes import LeaseApi
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock, SystemClock
+from wrasse.lease_server.leases import LeaseApi
 from wrasse.leases.leases import Leases
 
 

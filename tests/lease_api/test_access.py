@@ -10,20 +10,20 @@ import pytest
 from aiohttp import ClientSession
 
 from lease_api.test_server import running
-from wrasse.app.addresses import Address
-from wrasse.app.config import load
-from wrasse.app.leases_http.access import Access, Caller, access_of, check_access
-from wrasse.app.leases_http.openapi import CALLS
-from wrasse.app.leasing import client_tls
-from wrasse.app.settings_leases import LeaseSettings, Role
-from wrasse.app.shown import shown
+from wrasse.config.addresses import Address
+from wrasse.config.dump import shown
+from wrasse.config.lease_settings import LeaseSettings, Role
+from wrasse.config.load import load
 from wrasse.errors import ConfigError
+from wrasse.lease_server.access import Access, TokenOwner, access_of, check_access
+from wrasse.lease_server.openapi import CALLS
+from wrasse.runtime.leases import client_tls
 
 ACCESS = Access(
     (
-        Caller("boss", b"b0ss", Role.ADMIN),
-        Caller("shop", b"sh0p", Role.WRITER, frozenset({"shop"})),
-        Caller("eye", b"3ye", Role.READER),
+        TokenOwner("boss", b"b0ss", Role.ADMIN),
+        TokenOwner("shop", b"sh0p", Role.WRITER, frozenset({"shop"})),
+        TokenOwner("eye", b"3ye", Role.READER),
     )
 )
 XID = "c" * 19 + "0"

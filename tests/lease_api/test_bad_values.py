@@ -12,9 +12,9 @@ import pytest
 from aiohttp import ClientSession, FormData
 
 from lease_api.test_server import running
-from wrasse.app.leases_http.access import Access
-from wrasse.app.leases_http.openapi import CALLS, Call, document
-from wrasse.app.leases_http.wire import EnqueueMeta, MessageBody
+from wrasse.lease_server.access import Access
+from wrasse.lease_server.openapi import CALLS, Call, document
+from wrasse.lease_server.wire import EnqueueMeta, MessageBody
 
 DEEP = b"[" * 20_000 + b"]" * 20_000
 JSON = [

@@ -12,12 +12,12 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from schemathesis import checks
 
-from wrasse.app.addresses import Address
-from wrasse.app.leases_http.access import Access
-from wrasse.app.leases_http.openapi import document
-from wrasse.app.leases_http.server import LeaseServer
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
+from wrasse.config.addresses import Address
+from wrasse.lease_server.access import Access
+from wrasse.lease_server.openapi import document
+from wrasse.lease_server.server import LeaseServer
 from wrasse.leases.leases import Leases
 
 schema = schemathesis.openapi.from_dict(document())

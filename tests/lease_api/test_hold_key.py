@@ -13,7 +13,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock, SystemClock
 from wrasse.errors import LeaseLost
 from wrasse.leases.client import LeaseClient
-from wrasse.leases.hold import hold_key
+from wrasse.leases.lease_scope import hold_key
 from wrasse.leases.leases import Leases
 from wrasse.leases.operations import Operations
 

@@ -13,11 +13,11 @@ import pytest
 from aiohttp import ClientSession
 
 from lease_api.test_server import running
-from wrasse.app import http_listener
-from wrasse.app.http_listener import Caps, caps_within
-from wrasse.app.leases_http import asking, server as serving
-from wrasse.app.leases_http.access import Access, Caller
-from wrasse.app.leases_http.answers import WireError
+from wrasse.lease_server import request_parsing, server as serving
+from wrasse.lease_server.access import Access, TokenOwner
+from wrasse.lease_server.responses import WireError
+from wrasse.web import listener
+from wrasse.web.listener import ConnectionLimits, caps_within
 
 HEAD = b"POST /v1/acquire HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 SECRET = b"SECRET-IN-THE-URL"
@@ -79,14 +79,14 @@ async def test_every_mistake_is_answered_in_json_that_repeats_nothing_of_it(said
 
 @pytest.mark.parametrize("shown", ["Bearer sécret", "Bearer \udcff", "Basic c2VjcmV0", "bearer", "Bearer "])
 async def test_a_token_that_is_no_ascii_is_just_wrong(shown: str) -> None:
-    async with running(Access((Caller("token", b"secret"),))) as (_, client):
+    async with running(Access((TokenOwner("token", b"secret"),))) as (_, client):
         said = HEAD + b"Authorization: " + shown.encode("utf-8", "surrogateescape") + b"\r\nConnection: close\r\n\r\n"
         answer = await heard(client, said)
     assert answer.startswith(b"HTTP/1.1 401 "), answer
 
 
 async def test_heads_that_come_byte_by_byte_end_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_listener, "HEAD_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(listener, "HEAD_SECONDS_MAX", 0.5)
     async with running(Access()) as (_, client):
         reader, writer = await connect(client)
 
@@ -102,7 +102,7 @@ async def test_heads_that_come_byte_by_byte_end_at_the_deadline(monkeypatch: pyt
 
 
 async def test_a_second_request_has_a_deadline_for_its_head_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_listener, "HEAD_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(listener, "HEAD_SECONDS_MAX", 0.5)
     async with running(Access()) as (_, client):
         reader, writer = await connect(client)
         writer.write(b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
@@ -114,7 +114,7 @@ async def test_a_second_request_has_a_deadline_for_its_head_too(monkeypatch: pyt
 
 
 async def test_a_body_that_trickles_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "BODY_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(request_parsing, "BODY_SECONDS_MAX", 0.5)
     async with running(Access()) as (_, client):
         reader, writer = await connect(client)
         writer.write(HEAD + b"Content-Length: 60000\r\n\r\n")
@@ -159,20 +159,20 @@ async def test_who_pipelines_without_reading_is_cut_off() -> None:
 
 
 def test_members_of_a_compressed_state_are_counted() -> None:
-    empty = gzip.compress(b"", mtime=0) * asking.MEMBERS_MAX
+    empty = gzip.compress(b"", mtime=0) * request_parsing.MEMBERS_MAX
     for data in (empty + gzip.compress(b"1"), empty[:-9]):
         with pytest.raises(WireError, match=r"members|breaks off"):
-            asking._unpacked(data, 100)
+            request_parsing._unpacked(data, 100)
     text = b"".join(b"%d," % n for n in range(100_000))
     packed = b"".join(gzip.compress(text[at : at + 100], mtime=0) for at in range(0, len(text), 100))
-    assert asking._unpacked(packed, len(text)) == text
+    assert request_parsing._unpacked(packed, len(text)) == text
 
 
 async def test_lines_before_the_parts_of_an_enqueue_count_as_its_body() -> None:
     form = {"Content-Type": "multipart/related; boundary=B"}
     meta = b'\r\n--B\r\n\r\n{"queue": "q"}\r\n--B--\r\n'
     async with running(Access()) as (_, client):
-        for lines, status in ((1_000, 200), (asking.ENQUEUE_BYTES_MAX // 3, 413)):
+        for lines, status in ((1_000, 200), (request_parsing.ENQUEUE_BYTES_MAX // 3, 413)):
             async with client.post("/v1/queue/enqueue", data=BytesIO(b"x\r\n" * lines + meta), headers=form) as answer:
                 assert answer.status == status
 
@@ -224,7 +224,7 @@ async def test_more_bytes_than_the_server_may_hold_are_asked_to_come_again(monke
 
 
 async def test_the_idlest_connection_makes_room_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "caps_within", lambda *_: Caps(4, 4))
+    monkeypatch.setattr(serving, "caps_within", lambda *_: ConnectionLimits(4, 4))
     async with running(Access()) as (_, client):
         half_open = [await connect(client) for _ in range(20)]
         async with client.get("/healthz") as answer:
@@ -234,6 +234,6 @@ async def test_the_idlest_connection_makes_room_for_a_new_one(monkeypatch: pytes
 
 
 def test_the_caps_leave_descriptors_to_other_work() -> None:
-    assert caps_within(1_024, 512, descriptors=256) == Caps(64, 64)
-    assert caps_within(1_024, 512, descriptors=1 << 20) == Caps(1_024, 512)
-    assert caps_within(1_024, 512, descriptors=-1) == Caps(1_024, 512)
+    assert caps_within(1_024, 512, descriptors=256) == ConnectionLimits(64, 64)
+    assert caps_within(1_024, 512, descriptors=1 << 20) == ConnectionLimits(1_024, 512)
+    assert caps_within(1_024, 512, descriptors=-1) == ConnectionLimits(1_024, 512)

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
 
-from wrasse.app.leases_http.routes import LeaseApi
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
+from wrasse.lease_server.leases import LeaseApi
 from wrasse.leases.client import LeaseClient
 from wrasse.leases.leases import Leases
 

@@ -10,15 +10,15 @@ from datetime import timedelta
 import pytest
 from aiohttp import ClientSession
 
-from wrasse.app import http_listener
-from wrasse.app.addresses import Address
-from wrasse.app.leases_http import asking
-from wrasse.app.leases_http.access import Access, Caller
-from wrasse.app.leases_http.server import LeaseServer
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
+from wrasse.config.addresses import Address
 from wrasse.errors import ConfigError
+from wrasse.lease_server import request_parsing
+from wrasse.lease_server.access import Access, TokenOwner
+from wrasse.lease_server.server import LeaseServer
 from wrasse.leases.leases import Leases
+from wrasse.web import listener
 
 ASKED = {"key": "orders", "owner": "me", "block_seconds": -1}
 
@@ -46,7 +46,7 @@ async def test_beyond_loopback_it_does_not_start_without_a_token_or_certificates
 @pytest.mark.parametrize(("shown", "status"), [("Bearer secret", 200), ("Bearer wrong", 401), ("", 401)])
 async def test_who_has_the_token_gets_in(shown: str, status: int) -> None:
     headers = {"Authorization": shown} if shown else {}
-    async with running(Access((Caller("token", b"secret"),))) as (_, client):
+    async with running(Access((TokenOwner("token", b"secret"),))) as (_, client):
         answer = await client.post("/v1/acquire", json=ASKED, headers=headers)
         assert answer.status == status
 
@@ -70,7 +70,7 @@ async def test_a_web_site_does_not_get_in_through_a_browser(headers: dict[str, s
 
 async def test_a_body_that_is_too_long_is_refused() -> None:
     async with running(Access()) as (_, client):
-        answer = await client.post("/v1/acquire", data=b"x" * (asking.JSON_BYTES_MAX + 1))
+        answer = await client.post("/v1/acquire", data=b"x" * (request_parsing.JSON_BYTES_MAX + 1))
         assert (answer.status, (await answer.json())["error"]) == (413, "body_too_large")
 
 
@@ -85,8 +85,8 @@ async def test_a_body_that_is_too_long_is_refused() -> None:
 async def test_a_client_that_is_too_slow_is_given_up(
     said: bytes, answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http_listener, "HEAD_SECONDS_MAX", 0.2)
-    monkeypatch.setattr(asking, "BODY_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(listener, "HEAD_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(request_parsing, "BODY_SECONDS_MAX", 0.2)
     async with running(Access()) as (_, client):
         url = client._base_url
         assert url is not None

@@ -18,8 +18,8 @@ from wrasse.errors import LeaseLost, StoreUnavailable, UsageError
 from wrasse.leases.client import LeaseClient
 from wrasse.leases.leases import Leases
 from wrasse.leases.operations import Operations
-from wrasse.leases.transact import transact
-from wrasse.leases.transaction import Decision
+from wrasse.leases.transactions.scope import transact
+from wrasse.leases.transactions.states import Decision
 from wrasse.leases.xid import Xids
 from wrasse.ports.records import Collection, Records
 
@@ -150,7 +150,7 @@ async def test_a_cancellation_from_outside_stays_one() -> None:
 async def test_an_end_that_nobody_knows_names_the_transaction_by_which_it_can_be_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("wrasse.leases.transact.DECIDE_MAX", 0.3)
+    monkeypatch.setattr("wrasse.leases.transactions.scope.DECIDE_MAX", 0.3)
     memory, network = Memory(CLOCK), Network(Script({}))
 
     def records(collection: Collection) -> Records:

@@ -17,7 +17,7 @@ from wrasse.errors import Gone, StoreUnavailable
 from wrasse.leases.lease import KeyRecord
 from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.ports.objects import NO_METADATA, Data, Stored
+from wrasse.ports.objects import NO_METADATA, Data, WriteResult
 from wrasse.ports.records import Collection, Records
 
 KEYS = ("a", "b/c")
@@ -75,7 +75,7 @@ class _Noted(FaultyObjects):
         super().__init__(backend.objects, network)
         self._history = history
 
-    async def create(self, key: str, data: Data, *, metadata: object = NO_METADATA) -> Stored:
+    async def create(self, key: str, data: Data, *, metadata: object = NO_METADATA) -> WriteResult:
         assert isinstance(data, bytes)
         self._history.bytes_of[key] = data
         return await super().create(key, data)

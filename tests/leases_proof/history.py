@@ -16,7 +16,7 @@ from wrasse.leases.lease import KeyRecord, decode
 from wrasse.ports.objects import Objects
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record, Records, Written, refuse_emit, refuse_spot
-from wrasse.ports.shelves import Spot
+from wrasse.ports.status_index import IndexPosition
 from wrasse.ports.streams import Draft
 
 
@@ -124,7 +124,7 @@ class Witness:
         due_at: datetime | None = None,
         nonce: str | None = None,
         emit: Sequence[Draft] = (),
-        spot: Spot | None = None,
+        spot: IndexPosition | None = None,
     ) -> Written:
         refuse_emit(emit)
         refuse_spot(spot)
@@ -145,7 +145,7 @@ class Witness:
         nonce: str | None = None,
         entry_stays: bool = False,
         emit: Sequence[Draft] = (),
-        spot: Spot | None = None,
+        spot: IndexPosition | None = None,
     ) -> Written:
         refuse_emit(emit)
         refuse_spot(spot)

@@ -13,13 +13,13 @@ import os
 import signal
 import sys
 
-import wrasse.app.cli_run
-import wrasse.app.daemon
-import wrasse.app.wiring
 import wrasse.backends.directory.connect
 import wrasse.backends.s3.connect
-import wrasse.backends.sqlite.connect  # noqa: F401  # imported here so that no fork has to
-from wrasse.app.cli import main as wrasse_main
+import wrasse.backends.sqlite.connect  # imported here so that no fork has to
+import wrasse.cli.run
+import wrasse.runtime.backends
+import wrasse.runtime.daemon  # noqa: F401
+from wrasse.cli.main import main as wrasse_main
 
 
 def serve(port: str, folder: str, records: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from leases_proof.places import HOURS, NS, TTL, Place
-from wrasse.leases.fsck import Damage, Fsck, Trouble
+from wrasse.leases.fsck import Fsck, KeyInconsistency, Trouble
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import state_name
 from wrasse.ports.objects import ObjectDelete
@@ -24,7 +24,7 @@ async def committed(leases: Leases, key: str) -> str:
     return state.name
 
 
-async def found(leases: Leases, *, repair: bool = False) -> list[Damage]:
+async def found(leases: Leases, *, repair: bool = False) -> list[KeyInconsistency]:
     return [each async for each in Fsck(leases, NS, repair=repair).run()]
 
 

@@ -17,15 +17,15 @@ from leases_proof.between import behind
 from leases_proof.places import NS, Place
 from leases_proof.test_together_crashes import AtWrite, deaths_are_no_news
 from leases_proof.together import name_of
-from wrasse.app.leases_http.queues_desk import QueueDesk, Shown, failure, state_key
 from wrasse.errors import StoreUnavailable
-from wrasse.jobs.record_queue.store import Names
+from wrasse.jobs.record_queue.store import JobRecordNames
+from wrasse.lease_server.queues.service import ConsumerProof, QueueService, failure, state_key
 from wrasse.leases.core import leases_in
 from wrasse.leases.lease import Terms
 from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused
-from wrasse.leases.transaction import TRANSACTIONS
-from wrasse.ports.jobs import Job, Place as In, TakenJob
+from wrasse.leases.transactions.states import TRANSACTIONS
+from wrasse.ports.jobs import ClaimedJob, Job, Place as In
 
 QUEUE, MARK, VISIBLE = "orders", name_of(7), timedelta(seconds=30)
 LATER = timedelta(seconds=31)
@@ -34,21 +34,21 @@ LONG = [pytest.param(name, marks=pytest.mark.full) for name in ("directory", "st
 PLACES = pytest.mark.parametrize("place", ["memory", *LONG], indirect=True)
 
 
-async def take(desk: QueueDesk) -> TakenJob | None:
+async def take(desk: QueueService) -> ClaimedJob | None:
     taken = await desk.take(NS, QUEUE, "me", 1, VISIBLE, timedelta(0))
     return taken[0] if taken else None
 
 
-async def mortal(place: Place, number: int, fault: Fault = CRASH) -> tuple[Leases, QueueDesk, AtWrite]:
+async def mortal(place: Place, number: int, fault: Fault = CRASH) -> tuple[Leases, QueueService, AtWrite]:
     """A process with a message under way that meets a fault at this write."""
     plan = AtWrite(number, fault)
     leases = await place.process(between=behind(records=(network := Network(plan)), objects=network))
-    return leases, QueueDesk(leases, place.clock), plan
+    return leases, QueueService(leases, place.clock), plan
 
 
 async def left(place: Place) -> list[str]:
     """What is stored for messages, and of transactions that are not over."""
-    backend, names = place.opened[0], Names(f"{NS}/q")
+    backend, names = place.opened[0], JobRecordNames(f"{NS}/q")
     keys = [record.key for record in await backend.records(leases_in(NS)).page("q/", None, 100)]
     for collection in (names.jobs, TRANSACTIONS):
         keys += [record.key for record in await backend.records(collection).page("", None, 100)]
@@ -59,12 +59,12 @@ async def left(place: Place) -> list[str]:
 async def finish_all(place: Place) -> int:
     """Another process takes what there is and acks it, until nothing comes any more; how many it was."""
     leases = await place.process()
-    desk, count = QueueDesk(leases, place.clock), 0
+    desk, count = QueueService(leases, place.clock), 0
     for _ in range(4):
         await place.pass_time(timedelta(minutes=10, seconds=1))  # also what became stale is met
         while (taken := await take(desk)) is not None:
             count += 1
-            await desk.ack(Shown(NS, QUEUE, taken.hold), taken.attempt)
+            await desk.ack(ConsumerProof(NS, QUEUE, taken.hold), taken.attempt)
         await desk.close()
         await leases.close()
     return count
@@ -73,13 +73,13 @@ async def finish_all(place: Place) -> int:
 # D12: state that was committed by a nack, or left by a crash, stayed for ever
 
 
-async def with_state(leases: Leases, desk: QueueDesk) -> bool:
+async def with_state(leases: Leases, desk: QueueService) -> bool:
     """A consumer takes a message with its state, changes that, and acks; whether it was told so."""
     taken = await take(desk)
     assert taken is not None
     leased = await desk.take_state(NS, taken, "me", VISIBLE, "")
     await leases.update(leased.held, b'{"step":1}')
-    return await desk.ack(Shown(NS, QUEUE, taken.hold, leased.held, stateful=True), taken.attempt)
+    return await desk.ack(ConsumerProof(NS, QUEUE, taken.hold, leased.held, stateful=True), taken.attempt)
 
 
 @PLACES
@@ -88,7 +88,7 @@ async def test_nothing_is_left_of_a_message_and_its_state_wherever_its_consumer_
     place: Place, fault: Fault
 ) -> None:
     asyncio.get_running_loop().set_exception_handler(deaths_are_no_news)
-    calm = QueueDesk(await place.process(), place.clock)
+    calm = QueueService(await place.process(), place.clock)
     for number in range(60):
         await calm.put(NS, Job(f"m{number}", queue=QUEUE, minted=True))
         await calm.close()
@@ -109,7 +109,7 @@ async def test_nothing_is_left_of_a_message_and_its_state_wherever_its_consumer_
 @pytest.mark.parametrize("place", ["memory", "directory", "strict s3"], indirect=True)
 async def test_what_a_nack_kept_goes_with_an_ack_that_does_not_show_it(place: Place) -> None:
     leases = await place.process()
-    desk = QueueDesk(leases, place.clock)
+    desk = QueueService(leases, place.clock)
     await desk.put(NS, Job("m", queue=QUEUE, minted=True))
     first = await take(desk)
     assert first is not None
@@ -117,7 +117,9 @@ async def test_what_a_nack_kept_goes_with_an_ack_that_does_not_show_it(place: Pl
     await leases.update(leased.held, b'{"step":1}')
     state = await desk.jobs(NS).state("m")
     assert state is not None
-    await desk.nack(Shown(NS, QUEUE, first.hold, leased.held, stateful=True), failure(first.hold, state, "", VISIBLE))
+    await desk.nack(
+        ConsumerProof(NS, QUEUE, first.hold, leased.held, stateful=True), failure(first.hold, state, "", VISIBLE)
+    )
     kept = await leases.read_public(NS, state_key(QUEUE, "m"))
     await place.pass_time(LATER)
     again = await finish_all(place)
@@ -128,14 +130,14 @@ async def test_what_a_nack_kept_goes_with_an_ack_that_does_not_show_it(place: Pl
 async def test_a_state_whose_lease_is_just_over_goes_a_little_later(place: Place) -> None:
     terms = Terms(margin=timedelta(seconds=5))
     leases = await place.process(terms)
-    desk = QueueDesk(leases, place.clock)
+    desk = QueueService(leases, place.clock)
     await desk.put(NS, Job("m", queue=QUEUE, minted=True))
     taken = await take(desk)
     assert taken is not None
     leased = await desk.take_state(NS, taken, "me", VISIBLE, "")
     await leases.update(leased.held, b'{"step":1}')
     await place.pass_time(VISIBLE - timedelta(seconds=1))  # too late for its holder, too early for others
-    acked = await desk.ack(Shown(NS, QUEUE, taken.hold, leased.held, stateful=True), 1)
+    acked = await desk.ack(ConsumerProof(NS, QUEUE, taken.hold, leased.held, stateful=True), 1)
     await desk.close()
     stays = await left(place)
     again = await finish_all(place)
@@ -145,14 +147,14 @@ async def test_a_state_whose_lease_is_just_over_goes_a_little_later(place: Place
 # Within a transaction
 
 
-async def together(place: Place, leases: Leases, desk: QueueDesk, ending: str) -> bool | None:
+async def together(place: Place, leases: Leases, desk: QueueService, ending: str) -> bool | None:
     """A consumer takes a message and changes a key in one transaction; whether that was committed, as it was told."""
     taken = await take(desk)
     assert taken is not None
     assert await desk.join(NS, taken, VISIBLE, MARK)
     account = await leases.acquire("account", "me", ttl=VISIBLE, transaction=MARK)
     await leases.update(account.held, b'{"paid":1}')
-    shown = Shown(NS, QUEUE, taken.hold, joined=True, transaction=MARK)
+    shown = ConsumerProof(NS, QUEUE, taken.hold, joined=True, transaction=MARK)
     if ending == "ack":
         return await desk.ack(shown, taken.attempt)
     if ending == "nack":
@@ -173,7 +175,7 @@ async def test_a_message_is_finished_if_and_only_if_its_transaction_is_committed
     asyncio.get_running_loop().set_exception_handler(deaths_are_no_news)
     for number in range(60):
         calm = await place.process()
-        desk = QueueDesk(calm, place.clock)
+        desk = QueueService(calm, place.clock)
         await desk.put(NS, Job("m", queue=QUEUE, minted=True))
         await desk.close()
         leases, dying, plan = await mortal(place, number)
@@ -210,7 +212,7 @@ async def forget(place: Place, leases: Leases) -> None:
 @pytest.mark.parametrize("commit", [True, False])
 async def test_a_decision_made_here_counts_for_a_message_at_once(place: Place, commit: bool) -> None:
     leases = await place.process()
-    desk = QueueDesk(leases, place.clock)
+    desk = QueueService(leases, place.clock)
     await desk.put(NS, Job("m", queue=QUEUE, minted=True))
     taken = await take(desk)
     assert taken is not None
@@ -224,7 +226,7 @@ async def test_a_decision_made_here_counts_for_a_message_at_once(place: Place, c
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
 async def test_a_message_is_not_taken_from_a_consumer_whose_transaction_lasts(place: Place) -> None:
     leases = await place.process()
-    desk, other = QueueDesk(leases, place.clock), QueueDesk(await place.process(), place.clock)
+    desk, other = QueueService(leases, place.clock), QueueService(await place.process(), place.clock)
     await desk.put(NS, Job("m", queue=QUEUE, minted=True))
     taken = await take(desk)
     assert taken is not None
@@ -232,13 +234,13 @@ async def test_a_message_is_not_taken_from_a_consumer_whose_transaction_lasts(pl
     await desk.jobs(NS).extend(taken.hold, VISIBLE)  # the message alone would be free by then
     await place.pass_time(LATER)
     assert await take(other) is None
-    assert await desk.ack(Shown(NS, QUEUE, taken.hold, joined=True, transaction=MARK), 1)
+    assert await desk.ack(ConsumerProof(NS, QUEUE, taken.hold, joined=True, transaction=MARK), 1)
 
 
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
 async def test_a_message_that_was_not_handed_out_after_all_is_not_acked_by_the_commit(place: Place) -> None:
     leases = await place.process()
-    desk = QueueDesk(leases, place.clock)
+    desk = QueueService(leases, place.clock)
     await desk.put(NS, Job("m", queue=QUEUE, minted=True))
     taken = await take(desk)
     assert taken is not None
@@ -253,7 +255,7 @@ async def test_a_message_that_was_not_handed_out_after_all_is_not_acked_by_the_c
 
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
 async def test_a_message_that_somebody_else_has_by_now_joins_no_transaction(place: Place) -> None:
-    desk, other = QueueDesk(await place.process(), place.clock), QueueDesk(await place.process(), place.clock)
+    desk, other = QueueService(await place.process(), place.clock), QueueService(await place.process(), place.clock)
     await desk.put(NS, Job("m", queue=QUEUE, minted=True))
     taken = await take(desk)
     assert taken is not None

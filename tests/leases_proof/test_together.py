@@ -17,7 +17,7 @@ from wrasse.errors import TooLarge, UsageError
 from wrasse.leases.lease import KeyRecord
 from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.transaction import DECISIONS, PARTICIPANTS_MAX, TRANSACTIONS, Decision, Participant, begun
+from wrasse.leases.transactions.states import DECISIONS, PARTICIPANTS_MAX, TRANSACTIONS, Decision, Participant, begun
 from wrasse.ports.outcome import Outcome
 from wrasse.sweeps.open_transactions import OpenTransactions
 from wrasse.sweeps.spent_decisions import SpentDecisions
@@ -390,8 +390,8 @@ async def test_an_id_that_is_none_is_refused(place: Place) -> None:
 async def test_who_cannot_be_sure_to_find_the_first_key_refuses_to_join(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wrasse.leases.enlistment.LOOKED_MAX", 3)
-    monkeypatch.setattr("wrasse.leases.enlistment.PAGE", 3)
+    monkeypatch.setattr("wrasse.leases.transactions.enlistment.LOOKED_MAX", 3)
+    monkeypatch.setattr("wrasse.leases.transactions.enlistment.PAGE", 3)
     leases, other = await place.process(), await place.process()
     for n in range(7):
         await leases.acquire(f"k/{n}", "me", ttl=timedelta(minutes=5))

@@ -24,7 +24,7 @@ from wrasse.errors import StoreUnavailable
 from wrasse.leases.lease import KeyRecord
 from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused
-from wrasse.leases.transaction import Decision
+from wrasse.leases.transactions.states import Decision
 
 FIRST, MARK = name_of(1), name_of(2)
 ENDINGS = ("release", "decide", "roll back", "walk away")

@@ -13,7 +13,7 @@ from leases_proof.together import DAY, KEYS, marks, name_of, run, stage
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.leases.leases import Leases
-from wrasse.leases.transaction import DECISIONS, TRANSACTIONS, Decision
+from wrasse.leases.transactions.states import DECISIONS, TRANSACTIONS, Decision
 from wrasse.sweeps.open_transactions import OpenTransactions
 from wrasse.sweeps.spent_decisions import SpentDecisions
 

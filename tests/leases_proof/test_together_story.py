@@ -24,11 +24,11 @@ from virtual_time import VirtualClock, run_virtual
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock, ManualClock
 from wrasse.errors import StoreUnavailable, UsageError
-from wrasse.leases import book as book_module
 from wrasse.leases.lease import KeyRecord
 from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused
-from wrasse.leases.transaction import Decision
+from wrasse.leases.transactions import log as book_module
+from wrasse.leases.transactions.states import Decision
 from wrasse.ports.records import Collection, Records
 
 CLIENTS = 4
@@ -162,10 +162,10 @@ def test_a_thousand_histories_of_transactions(first: int) -> None:
 def test_a_process_that_clears_a_lease_without_settling_its_transaction_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def careless(self: book_module.Book, id: str) -> Decision | None:
+    async def careless(self: book_module.TransactionLog, id: str) -> Decision | None:
         return None
 
-    monkeypatch.setattr(book_module.Book, "settle", careless)
+    monkeypatch.setattr(book_module.TransactionLog, "settle", careless)
 
     def torn(seed: int) -> bool:
         try:

@@ -30,8 +30,8 @@ from wrasse.errors import LeaseLost, StoreUnavailable
 from wrasse.leases.client import LeaseClient
 from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused
-from wrasse.leases.transact import transact
-from wrasse.leases.transaction import TRANSACTIONS
+from wrasse.leases.transactions.scope import transact
+from wrasse.leases.transactions.states import TRANSACTIONS
 from wrasse.leases.xid import Xids
 from wrasse.sweeps.expired_leases import ExpiredLeases
 from wrasse.sweeps.open_transactions import OpenTransactions

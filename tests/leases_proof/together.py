@@ -21,7 +21,7 @@ from wrasse.leases.core import leases_in
 from wrasse.leases.lease import KeyRecord, decode
 from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.transaction import DECISIONS, TRANSACTIONS
+from wrasse.leases.transactions.states import DECISIONS, TRANSACTIONS
 from wrasse.sweeps.expired_leases import ExpiredLeases
 from wrasse.sweeps.open_transactions import OpenTransactions
 from wrasse.sweeps.spent_decisions import SpentDecisions

@@ -10,7 +10,7 @@ from typing import TypeVar
 from faults import Network, Script
 from leases_proof.places import Place
 from wrasse.backends.s3.connect import S3
-from wrasse.backends.s3.wire import Ask, Body, Reply, Wire
+from wrasse.backends.s3.transport import Body, Reply, S3Request, S3Transport
 from wrasse.leases.leases import Leases
 
 T = TypeVar("T")
@@ -20,18 +20,18 @@ T = TypeVar("T")
 class Seen:
     """One request: what was asked, and the ticks at which it began and ended."""
 
-    ask: Ask
+    ask: S3Request
     began: int
     ended: int = 0
 
 
-class WatchedWire(Wire):
+class WatchedWire(S3Transport):
     """Notes every request."""
 
     seen: list[Seen]
     tick = 0
 
-    async def ask(self, ask: Ask) -> Reply:
+    async def ask(self, ask: S3Request) -> Reply:
         seen = self._begin(ask)
         try:
             return await super().ask(ask)
@@ -39,7 +39,7 @@ class WatchedWire(Wire):
             self._end(seen)
 
     @asynccontextmanager
-    async def stream(self, ask: Ask) -> AsyncIterator[tuple[Reply, Body]]:
+    async def stream(self, ask: S3Request) -> AsyncIterator[tuple[Reply, Body]]:
         seen = self._begin(ask)
         async with super().stream(ask) as answer:
             yield answer
@@ -60,7 +60,7 @@ class WatchedWire(Wire):
             longest = max(longest, depth)
         return longest
 
-    def _begin(self, ask: Ask) -> Seen:
+    def _begin(self, ask: S3Request) -> Seen:
         self.tick += 1
         seen = Seen(ask, self.tick)
         self.seen.append(seen)
@@ -71,7 +71,7 @@ class WatchedWire(Wire):
         seen.ended = self.tick
 
 
-def _lists(ask: Ask) -> bool:
+def _lists(ask: S3Request) -> bool:
     return ask.key is None and any(name == "list-type" for name, _ in ask.query)
 
 

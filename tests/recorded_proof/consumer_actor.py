@@ -18,7 +18,7 @@ from pathlib import Path
 from wrasse.backends.directory.connect import Directory
 from wrasse.clock import SystemClock
 from wrasse.jobs.record_queue.queue import RecordedJobs, RecordedOptions
-from wrasse.ports.jobs import Finish
+from wrasse.ports.jobs import Complete
 from wrasse.ports.outcome import Outcome
 
 SILENCE = timedelta(seconds=1)
@@ -37,7 +37,7 @@ async def consume(folder: Path, log: int) -> None:
         for each in taken.jobs:
             os.write(log, f"ran {each.job.id}\n".encode())
             await asyncio.sleep(random.uniform(0, 0.01))
-            (outcome,) = await jobs.settle([Finish(each.hold)], request=f"{me}-{number}-{each.job.id}")
+            (outcome,) = await jobs.settle([Complete(each.hold)], request=f"{me}-{number}-{each.job.id}")
             if outcome is Outcome.DONE:
                 os.write(log, f"finished {each.job.id}\n".encode())
 

@@ -6,7 +6,7 @@ from faults import FaultyRecords, Network
 from leases_proof.places import Backend, Place
 from object_faults import FaultyObjects
 from wrasse.jobs.record_queue.queue import RecordedJobs, RecordedOptions
-from wrasse.jobs.record_queue.store import Names
+from wrasse.jobs.record_queue.store import JobRecordNames
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record
 
@@ -25,7 +25,7 @@ async def process(place: Place, network: Network | None = None, options: Recorde
 async def stored(place: Place) -> list[str]:
     """Keys of records and names of objects that belong to jobs."""
     backend = await place.backend()
-    names = Names()
+    names = JobRecordNames()
     found: list[str] = []
     for collection in (names.jobs, names.ids):
         page: Page[Record] = await backend.records(collection).page("", None, 1_000)

@@ -17,7 +17,7 @@ import pytest
 from wrasse.backends.directory.connect import Directory
 from wrasse.clock import ManualClock, SystemClock
 from wrasse.jobs.record_queue.queue import RecordedJobs
-from wrasse.jobs.record_queue.store import Names
+from wrasse.jobs.record_queue.store import JobRecordNames
 from wrasse.ports.jobs import Job, JobFilter, Place
 
 ACTOR = Path(__file__).with_name("consumer_actor.py")
@@ -92,7 +92,7 @@ async def loose(folder: Path) -> list[str]:
     jobs = RecordedJobs(store.records, store.objects, clock)
     await jobs.take(["low"], 10, worker="w", silence=timedelta(seconds=5), request="late")
     await jobs.close()
-    records = await store.records(Names().jobs).page("", None, 10)
+    records = await store.records(JobRecordNames().jobs).page("", None, 10)
     objects = await store.objects.page("jobs/ready/", None, 10)
     await store.close()
     return [record.key for record in records] + [info.key for info in objects]

@@ -16,17 +16,18 @@ from conformance.desk import Desk, fresh
 from faults import CRASH, LOST_REPLY, Crashed, Network, Script
 from leases_proof.places import Place
 from recorded_proof.scene import process, stored
-from wrasse.app.application import connect
+from wrasse.api.app import connect
 from wrasse.clock import ManualClock
 from wrasse.errors import StoreUnavailable, UsageError
 from wrasse.jobs.record_queue.queue import ATTEMPTS_HEADER, RecordedJobs, RecordedOptions
 from wrasse.jobs.record_queue.store import CHARGE, INLINE_BYTES_MAX, STALE
 from wrasse.ports.jobs import (
     Budget,
-    Bury,
+    Claim,
+    ClaimedJob,
+    Complete,
+    DeadLetterJob,
     Delete,
-    Finish,
-    Hold,
     Job,
     JobFilter,
     JobGroup,
@@ -34,7 +35,6 @@ from wrasse.ports.jobs import (
     Rate,
     Reason,
     Requeue,
-    TakenJob,
 )
 from wrasse.ports.outcome import Outcome
 
@@ -47,12 +47,12 @@ _ANY = JobFilter()
 MEMORY = pytest.mark.parametrize("place", ["memory"], indirect=True)
 
 
-async def take(jobs: RecordedJobs, limit: int = 1) -> list[TakenJob]:
+async def take(jobs: RecordedJobs, limit: int = 1) -> list[ClaimedJob]:
     taken = await jobs.take(["low"], limit, worker="w", silence=SILENCE, request=fresh())
     return list(taken.jobs)
 
 
-async def one(jobs: RecordedJobs) -> Hold:
+async def one(jobs: RecordedJobs) -> Claim:
     (taken,) = await take(jobs)
     return taken.hold
 
@@ -68,7 +68,7 @@ async def test_nothing_is_left_of_a_finished_job(place: Place, payload: bytes) -
     hold = await one(jobs)
     await jobs.settle([Requeue(hold, Budget.FAILURES, Reason.FAILED)], request=fresh())
     (taken,) = await take(jobs)
-    ended = await jobs.settle([Finish(taken.hold, result=LARGE)], request=fresh())
+    ended = await jobs.settle([Complete(taken.hold, result=LARGE)], request=fresh())
     await jobs.close()
     assert (taken.job.payload, list(ended), await stored(place)) == (payload, [Outcome.DONE], [])
 
@@ -77,9 +77,9 @@ async def test_nothing_is_left_of_a_finished_job(place: Place, payload: bytes) -
 async def test_follow_ups_come_although_the_finished_job_is_gone(place: Place) -> None:
     jobs = await process(place)
     await Desk(jobs).put("a")
-    await jobs.settle([Finish(await one(jobs), puts=(Job("next"),))], request=fresh())
+    await jobs.settle([Complete(await one(jobs), puts=(Job("next"),))], request=fresh())
     (following,) = await take(jobs)
-    await jobs.settle([Finish(following.hold)], request=fresh())
+    await jobs.settle([Complete(following.hold)], request=fresh())
     await jobs.close()
     assert (following.job.id, await stored(place)) == ("next", [])
 
@@ -130,7 +130,7 @@ class Gated(Network):
 async def finish_next(jobs: RecordedJobs) -> list[str]:
     """Runs what follows; its ids."""
     taken = await take(jobs)
-    await jobs.settle([Finish(each.hold) for each in taken], request=fresh())
+    await jobs.settle([Complete(each.hold) for each in taken], request=fresh())
     return [each.job.id for each in taken]
 
 
@@ -143,7 +143,7 @@ async def test_follow_ups_come_once_although_another_looks_for_what_is_overdue_m
     jobs = await process(place, Gated(Script({})))
     other = jobs if same else await process(place, Gated(Script({})))
     await Desk(jobs).put("a")
-    ending = Finish(await one(jobs), puts=(Job("next"),))
+    ending = Complete(await one(jobs), puts=(Job("next"),))
     finish = await finishing.hold(jobs.settle([ending], request=fresh()))
     assert finishing.reached.is_set()
     look = await looking.hold(other.expire("a"))  # sees a job that has ended, with something left to do
@@ -160,7 +160,7 @@ async def test_follow_ups_come_once_although_the_process_that_promised_them_stoo
     standing = Gate("reply to put")
     jobs, other = await process(place, Gated(Script({}))), await process(place)
     await Desk(jobs).put("a")
-    ending = Finish(await one(jobs), puts=(Job("next"),))
+    ending = Complete(await one(jobs), puts=(Job("next"),))
     finish = await standing.hold(jobs.settle([ending], request=fresh()))
     assert standing.reached.is_set()
     await other.expire("a")
@@ -178,12 +178,12 @@ async def test_follow_ups_come_once_although_the_process_that_promised_them_stoo
 WAYS = ("finish", "finish with more to do", "requeue", "bury", "put", "take")
 
 
-async def go(jobs: RecordedJobs, way: str, hold: Hold) -> None:
+async def go(jobs: RecordedJobs, way: str, hold: Claim) -> None:
     settlement = {
-        "finish": Finish(hold),
-        "finish with more to do": Finish(hold, puts=(Job("next", payload=LARGE),)),
+        "finish": Complete(hold),
+        "finish with more to do": Complete(hold, puts=(Job("next", payload=LARGE),)),
         "requeue": Requeue(hold, Budget.FAILURES, Reason.FAILED),
-        "bury": Bury(hold, Reason.FAILED),
+        "bury": DeadLetterJob(hold, Reason.FAILED),
     }.get(way)
     if settlement is not None:
         await jobs.settle([settlement], request="the end")
@@ -228,7 +228,7 @@ async def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing_for_long(pla
             for taken in await take(jobs, 10):
                 assert taken.job.payload in (LARGE, b"")
                 ran.append(taken.job.id)
-                await jobs.settle([Finish(taken.hold)], request=fresh())
+                await jobs.settle([Complete(taken.hold)], request=fresh())
             await jobs.close()
         if way in ("requeue", "put", "take"):
             assert "a" in ran, (way, step)
@@ -265,9 +265,9 @@ async def test_a_finish_whose_reply_was_lost_is_never_told_as_lost(place: Place)
     await jobs.close()
     script.faults = {len(script.calls): LOST_REPLY}
     with pytest.raises(StoreUnavailable):
-        await jobs.settle([Finish(hold)], request="the end")
-    again = await jobs.settle([Finish(hold)], request="the end")
-    another = await jobs.settle([Finish(hold)], request="another")
+        await jobs.settle([Complete(hold)], request="the end")
+    again = await jobs.settle([Complete(hold)], request="the end")
+    another = await jobs.settle([Complete(hold)], request="another")
     assert (list(again), list(another)) == ([Outcome.UNKNOWN], [Outcome.LOST])
 
 
@@ -337,7 +337,7 @@ async def test_a_worker_that_beats_keeps_its_job(place: Place) -> None:
     for _ in range(3):
         await place.pass_time(timedelta(seconds=4))
         await Desk(jobs).beat(hold, silence=SILENCE)
-    assert (await take(other), list(await jobs.settle([Finish(hold)], request=fresh()))) == ([], [Outcome.DONE])
+    assert (await take(other), list(await jobs.settle([Complete(hold)], request=fresh()))) == ([], [Outcome.DONE])
 
 
 # What it cannot have

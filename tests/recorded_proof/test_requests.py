@@ -10,12 +10,12 @@ import pytest
 from conformance.desk import fresh
 from leases_proof.places import Place
 from leases_proof.watched import WatchedWire
-from wrasse.app.leases_http.queues_desk import QueueDesk, Shown
 from wrasse.backends.s3.connect import S3
-from wrasse.backends.s3.wire import Ask
+from wrasse.backends.s3.transport import S3Request
 from wrasse.jobs.record_queue.queue import RecordedJobs
+from wrasse.lease_server.queues.service import ConsumerProof, QueueService
 from wrasse.leases.leases import Leases
-from wrasse.ports.jobs import Budget, Finish, Job, Reason, Requeue, TakenJob, WorkerInfo
+from wrasse.ports.jobs import Budget, ClaimedJob, Complete, Job, Reason, Requeue, WorkerInfo
 
 SILENCE = timedelta(seconds=5)
 BUCKETS = pytest.mark.parametrize("place", ["strict s3", pytest.param("s3", marks=pytest.mark.full)], indirect=True)
@@ -30,7 +30,7 @@ class Watched:
     async def put(self, *ids: str) -> None:
         await self.jobs.put([Job(id, minted=True) for id in ids], request=fresh())
 
-    async def take(self, limit: int = 1) -> list[TakenJob]:
+    async def take(self, limit: int = 1) -> list[ClaimedJob]:
         taken = await self.jobs.take(["low"], limit, worker="w", silence=SILENCE, request=fresh())
         return list(taken.jobs)
 
@@ -42,7 +42,7 @@ class Watched:
         return sorted(told)
 
 
-def _said(ask: Ask) -> str:
+def _said(ask: S3Request) -> str:
     if ask.method == "POST":
         return "delete"  # of signs, after the answer
     return "LIST" if ask.key is None else ask.method
@@ -62,7 +62,7 @@ async def warm(place: Place) -> Watched:
     process = await watched(place)
     await process.put("warm", "warmer")
     for taken in await process.take(2):
-        await process.jobs.settle([Finish(taken.hold)], request=fresh())
+        await process.jobs.settle([Complete(taken.hold)], request=fresh())
     await process.take()
     await process.told()
     return process
@@ -103,7 +103,7 @@ async def test_a_finish_is_two_requests(place: Place) -> None:
     await process.put("a")
     (taken,) = await process.take()
     await process.told()
-    await process.jobs.settle([Finish(taken.hold)], request=fresh())
+    await process.jobs.settle([Complete(taken.hold)], request=fresh())
     assert await process.told() == ["DELETE", "DELETE"]
 
 
@@ -148,7 +148,7 @@ async def test_a_message_over_http_costs_no_more_than_a_job(place: Place) -> Non
     wire.seen = []
     backend = await S3.open(address, place.clock, wire=wire)
     place.opened.append(backend)
-    desk = QueueDesk(Leases(backend.records, backend.objects, place.clock), place.clock)
+    desk = QueueService(Leases(backend.records, backend.objects, place.clock), place.clock)
     process = Watched(wire, desk.jobs("default"))
     await aligned(place)
     costs = []
@@ -157,7 +157,7 @@ async def test_a_message_over_http_costs_no_more_than_a_job(place: Place) -> Non
         await process.told()
         (taken,) = await desk.take("default", "low", "me", 1, SILENCE, timedelta(0))
         costs = [await process.told()]
-        shown = Shown("default", "low", taken.hold)
+        shown = ConsumerProof("default", "low", taken.hold)
         state = await desk.held(shown)
         acked = not isinstance(state, str) and await desk.ack(shown, state.attempts)
         costs.append(await process.told())

@@ -20,15 +20,15 @@ from wrasse.jobs.retry import RetryPolicy
 from wrasse.ports.jobs import (
     REQUESTS_KEPT,
     Budget,
-    Finish,
-    Hold,
+    Claim,
+    ClaimedJob,
+    Complete,
     Job,
     JobQueue,
     Rate,
     Reason,
     Requeue,
     Settlement,
-    TakenJob,
     WorkerInfo,
 )
 
@@ -89,11 +89,11 @@ class SimulatedWorker:
         self._draw = draw
         self._die = die
         self._requests = count(1)
-        self._holds: dict[Hold, asyncio.Task[None]] = {}
+        self._holds: dict[Claim, asyncio.Task[None]] = {}
         self._stubborn = draw.random() < 0.3  # goes on with a job it was told it no longer has
         self.stopping = False
 
-    def has(self, hold: Hold) -> bool:
+    def has(self, hold: Claim) -> bool:
         """Whether it is at work on this job, and knows it."""
         return hold in self._holds
 
@@ -111,7 +111,7 @@ class SimulatedWorker:
             await self._give_back()
             beats.cancel()
 
-    async def _take(self, free: int) -> tuple[TakenJob, ...]:
+    async def _take(self, free: int) -> tuple[ClaimedJob, ...]:
         request, wait = self._request(), timedelta(seconds=self._draw.choice([0, 2, 5]))
         try:
             taken = await asked(
@@ -146,7 +146,7 @@ class SimulatedWorker:
                     task.cancel()
             await asyncio.sleep(SILENCE.total_seconds() / 3)
 
-    async def _run(self, taken: TakenJob) -> None:
+    async def _run(self, taken: ClaimedJob) -> None:
         nature = Nature.of(taken.job)
         try:
             if nature.kills:
@@ -157,11 +157,11 @@ class SimulatedWorker:
         finally:
             self._holds.pop(taken.hold, None)
 
-    def _ending(self, taken: TakenJob, nature: Nature) -> Settlement:
+    def _ending(self, taken: ClaimedJob, nature: Nature) -> Settlement:
         if taken.failures < nature.fails:
             return RETRY.after_failure(taken.hold, taken.failures, self._draw.random())
         puts = tuple(Job(id, payload=Nature(takes=1).encode(), lasting=True) for id in nature.follow_ups)
-        return Finish(taken.hold, result=b"42", puts=puts)
+        return Complete(taken.hold, result=b"42", puts=puts)
 
     async def _settle(self, settlement: Settlement) -> None:
         request = self._request()

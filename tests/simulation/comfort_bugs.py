@@ -9,20 +9,20 @@ from itertools import count
 
 from simulation.planted import Bug
 from wrasse.backends.memory.jobs import MemoryJobs, Rates, Teams, Uniques
-from wrasse.backends.memory.shelves import Row
+from wrasse.backends.memory.status_index import JobRow
 from wrasse.clock import Clock
 from wrasse.jobs.periodic import Missed, Periodic, due_slots
-from wrasse.jobs.repeating import Repeater, _written, read_mark
-from wrasse.ports.job_transitions import Shelf
-from wrasse.ports.jobs import IDS_KEPT, Delete, Job, JobGroup, Place, Rate, Taken
+from wrasse.jobs.scheduler import PeriodicScheduler, _written, read_mark
+from wrasse.ports.jobs import IDS_KEPT, Claimed, Delete, Job, JobGroup, Place, Rate
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.rules.job_transitions import JobStatus
 
 
 @dataclass(frozen=True, slots=True)
 class ComfortBug(Bug):
     """What is wrong with this world; nothing, by default."""
 
-    repeater: type[Repeater] = Repeater
+    repeater: type[PeriodicScheduler] = PeriodicScheduler
     missed: Mapping[Missed, Missed] = field(default_factory=dict)  # one policy taken for another
     own_slots: bool = False  # every process has ids of its own for them
 
@@ -43,7 +43,7 @@ class OwnSlots(Periodic):
         return f"{super().job_id(slot)}-{next(_NUMBERS)}"
 
 
-class MovesOnBeforeThePut(Repeater):
+class MovesOnBeforeThePut(PeriodicScheduler):
     async def _handle(self, periodic: Periodic) -> None:
         record = await self._records.get(periodic.name)
         if record is not None:
@@ -56,7 +56,7 @@ class MovesOnBeforeThePut(Repeater):
         await super()._handle(periodic)
 
 
-class BeginsAtEveryStart(Repeater):
+class BeginsAtEveryStart(PeriodicScheduler):
     async def _handle(self, periodic: Periodic) -> None:
         record = await self._records.get(periodic.name)
         if record is not None and periodic.name not in self._next:
@@ -65,12 +65,12 @@ class BeginsAtEveryStart(Repeater):
 
 
 class MembersCountTwice(MemoryJobs):
-    def _finish(self, row: Row, now: datetime) -> None:
+    def _finish(self, row: JobRow, now: datetime) -> None:
         super()._finish(replace(row, counted=False), now)
 
 
 class DeadMembersDoNotCount(MemoryJobs):
-    def _finish(self, row: Row, now: datetime) -> None:
+    def _finish(self, row: JobRow, now: datetime) -> None:
         super()._finish(replace(row, counted=row.counted or row.state.place is Place.DEAD), now)
 
 
@@ -99,7 +99,7 @@ class LimitsAreOfEachWorker(MemoryJobs):
         silence: timedelta,
         request: str,
         rates: Sequence[Rate],
-    ) -> Taken:
+    ) -> Claimed:
         self._rates = self._each.setdefault(worker, Rates())
         return super()._grant(queues, limit, worker, silence, request, rates)
 
@@ -134,8 +134,8 @@ class WindowsEndWithTheJob(MemoryJobs):
 
 class TrimmingTakesKeptResults(MemoryJobs):
     def _trim_done(self, now: datetime) -> None:
-        while self._shelves.count(Shelf.DONE) > self._done_max:
-            oldest = self._shelves.first(Shelf.DONE)
+        while self._shelves.count(JobStatus.DONE) > self._done_max:
+            oldest = self._shelves.first(JobStatus.DONE)
             assert oldest is not None
             self._drop(oldest, IDS_KEPT, now)
 
@@ -150,7 +150,7 @@ class DeletingTakesKeptResults(MemoryJobs):
 
 
 class ResultsOfRescuedJobsAreLost(MemoryJobs):
-    def _finish(self, row: Row, now: datetime) -> None:
+    def _finish(self, row: JobRow, now: datetime) -> None:
         super()._finish(replace(row, result=None) if row.state.rescues else row, now)
 
 

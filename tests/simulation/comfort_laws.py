@@ -17,12 +17,12 @@ from faults import FaultyRecords, Network, Script, arrived_late
 from simulation.laws import LawfulJobs, Ledger, WatchedShelves
 from virtual_time import START, VirtualClock
 from wrasse.backends.memory.jobs import MemoryJobs
-from wrasse.backends.memory.shelves import Row
+from wrasse.backends.memory.status_index import JobRow
 from wrasse.jobs.periodic import LATE_MAX, Every, Missed
-from wrasse.jobs.repeating import Mark
-from wrasse.ports.jobs import Job, JobGroup, JobRecord, Place, Put, Rate
+from wrasse.jobs.scheduler import PeriodicMark
+from wrasse.ports.jobs import Enqueued, Job, JobGroup, JobRecord, Place, Rate
 from wrasse.ports.records import Records, Written
-from wrasse.ports.shelves import Spot
+from wrasse.ports.status_index import IndexPosition
 from wrasse.ports.streams import Draft
 
 SLOW = Rate("slow", 3, timedelta(seconds=20))
@@ -92,7 +92,7 @@ class Comforts:
         # Whoever revives a dead job has looked at it; the name may have passed on.
         return row is not None and row.state.place in (Place.READY, Place.HELD) and other not in self.revived
 
-    def changed(self, before: Row, after: Row, now: datetime) -> None:
+    def changed(self, before: JobRow, after: JobRow, now: datetime) -> None:
         """Limits are kept, and what ended is written down."""
         job, was, new = after.job, before.state.place, after.state.place
         if (was, new) == (Place.READY, Place.HELD) and job.queue == SLOW.queue:
@@ -111,7 +111,7 @@ class Comforts:
             self.ledger.require(until == now + job.keep, "its result is not kept for as long as asked", job.id)
             self.kept[job.id] = (now + job.keep, after.result)
 
-    def dropped(self, row: Row) -> None:
+    def dropped(self, row: JobRow) -> None:
         """A kept result outlives whatever tidies up."""
         self.finished.add(row.job.id)
         if row.job.id in self.kept:
@@ -147,7 +147,7 @@ class ComfortShelves(WatchedShelves):
         super().__init__(ledger, clock)
         self.comforts = comforts
 
-    def _judge(self, before: Row | None, after: Row | None) -> None:
+    def _judge(self, before: JobRow | None, after: JobRow | None) -> None:
         super()._judge(before, after)
         now = self.clock.now()
         if before is None and after is not None:
@@ -165,7 +165,7 @@ class ComfortJobs(LawfulJobs):
         super().__init__(jobs, ledger, shelves)
         self._comforts = shelves.comforts
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
         before = set(self._ledger.created)
         with self._under_way("put"):
             answer = tuple(await self._jobs.put(jobs, request=request, groups=groups))
@@ -177,7 +177,7 @@ class ComfortJobs(LawfulJobs):
             before.add(put.id)
         return answer
 
-    def _is_true(self, job: Job, put: Put, before: set[str]) -> bool:
+    def _is_true(self, job: Job, put: Enqueued, before: set[str]) -> bool:
         if put.new:
             return put.id == job.id not in before and job.id in self._ledger.created
         if put.id == job.id:
@@ -205,7 +205,7 @@ class MarkRecords(FaultyRecords):
         due_at: datetime | None = None,
         nonce: str | None = None,
         emit: Sequence[Draft] = (),
-        spot: Spot | None = None,
+        spot: IndexPosition | None = None,
     ) -> Written:
         written = await super().create(key, value, due_at=due_at, nonce=nonce, emit=emit, spot=spot)
         if written:
@@ -222,7 +222,7 @@ class MarkRecords(FaultyRecords):
         nonce: str | None = None,
         entry_stays: bool = False,
         emit: Sequence[Draft] = (),
-        spot: Spot | None = None,
+        spot: IndexPosition | None = None,
     ) -> Written:
         before = await self._records.get(key)
         written = await super().put(
@@ -234,4 +234,4 @@ class MarkRecords(FaultyRecords):
 
 
 def _last(value: bytes) -> datetime:
-    return msgspec.json.decode(value, type=Mark).last
+    return msgspec.json.decode(value, type=PeriodicMark).last

@@ -18,7 +18,7 @@ from simulation.world import DEAD_KEPT, DONE_KEPT, WORKERS, Process, Story, Worl
 from virtual_time import START, run_virtual
 from wrasse.jobs.periodic import Periodic
 from wrasse.jobs.producer import Producer
-from wrasse.jobs.repeating import PERIODIC
+from wrasse.jobs.scheduler import PERIODIC
 from wrasse.ports.jobs import Delete, JobFilter, Place
 
 REPEATERS = 2

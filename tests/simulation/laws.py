@@ -18,20 +18,22 @@ from datetime import datetime, timedelta
 from lifecycle import Step, budget_spent, steps_between, token_grew
 from virtual_time import VirtualClock
 from wrasse.backends.memory.jobs import MemoryJobs
-from wrasse.backends.memory.shelves import Row, Shelves
+from wrasse.backends.memory.status_index import JobRow, Shelves
 from wrasse.clock import Clock
 from wrasse.ports.jobs import (
     IDS_KEPT,
     NO_PROGRESS,
     REQUESTS_KEPT,
-    Beaten,
     Budget,
-    Bury,
     Cancel,
+    Claim,
+    Claimed,
+    Complete,
     Counts,
+    DeadLetterJob,
     Delete,
-    Finish,
-    Hold,
+    Enqueued,
+    HeartbeatAnswer,
     Job,
     JobFilter,
     JobGroup,
@@ -40,15 +42,13 @@ from wrasse.ports.jobs import (
     Move,
     Place,
     Progress,
-    Put,
     Rate,
     Requeue,
-    Revive,
+    RequeueDead,
     Settlement,
-    Taken,
     WorkerInfo,
 )
-from wrasse.ports.journal import Intent, Journal, Line, LineFilter, Settled
+from wrasse.ports.journal import Intent, Journal, Line, LineFilter, SettledIntent
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
@@ -66,7 +66,7 @@ class Ledger:
     trace: list[str] = field(default_factory=list)
     created: dict[str, Job] = field(default_factory=dict)
     deleted: set[str] = field(default_factory=set)
-    grants: dict[str, Hold] = field(default_factory=dict)
+    grants: dict[str, Claim] = field(default_factory=dict)
     finishes: Counter[str] = field(default_factory=Counter)
     rescues: Counter[str] = field(default_factory=Counter)
     failures: Counter[str] = field(default_factory=Counter)
@@ -109,16 +109,16 @@ class WatchedShelves(Shelves):
         self.call = Call()
         self.kept: Callable[[Place], timedelta] = lambda place: timedelta(0)
 
-    def set(self, row: Row) -> None:
+    def set(self, row: JobRow) -> None:
         before = self._rows.get(row.seq)
         super().set(row)
         self._judge(before, row)
 
-    def drop(self, row: Row) -> None:
+    def drop(self, row: JobRow) -> None:
         super().drop(row)
         self._judge(row, None)
 
-    def _judge(self, before: Row | None, after: Row | None) -> None:
+    def _judge(self, before: JobRow | None, after: JobRow | None) -> None:
         row = after or before
         assert row is not None, "a write has a before or an after"
         ledger, id, now = self.ledger, row.job.id, self.clock.now()
@@ -165,7 +165,7 @@ class WatchedShelves(Shelves):
         step = _step(self.call.name, change)
         ledger.require(step in steps, f"{step} took it from {old.place} to {new.place}", id)
         ledger.require(token_grew(step, old.token, new.token), f"{step} made token {new.token} of {old.token}", id)
-        spends = change.spends if isinstance(change, Requeue | Bury) else None
+        spends = change.spends if isinstance(change, Requeue | DeadLetterJob) else None
         if step is not Step.REVIVE:
             ledger.require(budget_spent(spends, _budgets(old), _budgets(new)), f"{step} did not count right", id)
         if step is Step.TAKE:
@@ -188,7 +188,7 @@ class WatchedShelves(Shelves):
     def _taken_away(self, old: JobState, new: JobState, change: Change | None, now: datetime) -> None:
         ledger, id = self.ledger, old.id
         match change:
-            case Requeue() | Bury():
+            case Requeue() | DeadLetterJob():
                 ledger.require(old.until is not None and old.until <= now, "rescued before its deadline", id)
                 ledger.require(change.hold == old.hold, "rescued from another holder than the one looked at", id)
                 ledger.require(id in ledger.intended, "rescued without a line in the journal", id)
@@ -197,10 +197,10 @@ class WatchedShelves(Shelves):
                 for watcher in ledger.watchers:
                     law = watcher(old)
                     ledger.require(law is None, law or "", id)
-            case Revive():
+            case RequeueDead():
                 ledger.require(change.hold == old.hold, "revived under another token", id)
                 ledger.rescues[id] = ledger.failures[id] = 0
-            case Cancel() | None | Finish() | Delete():
+            case Cancel() | None | Complete() | Delete():
                 pass
 
 
@@ -214,7 +214,7 @@ class LawfulJobs:
         self._ledger = ledger
         self._shelves = jobs._shelves = shelves
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
         fresh = _fresh(jobs, self._ledger)
         with self._under_way("put"):
             answer = tuple(await self._jobs.put(jobs, request=request, groups=groups))
@@ -233,7 +233,7 @@ class LawfulJobs:
         request: str,
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
-    ) -> Taken:
+    ) -> Claimed:
         taken = await self._jobs.take(
             queues, limit, worker=worker, silence=silence, request=request, wait=wait, rates=rates
         )
@@ -246,11 +246,11 @@ class LawfulJobs:
     async def beat(
         self,
         worker: WorkerInfo,
-        holds: Sequence[Hold],
+        holds: Sequence[Claim],
         *,
         silence: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
-    ) -> Beaten:
+    ) -> HeartbeatAnswer:
         with self._under_way("beat"):
             return await self._jobs.beat(worker, holds, silence=silence, progress=progress)
 
@@ -261,7 +261,7 @@ class LawfulJobs:
         same = first is None or answer == first
         self._ledger.require(same, "the same settle was answered differently", request)
         ended = [each for each, end in zip(settlements, answer, strict=True) if end is Outcome.DONE]
-        for job in (job for each in ended if isinstance(each, Finish) for job in each.puts):
+        for job in (job for each in ended if isinstance(each, Complete) for job in each.puts):
             self._ledger.require(job.id in self._ledger.created, "a finish came without its follow-up", job.id)
         return answer
 
@@ -310,7 +310,7 @@ class LawfulJournal:
         self._ledger.intended |= {intent.suspect for intent in intents}
         return await self._journal.intend(intents)
 
-    async def settle(self, outcomes: Sequence[Settled]) -> None:
+    async def settle(self, outcomes: Sequence[SettledIntent]) -> None:
         await self._journal.settle(outcomes)
 
     async def page(self, where: LineFilter, after: str | None, limit: int, *, newest: bool = False) -> Page[Line]:
@@ -320,21 +320,21 @@ class LawfulJournal:
         return await self._journal.delete(before, limit)
 
 
-def _fresh(jobs: Sequence[Job], ledger: Ledger) -> tuple[Put, ...]:
+def _fresh(jobs: Sequence[Job], ledger: Ledger) -> tuple[Enqueued, ...]:
     """What a put must answer: new is the first mention of an id that never was."""
     ids = [job.id for job in jobs]
-    return tuple(Put(id, id not in ledger.created and ids.index(id) == at) for at, id in enumerate(ids))
+    return tuple(Enqueued(id, id not in ledger.created and ids.index(id) == at) for at, id in enumerate(ids))
 
 
 def _step(call: str, change: Change | None) -> Step | None:
     match change:
-        case Finish():
+        case Complete():
             return Step.FINISH
         case Requeue():
             return Step.REQUEUE
-        case Bury():
+        case DeadLetterJob():
             return Step.BURY
-        case Revive():
+        case RequeueDead():
             return Step.REVIVE
         case Cancel():
             return Step.CANCEL

@@ -15,17 +15,17 @@ from simulation.orphans_world import ROOT_OF_ALL, OrphanBug
 from wrasse.backends.memory.objects import MemoryObjects
 from wrasse.backends.memory.sightings import MemorySightings
 from wrasse.clock import to_micros
-from wrasse.orphans import look, merge, removal, verdict
-from wrasse.orphans.look import Look
+from wrasse.orphans import merge, removal, scan, verdict
 from wrasse.orphans.removal import Removal, Trash
 from wrasse.orphans.root import Graces, Root
-from wrasse.orphans.spool import Listed, Referred
+from wrasse.orphans.scan import OrphanScan
+from wrasse.orphans.spool import Referred, SpooledObject
 from wrasse.orphans.units import Unit
-from wrasse.orphans.verdict import Known, Scene, Verdict, judge_protected
+from wrasse.orphans.verdict import KnownSighting, Scene, Verdict, judge_protected
 from wrasse.ports.objects import ObjectDelete
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.sightings import Evidence, Round, Sighting, Standing, State
+from wrasse.ports.sightings import CompleteScan, Evidence, Sighting, SightingState, Standing
 
 
 def put(*changes: tuple[object, str, object]) -> Callable[[], Callable[[], None]]:
@@ -45,19 +45,19 @@ def put(*changes: tuple[object, str, object]) -> Callable[[], Callable[[], None]
     return plant
 
 
-_list, _refer, _move = Look._list, Look._refer, Trash._put
+_list, _refer, _move = OrphanScan._list, OrphanScan._refer, Trash._put
 
 
-async def _references_first(self: Any, place: Path, expected: Round | None) -> datetime:
+async def _references_first(self: Any, place: Path, expected: CompleteScan | None) -> datetime:
     self.early = await _refer(self, place, expected)
     return await _list(self, place, expected)
 
 
-async def _read_already(self: Any, place: Path, expected: Round | None) -> datetime:
+async def _read_already(self: Any, place: Path, expected: CompleteScan | None) -> datetime:
     return self.early  # type: ignore[no-any-return]
 
 
-async def _nobody_asks(self: Removal, units: Sequence[Known], snapshot_at: datetime) -> list[bool]:
+async def _nobody_asks(self: Removal, units: Sequence[KnownSighting], snapshot_at: datetime) -> list[bool]:
     return [True] * len(units)
 
 
@@ -65,7 +65,7 @@ def _no_time(self: Graces, evidence: Evidence) -> timedelta:
     return timedelta(0)
 
 
-def _by_one_clock(self: Look, standing: Standing, snapshot_at: datetime, listed_at: datetime) -> Scene:
+def _by_one_clock(self: OrphanScan, standing: Standing, snapshot_at: datetime, listed_at: datetime) -> Scene:
     """Time as the sightings' clock alone has it."""
     self._looked = self._ports.clock.monotonic()
     number = 1 if standing.last is None else standing.last.number + 1
@@ -80,12 +80,12 @@ def _plausible(now: object, last: object, caps: object) -> str:
     return ""
 
 
-def _no_healing(known: Known, by: Referred, unit: Unit | None, scene: Scene) -> Verdict:
+def _no_healing(known: KnownSighting, by: Referred, unit: Unit | None, scene: Scene) -> Verdict:
     judged = judge_protected(known, by, unit, scene)
-    return judged if known.state == State.SEEN else Verdict("in_quarantine")
+    return judged if known.state == SightingState.SEEN else Verdict("in_quarantine")
 
 
-def _whatever(unit: Unit, known: Known) -> bool:
+def _whatever(unit: Unit, known: KnownSighting) -> bool:
     return True
 
 
@@ -104,7 +104,7 @@ async def _put_whatever(self: Any, key: str, version: str, to: str) -> Outcome:
     return await _move(self, key, version if head is None else head.info.version, to)
 
 
-async def _take_over(self: Any, copy: str, file: Listed) -> Outcome:
+async def _take_over(self: Any, copy: str, file: SpooledObject) -> Outcome:
     """Bringing back overwrites."""
     key = file.key.decode()
     head, there = await self._objects.head(copy), await self._objects.head(key)
@@ -119,14 +119,16 @@ async def _take_over(self: Any, copy: str, file: Listed) -> Outcome:
     return Outcome.DONE
 
 
-def _marker_last(files: Sequence[Listed], marker: str) -> list[Listed]:
+def _marker_last(files: Sequence[SpooledObject], marker: str) -> list[SpooledObject]:
     return sorted(files, key=lambda file: file.key.endswith(marker.encode()))
 
 
 async def _forgetful(self: MemorySightings, name: str, *args: Any, **named: Any) -> Page[Sighting]:
     """Timers that end by themselves, an hour after the delay, as those of the design document do."""
     here, old = self._root(name), self._clock.now() - timedelta(hours=3)
-    for unit in [each.unit for each in here.sightings.values() if each.state is State.SEEN and each.first_at <= old]:
+    for unit in [
+        each.unit for each in here.sightings.values() if each.state is SightingState.SEEN and each.first_at <= old
+    ]:
         del here.sightings[unit]
     return await _page(self, name, *args, **named)
 
@@ -143,15 +145,15 @@ BUGS = (
     OrphanBug(
         "references are read before the listing",
         "order",
-        put((Look, "_list", _references_first), (Look, "_refer", _read_already)),
+        put((OrphanScan, "_list", _references_first), (OrphanScan, "_refer", _read_already)),
     ),
     OrphanBug("nobody asks again before a removal", "asked", put((Removal, "_unreferenced", _nobody_asks))),
     OrphanBug("no grace", "early", put((Graces, "of", _no_time))),
-    OrphanBug("time by one clock", "early", put((Look, "_scene", _by_one_clock)), scenario="clocks are set"),
+    OrphanBug("time by one clock", "early", put((OrphanScan, "_scene", _by_one_clock)), scenario="clocks are set"),
     OrphanBug("no grace after a soft delete", "early", put((Graces, "of", _soft_deleted_at_once)), scenario="undelete"),
-    OrphanBug("any answer is believed", "believed", put((look, "implausible", _plausible)), scenario="database half"),
+    OrphanBug("any answer is believed", "believed", put((scan, "implausible", _plausible)), scenario="database half"),
     OrphanBug(
-        "an empty answer is believed", "believed", put((look, "implausible", _plausible)), scenario="database empty"
+        "an empty answer is believed", "believed", put((scan, "implausible", _plausible)), scenario="database empty"
     ),
     OrphanBug("no quarantine", "loss", root=root(quarantine=timedelta(0)), scenario="database minus a tenth"),
     OrphanBug("no quarantine for late commits", "loss", root=root(quarantine=timedelta(0)), scenario="late commit"),

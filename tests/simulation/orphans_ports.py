@@ -15,11 +15,11 @@ from simulation.orphans_laws import Truth, Witness, unit_of
 from wrasse.backends.memory.catalog import MemoryCatalog
 from wrasse.backends.memory.objects import MemoryObjects
 from wrasse.backends.memory.sightings import MemorySightings
-from wrasse.ports.catalog import Reference, Snapshot
+from wrasse.ports.catalog import CatalogSnapshot, Reference
 from wrasse.ports.objects import ObjectDelete, ObjectInfo
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.sightings import Change, Round, Seen, Standing, Unseen
+from wrasse.ports.sightings import Change, CompleteScan, NewSighting, Standing, Unseen
 
 T = TypeVar("T")
 LIST_PAGE = 7  # small, so that much can happen between two pages
@@ -111,7 +111,7 @@ class WorldCatalog:
         self._faults = faults
 
     @asynccontextmanager
-    async def snapshot(self) -> AsyncIterator[Snapshot]:
+    async def snapshot(self) -> AsyncIterator[CatalogSnapshot]:
         loop = asyncio.get_running_loop()
         self._witness.snapshot(loop.time())
         rows = self._db.rows if self._faults.lag == 0 else self._db.at(loop.time() - self._faults.lag)
@@ -167,15 +167,15 @@ class SlowSightings:
         self._looked = asyncio.get_running_loop().time()
         return await self._inner.standing(root)
 
-    async def commit(self, made: Round, changes: Iterable[Sequence[Change]]) -> bool:
+    async def commit(self, made: CompleteScan, changes: Iterable[Sequence[Change]]) -> bool:
         return await self._line.call(lambda: self._commit(made, changes))
 
-    async def _commit(self, made: Round, changes: Iterable[Sequence[Change]]) -> bool:
+    async def _commit(self, made: CompleteScan, changes: Iterable[Sequence[Change]]) -> bool:
         done = await self._inner.commit(made, changes)
         if done:
             for change in (each for batch in changes for each in batch):
                 match change:
-                    case Seen(sighting):
+                    case NewSighting(sighting):
                         self._truth.noted[sighting.unit] = self._looked
                     case Unseen(unit):
                         self._truth.noted.pop(unit, None)

@@ -26,14 +26,14 @@ from virtual_time import VirtualClock, run_virtual
 from wrasse.backends.memory.journal import MemoryJournal
 from wrasse.backends.memory.objects import MemoryObjects
 from wrasse.backends.memory.sightings import MemorySightings
-from wrasse.engine.budget import Budget
+from wrasse.engine.budget import RunBudget
 from wrasse.engine.report import Report
-from wrasse.engine.run import Frame, run_once
+from wrasse.engine.run import RunContext, run_once
 from wrasse.ids import Ids
-from wrasse.orphans.consent import read_consent, write_consent
-from wrasse.orphans.desk import Desk
-from wrasse.orphans.look import Ports
+from wrasse.orphans.approval import read_consent, write_consent
 from wrasse.orphans.root import Graces, Root
+from wrasse.orphans.scan import Ports
+from wrasse.orphans.scanner import Scanner
 from wrasse.sweeps.orphan_archives import OrphanArchives
 
 STORM = 30 * HOUR
@@ -184,7 +184,7 @@ class _World:
             await asyncio.sleep(every * self._rng.uniform(0.95, 1.05) + pause)
             await self._check_losses()
 
-    def _process(self) -> tuple[Desk, Line, Witness]:
+    def _process(self) -> tuple[Scanner, Line, Witness]:
         line = Line(random.Random(self._rng.random()), self._is.slow)
         witness = Witness(self._truth)
         ports = Ports(
@@ -194,15 +194,15 @@ class _World:
             self._place,
             self._host,
         )
-        return Desk(self._root, ports), line, witness
+        return Scanner(self._root, ports), line, witness
 
-    async def _look(self, desk: Desk) -> Report:
+    async def _look(self, desk: Scanner) -> Report:
         self._looks += 1
         return await run_once(
             OrphanArchives(desk, 5),
-            Frame(self._journal, self._host, Ids(self._host)),
+            RunContext(self._journal, self._host, Ids(self._host)),
             name=f"orphan_archives@{self._root.name}",
-            budget=Budget(10_000, timedelta(hours=6)),
+            budget=RunBudget(10_000, timedelta(hours=6)),
             guards=desk.guards,
         )
 

@@ -12,15 +12,15 @@ from itertools import count
 from typing import Any
 
 from wrasse.backends.memory.jobs import MemoryJobs
-from wrasse.backends.memory.shelves import Row
+from wrasse.backends.memory.status_index import JobRow
 from wrasse.clock import Clock
 from wrasse.engine.guard import MassDeath
-from wrasse.engine.pulses import BackendDown, BackendRestarted
+from wrasse.engine.health import BackendDown, BackendRestarted
 from wrasse.ports.guard import Guard
-from wrasse.ports.job_transitions import Shelf
-from wrasse.ports.jobs import Budget, Bury, Delete, Finish, Job, Move, Place, Put, Requeue, Settlement
+from wrasse.ports.jobs import Budget, Complete, DeadLetterJob, Delete, Enqueued, Job, Move, Place, Requeue, Settlement
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.remembered import Remembered
+from wrasse.ports.rules.job_transitions import JobStatus
+from wrasse.ports.rules.reply_cache import Remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +36,14 @@ class Bug:
 
 
 class MoveIgnoresTheDeadline(MemoryJobs):
-    def _moved(self, row: Row, move: Move, now: datetime) -> Row | None:
-        early = isinstance(move, Requeue | Bury) and row.state.until is not None
+    def _moved(self, row: JobRow, move: Move, now: datetime) -> JobRow | None:
+        early = isinstance(move, Requeue | DeadLetterJob) and row.state.until is not None
         return super()._moved(replace(row, state=replace(row.state, until=now)) if early else row, move, now)
 
 
 class MoveIgnoresTheToken(MemoryJobs):
-    def _moved(self, row: Row, move: Move, now: datetime) -> Row | None:
-        move = replace(move, hold=row.state.hold) if isinstance(move, Requeue | Bury) else move
+    def _moved(self, row: JobRow, move: Move, now: datetime) -> JobRow | None:
+        move = replace(move, hold=row.state.hold) if isinstance(move, Requeue | DeadLetterJob) else move
         return super()._moved(row, move, now)
 
 
@@ -56,19 +56,19 @@ class SettleIgnoresTheToken(MemoryJobs):
 
 
 class TakeGrantsTheOldToken(MemoryJobs):
-    def _hold(self, row: Row, worker: str, now: datetime, silence: timedelta) -> Row:
+    def _hold(self, row: JobRow, worker: str, now: datetime, silence: timedelta) -> JobRow:
         self._token = count(max(row.state.token, 1))
         return super()._hold(row, worker, now, silence)
 
 
 class RescuesDoNotCount(MemoryJobs):
-    def _moved(self, row: Row, move: Move, now: datetime) -> Row | None:
+    def _moved(self, row: JobRow, move: Move, now: datetime) -> JobRow | None:
         rescues = row.state.rescues - (isinstance(move, Requeue) and move.spends is Budget.RESCUES)
         return super()._moved(replace(row, state=replace(row.state, rescues=rescues)), move, now)
 
 
 class PutIgnoresKnownIds(MemoryJobs):
-    def _add(self, job: Job, now: datetime) -> Put:
+    def _add(self, job: Job, now: datetime) -> Enqueued:
         known = self._shelves.find(job.id)
         if known is not None and known.state.place is Place.DONE:
             self._shelves.drop(known)
@@ -76,7 +76,7 @@ class PutIgnoresKnownIds(MemoryJobs):
 
 
 class IdsAreForgottenWithTheirJobs(MemoryJobs):
-    def _drop(self, row: Row, ids_kept: timedelta, now: datetime) -> None:
+    def _drop(self, row: JobRow, ids_kept: timedelta, now: datetime) -> None:
         self._shelves.drop(row)
 
 
@@ -106,21 +106,21 @@ class FinishAndFollowUpAreTwoSteps(MemoryJobs):
     """The follow-ups come with the next call, which may never be."""
 
     def _end(self, settlement: Settlement, now: datetime) -> Outcome:
-        settlement = replace(settlement, puts=()) if isinstance(settlement, Finish) else settlement
+        settlement = replace(settlement, puts=()) if isinstance(settlement, Complete) else settlement
         return super()._end(settlement, now)
 
 
 class RescuedJobsAreNeverServed(MemoryJobs):
     """In exactly one place, and of no use there: only liveness sees it."""
 
-    def _moved(self, row: Row, move: Move, now: datetime) -> Row | None:
+    def _moved(self, row: JobRow, move: Move, now: datetime) -> JobRow | None:
         rescued = isinstance(move, Requeue) and move.spends is Budget.RESCUES
         return super()._moved(row, replace(move, delay=timedelta(days=3650)) if rescued else move, now)
 
 
 class DelaysAreIgnored(MemoryJobs):
     def _now(self) -> datetime:
-        while row := self._shelves.first(Shelf.DELAYED):
+        while row := self._shelves.first(JobStatus.DELAYED):
             self._shelves.set(replace(row, state=replace(row.state, not_before=None)))
         return super()._now()
 

@@ -22,7 +22,7 @@ from wrasse.backends.memory.journal import MemoryJournal
 from wrasse.backends.memory.logs import Logs
 from wrasse.backends.memory.records import MemoryRecords
 from wrasse.backends.memory.streams import MemoryStreams
-from wrasse.engine.run import AnySweep, Frame, run_once
+from wrasse.engine.run import AnySweep, RunContext, run_once
 from wrasse.errors import StoreUnavailable
 from wrasse.ids import Ids
 from wrasse.ports.groups import Ack, Answer, DeadLetter, Delivery, Nak, StartAt
@@ -30,9 +30,9 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import START, EntryId
 from wrasse.streams.alerts import Alerts
 from wrasse.streams.consumer import Consumer, ConsumerSettings
-from wrasse.streams.group_census import Census, Looks
+from wrasse.streams.delivery import Received
+from wrasse.streams.group_census import Census, IdleObservations
 from wrasse.streams.publisher import Publisher
-from wrasse.streams.received import Received
 from wrasse.streams.retention import Retention, RetentionRule, horizon
 from wrasse.streams.survey import PlainSurvey
 from wrasse.streams.trimmer import RetentionTally, Trimmer
@@ -177,13 +177,13 @@ class World:
         self.published: set[bytes] = set()
         self.plans: list[Seeded] = []
         self.calm = False
-        self._frame = Frame(MemoryJournal(self.clock), self.clock, Ids(self.clock))
+        self._frame = RunContext(MemoryJournal(self.clock), self.clock, Ids(self.clock))
         alerts = Alerts(MemoryRecords(self.clock, logs), self.streams, self.clock, "sweep")
         survey, tally = PlainSurvey(self.streams), RetentionTally()
         rules = Retention((RetentionRule(S, KEPT, exact=True),))
         self._aged_entries = AgedEntries(survey, rules, Trimmer(self.streams, alerts, self.clock, tally), alerts)
         watched: Any = self.groups
-        census = Census(survey, watched, alerts, Looks(MemoryRecords(self.clock, logs)))
+        census = Census(survey, watched, alerts, IdleObservations(MemoryRecords(self.clock, logs)))
         self._dead_consumers = DeadConsumers(census, watched, alerts, tally, gone_for=TIMEOUT)
 
     def network(self) -> Network:

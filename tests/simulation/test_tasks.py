@@ -19,7 +19,7 @@ from unit.jobs.tasking import MAIL, STEP, TaskWorld
 from wrasse.engine.sweep import Action
 from wrasse.jobs.stream_tasks.fields import TASKS
 from wrasse.jobs.stream_tasks.queue import StreamedJobs
-from wrasse.ports.jobs import Bury, Hold, Move, Place, Requeue
+from wrasse.ports.jobs import Claim, DeadLetterJob, Move, Place, Requeue
 from wrasse.ports.outcome import Outcome
 
 SEEDS, NOTICED_WITHIN, STEPS, TASKS_MAX = 20, 40, 120, 6
@@ -40,7 +40,7 @@ class ResetsWithoutCondition(StreamedJobs):
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
         records = self.ports.records(TASKS)
         for each in moves:
-            assert isinstance(each, Requeue | Bury)
+            assert isinstance(each, Requeue | DeadLetterJob)
             record = await records.get(f"{MAIL}:{each.hold.id}")
             assert record is not None
             fields = msgspec.json.decode(record.value, type=dict[str, str])
@@ -57,10 +57,10 @@ class Story:
         self.world = TaskWorld()
         self.world.jobs = jobs(self.world.jobs.ports, self.world.types)
         self.desks = [Desk(self.world.jobs, f"w{n}") for n in range(3)]
-        self.holds: list[tuple[Desk, Hold]] = []
+        self.holds: list[tuple[Desk, Claim]] = []
         self.ran: set[str] = set()
         self.finished: set[str] = set()
-        self.planned: list[Action[Requeue | Bury]] = []
+        self.planned: list[Action[Requeue | DeadLetterJob]] = []
         self.put = 0
 
     async def tell(self) -> None:

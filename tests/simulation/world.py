@@ -21,12 +21,12 @@ from simulation.planted import Bug
 from virtual_time import VirtualClock, run_virtual
 from wrasse.backends.memory.connect import Memory
 from wrasse.engine.guard import MassDeath
+from wrasse.engine.health import BackendRestarted, backend_guards
 from wrasse.engine.loop import ENGINE_LEASES, Engine
-from wrasse.engine.pulses import BackendRestarted, backend_guards
 from wrasse.engine.state import ENGINE_STATE, load
 from wrasse.engine.turn import Scheduled
 from wrasse.leases.manager import LeaseManager
-from wrasse.ports.jobs import Cancel, JobFilter, JobState, Place, Revive
+from wrasse.ports.jobs import Cancel, JobFilter, JobState, Place, RequeueDead
 from wrasse.sweeps.finished_jobs import FinishedJobs
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
@@ -253,7 +253,7 @@ class World:
             await asyncio.sleep(self.draw.uniform(3, 10))
             dead = await self.jobs.page(Place.DEAD, JobFilter(), None, 3)
             if dead.items and self.draw.random() < 0.7:
-                await self.jobs.move([Revive(self.draw.choice(dead.items).hold)])
+                await self.jobs.move([RequeueDead(self.draw.choice(dead.items).hold)])
             elif self.ledger.created:
                 await self.jobs.move([Cancel(self.draw.choice(list(self.ledger.created)))])
 

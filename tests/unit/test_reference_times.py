@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, strategies as some
 
-from wrasse.ports.reference_rows import reference_time
+from wrasse.ports.rules.reference_rows import reference_time
 
 MOMENT = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 SECONDS = 1767323045

@@ -8,14 +8,14 @@ from itertools import count
 from wire.places import Place, pass_time
 from wrasse.jobs.periodic import Every, Missed, Periodic
 from wrasse.jobs.producer import Producer
-from wrasse.jobs.repeating import PERIODIC, Repeater
+from wrasse.jobs.scheduler import PERIODIC, PeriodicScheduler
 from wrasse.ports.jobs import (
     Budget,
-    Bury,
     Cancel,
+    Claim,
+    Complete,
+    DeadLetterJob,
     Delete,
-    Finish,
-    Hold,
     Job,
     JobGroup,
     JobQueue,
@@ -24,7 +24,7 @@ from wrasse.ports.jobs import (
     Rate,
     Reason,
     Requeue,
-    Revive,
+    RequeueDead,
     WorkerInfo,
 )
 
@@ -48,19 +48,19 @@ class Story:
     async def enqueue(self, *jobs: Job, groups: tuple[JobGroup, ...] = ()) -> list[bool]:
         return [each.new for each in await self.jobs.put(jobs, request=self.request(), groups=groups)]
 
-    async def claim(self, job: Job, *, worker: WorkerInfo = WORKER, timeout: timedelta = HOUR) -> Hold:
+    async def claim(self, job: Job, *, worker: WorkerInfo = WORKER, timeout: timedelta = HOUR) -> Claim:
         """Stores this job alone in its queue and claims it."""
         await self.enqueue(job)
         return await self.next(job.queue, worker=worker, timeout=timeout)
 
     async def next(
         self, queue: str, *, worker: WorkerInfo = WORKER, timeout: timedelta = HOUR, rates: tuple[Rate, ...] = ()
-    ) -> Hold:
+    ) -> Claim:
         request = self.request()
         got = await self.jobs.take([queue], 1, worker=worker.id, silence=timeout, request=request, rates=rates)
         return got.jobs[0].hold
 
-    async def settle(self, *settlements: Finish | Requeue | Bury) -> None:
+    async def settle(self, *settlements: Complete | Requeue | DeadLetterJob) -> None:
         await self.jobs.settle(settlements, request=self.request())
 
 
@@ -70,21 +70,21 @@ async def every_state(at: Place, jobs: JobQueue) -> None:
     await jobs.beat(WORKER, (), silence=HOUR)
     await jobs.beat(OTHER, (), silence=HOUR)
     done = await story.claim(Job("done-1", kind="resize", payload=b'{"n":1}', keep=24 * HOUR))
-    await story.settle(Finish(done, b'{"answer":42}', puts=(Job("follow-1", payload=b"follows"),)))
+    await story.settle(Complete(done, b'{"answer":42}', puts=(Job("follow-1", payload=b"follows"),)))
     await pass_time(at, SECOND)
     await story.next("low")
     plain = await story.claim(Job("done-2", queue="high", priority="high"))
-    await story.settle(Finish(plain))
+    await story.settle(Complete(plain))
     dead = await story.claim(Job("dead-1", queue="high", kind="resize", payload=b"\x00\xff", headers=_TRACE))
     await story.settle(Requeue(dead, Budget.FAILURES, Reason.FAILED, "it broke"))
     dead = await story.next("high")
-    await story.settle(Bury(dead, Reason.TIMEOUT, "too slow", Budget.FAILURES))
+    await story.settle(DeadLetterJob(dead, Reason.TIMEOUT, "too slow", Budget.FAILURES))
     await pass_time(at, SECOND)
     revived = await story.claim(Job("revived-1", queue="high"))
-    await story.settle(Bury(revived, Reason.NO_HANDLER, "no handler"))
-    await jobs.move([Revive(revived, HOUR)])
+    await story.settle(DeadLetterJob(revived, Reason.NO_HANDLER, "no handler"))
+    await jobs.move([RequeueDead(revived, HOUR)])
     deleted = await story.claim(Job("deleted-1", queue="high", lasting=True))
-    await story.settle(Bury(deleted, Reason.FAILED))
+    await story.settle(DeadLetterJob(deleted, Reason.FAILED))
     await jobs.delete([Delete(deleted, State.DEAD)])
     held = await story.claim(Job("held-1", queue="high", kind="mail", payload=b"text", lasting=True))
     told = {"held-1": Progress(0.5, "half")}
@@ -110,7 +110,7 @@ async def few_states(at: Place, jobs: JobQueue) -> None:
     """A job that is ready, one that is delayed, one that is held and one that is dead."""
     story = Story(jobs)
     dead = await story.claim(Job("dead-1", queue="high", kind="resize", payload=b"\x00\xff", headers=_TRACE))
-    await story.settle(Bury(dead, Reason.TIMEOUT, "too slow", Budget.FAILURES))
+    await story.settle(DeadLetterJob(dead, Reason.TIMEOUT, "too slow", Budget.FAILURES))
     await story.claim(Job("held-1", queue="high"))
     await story.enqueue(Job("ready-1", payload=b"text"))
     await story.enqueue(Job("delayed-1", payload=b"later", delay=HOUR))
@@ -124,7 +124,7 @@ async def rescue(at: Place, jobs: JobQueue) -> None:
     holds = [await story.next("low", timeout=HOUR) for _ in range(3)]
     await pass_time(at, 2 * HOUR)
     await jobs.move([Requeue(holds[0], Budget.RESCUES, Reason.WORKER_DIED, "no heartbeat")])
-    await jobs.move([Bury(holds[1], Reason.WORKER_DIED, "no heartbeat", Budget.RESCUES)])
+    await jobs.move([DeadLetterJob(holds[1], Reason.WORKER_DIED, "no heartbeat", Budget.RESCUES)])
     await jobs.move([Requeue(holds[2], Budget.RESCUES, Reason.WORKER_DIED, "no heartbeat")])
     await story.next("low", worker=OTHER)
 
@@ -139,8 +139,8 @@ async def groups_and_names(at: Place, jobs: JobQueue, low: str = "low", high: st
     await story.enqueue(*members, groups=(JobGroup("g-1", 2, Job("then-1", queue="after", kind="merge")),))
     callback = Job("then-2", queue=low, headers={"a": "b"})
     await story.enqueue(Job("m-3", queue=low, group="g-2"), groups=(JobGroup("g-2", 3, callback),))
-    await story.settle(Finish(await story.next(high)))
-    await story.settle(Bury(await story.next(high), Reason.FAILED, "no"))
+    await story.settle(Complete(await story.next(high)))
+    await story.settle(DeadLetterJob(await story.next(high), Reason.FAILED, "no"))
     await story.next("other", rates=(Rate("other", 2, HOUR),))
 
 
@@ -151,7 +151,7 @@ async def periodic(at: Place, jobs: JobQueue) -> None:
         Periodic("hourly", Every(HOUR), "report", b'{"a":1}', "high", Missed.ONCE),
         Periodic("daily", Every(24 * HOUR), "purge", b"", None, Missed.SKIP),
     )
-    repeater = Repeater(each, producer, at.backend.records(PERIODIC), at.clock)
+    repeater = PeriodicScheduler(each, producer, at.backend.records(PERIODIC), at.clock)
     await repeater.look()
     await pass_time(at, HOUR)
     await repeater.look()

@@ -17,12 +17,20 @@ from wire.lease_calls import Caller
 from wire.places import START, Place, pass_time
 from wire.test_engine import _runs
 from wire.test_streams import SCENES
-from wrasse.app.task_opening import TaskPost
 from wrasse.backends.directory.connect import Directory
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
 from wrasse.leases.leases import Leases
-from wrasse.ports.sightings import Evidence, Mark, Round, Seen, Sighting, Sightings, State
+from wrasse.ports.sightings import (
+    CompleteScan,
+    Evidence,
+    NewSighting,
+    Sighting,
+    SightingChange,
+    Sightings,
+    SightingState,
+)
+from wrasse.runtime.stream_tasks import TaskPost
 
 _PRAGMAS = ("application_id", "user_version")
 
@@ -59,10 +67,13 @@ async def orphans(sightings: Sightings) -> None:
         Sighting(f"archives/ws{n}/", Evidence.SUPERSEDED, f"f{n}", 7 + n, b"\0files", 1, START, 123) for n in (1, 2)
     ]
     await sightings.commit(
-        Round("archives", "round-1", 1, START, START, 1_000, {"listed": 5}), [[Seen(each) for each in found]]
+        CompleteScan("archives", "round-1", 1, START, START, 1_000, {"listed": 5}),
+        [[NewSighting(each) for each in found]],
     )
     await sightings.write("archives", b"armed", at=0)
-    await sightings.mark("archives", [Mark("archives/ws2/", State.SEEN, "f2", State.MOVED, "round-1", 2_000)])
+    await sightings.mark(
+        "archives", [SightingChange("archives/ws2/", SightingState.SEEN, "f2", SightingState.MOVED, "round-1", 2_000)]
+    )
 
 
 def as_sql(database: Path) -> str:

@@ -11,10 +11,10 @@ from wire.dumps import as_text
 from wire.places import START, Place, dumped
 from wrasse.archives.archiver import ArchivePorts, Archiver
 from wrasse.archives.batch import BatchLimits
-from wrasse.archives.codec import Codec
+from wrasse.archives.codec import Compression
 from wrasse.archives.cursor import CURSORS, Cursors
 from wrasse.archives.drain import GROUP
-from wrasse.archives.naming import Form, Layout
+from wrasse.archives.naming import DayLayout, Form
 from wrasse.archives.restart import plan_restart
 from wrasse.archives.rule import Rule
 from wrasse.clock import Clock, ManualClock
@@ -25,7 +25,7 @@ from wrasse.ports.streams import Draft
 from wrasse.streams.publisher import Publisher
 
 SUBJECT = "gbe.events.audit.change"
-FORMS = {f"{layout.value}_{codec.value}": Form(layout, codec) for layout in Layout for codec in Codec}
+FORMS = {f"{layout.value}_{codec.value}": Form(layout, codec) for layout in DayLayout for codec in Compression}
 
 
 async def _archived(place: Place, objects: Objects, clock: Clock, form: Form) -> None:

@@ -9,7 +9,6 @@ import pytest
 from wire.conftest import Difference, OpenPlace
 from wire.job_scenes import WORKER, Story
 from wire.places import Place, dumped
-from wrasse.app.wiring import journal_of
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.loop import ENGINE_LEASES, Engine
@@ -19,6 +18,7 @@ from wrasse.jobs.record_core.limiter import BUDGETS, RecordedLimiter
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.jobs import Job
 from wrasse.ports.journal import Intent
+from wrasse.runtime.backends import journal_of
 from wrasse.sweeps.finished_jobs import FinishedJobs
 from wrasse.sweeps.stuck_jobs import StuckJobs
 

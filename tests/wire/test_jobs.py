@@ -9,10 +9,10 @@ import pytest
 from wire import job_scenes
 from wire.conftest import Difference, OpenPlace
 from wire.places import Place, dumped
-from wrasse.app.task_opening import TaskPost
 from wrasse.backends.directory.connect import Directory
 from wrasse.jobs.record_queue.queue import RecordedJobs, RecordedOptions
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
+from wrasse.runtime.stream_tasks import TaskPost
 
 
 @pytest.mark.parametrize("scene", ["every_state", "rescue", "groups_and_names", "periodic", "names_of_seed_002"])

@@ -15,12 +15,12 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from app.typed import wrasse
-from unit.app.test_metrics import facts
+from unit.observability.test_metrics import facts
 from wire.conftest import FIXTURES
-from wrasse.app.config import load
-from wrasse.app.logs import start_logging
-from wrasse.app.metrics import exposition
 from wrasse.clock import ManualClock
+from wrasse.config.load import load
+from wrasse.observability.logs import start_logging
+from wrasse.observability.metrics import exposition
 
 NAMES = json.loads((FIXTURES / "names.json").read_text())
 SEEDS = yaml.safe_load((FIXTURES / "seeds.yaml").read_text())

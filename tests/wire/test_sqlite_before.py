@@ -15,20 +15,20 @@ from wire.job_scenes import HOUR, WORKER
 from wire.lease_calls import OPEN
 from wire.places import START
 from wire.sqlite_before import as_sql, from_sql, play
-from wrasse.app.task_opening import TaskPost
 from wrasse.backends.memory.connect import Memory
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
 from wrasse.engine.state import ENGINE_STATE, load
-from wrasse.jobs.repeating import PERIODIC
+from wrasse.jobs.scheduler import PERIODIC
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
 from wrasse.leases.leases import Leases
 from wrasse.ports.groups import Ack
-from wrasse.ports.jobs import Finish, Job, JobFilter, JobQueue, Place, Reason
+from wrasse.ports.jobs import Complete, Job, JobFilter, JobQueue, Place, Reason
 from wrasse.ports.journal import LineFilter
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.sightings import State
+from wrasse.ports.sightings import SightingState
 from wrasse.ports.streams import START as FIRST
+from wrasse.runtime.stream_tasks import TaskPost
 
 BEFORE = FIXTURES / "schema_before_words.sql"
 AUDIT, MAIL = "gbe.events.audit.change", "gbe.tasks.email.queue"
@@ -107,7 +107,7 @@ async def test_work_on_jobs_of_before_goes_on(store: Sqlite) -> None:
     jobs = store.jobs
     held = await jobs.get("held-1")
     assert held is not None
-    assert list(await jobs.settle([Finish(held.state.hold, b"late")], request="now")) == [Outcome.DONE]
+    assert list(await jobs.settle([Complete(held.state.hold, b"late")], request="now")) == [Outcome.DONE]
     taken = await jobs.take(["low"], 10, worker="w", silence=HOUR, request="take")
     assert [each.job.id for each in taken.jobs] == ["ready-1", "ready-2", "delayed-1"]
     again = await jobs.put([Job("u", unique="report"), Job("ready-2"), Job("deleted-1")], request="put")
@@ -184,5 +184,5 @@ async def test_sightings_of_before_are_read_and_changed(store: Sqlite) -> None:
     assert (standing.value, standing.last.number, standing.last.counts) == (b"armed", 1, {"listed": 5})
     found = (await store.sightings.page("archives", None, 10)).items
     assert [(each.unit, each.state, each.state_round) for each in found] == [
-        ("archives/ws1/", State.SEEN, ""), ("archives/ws2/", State.MOVED, "round-1"),
+        ("archives/ws1/", SightingState.SEEN, ""), ("archives/ws2/", SightingState.MOVED, "round-1"),
     ]  # fmt: skip

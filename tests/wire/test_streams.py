@@ -11,9 +11,9 @@ from wire.places import Place, dumped, pass_time
 from wrasse.ports.groups import Ack, Nak, StartAt
 from wrasse.ports.streams import Draft
 from wrasse.streams.alerts import ALERTS, Alert, Alerts
-from wrasse.streams.group_census import LOOKS, Looks
-from wrasse.streams.letters import dead_letter
-from wrasse.streams.publisher import Message, Publisher
+from wrasse.streams.dead_letter import dead_letter
+from wrasse.streams.group_census import LOOKS, IdleObservations
+from wrasse.streams.publisher import Publication, Publisher
 
 HOUR = timedelta(hours=1)
 TASKS, AUDIT = "gbe.tasks.email.queue", "gbe.events.audit.change"
@@ -25,7 +25,7 @@ async def _messages(place: Place) -> None:
     publisher = Publisher(place.backend.streams, place.clock)
     groups = place.backend.groups
     await publisher.publish(TASKS, b"first", trace_id="0af7651916cd43dd8448eb211c80319c")
-    await publisher.publish_many([Message(TASKS, b'{"n":%d}' % number) for number in range(5)])
+    await publisher.publish_many([Publication(TASKS, b'{"n":%d}' % number) for number in range(5)])
     await publisher.publish(TASKS, b"once", key="order-1")
     await publisher.publish(TASKS, b"once", key="order-1")
     await groups.join(TASKS, GROUP, StartAt(first=True), ack_timeout=HOUR)
@@ -41,7 +41,7 @@ async def _upkeep(place: Place) -> None:
     """A group that reads by cursor, a trim below it, entries that are no messages, an alert, a look at a consumer."""
     publisher = Publisher(place.backend.streams, place.clock)
     streams, groups = place.backend.streams, place.backend.groups
-    await publisher.publish_many([Message(AUDIT, b"%d" % number) for number in range(4)])
+    await publisher.publish_many([Publication(AUDIT, b"%d" % number) for number in range(4)])
     await streams.append([Draft(AUDIT, b"\x00no envelope", fields={"other": b"field"})])
     await groups.join(AUDIT, CURSOR, StartAt(first=True), cursor=True)
     entries = (await streams.read(AUDIT, (await streams.info(AUDIT)).first.previous, 10)).items
@@ -55,7 +55,7 @@ async def _upkeep(place: Place) -> None:
         await groups.join(AUDIT, GROUP, StartAt(first=True), ack_timeout=HOUR)
         await groups.deliver([AUDIT], GROUP, "consumer-1", 1, ack_timeout=HOUR)
         (consumer,) = await groups.consumers(AUDIT, GROUP)
-        await Looks(place.backend.records(LOOKS)).note(consumer, place.clock.now())
+        await IdleObservations(place.backend.records(LOOKS)).note(consumer, place.clock.now())
 
 
 SCENES = {"messages": _messages, "upkeep": _upkeep}

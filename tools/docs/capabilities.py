@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping
 
 from tools.docs.markdown import code, page, table
-from wrasse.app.cli_doctor import KINDS, capability_table
+from wrasse.cli.doctor import KINDS, capability_table
 from wrasse.ports import capabilities
 
 INTRO = """\

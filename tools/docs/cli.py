@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import click
 
 from tools.docs.markdown import block, page
-from wrasse.app.cli import wrasse as main
+from wrasse.cli.main import wrasse as main
 
 INTRO = """\
 What `--help` prints for every command. `--json` writes one JSON document to stdout wherever it is offered; logs go to

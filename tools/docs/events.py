@@ -8,8 +8,8 @@ import re
 from collections.abc import Iterator
 
 from tools.docs.markdown import code, page, sentence, table
-from wrasse.app.logs import CANONICAL, LINES_MAX, OURS
 from wrasse.engine.report import Report
+from wrasse.observability.logs import CANONICAL, LINES_MAX, OURS
 from wrasse.ports.journal import Intent, Line
 from wrasse.ports.outcome import Outcome
 

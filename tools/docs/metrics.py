@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from tools.docs.markdown import code, page, table
-from wrasse.app.metrics import METRICS, Described
 from wrasse.jobs.tally import BOUNDS, QUEUES_MAX
+from wrasse.observability.metrics import METRICS, MetricDescription
 from wrasse.ports.jobs import Reason
 
 INTRO = """\
@@ -13,12 +13,12 @@ the Prometheus text format, beside the usual `process_…` metrics. Counters cou
 started; gauges about queues, places and workers describe the backend, whoever asks."""
 
 
-def families() -> list[Described]:
+def families() -> list[MetricDescription]:
     """The metrics, in the order of the exporter."""
     return list(METRICS.values())
 
 
-def sample_names(metric: Described) -> list[str]:
+def sample_names(metric: MetricDescription) -> list[str]:
     """The names under which Prometheus knows the samples of a metric."""
     if metric.kind == "histogram":
         return [metric.name, *(f"{metric.name}_{part}" for part in ("bucket", "sum", "count"))]

@@ -16,9 +16,9 @@ from wrasse.errors import WrasseError
 INTRO = """\
 A port is what wrasse needs from outside; a backend provides it. Every backend of a port passes the same conformance
 suite (`tests/conformance/`), so what is promised here holds on each of them. How to add one: `CONTRIBUTING.md`."""
-ASKED_OF_ALL = frozenset({"pulse"})
+ASKED_OF_ALL = frozenset({"health_check"})
 # Ports that some Records have as well, in the same file.
-PART_OF_RECORDS = {"foreign": ["redis"], "shelves": ["memory", "redis", "sqlite"]}
+PART_OF_RECORDS = {"foreign_records": ["redis"], "status_index": ["memory", "redis", "sqlite"]}
 BACKENDS = Path(wrasse.ports.__path__[0]).parent / "backends"
 
 
@@ -28,7 +28,8 @@ def names() -> list[str]:
 
 
 def _files() -> list[str]:
-    return [module.name for module in pkgutil.iter_modules(wrasse.ports.__path__)]
+    found = pkgutil.walk_packages(wrasse.ports.__path__)
+    return sorted(module.name for module in found if not module.ispkg)
 
 
 def render() -> str:
@@ -57,8 +58,14 @@ def _port(name: str) -> str:
 def _provided(name: str) -> str:
     if name in ASKED_OF_ALL:
         return "Asked of every backend."
-    found = PART_OF_RECORDS.get(name) or sorted(path.parent.name for path in BACKENDS.glob(f"*/{name}.py"))
+    found = PART_OF_RECORDS.get(name) or _folders(name)
     return f"Backends: {', '.join(found)}." if found else "No backend provides it yet."
+
+
+def _folders(name: str) -> list[str]:
+    """The backends that have a file or a package of that name."""
+    found = (*BACKENDS.rglob(f"{name}.py"), *BACKENDS.rglob(f"{name}/__init__.py"))
+    return sorted({path.relative_to(BACKENDS).parts[0] for path in found if path.parent != BACKENDS})
 
 
 def _classes(name: str) -> Iterator[type]:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from itertools import groupby
 
 from tools.docs.markdown import code, page, table, value
-from wrasse.app.schema import Leaf, leaves
+from wrasse.config.schema import Leaf, leaves
 
 INTRO = """\
 Settings come from, strongest first: the command line; the environment; the file `wrasse.yaml` in the working directory

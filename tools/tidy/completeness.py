@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tools.tidy.source import Problem, Project, Source
 
 # What guards ask of every backend; the suites of the other ports hold it.
-ASKED_OF_ALL = frozenset({"pulse"})
+ASKED_OF_ALL = frozenset({"health_check"})
 
 
 def _stems(project: Project, folder: str) -> list[str]:

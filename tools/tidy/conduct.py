@@ -32,25 +32,25 @@ SQL_CLOCK = re.compile(
 )
 # Where the event loop's own clock is read, each with the reason.
 LOOP_TIME: dict[str, str] = {
-    "backends/s3/wire.py": "adds up the waits of one request by the clock of asyncio.timeout, which ends them",
+    "backends/s3/transport.py": "adds up the waits of one request by the clock of asyncio.timeout, which ends them",
 }
 # Where a task is started outside a TaskGroup, each with how it is awaited.
 LONE_TASKS = {
-    "app/http_listener.py": "accepts connections beside everything else; closing cancels and awaits it, and handshakes",
-    "app/daemon.py": "an attempt to open a backend ends with it or with the process, and is awaited",
+    "web/listener.py": "accepts connections beside everything else; closing cancels and awaits it, and handshakes",
+    "runtime/daemon.py": "an attempt to open a backend ends with it or with the process, and is awaited",
     "backends/redis/groups.py": "a question whose asker was cancelled is awaited, and what it brought is given back",
     "backends/nats/groups.py": "questions to several durables are cancelled when one answers, and gathered",
     "backends/nats/progress.py": "shows how far groups are beside everything else; closing awaits it",
-    "backends/redis/waking.py": "the listener for wake-ups ends when nobody waits; closing awaits it",
-    "app/sync.py": "the stand-in for a hold's body lives until the thread leaves the hold, which awaits it",
-    "leases/transactions.py": "one replay at a time; `finished`, which closing awaits, waits for it",
-    "leases/transact.py": "each lease of a transaction is kept alive by one, which its end cancels and awaits",
-    "leases/afterwards.py": "what is done after an answer; `finished`, which every owner awaits, waits for all of it",
+    "backends/redis/jobs/queue.py": "the listener for wake-ups ends when nobody waits; closing awaits it",
+    "api/sync.py": "the stand-in for a hold's body lives until the thread leaves the hold, which awaits it",
+    "leases/transactions/manager.py": "one replay at a time; `finished`, which closing awaits, waits for it",
+    "leases/transactions/scope.py": "keeps a lease of a transaction alive until its end, which cancels and awaits it",
+    "leases/background.py": "what is done after an answer; `finished`, which every owner awaits, waits for all of it",
     "jobs/record_core/claims.py": "a claim goes on when its asker is cancelled, and is awaited",
     "jobs/stream_tasks/queue.py": "waits for several streams are gathered",
     "jobs/record_queue/store.py": "what is done after an answer; `finished`, which closing awaits, waits for all of it",
     "jobs/producer.py": "a piece that was sent is awaited before the next one, or at the end",
-    "leases/hold.py": "the keeper of a lease lives as long as the `async with` around it, whose end awaits it",
+    "leases/lease_scope.py": "the keeper of a lease lives as long as the `async with` around it, whose end awaits it",
 }
 NOTES = re.compile(r"\b(?:TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b")
 WITHOUT_ASSERTS = re.compile(r"python[0-9.]*[\"', ]+-O+\b|PYTHON" + r"OPTIMIZE")

@@ -11,14 +11,14 @@ from datetime import timedelta
 
 import msgspec
 
-from wrasse.archives.batch import Facts
+from wrasse.archives.batch import ArchiveFacts
 from wrasse.archives.naming import ArchiveName
-from wrasse.archives.tally import Tally
+from wrasse.archives.tally import ArchiverTally
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ports.streams import Streams
 from wrasse.streams.alerts import AlertEvent
-from wrasse.streams.letters import ROOT
+from wrasse.streams.dead_letter import ROOT
 from wrasse.streams.publisher import Publisher
 
 
@@ -40,14 +40,14 @@ class ArchiveEvent(msgspec.Struct, frozen=True):
 class Announcer:
     """Publishes events about archives."""
 
-    def __init__(self, streams: Streams, clock: Clock, tally: Tally, root: str = ROOT) -> None:
+    def __init__(self, streams: Streams, clock: Clock, tally: ArchiverTally, root: str = ROOT) -> None:
         self._publisher = Publisher(streams, clock)
         self._keys = streams.dedup_window > timedelta(0)
         self._tally = tally
         self._archived = f"{root}.events.system.archive"
         self._errors = f"{root}.events.system.error"
 
-    async def archived(self, name: ArchiveName, facts: Facts, size: int, destination: str) -> None:
+    async def archived(self, name: ArchiveName, facts: ArchiveFacts, size: int, destination: str) -> None:
         """An archive was written."""
         if name.subject in (self._archived, self._errors):
             return

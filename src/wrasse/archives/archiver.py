@@ -20,8 +20,8 @@ from wrasse.archives.cursor import Cursors
 from wrasse.archives.drain import GROUP, Drain, Stepped, Tools
 from wrasse.archives.lag import LagLimits, LagWatch
 from wrasse.archives.rule import Rule
-from wrasse.archives.tally import Tally
-from wrasse.archives.turns import TTL, Turns
+from wrasse.archives.stream_lease import TTL, StreamLeases
+from wrasse.archives.tally import ArchiverTally
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
 from wrasse.leases.manager import LeaseManager
@@ -85,8 +85,8 @@ class Archiver:
         self._grace = GRACE.total_seconds()
         self._stopping = asyncio.Event()
         self._posts: dict[str, _Post] = {}
-        self._turns = Turns(ports.lessor, owner, clock, lease_ttl)
-        self.tally = Tally()
+        self._turns = StreamLeases(ports.lessor, owner, clock, lease_ttl)
+        self.tally = ArchiverTally()
         self._announcer = Announcer(ports.streams, clock, self.tally)
         cursors = Cursors(ports.records)
         alerts = None if ports.alerts is None else Alerts(ports.alerts, ports.streams, clock, "archiver")

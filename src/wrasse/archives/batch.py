@@ -20,16 +20,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from wrasse.archives.codec import Codec, Press, press
+from wrasse.archives.codec import Compression, Press, press
 from wrasse.archives.lines import is_marked, packed
 from wrasse.archives.naming import day_of
 from wrasse.errors import StoreBroken
-from wrasse.ports.drains import Stretch
+from wrasse.ports.entry_chunks import EntryChunk
 from wrasse.ports.streams import EntryId
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ArchiveFacts:
     """One archive. `passed` is None where the backend could not count; `sha256` is that of the lines."""
 
     start: EntryId
@@ -44,9 +44,11 @@ class Facts:
     incomplete: bool = False  # of a work queue: entries may have gone before they were read, and nobody can count them
 
 
-def facts_of(sealed: Sealed, start: EntryId, passed: int | None, writer: str, *, incomplete: bool = False) -> Facts:
+def facts_of(
+    sealed: Sealed, start: EntryId, passed: int | None, writer: str, *, incomplete: bool = False
+) -> ArchiveFacts:
     """The facts of a batch that begins after `start`, where `passed` entries were before."""
-    return Facts(
+    return ArchiveFacts(
         start,
         sealed.first,
         sealed.last,
@@ -60,7 +62,7 @@ def facts_of(sealed: Sealed, start: EntryId, passed: int | None, writer: str, *,
     )
 
 
-def to_metadata(facts: Facts) -> Mapping[str, str]:
+def to_metadata(facts: ArchiveFacts) -> Mapping[str, str]:
     """The facts as a store keeps them."""
     return {
         "start": str(facts.start),
@@ -76,12 +78,12 @@ def to_metadata(facts: Facts) -> Mapping[str, str]:
     }
 
 
-def from_metadata(metadata: Mapping[str, str]) -> Facts | None:
+def from_metadata(metadata: Mapping[str, str]) -> ArchiveFacts | None:
     """Reads them back; None where a store or a copy lost them; StoreBroken where they are not ours."""
     if "last" not in metadata:
         return None
     try:
-        return Facts(
+        return ArchiveFacts(
             EntryId.parse(metadata["start"]),
             EntryId.parse(metadata["first"]),
             EntryId.parse(metadata["last"]),
@@ -123,7 +125,7 @@ class Sealed:
     sha256: str
 
 
-class Batch:
+class ArchiveBatch:
     """The entries that follow one entry of a stream, as far as they are collected."""
 
     __slots__ = (
@@ -131,7 +133,7 @@ class Batch:
         "last", "marked", "raw", "waiting",
     )  # fmt: skip
 
-    def __init__(self, limits: BatchLimits, codec: Codec = Codec.GZIP) -> None:
+    def __init__(self, limits: BatchLimits, codec: Compression = Compression.GZIP) -> None:
         assert limits.size >= 1, "an archive holds an entry"
         self._limits = limits
         self._codec = codec
@@ -158,7 +160,7 @@ class Batch:
         """How many more entries it may take."""
         return 0 if self.complete else self._limits.size - self.count
 
-    def extend(self, stretch: Stretch) -> int:
+    def extend(self, stretch: EntryChunk) -> int:
         """Takes entries, in order, until it is complete; gives how many it took."""
         fits = self._fitting(stretch)
         data, marked = packed(stretch, fits)
@@ -214,7 +216,7 @@ class Batch:
         self.complete = True
         return Sealed(data, self.first, self.last, self.count, self.marked, self.raw, self._hash.hexdigest())
 
-    def _fitting(self, stretch: Stretch) -> int:
+    def _fitting(self, stretch: EntryChunk) -> int:
         """How many entries it may take by their number and their day."""
         most = min(len(stretch), self.room)
         if not most:

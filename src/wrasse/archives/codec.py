@@ -25,7 +25,7 @@ _UNPACKED_MAX = 1 << 20  # bytes given at once
 _ZSTD_FED = 256
 
 
-class Codec(StrEnum):
+class Compression(StrEnum):
     """A form of archives."""
 
     GZIP = "gzip"
@@ -38,17 +38,17 @@ class Codec(StrEnum):
         return _SUFFIXES[self]
 
 
-_SUFFIXES = {Codec.GZIP: ".gz", Codec.ZSTD: ".zst", Codec.NONE: ""}
+_SUFFIXES = {Compression.GZIP: ".gz", Compression.ZSTD: ".zst", Compression.NONE: ""}
 
 
-def codec_of(suffix: str) -> Codec:
+def codec_of(suffix: str) -> Compression:
     """The form that the end of a key names."""
     return next(codec for codec, known in _SUFFIXES.items() if known == suffix)
 
 
-def codec_in(key: str) -> Codec:
+def codec_in(key: str) -> Compression:
     """The form of whatever has this key."""
-    return next((codec for codec, suffix in _SUFFIXES.items() if suffix and key.endswith(suffix)), Codec.NONE)
+    return next((codec for codec, suffix in _SUFFIXES.items() if suffix and key.endswith(suffix)), Compression.NONE)
 
 
 class Press(Protocol):
@@ -71,11 +71,11 @@ class _Plain:
         return b""
 
 
-def press(codec: Codec) -> Press:
+def press(codec: Compression) -> Press:
     """Something that compresses one archive."""
-    if codec is Codec.NONE:
+    if codec is Compression.NONE:
         return _Plain()
-    if codec is Codec.ZSTD:
+    if codec is Compression.ZSTD:
         return cast(Press, _zstandard().ZstdCompressor(level=ZSTD_LEVEL).compressobj())
     try:
         fast = importlib.import_module("isal.isal_zlib")  # needs a tenth of zlib's time, where it is installed
@@ -84,9 +84,9 @@ def press(codec: Codec) -> Press:
     return cast(Press, fast.compressobj(1, fast.DEFLATED, GZIP_WINDOW))
 
 
-def check_codec(codec: Codec) -> None:
+def check_codec(codec: Compression) -> None:
     """Refuses a form that this installation cannot write, before anything is read."""
-    if codec is Codec.ZSTD:
+    if codec is Compression.ZSTD:
         _zstandard()
 
 
@@ -97,20 +97,20 @@ class Damaged(Exception):
 class Unpress:
     """Takes the bytes of one archive and gives those of its lines. Raises Damaged."""
 
-    def __init__(self, codec: Codec) -> None:
+    def __init__(self, codec: Compression) -> None:
         self._codec = codec
         # The two have one face, but no common type.
         self._object: Any = None
-        if codec is Codec.ZSTD:
+        if codec is Compression.ZSTD:
             self._object = _zstandard().ZstdDecompressor().decompressobj()
-        elif codec is Codec.GZIP:
+        elif codec is Compression.GZIP:
             self._object = zlib.decompressobj(GZIP_WINDOW)
 
     def unpack(self, data: bytes) -> Iterator[bytes]:
         """The bytes of lines in some more bytes of the archive, a bounded piece at a time."""
-        if self._codec is Codec.NONE:
+        if self._codec is Compression.NONE:
             yield data
-        elif self._codec is Codec.ZSTD:
+        elif self._codec is Compression.ZSTD:
             yield from self._zstd(data)
         else:
             yield from self._gzip(data)

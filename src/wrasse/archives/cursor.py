@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from wrasse.archives.batch import Facts
+from wrasse.archives.batch import ArchiveFacts
 from wrasse.bounded import decoded
 from wrasse.errors import StoreBroken
 from wrasse.ports.records import Collection, Record, Records, Written
@@ -88,7 +88,7 @@ class Cursors:
         """Moves on to where the archives are known to go on."""
         return await self._put(replace(cursor, key=None))
 
-    async def commit(self, cursor: Cursor, facts: Facts) -> Cursor | None:
+    async def commit(self, cursor: Cursor, facts: ArchiveFacts) -> Cursor | None:
         """Moves on behind the archive that is at the cursor's key."""
         assert cursor.key is not None, "the key is fixed before the archive is written"
         assert facts.last > cursor.after, "an archive moves its stream on"

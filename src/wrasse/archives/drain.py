@@ -39,16 +39,16 @@ from enum import StrEnum
 from typing import TypeVar
 
 from wrasse.archives.announce import Announcer
-from wrasse.archives.batch import PIECE_BYTES, Batch, Facts, Sealed, facts_of, to_metadata
+from wrasse.archives.archive_list import newest
+from wrasse.archives.batch import PIECE_BYTES, ArchiveBatch, ArchiveFacts, Sealed, facts_of, to_metadata
 from wrasse.archives.cursor import Cursor, Cursors
 from wrasse.archives.naming import ArchiveName, check_name, day_of, parse_name
 from wrasse.archives.reader import facts_at, read_archive
 from wrasse.archives.rule import Rule
-from wrasse.archives.shelf import newest
-from wrasse.archives.tally import Tally
-from wrasse.archives.turns import Turns
+from wrasse.archives.stream_lease import StreamLeases
+from wrasse.archives.tally import ArchiverTally
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable
-from wrasse.ports.drains import Stretch
+from wrasse.ports.entry_chunks import EntryChunk
 from wrasse.ports.groups import Groups, StartAt
 from wrasse.ports.objects import Objects
 from wrasse.ports.streams import START, Entry, EntryId, GroupState, Streams, StreamState
@@ -85,7 +85,7 @@ async def check_continuity(streams: Streams, cursor: Cursor, state: StreamState,
         )
 
 
-async def check_archive(streams: Streams, subject: str, facts: Facts, state: StreamState, group: str) -> Cursor:
+async def check_archive(streams: Streams, subject: str, facts: ArchiveFacts, state: StreamState, group: str) -> Cursor:
     """The cursor that the newest archive of a stream would have left; Refused if it is not about the stream as it is
     now. Asked where nothing else says how far it is archived."""
     cursor = Cursor(subject, facts.last, facts.passed, history="of whoever wrote it")
@@ -124,7 +124,7 @@ _AT_ONCE_BYTES = 64 << 10
 
 
 async def fill(
-    batch: Batch, streams: Streams, subject: str, after: EntryId, stopping: asyncio.Event
+    batch: ArchiveBatch, streams: Streams, subject: str, after: EntryId, stopping: asyncio.Event
 ) -> datetime | None:
     """Extends a batch with what follows it, or `after` where it is empty, until it is complete or there is no more;
     gives the backend's clock at the last read. Reads nothing once `stopping` is set."""
@@ -135,14 +135,14 @@ async def fill(
         raise errors.exceptions[0] from errors
 
 
-async def sealed_of(batch: Batch) -> Sealed:
+async def sealed_of(batch: ArchiveBatch) -> Sealed:
     """The batch, sealed; in a thread where that is long enough to be worth one."""
     return batch.seal() if batch.held < _AT_ONCE_BYTES else await asyncio.to_thread(batch.seal)
 
 
 class _Filling:
     def __init__(
-        self, batch: Batch, streams: Streams, subject: str, group: asyncio.TaskGroup, stopping: asyncio.Event
+        self, batch: ArchiveBatch, streams: Streams, subject: str, group: asyncio.TaskGroup, stopping: asyncio.Event
     ) -> None:
         self._batch = batch
         self._streams = streams
@@ -171,7 +171,7 @@ class _Filling:
             await self._pressing
         return at
 
-    def _read(self, after: EntryId, room: int) -> asyncio.Task[Stretch] | None:
+    def _read(self, after: EntryId, room: int) -> asyncio.Task[EntryChunk] | None:
         if room <= 0 or self._stopping.is_set():
             return None
         return self._group.create_task(self._streams.stretch(self._subject, after, min(STRETCH, room)))
@@ -252,9 +252,9 @@ class Tools:
     streams: Streams
     groups: Groups
     cursors: Cursors
-    turns: Turns
+    turns: StreamLeases
     announcer: Announcer
-    tally: Tally
+    tally: ArchiverTally
     writer: str
     stopping: asyncio.Event  # once set, nothing more is read
 
@@ -267,7 +267,7 @@ class Drain:
         self.rule = rule
         self._tools = tools
         self._cursor: Cursor | None = None
-        self._batch: Batch | None = None
+        self._batch: ArchiveBatch | None = None
         self._ends = START  # the last entry of the stream, when it was looked at last
         self._history = ""  # of the server that was looked at last
         self._overtaken = False  # whether it was told that the group is ahead of the archives
@@ -306,7 +306,7 @@ class Drain:
                 return Stepped.MOVED
             flush = True  # somebody decided before us that this batch was to be written
         codec = self.rule.form.codec if cursor.key is None else self._intended(cursor).form.codec
-        batch = self._batch = self._batch or Batch(self.rule.limits, codec)
+        batch = self._batch = self._batch or ArchiveBatch(self.rule.limits, codec)
         at = await fill(batch, self._tools.streams, self.subject, cursor.after, self._tools.stopping)
         if batch.first is None:
             return Stepped.IDLE
@@ -363,7 +363,7 @@ class Drain:
         epoch = 1 if name is None else name.epoch
         return Cursor(self.subject, after, passed, epoch=epoch, history="" if state is None else state.history)
 
-    async def _newest(self) -> tuple[ArchiveName | None, Facts | None]:
+    async def _newest(self) -> tuple[ArchiveName | None, ArchiveFacts | None]:
         """The newest archive of the stream."""
         shelved = await newest(self.rule.objects, self.rule.prefix, self.rule.domain_of(self.subject), self.subject)
         return (None, None) if shelved is None else (shelved.name, await facts_at(self.rule.objects, shelved.name))
@@ -448,7 +448,7 @@ class Drain:
         await self._adopt(cursor, name, facts)
         return True
 
-    async def _adopt(self, cursor: Cursor, name: ArchiveName, facts: Facts) -> None:
+    async def _adopt(self, cursor: Cursor, name: ArchiveName, facts: ArchiveFacts) -> None:
         """Commits an archive that somebody wrote, if it is about the stream as it is now."""
         found = await compared(self._tools.streams, self.rule.objects, name, facts.last)
         if not found.holds_all or await self._never_held(cursor, facts, found.missing):
@@ -459,7 +459,7 @@ class Drain:
             raise set_back(cursor, f"the archive that follows {cursor.after} holds something else than it does")
         await self._settled(cursor, name, facts)
 
-    async def _never_held(self, cursor: Cursor, facts: Facts, missing: int) -> bool:
+    async def _never_held(self, cursor: Cursor, facts: ArchiveFacts, missing: int) -> bool:
         """Whether the stream never had so many entries of the archive that follows the cursor: it was set back, and the
         cursor with it. Else somebody trimmed them."""
         state = await self._tools.streams.info(self.subject) if missing else None
@@ -495,7 +495,7 @@ class Drain:
             ArchiveName(rule.prefix, domain, day_of(first), self.subject, cursor.after, cursor.epoch, rule.form)
         )
 
-    async def _commit(self, cursor: Cursor, batch: Batch, first: EntryId) -> None:
+    async def _commit(self, cursor: Cursor, batch: ArchiveBatch, first: EntryId) -> None:
         name = self._named(cursor, first) if cursor.key is None else self._intended(cursor)
         intending = self._as_it_is(cursor) if cursor.key else self._tools.cursors.intend(cursor, str(name))
         # The intent is written, and the stream looked at again, while the last lines are compressed.
@@ -519,7 +519,7 @@ class Drain:
     async def _as_it_is(self, cursor: Cursor) -> Cursor:
         return cursor
 
-    async def _settled(self, cursor: Cursor, name: ArchiveName, facts: Facts, size: int | None = None) -> None:
+    async def _settled(self, cursor: Cursor, name: ArchiveName, facts: ArchiveFacts, size: int | None = None) -> None:
         """The third step, and what follows it."""
         if facts.start != cursor.after or facts.last <= cursor.after:
             raise StoreBroken(

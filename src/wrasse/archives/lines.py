@@ -15,7 +15,7 @@ import msgspec
 
 from wrasse.bounded import UNREADABLE
 from wrasse.errors import StoreBroken
-from wrasse.ports.drains import Stretch
+from wrasse.ports.entry_chunks import EntryChunk
 from wrasse.ports.streams import Entry, EntryId
 from wrasse.streams.envelope import are_envelopes, decode
 
@@ -53,7 +53,7 @@ _WHOLE = msgspec.json.Decoder(_Whole)
 _ENCODE = msgspec.json.Encoder().encode
 
 
-def packed(stretch: Stretch, count: int) -> tuple[bytes, int]:
+def packed(stretch: EntryChunk, count: int) -> tuple[bytes, int]:
     """The lines of the first entries, end to end, and how many of them are archived whole."""
     bodies = stretch.bodies[:count]
     if not stretch.beside and _all_keep_their_form(bodies):

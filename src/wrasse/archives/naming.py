@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 
-from wrasse.archives.codec import Codec, codec_of
+from wrasse.archives.codec import Compression, codec_of
 from wrasse.ports.objects import check_object_key
 from wrasse.ports.records import key_of, stored_name
 from wrasse.ports.streams import EntryId
@@ -26,7 +26,7 @@ _DAY = r"(?:(\d{4})/(\d{2})/(\d{2})|dt=(\d{4})-(\d{2})-(\d{2}))"
 _NAME = re.compile(rf"(.+)/([^/]+)/{_DAY}/([^/]+)-after-(\d{{15,}})-(\d+)(?:-e(\d+))?\.jsonl(\.gz|\.zst|)")
 
 
-class Layout(StrEnum):
+class DayLayout(StrEnum):
     """How the day stands in a name."""
 
     SLASHES = "slashes"
@@ -37,8 +37,8 @@ class Layout(StrEnum):
 class Form:
     """What archives look like: the layout of their names, and how they are compressed."""
 
-    layout: Layout = Layout.SLASHES
-    codec: Codec = Codec.GZIP
+    layout: DayLayout = DayLayout.SLASHES
+    codec: Compression = Compression.GZIP
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class ArchiveName:
         """What the key shares with those that differ from it behind the milliseconds alone: numbers without a fixed
         width."""
         domain, subject, day = stored_name(self.domain), stored_name(self.subject), self.day.isoformat()
-        day = f"{HIVE}{day}" if self.form.layout is Layout.HIVE else day.replace("-", "/")
+        day = f"{HIVE}{day}" if self.form.layout is DayLayout.HIVE else day.replace("-", "/")
         return f"{self.prefix}/{domain}/{day}/{subject}-after-{self.after.ms:015d}-"
 
     @property
@@ -83,7 +83,7 @@ def parse_name(key: str, prefix: str | None = None) -> ArchiveName | None:
     if found is None or prefix not in (None, found[1]):
         return None
     below, domain, *days, subject, ms, seq, epoch, suffix = found.groups()
-    form = Form(Layout.SLASHES if days[0] else Layout.HIVE, codec_of(suffix))
+    form = Form(DayLayout.SLASHES if days[0] else DayLayout.HIVE, codec_of(suffix))
     try:
         when = date(*(int(part) for part in days if part))
     except ValueError:

@@ -12,11 +12,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from wrasse.archives.batch import Facts, from_metadata
+from wrasse.archives.archive_list import shelved
+from wrasse.archives.batch import ArchiveFacts, from_metadata
 from wrasse.archives.codec import Damaged, Unpress, codec_in
 from wrasse.archives.lines import LINE_BYTES_MAX, entry_of, is_marked
 from wrasse.archives.naming import ArchiveName
-from wrasse.archives.shelf import shelved
 from wrasse.errors import Gone, StoreBroken
 from wrasse.ports.objects import Objects
 from wrasse.ports.streams import Entry, EntryId
@@ -139,7 +139,7 @@ async def lines_at(objects: Objects, key: str) -> AsyncIterator[bytes]:
         raise _broken(key, "its last line has no end")
 
 
-async def facts_at(objects: Objects, name: ArchiveName) -> Facts | None:
+async def facts_at(objects: Objects, name: ArchiveName) -> ArchiveFacts | None:
     """What an archive says about itself, or where a copy lost that, what its bytes say; None if it is not there."""
     head = await objects.head(str(name))
     if head is None:
@@ -147,7 +147,7 @@ async def facts_at(objects: Objects, name: ArchiveName) -> Facts | None:
     return from_metadata(head.metadata) or await scan(objects, name)
 
 
-async def scan(objects: Objects, name: ArchiveName) -> Facts | None:
+async def scan(objects: Objects, name: ArchiveName) -> ArchiveFacts | None:
     """The facts of an archive from its bytes alone; None if it is not there, StoreBroken if it is damaged."""
     first = last = None
     count = marked = size = 0
@@ -163,7 +163,7 @@ async def scan(objects: Objects, name: ArchiveName) -> Facts | None:
         return None
     assert first is not None, "an archive without a message is a bad line"
     assert last is not None, "it has a first one"
-    return Facts(name.after, first, last, count, marked, size, digest.hexdigest(), None)
+    return ArchiveFacts(name.after, first, last, count, marked, size, digest.hexdigest(), None)
 
 
 def spoilt(why: StoreBroken, key: str) -> str:

@@ -18,11 +18,11 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from wrasse.archives.archive_list import newest, shelved
 from wrasse.archives.cursor import Cursor, Cursors
 from wrasse.archives.drain import entries_after, same_entry
 from wrasse.archives.reader import Archived, facts_at, read_archive
 from wrasse.archives.rule import Rule
-from wrasse.archives.shelf import newest, shelved
 from wrasse.errors import Refused, UsageError
 from wrasse.ports.streams import START, Draft, Entry, EntryId, Streams
 
@@ -31,7 +31,7 @@ _BATCH_BYTES = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ArchiveReplayResult:
     """What a replay came to."""
 
     messages: int
@@ -43,7 +43,7 @@ async def replay(
     streams: Streams | None,
     into: str | None,
     told: Callable[[int], None] = lambda count: None,
-) -> Replayed:
+) -> ArchiveReplayResult:
     """Appends messages to the stream `into`, or each to the one it came from; without `streams` it only counts."""
     keyed = streams is not None and streams.dedup_window > timedelta(0)
     count = size = held = 0
@@ -58,7 +58,7 @@ async def replay(
             await _append(streams, drafts, told)
             drafts, held = [], 0
     await _append(streams, drafts, told)
-    return Replayed(count, size)
+    return ArchiveReplayResult(count, size)
 
 
 async def _append(streams: Streams | None, drafts: list[Draft], told: Callable[[int], None]) -> None:

@@ -15,7 +15,7 @@ class Lag:
 
 
 @dataclass(slots=True)
-class Tally:
+class ArchiverTally:
     """Counters of one archiver."""
 
     archives: int = 0

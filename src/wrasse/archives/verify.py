@@ -11,16 +11,16 @@ from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from wrasse.archives.batch import Facts, from_metadata
+from wrasse.archives.archive_list import ListedArchive, newest, shelved
+from wrasse.archives.batch import ArchiveFacts, from_metadata
 from wrasse.archives.naming import ArchiveName
 from wrasse.archives.reader import scan, spoilt
 from wrasse.archives.rule import Rule
-from wrasse.archives.shelf import Shelved, newest, shelved
 from wrasse.errors import StoreBroken
 from wrasse.ports.objects import Objects
 from wrasse.ports.page import pages
+from wrasse.ports.rules.subjects import matches
 from wrasse.ports.streams import START, EntryId, Streams
-from wrasse.ports.subjects import matches
 
 SUBJECTS = 1_000
 PROBLEMS_MAX = 100  # of one stream; one broken store should not fill the memory
@@ -109,7 +109,7 @@ async def without(
                 yield _noted(gone, "", f"it has no archive, and the group {group!r} is at {floor}")
 
 
-async def _link(objects: Objects, chain: Verified, each: Shelved) -> Verified:
+async def _link(objects: Objects, chain: Verified, each: ListedArchive) -> Verified:
     key = str(each.name)
     try:
         said = await _said(objects, each.name)
@@ -138,12 +138,12 @@ async def _link(objects: Objects, chain: Verified, each: Shelved) -> Verified:
     )
 
 
-async def _said(objects: Objects, name: ArchiveName) -> Facts | None:
+async def _said(objects: Objects, name: ArchiveName) -> ArchiveFacts | None:
     head = await objects.head(str(name))
     return None if head is None else from_metadata(head.metadata)
 
 
-def _differences(chain: Verified, name: ArchiveName, seen: Facts, said: Facts | None) -> list[str]:
+def _differences(chain: Verified, name: ArchiveName, seen: ArchiveFacts, said: ArchiveFacts | None) -> list[str]:
     found = []
     if chain.last is not None and name.after > chain.last:
         found.append(f"an archive is missing before it: the one before ends at {chain.last}, it starts at {name.after}")

@@ -18,11 +18,11 @@ ENDED, BROKE = "the connection ended", "the connection broke"
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 
 
-class Cut(Exception):
+class ConnectionLost(Exception):
     """The connection ended before the answer came: what was sent may have been done, or not."""
 
 
-class Silent(Cut):
+class Silent(ConnectionLost):
     """The server took the connection and did not say within its time what its protocol begins with."""
 
 
@@ -60,7 +60,7 @@ class Tls:
         return [(name, text) for name, text in (*files, *flags) if text]
 
 
-class Connection(asyncio.Protocol, ABC):
+class TcpConnection(asyncio.Protocol, ABC):
     """A connection whose protocol is to be spoken by whoever extends it."""
 
     __slots__ = ("_loop", "_room", "_transport", "_why")
@@ -102,7 +102,7 @@ class Connection(asyncio.Protocol, ABC):
         assert self._transport is not None, "the connection stands"
         changed = await self._loop.start_tls(self._transport, self, context, server_hostname=host)
         if changed is None:
-            raise Cut("the server ended the connection during the TLS handshake")
+            raise ConnectionLost("the server ended the connection during the TLS handshake")
         self._transport = changed
 
     @abstractmethod
@@ -132,7 +132,7 @@ class Connection(asyncio.Protocol, ABC):
         self._lose()
 
 
-_C = TypeVar("_C", bound=Connection)
+_C = TypeVar("_C", bound=TcpConnection)
 
 
 class Connecting(Generic[_C]):
@@ -169,7 +169,7 @@ async def reach(host: str, port: int, make: Callable[[], _C], context: ssl.SSLCo
             make, host, port, ssl=context, server_hostname=host if context else None
         )
     except ValueError as error:  # no resolver takes the name; another server may have told it
-        raise Cut("the host has no valid name") from error
+        raise ConnectionLost("the host has no valid name") from error
     sock = transport.get_extra_info("socket")
     if sock is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

@@ -23,7 +23,7 @@ RUNTIME_MAX = "runtime_max"
 
 
 @dataclass(frozen=True, slots=True)
-class Budget:
+class RunBudget:
     """The limits of one run. Every action counts, however it ends; looking is free but takes time."""
 
     actions_max: int = 1_000
@@ -39,7 +39,7 @@ class Spending:
 
     __slots__ = ("_clock", "_spent", "_started", "budget")
 
-    def __init__(self, budget: Budget, clock: Clock) -> None:
+    def __init__(self, budget: RunBudget, clock: Clock) -> None:
         self.budget = budget
         self._clock = clock
         self._spent = 0

@@ -1,7 +1,7 @@
 """Guards about what uses a backend: other operations, the lease of the run, and workers that fall silent together.
 
 The decisions in here are pure functions of what was seen and what is remembered; the classes around them only look.
-Guards about the backend itself are in `pulses.py`.
+Guards about the backend itself are in `health.py`.
 
 The lock that the sweeper of the design document takes on Redis: held, and renewed, before each batch of a run, so
 that a sweeper of the origin and ours do not run at the same time. It is released after the run, and ends by itself
@@ -24,10 +24,10 @@ import msgspec
 from wrasse.bounded import decoded
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
-from wrasse.leases.hold import Holding
+from wrasse.leases.lease_scope import RenewedLease
 from wrasse.ports.guard import Guard
 from wrasse.ports.jobs import Counts, WorkerState
-from wrasse.ports.plain_locks import PlainLocks
+from wrasse.ports.named_locks import PlainLocks
 
 STOPPING = "stopping"  # the guard of an engine that was asked to stop
 
@@ -64,13 +64,13 @@ class Traffic(Guard):
         return f"in use less than {format_duration(self._grace)} ago"
 
 
-class LostLease(Guard):
+class LeaseGuard(Guard):
     """Stops a run whose lease is over, by monotonic time: an economy, since the preconditions save the data."""
 
     name = "lost_lease"
     __slots__ = ("_holding",)
 
-    def __init__(self, holding: Holding) -> None:
+    def __init__(self, holding: RenewedLease) -> None:
         self._holding = holding
 
     async def held(self) -> str | None:
@@ -152,7 +152,7 @@ def _most_within(silence: timedelta, ordered: Sequence[datetime]) -> tuple[datet
     return began, most
 
 
-class Counted(Protocol):
+class WorkerCounts(Protocol):
     """Something whose workers can be told."""
 
     async def counts(self) -> Counts:
@@ -166,7 +166,7 @@ class MassDeath(Guard):
     name = "mass_death"
     __slots__ = ("_holders_min", "_jobs", "_note", "_share", "_silence", "_wave")
 
-    def __init__(self, jobs: Counted, silence: timedelta, *, share: float = 0.5, holders_min: int = 5) -> None:
+    def __init__(self, jobs: WorkerCounts, silence: timedelta, *, share: float = 0.5, holders_min: int = 5) -> None:
         self._jobs = jobs
         self._silence = silence
         self._share = share

@@ -19,15 +19,15 @@ from wrasse.duration import format_duration
 from wrasse.engine.budget import first_held
 from wrasse.engine.guard import STOPPING
 from wrasse.engine.report import BACKEND_DOWN, ERROR, Report, Totals, describe, worth_telling
-from wrasse.engine.run import Frame
-from wrasse.engine.state import Held, SweepState, load
+from wrasse.engine.run import RunContext
+from wrasse.engine.state import PausedBy, SweepState, load
 from wrasse.engine.turn import (
     Elsewhere,
     Fresh,
     Ran,
     Scheduled,
     Shared,
-    SweepHome,
+    SweepBackend,
     backoff,
     dry_run,
     remember,
@@ -41,7 +41,7 @@ from wrasse.ports.guard import Guard
 from wrasse.ports.journal import Journal, LineFilter
 from wrasse.ports.records import Records
 
-__all__ = ["ENGINE_LEASES", "Engine", "Scheduled", "SweepHome", "SweepStatus"]
+__all__ = ["ENGINE_LEASES", "Engine", "Scheduled", "SweepBackend", "SweepStatus"]
 
 ENGINE_LEASES = leases_in(".wrasse")  # a reserved namespace: neither indexed nor counted as traffic
 LEASE_TTL = timedelta(seconds=10)  # renewed while a run lasts; whoever is killed in one keeps others waiting so long
@@ -63,7 +63,7 @@ class SweepStatus:
     running: bool
     elsewhere: str  # the owner that runs it in another process, or empty
     next_at: datetime | None
-    held: Held | None
+    held: PausedBy | None
     reports: tuple[Report, ...]  # oldest first, the newest of any engine last
     totals: Totals  # of this process
 
@@ -119,8 +119,8 @@ class Engine:
         self._stopping = _Stopping()
         self._clock = clock
         self._journal_kept = journal_kept
-        frame = Frame(journal, clock, Ids(clock))
-        self._shared = Shared(SweepHome(lessor, state), frame, owner, lease_ttl, guards=(self._stopping,))
+        frame = RunContext(journal, clock, Ids(clock))
+        self._shared = Shared(SweepBackend(lessor, state), frame, owner, lease_ttl, guards=(self._stopping,))
         self._posts: dict[str, _Post] = {}
         self._running: asyncio.TaskGroup | None = None
         self._journal_wake = asyncio.Event()

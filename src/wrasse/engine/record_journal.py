@@ -23,11 +23,11 @@ from wrasse.bounded import decoded
 from wrasse.clock import EPOCH, Clock
 from wrasse.errors import StoreUnavailable
 from wrasse.ids import first_at, made_at
-from wrasse.ports.journal import Intent, Line, LineFilter, Settled, matches
+from wrasse.ports.journal import Intent, Line, LineFilter, SettledIntent, matches
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit, pages
 from wrasse.ports.records import VALUE_BYTES_MAX, Collection, Record, Records, Written, stored_name
-from wrasse.ports.store_time import StoreTime
+from wrasse.ports.rules.store_time import StoreTime
 
 JOURNAL = Collection.named(".wrasse/journal")
 BATCH_MAX = 200  # lines in one record
@@ -60,7 +60,7 @@ class RecordJournal:
             earliest = min(earliest, await self._create(lines))
         return earliest
 
-    async def settle(self, outcomes: Sequence[Settled]) -> None:
+    async def settle(self, outcomes: Sequence[SettledIntent]) -> None:
         left = {settled.id: settled for settled in outcomes}
         while left:
             id = next(iter(left))
@@ -123,7 +123,7 @@ class RecordJournal:
                 return min((line.intended_at for line in stored), default=lines[0].intended_at)
         raise _undecided(key)
 
-    async def _settle(self, record: Record, outcomes: Sequence[Settled]) -> None:
+    async def _settle(self, record: Record, outcomes: Sequence[SettledIntent]) -> None:
         now, by_id = await self._time.now(), {settled.id: settled for settled in outcomes}
         found: Record | None = record
         for _ in range(WRITES_MAX):
@@ -252,7 +252,7 @@ def _encoded(lines: Sequence[Line]) -> bytes:
     return value
 
 
-def _settled(line: Line, settled: Settled | None, now: datetime) -> Line:
+def _settled(line: Line, settled: SettledIntent | None, now: datetime) -> Line:
     if settled is None or line.outcome not in (None, Outcome.UNKNOWN):
         return line
     return replace(line, outcome=settled.outcome, detail=settled.detail, settled_at=now)

@@ -100,7 +100,7 @@ class Totals:
             self.stopped[report.stopped_by] = self.stopped.get(report.stopped_by, 0) + 1
 
 
-class Tally:
+class RunTally:
     """Counts while a run is under way."""
 
     __slots__ = ("errors", "failed", "kept", "outcomes", "planned", "seen")

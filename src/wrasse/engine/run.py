@@ -25,13 +25,13 @@ from typing import Any, Generic, TypeVar
 
 from wrasse.bounded import encodable
 from wrasse.clock import Clock
-from wrasse.engine.budget import CALL_MAX, Bounds, Budget, Spending, Stop, within
-from wrasse.engine.report import BACKEND_DOWN, ERROR, ERROR_CHARS_MAX, Planned, Report, Tally, describe
+from wrasse.engine.budget import CALL_MAX, Bounds, RunBudget, Spending, Stop, within
+from wrasse.engine.report import BACKEND_DOWN, ERROR, ERROR_CHARS_MAX, Planned, Report, RunTally, describe
 from wrasse.engine.sweep import Action, Keep, Prepares, PreparesDry, Resolves, Sweep
 from wrasse.errors import StoreUnavailable
 from wrasse.ids import Ids
 from wrasse.ports.guard import Guard
-from wrasse.ports.journal import Intent, Journal, Line, LineFilter, Settled
+from wrasse.ports.journal import Intent, Journal, Line, LineFilter, SettledIntent
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
@@ -40,20 +40,22 @@ _WORST_FIRST = (Outcome.UNKNOWN, Outcome.FAILED, Outcome.DONE, Outcome.LOST)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """A line to be, and which actions of the batch it stands for."""
 
     intent: Intent
     indexes: tuple[int, ...]
 
 
-def entries_of(actions: Sequence[Action[Any]], sweep: Sweep[Any, Any], name: str, run: str, ids: Ids) -> list[Entry]:
+def entries_of(
+    actions: Sequence[Action[Any]], sweep: Sweep[Any, Any], name: str, run: str, ids: Ids
+) -> list[JournalEntry]:
     """The lines of a batch, in the order of its actions."""
     groups: dict[tuple[str, int], list[int]] = {}
     for index, action in enumerate(actions):
         groups.setdefault((action.verb, index if sweep.each else 0), []).append(index)
     return [
-        Entry(
+        JournalEntry(
             Intent(
                 ids.new(),
                 run,
@@ -74,12 +76,12 @@ def _text(name: str) -> str:
     return encodable(name[:NAME_CHARS_MAX])
 
 
-def verdict(entry: Entry, outcomes: Sequence[Outcome]) -> Settled:
+def verdict(entry: JournalEntry, outcomes: Sequence[Outcome]) -> SettledIntent:
     """How a line ended, given how each action of the batch did."""
     counts = Counter(outcomes[index] for index in entry.indexes)
     detail = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
     worst = next(outcome for outcome in _WORST_FIRST if counts[outcome])
-    return Settled(entry.intent.id, worst, detail if len(entry.indexes) > 1 else "")
+    return SettledIntent(entry.intent.id, worst, detail if len(entry.indexes) > 1 else "")
 
 
 S = TypeVar("S")
@@ -106,7 +108,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class RunContext:
     """What all runs of an engine share. Lines of other runs count as left open once they are older than `open_after`,
     so that a run which is still alive elsewhere settles its own."""
 
@@ -134,7 +136,7 @@ class _Batch(Generic[C]):
 class Run(Generic[S, C]):
     """One sweep's part of a run. `step` does at most one batch."""
 
-    def __init__(self, member: Member, frame: Frame, bounds: Bounds, *, dry_run: bool) -> None:
+    def __init__(self, member: Member, frame: RunContext, bounds: Bounds, *, dry_run: bool) -> None:
         self.sweep: Sweep[S, C] = member.sweep
         self.name = member.name
         self.cursor = member.cursor
@@ -143,7 +145,7 @@ class Run(Generic[S, C]):
         self._bounds = bounds
         self._dry_run = dry_run
         self._id = frame.ids.new()
-        self._tally = Tally()
+        self._tally = RunTally()
         self._plan: list[Planned] = []
         self._page: Page[S] | None = None
         self._index = 0
@@ -253,7 +255,7 @@ class Run(Generic[S, C]):
         if not self._dry_run:
             await self._change(actions, entries)
 
-    async def _change(self, actions: Sequence[Action[C]], entries: Sequence[Entry]) -> None:
+    async def _change(self, actions: Sequence[Action[C]], entries: Sequence[JournalEntry]) -> None:
         try:
             outcomes = await self._outcomes(actions)
         except BaseException:
@@ -285,7 +287,7 @@ class Run(Generic[S, C]):
         if not lines:
             return
         outcomes, detail = await self._resolved(lines)
-        settled = [Settled(line.intent.id, end, detail) for line, end in zip(lines, outcomes, strict=True)]
+        settled = [SettledIntent(line.intent.id, end, detail) for line, end in zip(lines, outcomes, strict=True)]
         await within(self._frame.journal.settle(settled))
 
     async def _resolved(self, lines: Sequence[Line]) -> tuple[Sequence[Outcome], str]:
@@ -311,14 +313,14 @@ class Run(Generic[S, C]):
 
 async def run_group(
     members: Sequence[Member],
-    frame: Frame,
+    frame: RunContext,
     *,
-    budget: Budget | None = None,
+    budget: RunBudget | None = None,
     guards: Sequence[Guard] = (),
     dry_run: bool = False,
 ) -> list[Report]:
     """One run of each member, a batch in turn, under one budget and the same guards."""
-    budget = budget or Budget()
+    budget = budget or RunBudget()
     bounds = Bounds(Spending(budget, frame.clock), guards, dry_run=dry_run)
     runs: list[Run[Any, Any]] = [Run(member, frame, bounds, dry_run=dry_run) for member in members]
     try:
@@ -342,11 +344,11 @@ async def run_group(
 
 async def run_once(
     sweep: AnySweep,
-    frame: Frame,
+    frame: RunContext,
     *,
     name: str = "",
     cursor: str | None = None,
-    budget: Budget | None = None,
+    budget: RunBudget | None = None,
     guards: Sequence[Guard] = (),
     dry_run: bool = False,
 ) -> Report:

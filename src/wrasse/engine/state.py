@@ -23,7 +23,7 @@ _NONE: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class PausedBy:
     """Which guard holds a sweep, why, and since when: the first of an unbroken row of runs that it stopped."""
 
     guard: str
@@ -37,7 +37,7 @@ class SweepState:
 
     ran_at: datetime | None = None
     cursor: str | None = None
-    held: Held | None = None
+    held: PausedBy | None = None
     reports: tuple[Report, ...] = ()
     memory: Mapping[str, str] = field(default_factory=lambda: _NONE)  # guard -> what it remembers
 
@@ -63,16 +63,16 @@ def after_run(
     )
 
 
-def _held(before: Held | None, report: Report, guards: frozenset[str]) -> Held | None:
+def _held(before: PausedBy | None, report: Report, guards: frozenset[str]) -> PausedBy | None:
     if report.stopped_by is None or report.stopped_by not in guards:
         return None
     same = before is not None and before.guard == report.stopped_by
     since = before.since if same and before is not None else report.ended_at
-    return Held(report.stopped_by, report.why, since)
+    return PausedBy(report.stopped_by, report.why, since)
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedState:
     """A state and the version it was read at; None: there was no record."""
 
     state: SweepState
@@ -82,16 +82,16 @@ class Loaded:
 _DECODER = msgspec.json.Decoder(SweepState)
 
 
-async def load(records: Records, name: str) -> Loaded:
+async def load(records: Records, name: str) -> LoadedState:
     """The state of one sweep; a fresh one where none is stored."""
     record = await records.get(name)
-    return Loaded(SweepState(), None) if record is None else decode_state(name, record)
+    return LoadedState(SweepState(), None) if record is None else decode_state(name, record)
 
 
-def decode_state(name: str, record: Record) -> Loaded:
+def decode_state(name: str, record: Record) -> LoadedState:
     """The state in a record; StoreBroken if it holds none."""
     try:
-        return Loaded(decoded(_DECODER.decode, record.value), record.version)
+        return LoadedState(decoded(_DECODER.decode, record.value), record.version)
     except ValueError as error:
         raise StoreBroken(
             f"the state of the sweep {name} is not one that wrasse wrote: {error}",
@@ -109,7 +109,7 @@ def _encoded(state: SweepState) -> bytes:
     return value
 
 
-async def save(records: Records, name: str, loaded: Loaded, state: SweepState) -> bool:
+async def save(records: Records, name: str, loaded: LoadedState, state: SweepState) -> bool:
     """Writes the state unless another engine has gone on from where it was read."""
     value = _encoded(state)
     if loaded.version is None:

@@ -17,15 +17,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from wrasse.engine.budget import Budget
-from wrasse.engine.guard import STOPPING, LostLease, Traffic
-from wrasse.engine.pulses import ClockSkew
+from wrasse.engine.budget import RunBudget
+from wrasse.engine.guard import STOPPING, LeaseGuard, Traffic
+from wrasse.engine.health import ClockSkew
 from wrasse.engine.report import BACKEND_DOWN, Report
-from wrasse.engine.run import AnySweep, Frame, Member, run_group, run_once
-from wrasse.engine.state import Loaded, SweepState, after_run, load, save
+from wrasse.engine.run import AnySweep, Member, RunContext, run_group, run_once
+from wrasse.engine.state import LoadedState, SweepState, after_run, load, save
 from wrasse.errors import StoreUnavailable
-from wrasse.leases.hold import Holding, kept
 from wrasse.leases.lease import Lease
+from wrasse.leases.lease_scope import RenewedLease, kept
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.guard import Guard
 from wrasse.ports.records import Records
@@ -36,7 +36,7 @@ BACKOFF_MAX = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class SweepSchedule:
     """How often: every `interval`, and up to `jitter` of it later."""
 
     interval: timedelta
@@ -68,11 +68,11 @@ def backoff(failures: int, u: float) -> float:
 
 
 NO_WAIT = timedelta(0)
-OWN_GUARDS = frozenset({STOPPING, LostLease.name, Traffic.name, ClockSkew.name})  # they look at this process only
+OWN_GUARDS = frozenset({STOPPING, LeaseGuard.name, Traffic.name, ClockSkew.name})  # they look at this process only
 
 
 @dataclass(frozen=True, slots=True)
-class SweepHome:
+class SweepBackend:
     """Where the leases and states of sweeps are: in the backend that they sweep, so that two engines take turns exactly
     if they sweep the same things."""
 
@@ -89,12 +89,12 @@ class Scheduled:
     sweep: AnySweep
     interval: timedelta
     jitter: float = 0.1
-    budget: Budget = field(default_factory=Budget)
+    budget: RunBudget = field(default_factory=RunBudget)
     guards: tuple[Guard, ...] = ()
     enabled: bool = True
     name: str = ""
     group: str = ""
-    home: SweepHome | None = None  # None: that of the engine
+    home: SweepBackend | None = None  # None: that of the engine
 
     @property
     def instance(self) -> str:
@@ -102,9 +102,9 @@ class Scheduled:
         return self.name or self.sweep.name
 
     @property
-    def schedule(self) -> Schedule:
+    def schedule(self) -> SweepSchedule:
         """When it is due."""
-        return Schedule(self.interval, self.jitter)
+        return SweepSchedule(self.interval, self.jitter)
 
     @property
     def lease_key(self) -> str:
@@ -116,13 +116,13 @@ class Scheduled:
 class Shared:
     """What all sweeps of an engine use."""
 
-    home: SweepHome
-    frame: Frame
+    home: SweepBackend
+    frame: RunContext
     owner: str
     lease_ttl: timedelta
     guards: tuple[Guard, ...] = ()  # asked by every sweep, before its own
 
-    def home_of(self, scheduled: Scheduled) -> SweepHome:
+    def home_of(self, scheduled: Scheduled) -> SweepBackend:
         """Where the lease and the state of a sweep are."""
         return scheduled.home or self.home
 
@@ -166,7 +166,7 @@ async def take_turns(
         other = await lessor.get(first.lease_key)
         left = timedelta(0) if other is None else other.until - await lessor.now()
         return Elsewhere(other, left)
-    async with kept(Holding(lessor, lease, shared.lease_ttl, shared.frame.clock)) as holding:
+    async with kept(RenewedLease(lessor, lease, shared.lease_ttl, shared.frame.clock)) as holding:
         loaded = await _loaded(group, shared)
         if not force and (fresh := await _fresh(group, shared, loaded)):
             return fresh
@@ -189,11 +189,11 @@ async def dry_run(scheduled: Scheduled, shared: Shared) -> Report:
     )
 
 
-async def _loaded(group: Sequence[Scheduled], shared: Shared) -> tuple[Loaded, ...]:
+async def _loaded(group: Sequence[Scheduled], shared: Shared) -> tuple[LoadedState, ...]:
     return tuple([await load(shared.home_of(each).state, each.instance) for each in group])
 
 
-async def _fresh(group: Sequence[Scheduled], shared: Shared, loaded: Sequence[Loaded]) -> Fresh | None:
+async def _fresh(group: Sequence[Scheduled], shared: Shared, loaded: Sequence[LoadedState]) -> Fresh | None:
     """A group is as fresh as the one of it that ran longest ago."""
     at, schedule = await shared.home_of(group[0]).lessor.now(), group[0].schedule
     runs = [each.state.ran_at for each in loaded]
@@ -202,10 +202,10 @@ async def _fresh(group: Sequence[Scheduled], shared: Shared, loaded: Sequence[Lo
 
 
 async def _run(
-    group: Sequence[Scheduled], shared: Shared, loaded: Sequence[Loaded], holding: Holding
+    group: Sequence[Scheduled], shared: Shared, loaded: Sequence[LoadedState], holding: RenewedLease
 ) -> tuple[Ran, ...]:
     ran_at, first = await shared.home_of(group[0]).lessor.now(), group[0]
-    guards = (LostLease(holding), *shared.guards, *first.guards)
+    guards = (LeaseGuard(holding), *shared.guards, *first.guards)
     recall(guards, loaded[0].state.memory)
     members = [
         Member(each.sweep, each.instance, before.state.cursor) for each, before in zip(group, loaded, strict=True)
@@ -220,7 +220,7 @@ async def _run(
 
 
 async def _saved(
-    scheduled: Scheduled, shared: Shared, loaded: Loaded, report: Report, ran_at: datetime, guards: Sequence[Guard]
+    scheduled: Scheduled, shared: Shared, loaded: LoadedState, report: Report, ran_at: datetime, guards: Sequence[Guard]
 ) -> Ran:
     # A run that something about this process alone stopped at once was none: a healthy engine need not wait for it.
     in_vain = report.seen == 0 and report.stopped_by in OWN_GUARDS

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from wrasse.errors import UsageError
-from wrasse.jobs.loading import load_named
+from wrasse.jobs.named_import import load_named
 from wrasse.jobs.retry import Retry
-from wrasse.jobs.running import RunningJob
+from wrasse.jobs.worker.running_job import RunningJob
 from wrasse.threads import refuse_awaitable
 
 ANY = "*"

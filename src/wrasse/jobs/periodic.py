@@ -119,7 +119,7 @@ class Missed(StrEnum):
     ALL = "all"
 
 
-class Schedule(Protocol):
+class SlotSchedule(Protocol):
     """When slots are: a Cron, or an Every."""
 
     def next_after(self, at: datetime) -> datetime:
@@ -182,7 +182,7 @@ def read_when(text: str) -> Cron | Every:
     return parse_cron(" ".join(fields[:length]), *fields[length : length + 1])
 
 
-def due_slots(last: datetime, now: datetime, schedule: Schedule, missed: Missed) -> Sequence[datetime]:
+def due_slots(last: datetime, now: datetime, schedule: SlotSchedule, missed: Missed) -> Sequence[datetime]:
     """The slots after `last` that are to run now, oldest first. Empty until the first slot after `last` has come."""
     if missed is Missed.ALL:
         return newest_slots(last, now, schedule, SLOTS_MAX)
@@ -190,7 +190,7 @@ def due_slots(last: datetime, now: datetime, schedule: Schedule, missed: Missed)
     return [slot for slot in newest if missed is Missed.ONCE or now - slot <= LATE_MAX]
 
 
-def newest_slots(last: datetime, now: datetime, schedule: Schedule, limit: int) -> list[datetime]:
+def newest_slots(last: datetime, now: datetime, schedule: SlotSchedule, limit: int) -> list[datetime]:
     """The newest slots in (last, now], at most `limit`, oldest first. Looks back further and further from now, so that
     it costs what it returns, and not what was missed in a year."""
     span = _LOOK_FIRST
@@ -202,7 +202,7 @@ def newest_slots(last: datetime, now: datetime, schedule: Schedule, limit: int) 
         span *= _LOOK_GROWS
 
 
-def _slots(start: datetime, now: datetime, schedule: Schedule) -> list[datetime]:
+def _slots(start: datetime, now: datetime, schedule: SlotSchedule) -> list[datetime]:
     found = []
     slot = schedule.next_after(start)
     while slot <= now:

@@ -15,11 +15,11 @@ from datetime import datetime, timedelta
 from wrasse.clock import Clock
 from wrasse.errors import StoreFull, StoreUnavailable, UnknownName, UsageError
 from wrasse.ids import Ids
-from wrasse.jobs.settling import ASKING_AGAIN
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.trace import carried
-from wrasse.ports.jobs import BATCH_MAX, NOTHING, Job, JobGroup, JobQueue, Put as Put, check_job
-from wrasse.ports.quick import setters
+from wrasse.jobs.worker.completer import RETRY_BACKOFF
+from wrasse.ports.jobs import BATCH_MAX, NOTHING, Enqueued as Enqueued, Job, JobGroup, JobQueue, check_job
+from wrasse.ports.rules.claimed_jobs import setters
 
 BATCH_BYTES_MAX = 32 << 20
 QUEUES: Mapping[str, str] = {"high": "high", "low": "low"}
@@ -77,7 +77,7 @@ class Producer:
             raise UsageError("a window without a unique name", do="give unique= too, which the window is about")
         priority = self._priority if priority is None else self._checked(priority)
         headers = carried(headers)
-        job = _new(Job)  # a third of what putting many costs, see `ports/quick.py`
+        job = _new(Job)  # a third of what putting many costs, see `ports/rules/claimed_jobs.py`
         _id(job, self._ids.new() if id is None else id)
         _kind(job, kind)
         _queue(job, self._queues[priority] if queue is None else queue)
@@ -100,20 +100,20 @@ class Producer:
         """An id that no other job or group has."""
         return self._ids.new()
 
-    async def put(self, job: Job) -> Put:
+    async def put(self, job: Job) -> Enqueued:
         """Puts one job."""
         return (await self.put_piece((job,)))[0]
 
-    async def put_many(self, jobs: Iterable[Job]) -> Sequence[Put]:
+    async def put_many(self, jobs: Iterable[Job]) -> Sequence[Enqueued]:
         """Puts many, in pieces; gives an answer for each, in their order. If it raises, what was put before stays."""
-        answers: list[Put] = []
+        answers: list[Enqueued] = []
         async for some in self.put_pieces(jobs):
             answers += some
         return answers
 
-    async def put_pieces(self, jobs: Iterable[Job]) -> AsyncGenerator[Sequence[Put], None]:
+    async def put_pieces(self, jobs: Iterable[Job]) -> AsyncGenerator[Sequence[Enqueued], None]:
         """The same, with the answers piece by piece. The next piece is made while the backend has the last one."""
-        sent: asyncio.Task[Sequence[Put]] | None = None
+        sent: asyncio.Task[Sequence[Enqueued]] | None = None
         try:
             for piece in _pieces(jobs):
                 answers = await sent if sent is not None else ()
@@ -126,7 +126,7 @@ class Producer:
             if sent is not None:
                 await sent  # also where making the next piece failed: what is under way is not left alone
 
-    async def put_group(self, group: JobGroup, members: Sequence[Job]) -> Sequence[Put]:
+    async def put_group(self, group: JobGroup, members: Sequence[Job]) -> Sequence[Enqueued]:
         """Opens a group and puts its members, in pieces; gives an answer for each. A producer that died halfway may
         do the same again: what is there already stays as it is, and nothing counts twice."""
         first, *others = _pieces(members) if members else [[]]
@@ -135,7 +135,7 @@ class Producer:
             answers += await self.put_piece(piece)
         return answers
 
-    async def put_piece(self, jobs: Sequence[Job], groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+    async def put_piece(self, jobs: Sequence[Job], groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
         """Puts at most BATCH_MAX jobs, all or none, and asks again for as long as this producer's patience lasts."""
         request = self._ids.new()
         give_up_at = self.clock.monotonic() + self._patience.total_seconds()
@@ -149,7 +149,7 @@ class Producer:
                     raise
                 failed += 1
                 self.tally.unavailable += 1
-                delay = ASKING_AGAIN.delay(failed, random.random()).total_seconds()
+                delay = RETRY_BACKOFF.delay(failed, random.random()).total_seconds()
                 if self.clock.monotonic() + delay > give_up_at:
                     raise
                 await asyncio.sleep(delay)

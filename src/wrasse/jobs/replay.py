@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from wrasse.clock import Clock
-from wrasse.ports.jobs import JobFilter, JobQueue, JobState, Place, Rate, Revive
+from wrasse.ports.jobs import JobFilter, JobQueue, JobState, Place, Rate, RequeueDead
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import pages
 
@@ -22,7 +22,7 @@ _POLL = 0.1  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReplayPlan:
     """How careful a replay is. No canaries: all at once. `share` is how many of them may fail."""
 
     canaries: int = 10
@@ -41,7 +41,7 @@ class Watched:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """What a replay came to. `why` is empty unless it stopped early."""
 
     revived: int
@@ -59,10 +59,10 @@ def verdict(watched: Watched, share: float) -> str:
     return ""
 
 
-class Replay:
+class JobReplay:
     """One replay of the dead jobs that a filter lets through. `began` is the backend's time at its beginning."""
 
-    def __init__(self, jobs: JobQueue, clock: Clock, where: JobFilter, began: datetime, plan: Plan) -> None:
+    def __init__(self, jobs: JobQueue, clock: Clock, where: JobFilter, began: datetime, plan: ReplayPlan) -> None:
         self._jobs, self._clock, self._plan = jobs, clock, plan
         before = began if where.finished_before is None else min(began, where.finished_before)
         self._where = replace(where, finished_before=before)
@@ -73,7 +73,7 @@ class Replay:
             if page.items:
                 yield page.items
 
-    async def run(self, seen: Callable[[int], None]) -> Replayed:
+    async def run(self, seen: Callable[[int], None]) -> ReplayResult:
         """Replays. `seen` is told how many more were dealt with."""
         revived = lost = 0
         watched = Watched()
@@ -89,7 +89,7 @@ class Replay:
                 watched = await self._watch(good)
                 why = verdict(watched, self._plan.share)
                 if why:
-                    return Replayed(revived, lost, watched, why)
+                    return ReplayResult(revived, lost, watched, why)
                 began = self._clock.monotonic()
             for start in range(0, len(states), self._step()):
                 some = states[start : start + self._step()]
@@ -97,10 +97,10 @@ class Replay:
                 good = await self._revive(some)
                 revived, lost = revived + len(good), lost + len(some) - len(good)
                 seen(len(some))
-        return Replayed(revived, lost, watched)
+        return ReplayResult(revived, lost, watched)
 
     async def _revive(self, states: Sequence[JobState]) -> list[JobState]:
-        outcomes = await self._jobs.move([Revive(state.hold) for state in states])
+        outcomes = await self._jobs.move([RequeueDead(state.hold) for state in states])
         return [state for state, outcome in zip(states, outcomes, strict=True) if outcome is Outcome.DONE]
 
     def _step(self) -> int:

@@ -12,7 +12,7 @@ from datetime import timedelta
 
 from wrasse.duration import parse_duration
 from wrasse.errors import UsageError, WrasseError
-from wrasse.ports.jobs import ERROR_CHARS_MAX, Budget, Bury, Hold, Reason, Requeue
+from wrasse.ports.jobs import ERROR_CHARS_MAX, Budget, Claim, DeadLetterJob, Reason, Requeue
 
 _SPREAD = 0.1
 
@@ -46,12 +46,12 @@ class RetryPolicy:
         return failures > self.failures_max
 
     def after_failure(
-        self, hold: Hold, failures: int, u: float, reason: Reason = Reason.FAILED, error: str = ""
-    ) -> Requeue | Bury:
+        self, hold: Claim, failures: int, u: float, reason: Reason = Reason.FAILED, error: str = ""
+    ) -> Requeue | DeadLetterJob:
         """What becomes of a job that just failed, and had failed `failures` times before."""
         error = error[:ERROR_CHARS_MAX]
         if self.spent(failures + 1):
-            return Bury(hold, reason, error=error, spends=Budget.FAILURES)
+            return DeadLetterJob(hold, reason, error=error, spends=Budget.FAILURES)
         return Requeue(hold, Budget.FAILURES, reason, error=error, delay=self.delay(failures + 1, u))
 
 

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Protocol
 
-from wrasse.ports.jobs import Finish, Settlement, TakenJob
+from wrasse.ports.jobs import ClaimedJob, Complete, Settlement
 
 TRACE_ID, SPAN_ID, TRACEPARENT = "trace_id", "span_id", "traceparent"
 _TRACE = re.compile(r"(?!0{32})[0-9a-f]{32}")
@@ -60,7 +60,7 @@ def _valid(trace_id: str, span_id: str, *, sampled: bool) -> TraceParent | None:
     return None
 
 
-class Span(Protocol):
+class JobSpan(Protocol):
     """The time one handler takes for one job."""
 
     def enter(self) -> None:
@@ -75,7 +75,7 @@ class Span(Protocol):
 class Spans(Protocol):
     """What makes spans. Neither of its calls waits or raises."""
 
-    def start(self, taken: TakenJob) -> Span:
+    def start(self, taken: ClaimedJob) -> JobSpan:
         """A span for one attempt."""
         ...
 
@@ -84,4 +84,4 @@ def outcome_of(settlement: Settlement | None) -> str:
     """How an attempt ended, in one word of a closed set: done, lost, or a reason."""
     if settlement is None:
         return "lost"
-    return "done" if isinstance(settlement, Finish) else settlement.reason.value
+    return "done" if isinstance(settlement, Complete) else settlement.reason.value

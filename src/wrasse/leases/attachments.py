@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from wrasse.clock import Clock
 from wrasse.errors import Gone, StoreBroken, TooLarge, UsageError
 from wrasse.ids import uuid7
-from wrasse.leases.keys import Keys
-from wrasse.leases.lease import Attachment, KeyRecord, Lease, State, staged_attachments
+from wrasse.leases.key_state import KeyStates
+from wrasse.leases.lease import Attachment, KeyRecord, Lease, StateObject, staged_attachments
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.ports.objects import CHUNK_BYTES, Data
 
@@ -68,7 +68,7 @@ class Attachments:
     """The attachments of all keys of one store. `whose`: the lease of a holder, who sees what it has staged, or
     `public`."""
 
-    def __init__(self, keys: Callable[[str], Keys], clock: Clock, traffic: Callable[[], None]) -> None:
+    def __init__(self, keys: Callable[[str], KeyStates], clock: Clock, traffic: Callable[[], None]) -> None:
         self._keys, self._clock, self._traffic = keys, clock, traffic
 
     async def attach(self, held: Lease, sent: Sent, data: Data) -> Attached:
@@ -85,7 +85,7 @@ class Attachments:
         meter = Meter(data, sent)
         id = uuid7(self._clock)
 
-        def change(record: KeyRecord, state: State, at: datetime) -> KeyRecord:
+        def change(record: KeyRecord, state: StateObject, at: datetime) -> KeyRecord:
             before = _named(seen_by_holder(record), sent.name, "")
             made = Attachment(id, sent.name, state, meter.sha256, sent.content_type, at, at)
             if before is not None:

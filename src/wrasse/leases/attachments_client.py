@@ -18,7 +18,7 @@ from aiohttp import ClientError, ClientResponse, ClientSession, ClientTimeout
 
 from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.leases.attachments import Attached, Fetched, Sent, check_sent, checked_chunks, pieces
-from wrasse.leases.lease import Attachment, Lease, State
+from wrasse.leases.lease import Attachment, Lease, StateObject
 from wrasse.leases.names import DEFAULT_NAMESPACE, spoken
 from wrasse.ports.objects import CHUNK_BYTES, Data
 
@@ -61,7 +61,7 @@ class _Removed(msgspec.Struct):
     version: int = 0
 
 
-class Asks(Protocol):
+class ServerCalls(Protocol):
     """How a client asks its server: again while it does not answer, with errors turned into ours."""
 
     async def ask(self, method: str, path: str, params: Mapping[str, str], headers: Mapping[str, str]) -> bytes:
@@ -76,7 +76,7 @@ class Asks(Protocol):
 class RemoteAttachments:
     """The attachments of a server's keys; see `Attachments`."""
 
-    def __init__(self, session: ClientSession, asks: Asks) -> None:
+    def __init__(self, session: ClientSession, asks: ServerCalls) -> None:
         self._session, self._asks = session, asks
 
     async def attach(self, held: Lease, sent: Sent, data: Data) -> Attached:
@@ -236,7 +236,7 @@ def _attachment(info: _Info) -> Attachment:
         created, updated = (datetime.fromtimestamp(each, UTC) for each in (info.created_at_unix, info.updated_at_unix))
     except (ValueError, OverflowError, OSError):
         raise no_lease_api(200) from None
-    state = State("", "", "", info.size)
+    state = StateObject("", "", "", info.size)
     return Attachment(info.id, info.name, state, info.plaintext_sha256, info.content_type, created, updated)
 
 

@@ -17,12 +17,12 @@ from datetime import datetime
 
 from msgspec.structs import replace
 
-from wrasse.leases.afterwards import Afterwards
+from wrasse.leases.background import BackgroundTasks
 from wrasse.leases.core import Changed
-from wrasse.leases.lease import LOOK_AGAIN, KeyRecord, State
+from wrasse.leases.lease import LOOK_AGAIN, KeyRecord, StateObject
 from wrasse.leases.names import token_of
+from wrasse.leases.state_objects import StateObjects
 from wrasse.leases.store import KeyStore, Recent
-from wrasse.leases.versions import Versions
 
 LEAVING_MAX = 32
 TOGETHER = 8  # objects of a key that is taken again and again go away so many at once
@@ -34,7 +34,7 @@ class Tidying:
 
     __slots__ = ("_comes", "_gone", "_open", "_put_off", "_store", "afterwards", "versions")
 
-    def __init__(self, store: KeyStore, versions: Versions, afterwards: Afterwards) -> None:
+    def __init__(self, store: KeyStore, versions: StateObjects, afterwards: BackgroundTasks) -> None:
         self._store, self.versions, self.afterwards = store, versions, afterwards
         self._open: Recent[int] = Recent()  # by lease, how many of its writes and deletes have no known end yet
         self._gone: dict[str, None] = {}  # in the order in which they went
@@ -110,11 +110,11 @@ class Tidying:
         if after.look_at is not None and self._store.remembered(key) == after:
             await self._store.store(key, replace(after, look_at=None))
 
-    def _still(self, states: tuple[State, ...]) -> tuple[State, ...]:
+    def _still(self, states: tuple[StateObject, ...]) -> tuple[StateObject, ...]:
         """Those that are not known to be gone: the next holder is often faster than what tidies up after the last."""
         return tuple(state for state in states if state.name not in self._gone)
 
-    def _note_gone(self, states: tuple[State, ...]) -> None:
+    def _note_gone(self, states: tuple[StateObject, ...]) -> None:
         for state in states:
             if len(self._gone) >= GONE_MAX:
                 del self._gone[next(iter(self._gone))]
@@ -143,7 +143,7 @@ class Tidying:
             self.begin(lease)
             await self.afterwards.add(self.dropped(lease, state))
 
-    async def dropped(self, lease: str, state: State) -> None:
+    async def dropped(self, lease: str, state: StateObject) -> None:
         """Takes an object away that this lease wrote; until it is gone for certain, the lease is not clean."""
         if await self.versions.drop(state):
             self.begin(lease, -1)

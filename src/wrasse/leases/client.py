@@ -30,12 +30,12 @@ from wrasse.leases.attachments_client import (
     read_whole,
     shown_headers,
 )
-from wrasse.leases.lease import KeyRecord, Lease, State
-from wrasse.leases.leases import LASTS, STATE_BYTES_MAX, TTL_DEFAULT, TTL_MAX, Seen, check_state
+from wrasse.leases.lease import KeyRecord, Lease, StateObject
+from wrasse.leases.leases import LASTS, STATE_BYTES_MAX, TTL_DEFAULT, TTL_MAX, KeyStateRead, check_state
 from wrasse.leases.names import DEFAULT_NAMESPACE, checked_key, checked_namespace, spoken
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.transaction import Decision
-from wrasse.leases.waiting import NO_WAIT
+from wrasse.leases.transactions.states import Decision
+from wrasse.leases.wait_queue import NO_WAIT
 from wrasse.leases.xid import Xids
 from wrasse.ports.page import Page
 
@@ -158,11 +158,11 @@ class LeaseClient:
         self._terms[held.id] = _term(answer, asked, ttl)
         return replace(held, until=_instant(answer.expires_at_unix))
 
-    async def read(self, held: Lease) -> Seen | None:
+    async def read(self, held: Lease) -> KeyStateRead | None:
         """The state as its holder sees it, staged changes included."""
         return await self._read(held.namespace, held.key, {}, shown_headers(held))
 
-    async def read_public(self, namespace: str, key: str) -> Seen | None:
+    async def read_public(self, namespace: str, key: str) -> KeyStateRead | None:
         """The committed state."""
         return await self._read(namespace, key, {"public": "1"}, {})
 
@@ -180,7 +180,7 @@ class LeaseClient:
         lease = Lease(told.lease_id, told.owner, 0, _instant(told.expires_at_unix), "") if told.lease_id else None
         if lease is None and not told.updated_at_unix:
             return None
-        state = State("", "", told.state_etag, 0) if told.state_etag else None
+        state = StateObject("", "", told.state_etag, 0) if told.state_etag else None
         return KeyRecord(0, lease, told.version, state, updated_at=_instant(told.updated_at_unix))
 
     async def now(self, namespace: str) -> datetime:
@@ -189,13 +189,13 @@ class LeaseClient:
 
     async def update(
         self, held: Lease, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
-    ) -> tuple[int, State]:
+    ) -> tuple[int, StateObject]:
         """Stages a new state; gives the version that it will have."""
         check_state(data)
         headers = {**shown_headers(held), **_seen(if_version, if_etag)}
         where = _where(held.namespace, held.key)
         answer, _ = await self._ask("POST", "/v1/update", params=where, data=data, headers=headers)
-        return answer.new_version, State("", "", answer.new_state_etag, answer.bytes)
+        return answer.new_version, StateObject("", "", answer.new_state_etag, answer.bytes)
 
     async def remove(self, held: Lease, *, if_version: int | None = None, if_etag: str | None = None) -> int | None:
         """Stages the removal of the state; None if there was nothing to remove."""
@@ -222,7 +222,9 @@ class LeaseClient:
         """Our monotonic time until which the holder may rely on a lease that was just granted or renewed."""
         return self._terms[held.id]
 
-    async def _read(self, namespace: str, key: str, more: Mapping[str, str], headers: Mapping[str, str]) -> Seen | None:
+    async def _read(
+        self, namespace: str, key: str, more: Mapping[str, str], headers: Mapping[str, str]
+    ) -> KeyStateRead | None:
         where = _where(namespace, key)
         _, seen = await self._ask("POST", "/v1/get", params={**where, **more}, headers=headers, raw=True)
         return seen
@@ -237,7 +239,7 @@ class LeaseClient:
         data: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         raw: bool = False,
-    ) -> tuple[_Answer, Seen | None]:
+    ) -> tuple[_Answer, KeyStateRead | None]:
         """One call, asked again while the server does not answer."""
         sent = msgspec.json.encode(json) if json is not None else data
         limit = STATE_BYTES_MAX if raw else ANSWER_BYTES_MAX
@@ -297,17 +299,19 @@ def _check_trusted(error: BaseException) -> None:
 def _leased(key: str, answer: _Answer) -> KeyRecord:
     until, token = _instant(answer.expires_at_unix), answer.fencing_token
     lease = Lease(answer.lease_id, answer.owner, token, until, answer.txn_id, key=key, namespace=answer.namespace)
-    state = State("", "", answer.state_etag, 0) if answer.state_etag else None
+    state = StateObject("", "", answer.state_etag, 0) if answer.state_etag else None
     return KeyRecord(token, lease, answer.version, state)
 
 
-def _answered(status: int, body: bytes, headers: Mapping[str, str], *, raw: bool) -> tuple[_Answer, Seen | None]:
+def _answered(
+    status: int, body: bytes, headers: Mapping[str, str], *, raw: bool
+) -> tuple[_Answer, KeyStateRead | None]:
     if status == 204:
         return _Answer(), None
     try:
         if raw and status == 200:
             token, version = int(headers.get("X-Fencing-Token", "0")), int(headers.get("X-Key-Version", "0"))
-            return _Answer(), Seen(body, version, headers.get("ETag", ""), token)
+            return _Answer(), KeyStateRead(body, version, headers.get("ETag", ""), token)
         answer = msgspec.json.decode(body, type=_Answer)
         _instant(answer.expires_at_unix)
     except (ValueError, OverflowError, OSError, RecursionError):  # a DecodeError is a ValueError

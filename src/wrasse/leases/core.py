@@ -18,9 +18,9 @@ from wrasse.clock import Clock
 from wrasse.leases.lease import (
     KEYS,
     LOOK_AGAIN,
-    Asked,
+    AcquireRequest,
     Busy,
-    Codec,
+    KeyCodec,
     KeyRecord,
     Lease,
     Terms,
@@ -63,7 +63,7 @@ class LeaseCore:
         records: Records,
         clock: Clock,
         *,
-        codec: Codec = KEYS,
+        codec: KeyCodec = KEYS,
         terms: Terms = EXACT,
         tally: LeaseTally | None = None,
     ) -> None:
@@ -87,7 +87,7 @@ class LeaseCore:
         """The key's record as it is now."""
         return await self.store.read(key)
 
-    async def try_acquire(self, key: str, asked: Asked) -> KeyRecord | Busy:
+    async def try_acquire(self, key: str, asked: AcquireRequest) -> KeyRecord | Busy:
         """One try: the key with our lease on it, or until when somebody else has it."""
         seen = self._seen(key, asked)
         for _ in range(RACES_MAX):
@@ -164,7 +164,7 @@ class LeaseCore:
             record = None
         raise contended(repr(held.key))
 
-    def _seen(self, key: str, asked: Asked) -> KeyRecord | None:
+    def _seen(self, key: str, asked: AcquireRequest) -> KeyRecord | None:
         """What is remembered of a key that is free, where that is likely still so."""
         return None
 

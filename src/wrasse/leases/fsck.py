@@ -16,11 +16,11 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from wrasse.leases.core import leases_in
-from wrasse.leases.keys import Keys
+from wrasse.leases.key_state import KeyStates
 from wrasse.leases.lease import LOOK_AGAIN, KeyRecord, decode, decode_listed, first_token, over
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import key_of_state, token_of
-from wrasse.leases.transaction import DECISIONS, KeptTransaction, decode_decision, decode_transaction
+from wrasse.leases.transactions.states import DECISIONS, KeptTransaction, decode_decision, decode_transaction
 from wrasse.ports.page import pages
 from wrasse.ports.records import Record, Records
 
@@ -41,7 +41,7 @@ class Trouble(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Damage:
+class KeyInconsistency:
     """One thing that is wrong, and whether it was put right."""
 
     namespace: str
@@ -64,14 +64,14 @@ class Fsck:
     def __init__(self, leases: Leases, namespace: str, *, repair: bool) -> None:
         self._leases, self._namespace, self._repair = leases, namespace, repair
         self._records: Records = leases.records(leases_in(namespace))
-        self._keys: Keys = leases.keys(namespace)
+        self._keys: KeyStates = leases.keys(namespace)
         self.keys = self.objects = 0
 
-    async def run(self) -> AsyncIterator[Damage]:
+    async def run(self) -> AsyncIterator[KeyInconsistency]:
         """Everything that is wrong, as it is found."""
         seen = await self._read()
         for key in sorted(seen.invalid):
-            yield Damage(self._namespace, Trouble.INVALID, key)
+            yield KeyInconsistency(self._namespace, Trouble.INVALID, key)
         if self._records.resolution:
             async for damage in self._index(seen):
                 yield damage
@@ -93,7 +93,7 @@ class Fsck:
                     seen.due[record.key] = record
         return seen
 
-    async def _index(self, seen: _Seen) -> AsyncIterator[Damage]:
+    async def _index(self, seen: _Seen) -> AsyncIterator[KeyInconsistency]:
         left = dict(seen.due)
         async for page in pages(lambda after: self._records.due(self._leases.clock.now() + AHEAD, after, PAGE)):
             for record in page:
@@ -109,17 +109,17 @@ class Fsck:
             if current is not None and current.version == record.version:
                 yield await self._not_indexed(current)
 
-    async def _stale(self, record: Record, entry_at: datetime) -> Damage:
+    async def _stale(self, record: Record, entry_at: datetime) -> KeyInconsistency:
         if self._repair:
             await self._keys.clean(record.key, decode(record).token)
             await self._keys.leave(record.key, entry_at)
-        return Damage(self._namespace, Trouble.STALE, record.key, repaired=self._repair)
+        return KeyInconsistency(self._namespace, Trouble.STALE, record.key, repaired=self._repair)
 
-    async def _not_indexed(self, record: Record) -> Damage:
+    async def _not_indexed(self, record: Record) -> KeyInconsistency:
         repaired = self._repair and await _indexed_again(self._records, record, record.due_at)
-        return Damage(self._namespace, Trouble.NOT_INDEXED, record.key, repaired=repaired)
+        return KeyInconsistency(self._namespace, Trouble.NOT_INDEXED, record.key, repaired=repaired)
 
-    async def _objects(self, seen: _Seen) -> AsyncIterator[Damage]:
+    async def _objects(self, seen: _Seen) -> AsyncIterator[KeyInconsistency]:
         left = dict(seen.named)
         async for page in pages(lambda after: self._keys.versions.page(after, PAGE)):
             for info in page:
@@ -129,13 +129,13 @@ class Fsck:
                     ceiling = await self._ceiling(key, info.key)
                     if ceiling is not None:
                         repaired = self._repair and await self._keys.clean(key, ceiling) >= 0
-                        yield Damage(self._namespace, Trouble.LOOSE, key, info.key, repaired)
+                        yield KeyInconsistency(self._namespace, Trouble.LOOSE, key, info.key, repaired)
         for name, key in left.items():
             kept = await self._keys.look(key)
             if kept is not None and kept.names(name) and not await self._keys.versions.there(name):
                 again = await self._keys.look(key)
                 if again is not None and again.names(name):
-                    yield Damage(self._namespace, Trouble.MISSING, key, name)
+                    yield KeyInconsistency(self._namespace, Trouble.MISSING, key, name)
 
     async def _ceiling(self, key: str, name: str) -> int | None:
         """The highest token up to which objects of the key that no record names are loose, if this one is."""
@@ -169,7 +169,7 @@ class TransactionsFsck:
         self._clock = leases.clock
         self.transactions = self.decisions = 0
 
-    async def run(self) -> AsyncIterator[Damage]:
+    async def run(self) -> AsyncIterator[KeyInconsistency]:
         """Everything that is wrong, as it is found."""
         async for page in pages(lambda after: self._transactions.book.page(after, PAGE)):
             for record in page:
@@ -186,16 +186,16 @@ class TransactionsFsck:
             return at >= transaction.updated_at + LOOK_AGAIN
         return at >= transaction.until + LOOK_AGAIN and at >= await self._transactions.lasts_until(transaction)
 
-    async def _unfinished(self, kept: KeptTransaction) -> Damage:
+    async def _unfinished(self, kept: KeptTransaction) -> KeyInconsistency:
         repaired = False
         if self._repair:
             confirmed = await self._transactions.book.confirmed(kept)
             if confirmed is not None:
                 await self._transactions.finish(confirmed)
             repaired = await self._transactions.book.look(kept.transaction.id) is None
-        return Damage("", Trouble.UNFINISHED, kept.transaction.id, repaired=repaired)
+        return KeyInconsistency("", Trouble.UNFINISHED, kept.transaction.id, repaired=repaired)
 
-    async def _look_at_decisions(self) -> AsyncIterator[Damage]:
+    async def _look_at_decisions(self) -> AsyncIterator[KeyInconsistency]:
         indexed = await self._indexed()
         async for page in pages(lambda after: self._decisions.page("", after, PAGE)):
             for record in page:
@@ -211,15 +211,15 @@ class TransactionsFsck:
             found |= {record.key for record in page}
         return found
 
-    async def _spent(self, record: Record) -> Damage:
+    async def _spent(self, record: Record) -> KeyInconsistency:
         if self._repair:
             await self._transactions.book.delete_decision(record)
-        return Damage("", Trouble.SPENT, record.key, repaired=self._repair)
+        return KeyInconsistency("", Trouble.SPENT, record.key, repaired=self._repair)
 
-    async def _not_indexed(self, record: Record) -> Damage:
+    async def _not_indexed(self, record: Record) -> KeyInconsistency:
         due_at = decode_decision(record).expires_at
         repaired = self._repair and await _indexed_again(self._decisions, record, due_at)
-        return Damage("", Trouble.NOT_INDEXED, record.key, repaired=repaired)
+        return KeyInconsistency("", Trouble.NOT_INDEXED, record.key, repaired=repaired)
 
 
 async def _indexed_again(records: Records, record: Record, due_at: datetime | None) -> bool:

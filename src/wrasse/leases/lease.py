@@ -59,7 +59,7 @@ def public(namespace: str, key: str) -> Lease:
     return shown(namespace, key, "", 0, "")
 
 
-class State(msgspec.Struct, frozen=True, gc=False):
+class StateObject(msgspec.Struct, frozen=True, gc=False):
     """One state object: its name, the version its store gave it, its etag, how long it is."""
 
     name: str
@@ -73,7 +73,7 @@ class Attachment(msgspec.Struct, frozen=True, gc=False):
 
     id: str
     name: str
-    object: State
+    object: StateObject
     sha256: str
     content_type: str
     created_at: datetime
@@ -94,7 +94,7 @@ class Staged(msgspec.Struct, frozen=True, gc=False):
 
     transaction: str
     version: int
-    state: State | None = None
+    state: StateObject | None = None
     same: bool = False
     hidden: bool | None = None
     attachments: tuple[Attachment, ...] | None = None
@@ -111,7 +111,7 @@ class KeyRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     token: int
     lease: Lease | None = msgspec.field(default=None, name="grant")
     version: int = 0
-    state: State | None = None
+    state: StateObject | None = None
     staged: Staged | None = None
     hidden: bool = False
     updated_at: datetime = EPOCH
@@ -119,7 +119,7 @@ class KeyRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     dropped: tuple[int, ...] = ()
     forgotten: int = 0
     attachments: tuple[Attachment, ...] = ()
-    leaving: tuple[State, ...] = ()
+    leaving: tuple[StateObject, ...] = ()
     stored: str = ""  # the version in the store that a change of this record must name; empty: there is none yet
 
     @property
@@ -145,7 +145,7 @@ class KeyRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         than one that never was believed."""
         return token in self.dropped or 0 < token <= self.forgotten
 
-    def objects(self) -> list[State]:
+    def objects(self) -> list[StateObject]:
         """Every object that counts, or would after a commit; one of both is there once."""
         staged = self.staged
         if staged is None and not self.attachments:
@@ -160,14 +160,14 @@ class KeyRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
         """Whether this object counts, or would after a commit."""
         return any(each.name == name for each in self.objects())
 
-    def superseded_by(self, after: KeyRecord) -> list[State]:
+    def superseded_by(self, after: KeyRecord) -> list[StateObject]:
         """Objects that this record names and `after` does not: once that is written, nobody needs them."""
         kept = {each.name for each in after.objects()}
         return [each for each in self.objects() if each.name not in kept]
 
 
 @dataclass(frozen=True, slots=True)
-class Codec:
+class KeyCodec:
     """How a key's record is stored, and whether its lease is in the due index."""
 
     encode: Callable[[KeyRecord], bytes]
@@ -200,12 +200,12 @@ def _decode_bare(value: bytes) -> KeyRecord:
     return KeyRecord(bare.token, Lease(bare.grant, bare.owner, bare.token, until, "") if bare.owner else None)
 
 
-KEYS = Codec(lambda record: _ENCODER.encode(replace(record, stored="")), _DECODER.decode)
-BARE = Codec(_encode_bare, _decode_bare, indexed=False)
+KEYS = KeyCodec(lambda record: _ENCODER.encode(replace(record, stored="")), _DECODER.decode)
+BARE = KeyCodec(_encode_bare, _decode_bare, indexed=False)
 """The engine's own leases: neither state nor transaction."""
 
 
-def decode(record: Record, codec: Codec = KEYS) -> KeyRecord:
+def decode(record: Record, codec: KeyCodec = KEYS) -> KeyRecord:
     """What a key's record says."""
     try:
         return replace(codec.decode(record.value), stored=record.version)
@@ -238,7 +238,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AcquireRequest:
     """What an acquire asks for. `id` names the lease to be: asking again with the same one gives the same lease."""
 
     owner: str
@@ -261,7 +261,7 @@ def over(lease: Lease, at: datetime, terms: Terms) -> bool:
     return at >= lease.until + terms.margin + terms.delay
 
 
-def acquire(record: KeyRecord | None, asked: Asked, at: datetime, terms: Terms) -> KeyRecord | Busy:
+def acquire(record: KeyRecord | None, asked: AcquireRequest, at: datetime, terms: Terms) -> KeyRecord | Busy:
     """The key with the lease that was asked for, in place of one that has ended. The same record: the lease was granted
     already, and the reply to that acquire got lost."""
     lease = None if record is None else record.lease
@@ -316,7 +316,7 @@ def renewed(record: KeyRecord, ttl: timedelta, at: datetime) -> KeyRecord:
     return replace(record, lease=replace(record.held, until=at + ttl), updated_at=at)
 
 
-def staged_update(record: KeyRecord, state: State, at: datetime) -> KeyRecord:
+def staged_update(record: KeyRecord, state: StateObject, at: datetime) -> KeyRecord:
     """The key with this state staged. All updates of one lease make one version."""
     staged = replace(_begun(record), state=state, same=False, over=_over(record))
     return replace(record, staged=staged, updated_at=at)

@@ -16,25 +16,25 @@ from msgspec.structs import replace
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.errors import Gone, StoreBroken, TooLarge, UsageError
-from wrasse.leases.afterwards import Afterwards
 from wrasse.leases.attachments import Attachments
-from wrasse.leases.book import Book
+from wrasse.leases.background import BackgroundTasks
 from wrasse.leases.core import EXACT, leases_in
-from wrasse.leases.enlistment import InTransaction, Joining
-from wrasse.leases.keys import Keys
-from wrasse.leases.lease import Asked, KeyRecord, Lease, Over, Staged, State, Terms
+from wrasse.leases.key_state import KeyStates
+from wrasse.leases.lease import AcquireRequest, KeyRecord, Lease, Over, Staged, StateObject, Terms
 from wrasse.leases.names import checked_key, checked_namespace
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.leases.store import LeaseTally
-from wrasse.leases.transaction import Decision
-from wrasse.leases.transactions import Replay, Transactions
-from wrasse.leases.waiting import NO_WAIT, Acquiring
+from wrasse.leases.transactions.enlistment import InTransaction, Joining
+from wrasse.leases.transactions.log import TransactionLog
+from wrasse.leases.transactions.manager import TransactionReplay, Transactions
+from wrasse.leases.transactions.states import Decision
+from wrasse.leases.wait_queue import NO_WAIT, Acquiring
 from wrasse.leases.xid import Xids, checked_transaction
 from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.objects import Objects
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection, Records
-from wrasse.ports.request_counts import Counting, counted
+from wrasse.ports.rules.request_counts import Counting, counted
 
 TTL_DEFAULT = timedelta(seconds=30)
 TTL_MAX = timedelta(minutes=30)
@@ -47,7 +47,7 @@ NAMESPACES_MAX = 1_000  # remembered; any number may exist
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class KeyStateRead:
     """State that was read: its bytes, and the version and etag it has."""
 
     data: bytes
@@ -78,17 +78,17 @@ class Leases(Counting):
         super().__init__()
         self.records, self.objects, self.clock, self.terms = records, objects, clock, terms
         self._ttl_max, self._noted = ttl_max, traffic
-        self._keys: dict[str, Keys] = {}
-        self._afterwards = Afterwards()
+        self._keys: dict[str, KeyStates] = {}
+        self._afterwards = BackgroundTasks()
         self._xids = Xids(clock)
         self.tally = LeaseTally()
         self._acquiring = Acquiring(clock, self.tally, self._afterwards)
         self.heard = self._acquiring.heard  # told of each key that may have become free
-        self._book = Book(records, clock, self.tally)
+        self._book = TransactionLog(records, clock, self.tally)
         self._joining = Joining(lambda namespace: self.keys(namespace).part, records, clock, namespaces)
         wake = self._acquiring.wake
         self.transactions = Transactions(self._book, self.keys, self._joining, terms, self._afterwards, wake)
-        self._replay = Replay(self.transactions, clock, replay)
+        self._replay = TransactionReplay(self.transactions, clock, replay)
         self.attachments = Attachments(self.keys, clock, self.note_traffic)
 
     @property
@@ -96,13 +96,13 @@ class Leases(Counting):
         """How many callers wait for a key."""
         return self._acquiring.lines.waiting()
 
-    def keys(self, namespace: str) -> Keys:
+    def keys(self, namespace: str) -> KeyStates:
         """The keys of a namespace, whose name has been checked."""
         keys = self._keys.get(namespace)
         if keys is None:
             if len(self._keys) >= NAMESPACES_MAX:
                 self._keys.pop(next(iter(self._keys)))
-            keys = self._keys[namespace] = Keys(
+            keys = self._keys[namespace] = KeyStates(
                 namespace,
                 self.records(leases_in(namespace)),
                 self.objects,
@@ -142,7 +142,7 @@ class Leases(Counting):
         else:
             transaction = self._xids.marked()
             self._joining.made(transaction, namespace, key)
-        asked = Asked(owner, ttl, id or self._xids.new(), transaction, explicit, if_not_exists)
+        asked = AcquireRequest(owner, ttl, id or self._xids.new(), transaction, explicit, if_not_exists)
         kept = await self._acquiring.acquired(self.keys(namespace), key, asked, wait, named=bool(id))
         self.tally.acquired += 1
         return replace(kept, lease=replace(kept.held, key=key, namespace=namespace))
@@ -157,7 +157,7 @@ class Leases(Counting):
         return replace(record.held, key=held.key, namespace=held.namespace)
 
     @counted("get")
-    async def read(self, held: Lease) -> Seen | None:
+    async def read(self, held: Lease) -> KeyStateRead | None:
         """The state as its holder sees it, staged changes included; None if there is none."""
         self.note_traffic()
         keys = self.keys(held.namespace)
@@ -169,11 +169,11 @@ class Leases(Counting):
                 return None
             version = record.version if staged is None else staged.version
             with suppress(Gone):  # superseded while we came: the record names another by now
-                return Seen(await keys.versions.read(state), version, state.etag, held.token)
+                return KeyStateRead(await keys.versions.read(state), version, state.etag, held.token)
         raise _lost(held.key)
 
     @counted("public_get")
-    async def read_public(self, namespace: str, key: str) -> Seen | None:
+    async def read_public(self, namespace: str, key: str) -> KeyStateRead | None:
         """The committed state; None if there is none. Never anything staged."""
         self.note_traffic()
         keys = self.keys(namespace)
@@ -189,13 +189,13 @@ class Leases(Counting):
             except Gone:
                 before = kept  # superseded and taken away while we came: the record names another by now
                 continue
-            return Seen(data, kept.version, kept.etag, kept.token)
+            return KeyStateRead(data, kept.version, kept.etag, kept.token)
         raise _lost(key)
 
     @counted("update")
     async def update(
         self, held: Lease, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
-    ) -> tuple[int, State]:
+    ) -> tuple[int, StateObject]:
         """Stages a new state; gives the version that it will have, and its object."""
         check_state(data)
         self.note_traffic()
@@ -246,8 +246,8 @@ class Leases(Counting):
 
     @counted("release")
     async def release(self, held: Lease, *, commit: bool = True) -> KeyRecord | None:
-        """Gives the key back, with what is staged or without it; see `Keys.release`. In a transaction that decides for
-        all of its keys, unless nothing is staged under this one and it is only given back."""
+        """Gives the key back, with what is staged or without it; see `KeyStates.release`. In a transaction that decides
+        for all of its keys, unless nothing is staged under this one and it is only given back."""
         self.note_traffic()
         try:
             record = await self.keys(held.namespace).release(held, commit=commit)
@@ -327,7 +327,7 @@ def check_state(data: bytes) -> None:
 
 
 async def _staged_over(
-    keys: Keys, held: Lease, refused: KeyRefused, if_version: int | None, if_etag: str | None
+    keys: KeyStates, held: Lease, refused: KeyRefused, if_version: int | None, if_etag: str | None
 ) -> Staged | None:
     """What this lease has staged over the version that a refused caller saw; None if the refusal stands. A caller whose
     change was carried out, and whose reply was lost, asks again with the version that it saw then: it is the same
@@ -338,7 +338,7 @@ async def _staged_over(
     return record.staged if _saw(record, if_version, if_etag) else None
 
 
-async def _holds(keys: Keys, staged: Staged, data: bytes) -> bool:
+async def _holds(keys: KeyStates, staged: Staged, data: bytes) -> bool:
     """Whether it is this state that is staged."""
     state = staged.state
     if state is None or staged.same or state.size != len(data):

@@ -10,9 +10,9 @@ from msgspec.structs import replace
 from wrasse.clock import Clock
 from wrasse.errors import UsageError
 from wrasse.leases.core import LeaseCore
-from wrasse.leases.lease import BARE, Asked, Lease, Terms, over
+from wrasse.leases.lease import BARE, AcquireRequest, Lease, Terms, over
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.waiting import NO_WAIT, Acquiring
+from wrasse.leases.wait_queue import NO_WAIT, Acquiring
 from wrasse.ports.records import Records
 
 
@@ -31,7 +31,7 @@ class LeaseManager:
         twice is somebody else."""
         if not owner or ttl <= timedelta(0):
             raise UsageError(f"a lease of {key!r} for {owner!r} over {ttl}", do="name an owner and a time above zero")
-        asked = Asked(owner, ttl, secrets.token_hex(8), "")
+        asked = AcquireRequest(owner, ttl, secrets.token_hex(8), "")
         try:
             record = await self._acquiring.acquired(self._core, key, asked, wait, named=False)
         except KeyRefused as refused:

@@ -23,10 +23,10 @@ from msgspec.structs import replace
 
 from wrasse.clock import EPOCH, Clock
 from wrasse.errors import StoreUnavailable
-from wrasse.leases.lease import KEYS, Codec, KeyRecord, decode
+from wrasse.leases.lease import KEYS, KeyCodec, KeyRecord, decode
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Records, Written
-from wrasse.ports.store_time import StoreTime
+from wrasse.ports.rules.store_time import StoreTime
 
 ASKED_MAX = 3  # how often one write is asked before its reply counts as lost for good
 RACES_MAX = 16  # how often a lost race is run again
@@ -81,7 +81,7 @@ class Recent(Generic[T]):
         self._values.pop(name, None)
 
 
-class Writes:
+class LeaseRecords:
     """The records of one collection, and the time there. Writes that are not `named` have no nonce: whoever asks again
     may be told `lost` because of their own write, and must be able to see from the record that it is made."""
 
@@ -140,12 +140,12 @@ class Writes:
         raise AssertionError("the last try answers or raises")
 
 
-class KeyStore(Writes):
+class KeyStore(LeaseRecords):
     """The records of keys, and what this process remembers of them."""
 
     __slots__ = ("_codec", "_known", "index_apart", "tally")
 
-    def __init__(self, records: Records, clock: Clock, tally: LeaseTally, codec: Codec = KEYS) -> None:
+    def __init__(self, records: Records, clock: Clock, tally: LeaseTally, codec: KeyCodec = KEYS) -> None:
         super().__init__(records, clock)
         self._known: Recent[KeyRecord] = Recent()
         self._codec = codec

@@ -22,7 +22,7 @@ from wrasse.orphans.lag import note_lag
 from wrasse.orphans.spool import Referred
 from wrasse.orphans.units import Unit
 from wrasse.orphans.verdict import (
-    Known,
+    KnownSighting,
     Scene,
     Suspected,
     Verdict,
@@ -31,7 +31,7 @@ from wrasse.orphans.verdict import (
     judge_orphan,
     judge_protected,
 )
-from wrasse.ports.sightings import Evidence, State
+from wrasse.ports.sightings import Evidence, SightingState
 
 
 class Covering:
@@ -142,7 +142,7 @@ def stronger(one: Referred | None, other: Referred) -> Referred:
 WAITING_MAX = 5_000  # orphans of one group that wait for its end
 
 
-class Tally:
+class ScanTally:
     """What a round counted. `group_most` is the largest number of units that are due in one group."""
 
     __slots__ = ("counts", "group_most")
@@ -156,7 +156,7 @@ class Tally:
 class Sinks:
     """Where verdicts go: what is to be noted, what is to be done, and which units are protected."""
 
-    note: Callable[[Known], None]
+    note: Callable[[KnownSighting], None]
     suspect: Callable[[Suspected], None]
     protect: Callable[[bytes], None]
 
@@ -177,13 +177,13 @@ class Before:
         return self._next == unit
 
 
-class Pending:
+class PendingUnit:
     """A unit that waits for the end of its group: an orphan, or one with a sighting. `unit` is None if it is not
     listed, `by` the strongest reference to it, and `had` whether it was protected at the last look."""
 
     __slots__ = ("by", "had", "known", "unit")
 
-    def __init__(self, unit: Unit | None, known: Known | None, by: Referred | None, had: bool) -> None:
+    def __init__(self, unit: Unit | None, known: KnownSighting | None, by: Referred | None, had: bool) -> None:
         self.unit = unit
         self.known = known
         self.by = by
@@ -204,12 +204,12 @@ class Merge:
         self._directory = scene.root.template.directories
         self._keep = scene.root.keep_newest
         self._group = b""
-        self._pending: list[Pending] = []
+        self._pending: list[PendingUnit] = []
         self._newest: list[tuple[int, bytes]] = []
         self._due = 0
-        self.tally = Tally()
+        self.tally = ScanTally()
 
-    def run(self, units: Iterable[Unit], sightings: Iterator[Known]) -> Tally:
+    def run(self, units: Iterable[Unit], sightings: Iterator[KnownSighting]) -> ScanTally:
         """Judges everything that is listed or sighted, in order."""
         protecting, directory, before = self._window.protecting, self._directory, self._before
         known = next(sightings, None)
@@ -231,13 +231,13 @@ class Merge:
                 self._protected(unit, had)
                 if mine is None:
                     continue
-            self._wait(Pending(unit, mine, by, had))
+            self._wait(PendingUnit(unit, mine, by, had))
         while known is not None:
             self._unlisted(known)
             known = next(sightings, None)
         return self._ended()
 
-    def _ended(self) -> Tally:
+    def _ended(self) -> ScanTally:
         self._turn(b"")
         self._window.finish()
         window = self._window
@@ -250,7 +250,7 @@ class Merge:
         if self._before is not None and not had:
             note_lag(self.tally.counts, unit.modified, self._last_at, self._scene.at)
 
-    def _unlisted(self, known: Known) -> None:
+    def _unlisted(self, known: KnownSighting) -> None:
         """A sighting whose unit is not there; references are asked for in order all the same."""
         template = self._scene.root.template
         if template.units.fullmatch(known.unit) is None:
@@ -260,11 +260,11 @@ class Merge:
         if (group := template.group_of(known.unit)) != self._group:
             self._turn(group)
         # What is in quarantine is there, for whoever asks whether references name anything.
-        apart = known.state != State.SEEN
+        apart = known.state != SightingState.SEEN
         by = self._window.protecting(known.unit, self._directory, apart)
-        self._wait(Pending(None, known, by, False))
+        self._wait(PendingUnit(None, known, by, False))
 
-    def _wait(self, pending: Pending) -> None:
+    def _wait(self, pending: PendingUnit) -> None:
         self._pending.append(pending)
         if not self._group:
             self._settle(whole=True)
@@ -303,7 +303,7 @@ class Merge:
                 self._judge(each, newest)
         self._pending = waiting
 
-    def _judge(self, each: Pending, newest: set[bytes]) -> None:
+    def _judge(self, each: PendingUnit, newest: set[bytes]) -> None:
         unit, known, by = each.unit, each.known, each.by
         if by is not None and by.live:
             assert known is not None, "what is protected and has no sighting does not wait"

@@ -14,7 +14,7 @@ from datetime import datetime
 from pathlib import Path
 
 from wrasse.errors import StoreBroken, TooLarge
-from wrasse.ports.catalog import Catalog, Reference, Snapshot
+from wrasse.ports.catalog import Catalog, CatalogSnapshot, Reference
 from wrasse.ports.guard import Guard
 from wrasse.ports.objects import raw_key
 from wrasse.ports.page import Page
@@ -49,7 +49,7 @@ class PinnedCatalog:
 class PinnedSnapshot:
     """Rows and pins in one order."""
 
-    def __init__(self, snapshot: Snapshot, pins: Sequence[Reference]) -> None:
+    def __init__(self, snapshot: CatalogSnapshot, pins: Sequence[Reference]) -> None:
         self._snapshot = snapshot
         self._pins = pins
 

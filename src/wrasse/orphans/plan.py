@@ -18,13 +18,13 @@ import msgspec
 from wrasse.clock import from_micros
 from wrasse.duration import format_duration
 from wrasse.errors import Refused, StoreBroken, UsageError
-from wrasse.orphans.look import Looked
-from wrasse.orphans.passing import name_of, unit_of
+from wrasse.orphans.codec import name_of, unit_of
 from wrasse.orphans.root import Root
-from wrasse.orphans.spool import Listed
+from wrasse.orphans.scan import ScanResult
+from wrasse.orphans.spool import SpooledObject
 from wrasse.orphans.units import pack, unpack
-from wrasse.orphans.verdict import Known, Suspected
-from wrasse.ports.sightings import Round, Standing
+from wrasse.orphans.verdict import KnownSighting, Suspected
+from wrasse.ports.sightings import CompleteScan, Standing
 from wrasse.private_files import open_private
 
 FORMAT = "wrasse orphans plan 1"
@@ -84,7 +84,7 @@ _decode_line = msgspec.json.Decoder(PlanLine).decode
 _decode_header = msgspec.json.Decoder(Header).decode
 
 
-class Plan:
+class SavedPlan:
     """A plan on disk. Iterating gives its suspects."""
 
     def __init__(self, path: Path, header: Header) -> None:
@@ -105,17 +105,17 @@ class Plan:
                 except msgspec.DecodeError as why:
                     raise StoreBroken(f"line {number} of {self.path} is no line of a plan: {why}", do=_ANEW) from None
 
-    def looked(self) -> Looked:
+    def looked(self) -> ScanResult:
         """The plan as what a look found, armed by whoever carries it out."""
         head = self.header
-        made = Round(head.root, head.round, head.number, head.at, head.snapshot_at, head.tick, head.counts)
-        return Looked(made, self, "", armed=True)
+        made = CompleteScan(head.root, head.round, head.number, head.at, head.snapshot_at, head.tick, head.counts)
+        return ScanResult(made, self, "", armed=True)
 
 
 _ANEW = "make a new plan: wrasse orphans plan"
 
 
-def write_plan(path: Path, root: Root, looked: Looked, planned: Iterable[Suspected]) -> Header:
+def write_plan(path: Path, root: Root, looked: ScanResult, planned: Iterable[Suspected]) -> Header:
     """Writes a plan; it gets its name when it is whole."""
     body, told, lines = Path(f"{path}.body"), hashlib.sha256(), 0
     try:
@@ -155,7 +155,7 @@ def write_plan(path: Path, root: Root, looked: Looked, planned: Iterable[Suspect
         body.unlink(missing_ok=True)
 
 
-def read_plan(path: Path) -> Plan:
+def read_plan(path: Path) -> SavedPlan:
     """A plan as it was written, or an error."""
     told, lines = hashlib.sha256(), 0
     try:
@@ -171,7 +171,7 @@ def read_plan(path: Path) -> Plan:
         raise UsageError(f"{path} cannot be read: {why.strerror}", do="name a plan file") from None
     if header.format != FORMAT or (header.sha256, header.lines) != (told.hexdigest(), lines):
         raise Refused(f"{path} was changed after it was written, or cut", do=_ANEW)
-    return Plan(path, header)
+    return SavedPlan(path, header)
 
 
 def check_plan(header: Header, root: Root, standing: Standing, *, allow: str) -> None:
@@ -210,8 +210,8 @@ def _line(suspected: Suspected) -> PlanLine:
 
 
 def _suspected(line: PlanLine) -> Suspected:
-    files = [Listed(unit_of(each.key), each.size, each.version, each.modified) for each in line.files]
-    known = Known(
+    files = [SpooledObject(unit_of(each.key), each.size, each.version, each.modified) for each in line.files]
+    known = KnownSighting(
         unit_of(line.unit),
         line.evidence,
         line.fingerprint,

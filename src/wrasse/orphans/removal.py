@@ -21,18 +21,18 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from wrasse.errors import Gone
-from wrasse.orphans.passing import live, text, upload_of
+from wrasse.orphans.codec import live, text, upload_of
 from wrasse.orphans.root import MARK, Root
-from wrasse.orphans.spool import Listed
+from wrasse.orphans.spool import SpooledObject
 from wrasse.orphans.units import unpack
-from wrasse.orphans.verdict import ABORT, DELETE, DISCARD, PURGE, QUARANTINE, RESTORE, Known, Suspected
+from wrasse.orphans.verdict import ABORT, DELETE, DISCARD, PURGE, QUARANTINE, RESTORE, KnownSighting, Suspected
 from wrasse.ports.catalog import Catalog
 from wrasse.ports.objects import DELETES_MAX, ObjectDelete, ObjectHead, Objects
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.sightings import Mark, Sighting, Sightings, State
+from wrasse.ports.sightings import Sighting, SightingChange, Sightings, SightingState
 
 
-def ordered(files: Sequence[Listed], marker: str) -> list[Listed]:
+def ordered(files: Sequence[SpooledObject], marker: str) -> list[SpooledObject]:
     """Files in the order in which they go: markers first."""
     end = marker.encode()
     return sorted(files, key=lambda file: not (end and file.key.endswith(end)))
@@ -45,9 +45,9 @@ class Trash:
         self._objects = objects
         self._root = root
 
-    async def put(self, round: str, files: Sequence[Listed]) -> Outcome:
+    async def put(self, round: str, files: Sequence[SpooledObject]) -> Outcome:
         """Moves a unit's files there. `lost` if one of them was changed meanwhile: then all are where they were."""
-        moved: list[Listed] = []
+        moved: list[SpooledObject] = []
         kept = self._objects.versions is not None and await self._objects.versions.keeps_deleted()
         for file in ordered(files, self._root.marker):
             if kept:
@@ -63,7 +63,7 @@ class Trash:
                 return end if back in (Outcome.DONE, Outcome.LOST) else back
         return Outcome.DONE
 
-    async def take(self, round: str, files: Sequence[Listed]) -> Outcome:
+    async def take(self, round: str, files: Sequence[SpooledObject]) -> Outcome:
         """Brings files back to where they were. `lost` if something else stands there by now; then its copy stays."""
         ends = [await self._take(self._key(round, file), file) for file in _back(files, self._root.marker)]
         for worst in (Outcome.FAILED, Outcome.UNKNOWN, Outcome.LOST):
@@ -71,7 +71,7 @@ class Trash:
                 return worst
         return Outcome.DONE
 
-    async def empty(self, round: str, files: Sequence[Listed]) -> Outcome:
+    async def empty(self, round: str, files: Sequence[SpooledObject]) -> Outcome:
         """Deletes the copies of a unit for good."""
         for file in ordered(files, self._root.marker):
             key = self._key(round, file)
@@ -86,7 +86,7 @@ class Trash:
                     return end
         return Outcome.DONE
 
-    async def holds(self, round: str, files: Sequence[Listed]) -> bool:
+    async def holds(self, round: str, files: Sequence[SpooledObject]) -> bool:
         """Whether any of these files is in quarantine."""
         for file in files:
             if await self._objects.head(self._key(round, file)) is not None:
@@ -96,7 +96,7 @@ class Trash:
                 return True
         return False
 
-    def _key(self, round: str, file: Listed) -> str:
+    def _key(self, round: str, file: SpooledObject) -> str:
         return f"{self._root.trash}{round}/{text(file.key)}"
 
     async def _put(self, key: str, version: str, to: str) -> Outcome:
@@ -114,7 +114,7 @@ class Trash:
             await self._drop(to)
         return end
 
-    async def _take(self, copy: str, file: Listed) -> Outcome:
+    async def _take(self, copy: str, file: SpooledObject) -> Outcome:
         head, key = await self._objects.head(copy), text(file.key)
         if head is None:
             # Brought back before us, or never moved: what matters is that it is there.
@@ -163,7 +163,7 @@ class Trash:
         return told.digest()
 
 
-def _back(files: Sequence[Listed], marker: str) -> list[Listed]:
+def _back(files: Sequence[SpooledObject], marker: str) -> list[SpooledObject]:
     return ordered(files, marker)[::-1]
 
 
@@ -229,7 +229,7 @@ class Removal:
         assert self._objects.multipart is not None, "a store that listed uploads can abort them"
         return await self._objects.multipart.abort([upload_of(each) for each in uploads])
 
-    async def _unreferenced(self, units: Sequence[Known], snapshot_at: datetime) -> list[bool]:
+    async def _unreferenced(self, units: Sequence[KnownSighting], snapshot_at: datetime) -> list[bool]:
         """Which units nothing protects, now."""
         if not units:
             return []
@@ -240,48 +240,50 @@ class Removal:
         self.protected += free.count(False)
         return free
 
-    async def _quarantine(self, units: Sequence[Known], round: str, tick: int) -> list[Outcome]:
-        to = State.MARKED if self._root.quarantine_by == MARK else State.MOVED
-        fresh = [each for each in units if each.state == State.SEEN]
+    async def _quarantine(self, units: Sequence[KnownSighting], round: str, tick: int) -> list[Outcome]:
+        to = SightingState.MARKED if self._root.quarantine_by == MARK else SightingState.MOVED
+        fresh = [each for each in units if each.state == SightingState.SEEN]
         # Noted before anything moves: whatever a crash leaves is known to be in quarantine, and is found again.
-        marks = [Mark(text(each.unit), State.SEEN, each.fingerprint, to, round, tick) for each in fresh]
+        marks = [
+            SightingChange(text(each.unit), SightingState.SEEN, each.fingerprint, to, round, tick) for each in fresh
+        ]
         noted = dict(zip([each.unit for each in fresh], await self._marked(marks), strict=True))
         ends = []
         for each in units:
             end = noted.get(each.unit, Outcome.DONE)
-            if end is Outcome.DONE and State.MOVED in (to, each.state):
+            if end is Outcome.DONE and SightingState.MOVED in (to, each.state):
                 end = await self._move(each, each.state_round or round)
             ends.append(end)
         return ends
 
-    async def _move(self, known: Known, round: str) -> Outcome:
+    async def _move(self, known: KnownSighting, round: str) -> Outcome:
         files = unpack(known.files)
         end = await self._trash.put(round, files)
         if end is Outcome.LOST and not await self._trash.holds(round, files):
             # Somebody wrote to it: it is where it was, and its time begins again. A copy that an earlier try made keeps
             # its sighting, which is what leads to it.
-            await self._marked([_forget(known, State.MOVED)])
+            await self._marked([_forget(known, SightingState.MOVED)])
         return end
 
-    async def _restore(self, units: Sequence[Known]) -> list[Outcome]:
+    async def _restore(self, units: Sequence[KnownSighting]) -> list[Outcome]:
         ends = []
         for each in units:
             end = Outcome.DONE
-            if each.state == State.MOVED:
+            if each.state == SightingState.MOVED:
                 end = await self._trash.take(each.state_round, unpack(each.files))
             if end is Outcome.DONE:
-                (end,) = await self._marked([_forget(each, State(each.state))])
+                (end,) = await self._marked([_forget(each, SightingState(each.state))])
             elif end is Outcome.LOST and len(self._settled) < SETTLED_MAX and await self._there(unpack(each.files)):
                 self._settled[each.unit] = each.fingerprint
             ends.append(end)
         return ends
 
-    def settled(self, known: Known) -> bool:
+    def settled(self, known: KnownSighting) -> bool:
         """Whether it is known that a unit was written again since it was moved: what is there now is the truth, and
         its copy waits for the end of its time."""
         return self._settled.get(known.unit) == known.fingerprint
 
-    async def _discard(self, units: Sequence[Known]) -> list[Outcome]:
+    async def _discard(self, units: Sequence[KnownSighting]) -> list[Outcome]:
         """Empties the trash of units that were written again, if every file of them is at its key now."""
         ends = []
         for each in units:
@@ -289,26 +291,28 @@ class Removal:
             if await self._there(files):
                 end = await self._trash.empty(each.state_round, files)
             if end is Outcome.DONE:
-                (end,) = await self._marked([_forget(each, State.MOVED)])
+                (end,) = await self._marked([_forget(each, SightingState.MOVED)])
             ends.append(end)
         return ends
 
-    async def _there(self, files: Sequence[Listed]) -> bool:
+    async def _there(self, files: Sequence[SpooledObject]) -> bool:
         for file in files:
             if await self._objects.head(text(file.key)) is None:
                 return False
         return True
 
-    async def _purge(self, units: Sequence[Known]) -> list[Outcome]:
-        here = [each for each in units if each.state == State.MARKED]
+    async def _purge(self, units: Sequence[KnownSighting]) -> list[Outcome]:
+        here = [each for each in units if each.state == SightingState.MARKED]
         ends = dict(zip([each.unit for each in here], await self._delete(here), strict=True))
         for each in units:
-            if each.state == State.MOVED:
+            if each.state == SightingState.MOVED:
                 end = await self._trash.empty(each.state_round, unpack(each.files))
-                ends[each.unit] = (await self._marked([_forget(each, State.MOVED)]))[0] if end is Outcome.DONE else end
+                ends[each.unit] = (
+                    (await self._marked([_forget(each, SightingState.MOVED)]))[0] if end is Outcome.DONE else end
+                )
         return [ends[each.unit] for each in units]
 
-    async def _delete(self, units: Sequence[Known]) -> list[Outcome]:
+    async def _delete(self, units: Sequence[KnownSighting]) -> list[Outcome]:
         """Deletes the files of units where they are: all markers first, then what belongs to those that went."""
         ends = [Outcome.DONE] * len(units)
         files = [ordered(unpack(each.files), self._root.marker) for each in units]
@@ -324,12 +328,12 @@ class Removal:
             for start in range(0, len(batch), DELETES_MAX):
                 await self._delete_files(batch[start : start + DELETES_MAX], ends)
         done = [(index, each) for index, each in enumerate(units) if ends[index] is Outcome.DONE]
-        marked = await self._marked([_forget(each, State(each.state)) for _, each in done])
+        marked = await self._marked([_forget(each, SightingState(each.state)) for _, each in done])
         for (index, _), end in zip(done, marked, strict=True):
             ends[index] = end
         return ends
 
-    async def _delete_files(self, batch: Sequence[tuple[int, Listed]], ends: list[Outcome]) -> None:
+    async def _delete_files(self, batch: Sequence[tuple[int, SpooledObject]], ends: list[Outcome]) -> None:
         deletes = [ObjectDelete(text(file.key), file.version) for _, file in batch]
         for (index, file), end in zip(batch, await self._objects.delete(deletes), strict=True):
             if end is Outcome.LOST and await self._objects.head(text(file.key)) is None:
@@ -339,11 +343,11 @@ class Removal:
             if end is not Outcome.DONE and ends[index] is Outcome.DONE:
                 ends[index] = end
 
-    async def _marked(self, marks: Sequence[Mark]) -> Sequence[Outcome]:
+    async def _marked(self, marks: Sequence[SightingChange]) -> Sequence[Outcome]:
         return await self._sightings.mark(self._root.name, marks) if marks else []
 
 
-def _stands(known: Known, found: Sighting | None) -> bool:
+def _stands(known: KnownSighting, found: Sighting | None) -> bool:
     """Whether a sighting is what it was when it was judged."""
     return found is not None and (
         (found.state, found.fingerprint, found.first_round, found.state_round)
@@ -351,11 +355,11 @@ def _stands(known: Known, found: Sighting | None) -> bool:
     )
 
 
-def _in_unit(upload: Known, root: Root) -> Known:
+def _in_unit(upload: KnownSighting, root: Root) -> KnownSighting:
     """Whatever protects the unit that an upload goes to protects the upload."""
     place = root.template.place(upload.unit)
-    return upload if place is None else Known(place.unit)
+    return upload if place is None else KnownSighting(place.unit)
 
 
-def _forget(known: Known, state: State) -> Mark:
-    return Mark(text(known.unit), state, known.fingerprint, None)
+def _forget(known: KnownSighting, state: SightingState) -> SightingChange:
+    return SightingChange(text(known.unit), state, known.fingerprint, None)

@@ -29,7 +29,7 @@ _BRACE = re.compile(r"[{}]")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class UnitPlace:
     """Where a key belongs: its unit, and its group, empty where there are none."""
 
     unit: bytes
@@ -52,13 +52,13 @@ class Template:
         """Whether units are directories."""
         return self.unit == DIRECTORY
 
-    def place(self, key: bytes) -> Place | None:
+    def place(self, key: bytes) -> UnitPlace | None:
         """Where a key belongs; None if it is foreign."""
         found = self.pattern.fullmatch(key)
         if found is None:
             return None
         unit = key[: found.end("unit")] if self.unit == DIRECTORY else key
-        return Place(unit, key[: found.end("group")])
+        return UnitPlace(unit, key[: found.end("group")])
 
     def group_of(self, unit: bytes) -> bytes:
         """The group of a unit, from its name alone."""

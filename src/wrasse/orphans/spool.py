@@ -23,7 +23,7 @@ _END = b"\xff\xff\xff\xff"
 R = TypeVar("R")
 
 
-class Listed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class SpooledObject(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One object as the listing had it. Instants are microseconds."""
 
     key: bytes
@@ -43,7 +43,7 @@ class Referred(msgspec.Struct, frozen=True, array_like=True, gc=False):
     owner: str = ""
 
 
-class Writer(Generic[R]):
+class SpoolWriter(Generic[R]):
     """Writes a spool, a frame at a time."""
 
     def __init__(self, path: Path) -> None:

@@ -9,12 +9,12 @@ import msgspec
 
 from wrasse.errors import StoreBroken
 from wrasse.orphans.root import Template
-from wrasse.orphans.spool import Listed
+from wrasse.orphans.spool import SpooledObject
 
 FILES_MAX = 10_000  # of one unit; a larger one is reported and left alone
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(list[Listed]).decode
+_decode = msgspec.msgpack.Decoder(list[SpooledObject]).decode
 
 
 class Unit:
@@ -22,14 +22,14 @@ class Unit:
 
     __slots__ = ("files", "group", "modified", "name", "size")
 
-    def __init__(self, name: bytes, group: bytes, first: Listed) -> None:
+    def __init__(self, name: bytes, group: bytes, first: SpooledObject) -> None:
         self.name = name
         self.group = group
         self.files = [first]
         self.size = first.size
         self.modified = first.modified
 
-    def add(self, file: Listed) -> None:
+    def add(self, file: SpooledObject) -> None:
         """One more file."""
         if len(self.files) <= FILES_MAX:
             self.files.append(file)
@@ -41,7 +41,7 @@ class Unit:
 class Units:
     """The units of a listing, in order. What is foreign is counted, with a few examples."""
 
-    def __init__(self, listing: Iterable[list[Listed]], template: Template) -> None:
+    def __init__(self, listing: Iterable[list[SpooledObject]], template: Template) -> None:
         self._listing = listing
         self._template = template
         self.listed = 0
@@ -75,13 +75,13 @@ class Units:
             self.count += 1
             yield present
 
-    def _note_foreign(self, file: Listed) -> None:
+    def _note_foreign(self, file: SpooledObject) -> None:
         self.foreign += 1
         if len(self.examples) < 10:
             self.examples.append(file.key)
 
 
-def in_order(listing: Iterable[list[Listed]]) -> Iterator[list[Listed]]:
+def in_order(listing: Iterable[list[SpooledObject]]) -> Iterator[list[SpooledObject]]:
     """The same listing, or an error where a key does not come after the one before it."""
     last = b""
     for frame in listing:
@@ -95,7 +95,7 @@ def in_order(listing: Iterable[list[Listed]]) -> Iterator[list[Listed]]:
         yield frame
 
 
-def fingerprint(files: list[Listed]) -> str:
+def fingerprint(files: list[SpooledObject]) -> str:
     """What changes when any file of a unit does, or when one comes or goes."""
     # The time counts, too: the version of some stores names the bytes, and the same may be written again by a retry.
     if len(files) == 1:
@@ -107,12 +107,12 @@ def fingerprint(files: list[Listed]) -> str:
     return told.hexdigest()
 
 
-def pack(files: list[Listed]) -> bytes:
+def pack(files: list[SpooledObject]) -> bytes:
     """Files as a sighting keeps them."""
     return _encode(files)
 
 
-def unpack(files: bytes) -> list[Listed]:
+def unpack(files: bytes) -> list[SpooledObject]:
     """The files that a sighting kept; none for what has no files, such as an upload."""
     try:
         return _decode(files) if files else []
@@ -120,7 +120,7 @@ def unpack(files: bytes) -> list[Listed]:
         raise StoreBroken("a sighting holds no list of files", do="something else wrote it: delete that row") from None
 
 
-def part_of(files: list[Listed], known: list[Listed]) -> bool:
+def part_of(files: list[SpooledObject], known: list[SpooledObject]) -> bool:
     """Whether these are files of that unit, as they were: what is left of it after a removal that was cut short."""
     there = {(file.key, file.version, file.size, file.modified) for file in known}
     return all((file.key, file.version, file.size, file.modified) in there for file in files)

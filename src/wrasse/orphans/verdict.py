@@ -18,7 +18,7 @@ import msgspec
 from wrasse.orphans.root import Root
 from wrasse.orphans.spool import Referred
 from wrasse.orphans.units import FILES_MAX, Unit, fingerprint, pack, part_of, unpack
-from wrasse.ports.sightings import Evidence, State
+from wrasse.ports.sightings import Evidence, SightingState
 
 DELETE = "delete"
 QUARANTINE = "quarantine"
@@ -31,7 +31,7 @@ MICROSECONDS = 1_000_000
 THERE_AGAIN = "it is there again: written anew, or brought back by a run that was cut short"
 
 
-class Known(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class KnownSighting(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A sighting on its way through spools. Instants are microseconds. Without evidence: one that ended."""
 
     unit: bytes
@@ -42,7 +42,7 @@ class Known(msgspec.Struct, frozen=True, array_like=True, gc=False):
     first_round: int = 0
     first_at: int = 0
     first_tick: int = 0
-    state: str = State.SEEN.value
+    state: str = SightingState.SEEN.value
     state_round: str = ""
     state_at: int = 0
     state_tick: int = 0
@@ -52,7 +52,7 @@ class Suspected(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A unit about which something is to be done, and why."""
 
     verb: str
-    known: Known
+    known: KnownSighting
     reason: str
 
 
@@ -66,12 +66,12 @@ class Scene:
     tick: int
     listed_at: int
 
-    def ripe(self, known: Known) -> bool:
+    def ripe(self, known: KnownSighting) -> bool:
         """Whether a sighting has lasted for its grace, over two complete rounds at least."""
         grace = round(self.root.graces.of(Evidence(known.evidence)).total_seconds() * MICROSECONDS)
         return known.first_round < self.number and self.tick - known.first_tick >= grace
 
-    def served(self, known: Known) -> bool:
+    def served(self, known: KnownSighting) -> bool:
         """Whether what is in quarantine was there for its time."""
         return self.tick - known.state_tick >= round(self.root.quarantine.total_seconds() * MICROSECONDS)
 
@@ -85,7 +85,7 @@ class Verdict:
     """Why a unit was kept or not (the name of a count), what is to be noted, and what is to be done."""
 
     count: str
-    note: Known | None = None
+    note: KnownSighting | None = None
     suspect: Suspected | None = None
 
 
@@ -93,10 +93,10 @@ _WAITING = Verdict("waiting")
 _APART = Verdict("in_quarantine")
 
 
-def judge_protected(known: Known, by: Referred, unit: Unit | None, scene: Scene) -> Verdict:
+def judge_protected(known: KnownSighting, by: Referred, unit: Unit | None, scene: Scene) -> Verdict:
     """A sighting of what a reference protects now; `unit` is None if it is not listed."""
-    if known.state == State.SEEN:
-        return Verdict("rescued", note=Known(known.unit))
+    if known.state == SightingState.SEEN:
+        return Verdict("rescued", note=KnownSighting(known.unit))
     if unit is None or not _replaced(unit, known):
         return Verdict("healed", suspect=Suspected(RESTORE, known, f"referenced again, by {by.rule or 'a reference'}"))
     if scene.served(known):
@@ -104,29 +104,29 @@ def judge_protected(known: Known, by: Referred, unit: Unit | None, scene: Scene)
     return Verdict("written_again", suspect=Suspected(RESTORE, known, THERE_AGAIN))
 
 
-def judge_foreign(known: Known) -> Verdict:
+def judge_foreign(known: KnownSighting) -> Verdict:
     """A sighting of another shape than units have now. What is in quarantine stays there until somebody undoes it: its
     references can no longer be told."""
-    return Verdict("vanished", note=Known(known.unit)) if known.state == State.SEEN else _APART
+    return Verdict("vanished", note=KnownSighting(known.unit)) if known.state == SightingState.SEEN else _APART
 
 
-def judge_gone(known: Known, scene: Scene) -> Verdict:
+def judge_gone(known: KnownSighting, scene: Scene) -> Verdict:
     """A sighting whose unit is not listed and not referenced."""
-    if known.state == State.SEEN:
-        return Verdict("vanished", note=Known(known.unit))
+    if known.state == SightingState.SEEN:
+        return Verdict("vanished", note=KnownSighting(known.unit))
     return _purged(known, scene)
 
 
-def judge_orphan(unit: Unit, evidence: Evidence, newest: bool, known: Known | None, scene: Scene) -> Verdict:
+def judge_orphan(unit: Unit, evidence: Evidence, newest: bool, known: KnownSighting | None, scene: Scene) -> Verdict:
     """A listed unit that no reference protects."""
-    if known is not None and known.state != State.SEEN:
+    if known is not None and known.state != SightingState.SEEN:
         return _judge_apart(unit, known, scene)
     why = _innocent(unit, newest, scene)
     if why:
-        return Verdict(why, note=None if known is None else Known(unit.name))
+        return Verdict(why, note=None if known is None else KnownSighting(unit.name))
     same = known is not None and _same(unit, known)
     if known is None or not same or known.evidence != evidence:
-        noted = Known(
+        noted = KnownSighting(
             unit.name,
             evidence.value,
             fingerprint(unit.files),
@@ -151,10 +151,10 @@ def _innocent(unit: Unit, newest: bool, scene: Scene) -> str:
     return "too_large" if len(unit.files) > FILES_MAX else ""
 
 
-def _judge_apart(unit: Unit, known: Known, scene: Scene) -> Verdict:
+def _judge_apart(unit: Unit, known: KnownSighting, scene: Scene) -> Verdict:
     """A unit that is listed although it is in quarantine."""
     same = _same(unit, known)
-    if known.state == State.MARKED:
+    if known.state == SightingState.MARKED:
         return _purged(known, scene) if same else Verdict("healed", suspect=Suspected(RESTORE, known, "written again"))
     # Moved, and yet there: either the move was cut short, or somebody has written it again.
     if same:
@@ -163,25 +163,25 @@ def _judge_apart(unit: Unit, known: Known, scene: Scene) -> Verdict:
     return _purged(known, scene) if scene.served(known) else Verdict("written_again")
 
 
-def _purged(known: Known, scene: Scene) -> Verdict:
+def _purged(known: KnownSighting, scene: Scene) -> Verdict:
     if not scene.served(known):
         return _APART
     return Verdict("purged", suspect=Suspected(PURGE, known, _because(known, scene)))
 
 
-def _same(unit: Unit, known: Known) -> bool:
+def _same(unit: Unit, known: KnownSighting) -> bool:
     """Whether it is what was judged, or what is left of it. Somebody taking a file of an orphan away, as a removal
     that was cut short does, makes it no less one."""
     return known.fingerprint == fingerprint(unit.files) or part_of(unit.files, unpack(known.files))
 
 
-def _replaced(unit: Unit, known: Known) -> bool:
+def _replaced(unit: Unit, known: KnownSighting) -> bool:
     """Whether every file of what was moved away stands at its key, other than it was."""
-    if known.state != State.MOVED or _same(unit, known):
+    if known.state != SightingState.MOVED or _same(unit, known):
         return False
     return {file.key for file in unpack(known.files)} <= {file.key for file in unit.files}
 
 
-def _because(known: Known, scene: Scene) -> str:
+def _because(known: KnownSighting, scene: Scene) -> str:
     rounds = scene.number - known.first_round + 1
     return f"{known.evidence.replace('_', ' ')} at each of {rounds} looks"

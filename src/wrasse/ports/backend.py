@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING
 from wrasse.ports.capabilities import Capabilities
 
 if TYPE_CHECKING:
-    from wrasse.ports.damage import Damages
-    from wrasse.ports.finding import Finding
     from wrasse.ports.groups import Groups
+    from wrasse.ports.health_check import HealthSample
+    from wrasse.ports.inconsistency import JobFsck
     from wrasse.ports.job_lists import JobLists
     from wrasse.ports.jobs import JobQueue
     from wrasse.ports.journal import Journal
     from wrasse.ports.limiter import Limiter
+    from wrasse.ports.named_locks import PlainLocks
     from wrasse.ports.namespaces import Namespaces
     from wrasse.ports.objects import Objects
-    from wrasse.ports.plain_locks import PlainLocks
-    from wrasse.ports.pulse import Pulse
     from wrasse.ports.records import Collection, Records
+    from wrasse.ports.rules.check_result import Finding
     from wrasse.ports.server_ages import ServerAges
     from wrasse.ports.sightings import Sightings
     from wrasse.ports.strays import Strays
@@ -49,7 +49,7 @@ class Backend(ABC):
     limiter: Limiter | None = None
     sightings: Sightings | None = None
     surveys: Surveys | None = None
-    damages: Damages | None = None
+    damages: JobFsck | None = None
     strays: Strays | None = None
     plain_locks: PlainLocks | None = None
     lists: JobLists | None = None
@@ -65,7 +65,7 @@ class Backend(ABC):
         """The records of one collection."""
 
     @abstractmethod
-    async def pulse(self) -> Pulse:
+    async def pulse(self) -> HealthSample:
         """Does it answer, is it the same one, what is its time?"""
 
     @abstractmethod

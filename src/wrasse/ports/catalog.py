@@ -50,7 +50,7 @@ class Query:
     sql: str
 
 
-class Snapshot(Protocol):
+class CatalogSnapshot(Protocol):
     """One consistent view of all references."""
 
     @property
@@ -66,7 +66,7 @@ class Snapshot(Protocol):
 class Catalog(Protocol):
     """The port."""
 
-    def snapshot(self) -> AbstractAsyncContextManager[Snapshot]:
+    def snapshot(self) -> AbstractAsyncContextManager[CatalogSnapshot]:
         """Opens one consistent view; it lasts until the context ends."""
         ...
 

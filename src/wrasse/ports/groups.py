@@ -21,8 +21,8 @@ import msgspec
 from wrasse.clock import to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.rules.subjects import check_subject
 from wrasse.ports.streams import START, Draft, Entry, EntryId, check_drafts
-from wrasse.ports.subjects import check_subject
 
 DELIVERIES_MAX = 10_000  # in one call
 GROUP_BYTES_MAX = 255

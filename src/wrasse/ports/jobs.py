@@ -96,7 +96,7 @@ class JobGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Claim:
     """Proof of holding a job: its token, and a nonce in case a failover repeats a token."""
 
     id: str
@@ -105,11 +105,11 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class TakenJob:
+class ClaimedJob:
     """A job as a worker gets it. `attempt` counts takes, this one included."""
 
     job: Job
-    hold: Hold
+    hold: Claim
     attempt: int
     failures: int
     rescues: int
@@ -159,9 +159,9 @@ class JobState:
     retries_max: int | None = None  # of a task: how often it may be tried again, for whatever reason
 
     @property
-    def hold(self) -> Hold:
+    def hold(self) -> Claim:
         """The hold that a change to this state must name."""
-        return Hold(self.id, self.token, self.nonce)
+        return Claim(self.id, self.token, self.nonce)
 
     @property
     def freed(self) -> JobState:
@@ -182,10 +182,10 @@ class JobState:
             case None:
                 return self
 
-    def taken(self, job: Job) -> TakenJob:
+    def taken(self, job: Job) -> ClaimedJob:
         """The job as its holder gets it."""
         assert self.until is not None, "only held jobs are handed out"
-        return TakenJob(
+        return ClaimedJob(
             job,
             self.hold,
             attempt=self.attempts,
@@ -297,7 +297,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class Enqueued:
     """The answer to the put of one job: true when it is new. If it is not, `id` is that of the job which stands in its
     way: the one of the same id, or the one of the same unique name."""
 
@@ -327,20 +327,20 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class Claimed:
     """The answer to a take; no jobs when nothing was ready within the wait. `rejected`: what it dead-lettered because
     it cannot be decoded."""
 
-    jobs: tuple[TakenJob, ...]
+    jobs: tuple[ClaimedJob, ...]
     at: datetime
     rejected: tuple[Rejected, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
+class Complete:
     """Held to done, with a result and follow-up jobs in the same step."""
 
-    hold: Hold
+    hold: Claim
     result: bytes | None = None
     puts: tuple[Job, ...] = ()
 
@@ -349,7 +349,7 @@ class Finish:
 class Requeue:
     """Held to ready, not before `delay` from now, adding one to `spends`. Without a delay it is served next."""
 
-    hold: Hold
+    hold: Claim
     spends: Budget
     reason: Reason
     error: str = ""
@@ -357,20 +357,20 @@ class Requeue:
 
 
 @dataclass(frozen=True, slots=True)
-class Bury:
+class DeadLetterJob:
     """Held to dead, with the bytes kept. `spends` is the budget whose last unit this attempt used up."""
 
-    hold: Hold
+    hold: Claim
     reason: Reason
     error: str = ""
     spends: Budget | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Revive:
+class RequeueDead:
     """Dead to ready: failures and rescues start again at zero, the token goes on growing."""
 
-    hold: Hold
+    hold: Claim
     delay: timedelta = timedelta(0)
 
 
@@ -386,7 +386,7 @@ class Cancel:
 class Delete:
     """A done, dead or ready job, gone, if it is still in that place under that token. Held jobs are never deleted."""
 
-    hold: Hold
+    hold: Claim
     place: Place
 
 
@@ -459,21 +459,21 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Beaten:
+class HeartbeatAnswer:
     """Per hold: is it still the current one?"""
 
     mine: tuple[bool, ...]
     at: datetime
 
 
-Settlement = Finish | Requeue | Bury
-Move = Requeue | Bury | Revive | Cancel
+Settlement = Complete | Requeue | DeadLetterJob
+Move = Requeue | DeadLetterJob | RequeueDead | Cancel
 
 
 class JobQueue(Protocol):
     """The port: ten methods."""
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
         """Makes the jobs ready, all or none, but for each whose id is known already or whose unique name is taken:
         what is there stays as it is. `groups` opens groups; their members may come in this put and in later ones, and
         a group that is known already stays as it is."""
@@ -489,7 +489,7 @@ class JobQueue(Protocol):
         request: str,
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
-    ) -> Taken:
+    ) -> Claimed:
         """Up to `limit` ready jobs, all of the first queue before any of the second, oldest first, each held until
         `silence` from now. With nothing ready, or nothing that `rates` allow, it waits up to `wait` for that to
         change, by a put from any process or by time."""
@@ -498,11 +498,11 @@ class JobQueue(Protocol):
     async def beat(
         self,
         worker: WorkerInfo,
-        holds: Sequence[Hold],
+        holds: Sequence[Claim],
         *,
         silence: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
-    ) -> Beaten:
+    ) -> HeartbeatAnswer:
         """Extends the holds and the worker's own row to `silence` from now, and stores the progress of those held jobs
         whose ids it names. A silence of zero is goodbye: the worker's row is removed and no hold is touched."""
         ...
@@ -565,7 +565,7 @@ def check_put(jobs: Sequence[Job], groups: Sequence[JobGroup]) -> None:
 def check_settlements(settlements: Sequence[Settlement], check: Callable[[Job], None] = check_job) -> None:
     """Refuses a batch that is too large, or results and follow-up jobs that no backend could keep."""
     for settlement in bounded(settlements):
-        if isinstance(settlement, Finish):
+        if isinstance(settlement, Complete):
             check_result(settlement.result)
             for job in settlement.puts:
                 check(job)

@@ -43,7 +43,7 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledIntent:
     """How the intent with this id ended."""
 
     id: str
@@ -84,7 +84,7 @@ class Journal(Protocol):
         """Writes the intents, durably, all or none; gives the time they carry."""
         ...
 
-    async def settle(self, outcomes: Sequence[Settled]) -> None:
+    async def settle(self, outcomes: Sequence[SettledIntent]) -> None:
         """Writes the outcomes. Settling a line twice keeps the first outcome unless that was `unknown`."""
         ...
 

@@ -48,7 +48,7 @@ class ObjectHead:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class WriteResult:
     """The answer to a write: `done` with the new version, `lost`, or `unknown` after a lost reply that reading back
     could not settle."""
 
@@ -89,11 +89,11 @@ class Objects(Protocol):
         """What a store keeps of deleted objects; None where a delete is final."""
         ...
 
-    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
         """Writes the object if there is none at this key; `lost` if there is. Data may be streamed."""
         ...
 
-    async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+    async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
         """Writes the object if it still has version `at`."""
         ...
 

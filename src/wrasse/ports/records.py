@@ -26,8 +26,8 @@ from wrasse.ports.page import Page
 from wrasse.ports.streams import Draft
 
 if TYPE_CHECKING:
-    from wrasse.ports.foreign import SharedRecords
-    from wrasse.ports.shelves import ShelvedRecords, Spot
+    from wrasse.ports.foreign_records import SharedRecords
+    from wrasse.ports.status_index import IndexedRecords, IndexPosition
 
 KEY_BYTES_MAX = 256
 VALUE_BYTES_MAX = 1 << 20
@@ -92,7 +92,7 @@ class Records(Protocol):
         ...
 
     @property
-    def shelves(self) -> ShelvedRecords | None:
+    def shelves(self) -> IndexedRecords | None:
         """Counts and listings from an index. None where whoever counts must read; a write with a spot is refused."""
         ...
 
@@ -109,7 +109,7 @@ class Records(Protocol):
         due_at: datetime | None = None,
         nonce: str | None = None,
         emit: Sequence[Draft] = (),
-        spot: Spot | None = None,
+        spot: IndexPosition | None = None,
     ) -> Written:
         """Writes the record if there is none under this key; `lost` if there is. `emit` is appended with it, and
         `spot` says where it stands from now on; without one it stands nowhere."""
@@ -130,7 +130,7 @@ class Records(Protocol):
         nonce: str | None = None,
         entry_stays: bool = False,
         emit: Sequence[Draft] = (),
-        spot: Spot | None = None,
+        spot: IndexPosition | None = None,
     ) -> Written:
         """Replaces value and due time if the record still has version `at`. With `entry_stays` the entry that its
         old due time has in an index apart is left for `leave`: until then a sweep still finds the record by it.
@@ -165,7 +165,7 @@ def refuse_emit(emit: Sequence[Draft]) -> None:
         )
 
 
-def refuse_spot(spot: Spot | None) -> None:
+def refuse_spot(spot: IndexPosition | None) -> None:
     """What a backend without shelves does with a record that is to stand on one."""
     if spot is not None:
         raise UsageError(

@@ -36,7 +36,7 @@ class Evidence(StrEnum):
     OWNER_UNKNOWN = "owner_unknown"  # no row knows its owner
 
 
-class State(StrEnum):
+class SightingState(StrEnum):
     """Where a sighting stands."""
 
     SEEN = "seen"
@@ -58,14 +58,14 @@ class Sighting:
     first_round: int
     first_at: datetime
     first_tick: int
-    state: State = State.SEEN
+    state: SightingState = SightingState.SEEN
     state_round: str = ""  # the id of the round that put it in quarantine
     state_at: datetime | None = None
     state_tick: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class CompleteScan:
     """The record of one complete look. `number` counts from 1 without a gap; `at` is this store's clock and
     `snapshot_at` the catalog's; `tick` is time that passed by every clock we know, so that no step of one shortens a
     grace. `counts` is what was counted, by name."""
@@ -80,7 +80,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class NewSighting:
     """A change: this is an orphan since now. Written over a sighting in the state `seen`, never over a quarantine."""
 
     sighting: Sighting
@@ -93,17 +93,17 @@ class Unseen:
     unit: str
 
 
-Change = Seen | Unseen
+Change = NewSighting | Unseen
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class SightingChange:
     """A sighting in this state and with this fingerprint comes to the state `to`; None forgets it."""
 
     unit: str
-    state: State
+    state: SightingState
     fingerprint: str
-    to: State | None
+    to: SightingState | None
     round: str = ""
     tick: int = 0
 
@@ -114,7 +114,7 @@ class Standing:
     like) with its version, 0 while there is none. `at` is this store's clock, now."""
 
     at: datetime
-    last: Round | None = None
+    last: CompleteScan | None = None
     value: bytes = b""
     version: int = 0
 
@@ -130,7 +130,9 @@ class Sightings(Protocol):
         """Replaces the value of the standing if it still has version `at`."""
         ...
 
-    async def page(self, root: str, after: str | None, limit: int, state: State | None = None) -> Page[Sighting]:
+    async def page(
+        self, root: str, after: str | None, limit: int, state: SightingState | None = None
+    ) -> Page[Sighting]:
         """Sightings in the byte order of their units; `after` is a unit, and cursors are."""
         ...
 
@@ -138,18 +140,18 @@ class Sightings(Protocol):
         """The sightings of these units."""
         ...
 
-    async def commit(self, made: Round, changes: Iterable[Sequence[Change]]) -> bool:
+    async def commit(self, made: CompleteScan, changes: Iterable[Sequence[Change]]) -> bool:
         """Makes all changes and keeps the round, in one transaction, if the last round is `made.number - 1`; else
         nothing, and False. The iterable is read in another thread, batch by batch, and may be begun again; if it
         raises, nothing is changed. A unit is in it once at most."""
         ...
 
-    async def mark(self, root: str, marks: Sequence[Mark]) -> Sequence[Outcome]:
+    async def mark(self, root: str, marks: Sequence[SightingChange]) -> Sequence[Outcome]:
         """Changes states, all in one transaction, each under its own condition; `lost` where it does not hold."""
         ...
 
 
-def check_marks(marks: Sequence[Mark]) -> None:
+def check_marks(marks: Sequence[SightingChange]) -> None:
     """Refuses more marks than one call takes."""
     if len(marks) > MARKS_MAX:
         raise UsageError(f"{len(marks)} marks at once", do=f"mark at most {MARKS_MAX} units in one call")
@@ -193,18 +195,18 @@ def sighting(row: Sequence[object]) -> Sighting:
         whole(first_round),
         from_micros(whole(first_at)),
         whole(first_tick),
-        State(_text(state)),
+        SightingState(_text(state)),
         _text(by),
         None if at is None else from_micros(whole(at)),
         whole(tick),
     )
 
 
-def round_of(root: str, row: Sequence[object]) -> Round:
+def round_of(root: str, row: Sequence[object]) -> CompleteScan:
     """The round of a row."""
     id, number, at, snapshot_at, tick, counts = row
     times = from_micros(whole(at)), from_micros(whole(snapshot_at))
-    return Round(root, str(id), whole(number), *times, whole(tick), _decode_counts(str(counts)))
+    return CompleteScan(root, str(id), whole(number), *times, whole(tick), _decode_counts(str(counts)))
 
 
 def _text(value: object) -> str:

@@ -19,7 +19,7 @@ from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
-class Looked:
+class StrayScan:
     """What one look saw. `cursor` continues the round; `ended` says that this look was the last of one."""
 
     holders: int  # workers whose jobs were looked at
@@ -32,7 +32,7 @@ class Looked:
 class Strays(Protocol):
     """The port."""
 
-    async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> Looked:
+    async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> StrayScan:
         """One look, at about `limit` names. Without a cursor it goes on where the last look of anybody stopped; with
         one it goes on there. What is adopted is overdue `silence` from now."""
         ...

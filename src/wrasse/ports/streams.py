@@ -27,11 +27,11 @@ from wrasse.bounded import MS_MAX
 from wrasse.clock import from_micros
 from wrasse.errors import TooLarge, UsageError
 from wrasse.ports.page import Page
+from wrasse.ports.rules.subjects import check_subject
 from wrasse.ports.server_ages import ServerAge
-from wrasse.ports.subjects import check_subject
 
 if TYPE_CHECKING:
-    from wrasse.ports.drains import Stretch
+    from wrasse.ports.entry_chunks import EntryChunk
 
 BODY_BYTES_MAX = 24 << 20  # 32 MiB in base64, which is what the file store of NATS keeps at most
 FIELDS_BYTES_MAX = 64 << 10  # so that the largest entry still has room for why it became a dead letter
@@ -162,7 +162,7 @@ class Streams(Protocol):
         """Entries after this id, in order, delivered to nobody."""
         ...
 
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
+    async def stretch(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
         """What `read` gives, in columns."""
         ...
 

@@ -21,7 +21,7 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import pages
 from wrasse.ports.records import Collection, Record, Records
 from wrasse.ports.streams import Streams
-from wrasse.streams.letters import ROOT
+from wrasse.streams.dead_letter import ROOT
 from wrasse.streams.publisher import Publisher
 
 ALERTS = Collection.named("streams/alerts")
@@ -49,7 +49,7 @@ class Alert:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SentAlert:
     """An alert that was told, when, and the version of its record."""
 
     name: str
@@ -70,7 +70,7 @@ class Tell:
     """Tell this alert; the one that was told before, if any."""
 
     alert: Alert
-    told: Told | None
+    told: SentAlert | None
     at: datetime
     lost: int = 0  # entries, among those that were trimmed while pending, which nobody was told about
 
@@ -79,7 +79,7 @@ class Tell:
 class Settle:
     """Forget this alert: its cause is gone."""
 
-    told: Told
+    told: SentAlert
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -105,7 +105,7 @@ _ENCODE = msgspec.json.Encoder().encode
 _DECODE = msgspec.json.Decoder(_Stored).decode
 
 
-def worth_telling(alert: Alert, told: Told | None, at: datetime, repeat: timedelta) -> bool:
+def worth_telling(alert: Alert, told: SentAlert | None, at: datetime, repeat: timedelta) -> bool:
     """Whether an alert says something new."""
     return told is None or told.what != alert.what or at - told.told_at >= repeat
 
@@ -120,15 +120,15 @@ class Alerts:
         self._source = source
         self._subject = f"{root}.events.system.error"
 
-    async def told(self) -> Mapping[str, Told]:
+    async def told(self) -> Mapping[str, SentAlert]:
         """What was told and is not settled, by name."""
-        found: dict[str, Told] = {}
+        found: dict[str, SentAlert] = {}
         async for page in pages(lambda after: self._records.page(f"{self._source}:", after, _PAGE), most=_PAGES_MAX):
             known = [each for record in page if (each := _told(record)) is not None]
             found |= {each.name: each for each in known}
         return found
 
-    async def tell(self, alert: Alert, told: Told | None, at: datetime) -> Outcome:
+    async def tell(self, alert: Alert, told: SentAlert | None, at: datetime) -> Outcome:
         """Publishes an alert and notes it; `lost` if somebody else noted another one meanwhile."""
         key = f"{self._source}:{hashlib.sha256(alert.name.encode()).hexdigest()[:40]}"
         # By the moment too: what went away and came back is told, however soon.
@@ -145,14 +145,14 @@ class Alerts:
         event = AlertEvent(alert.stream, alert.what, alert.do, self._source, alert.group, alert.count, alert.oldest_at)
         await self._publisher.publish(self._subject, _ENCODE(event), key=key)
 
-    async def settle(self, told: Told) -> Outcome:
+    async def settle(self, told: SentAlert) -> Outcome:
         """Forgets an alert whose cause is gone: if it comes back, it is told at once."""
         return (await self._records.delete(told.key, at=told.version)).outcome
 
 
-def _told(record: Record) -> Told | None:
+def _told(record: Record) -> SentAlert | None:
     try:
         stored = decoded(_DECODE, record.value)
     except ValueError:
         return None  # of another version of wrasse: told anew
-    return Told(stored.name, stored.what, stored.told_at, record.key, record.version, stored.count)
+    return SentAlert(stored.name, stored.what, stored.told_at, record.key, record.version, stored.count)

@@ -36,12 +36,12 @@ from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreFull, StoreUnavailable, TooLarge, UsageError, WrasseError, exhausted
 from wrasse.ports.groups import Ack, Answer, DeadLetter, Delivery, Groups, Nak, StartAt, check_group
 from wrasse.ports.outcome import Outcome
+from wrasse.ports.rules.subjects import check_pattern
 from wrasse.ports.streams import EntryId, Streams
-from wrasse.ports.subjects import check_pattern
+from wrasse.streams.dead_letter import ROOT, dead_letter, envelope_in, is_dead_letter_subject, named_only
+from wrasse.streams.delivery import Handler, HandlerCall, Received
 from wrasse.streams.envelope import Envelope
-from wrasse.streams.letters import ROOT, dead_letter, envelope_in, is_dead_letter_subject, named_only
 from wrasse.streams.membership import Membership, consumer_name
-from wrasse.streams.received import Caller, Handler, Received
 from wrasse.streams.tally import StreamTally
 from wrasse.threads import cancelled
 
@@ -56,7 +56,7 @@ class _Flight:
     over: bool = False  # its handler has ended
 
 
-class Flights:
+class InFlightDeliveries:
     """The deliveries of one consumer."""
 
     def __init__(self, clock: Clock, inflight_max: int, ack_timeout: timedelta) -> None:
@@ -264,11 +264,11 @@ class Consumer:
         self._clock = clock
         self._settings = settings
         self._group = group
-        self._caller = Caller(handler)
+        self._caller = HandlerCall(handler)
         self._members = Membership(
             streams, groups, clock, pattern, group, settings.start, settings.discover, ack_timeout=settings.ack_timeout
         )
-        self._flights = Flights(clock, settings.inflight_max, settings.ack_timeout)
+        self._flights = InFlightDeliveries(clock, settings.inflight_max, settings.ack_timeout)
         self._outbox = Outbox(groups)
         self._queue: asyncio.Queue[Delivery | None] = asyncio.Queue()
         self._changed = asyncio.Event()

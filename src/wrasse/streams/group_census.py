@@ -25,7 +25,7 @@ from wrasse.ports.page import Page, no_cursor, pages
 from wrasse.ports.records import Collection, Record, Records
 from wrasse.ports.streams import GroupState, StreamState
 from wrasse.ports.surveys import Surveys
-from wrasse.streams.alerts import Alerts, Told
+from wrasse.streams.alerts import Alerts, SentAlert
 
 LOOKS = Collection.named("streams/looks")
 _PAGE = 1_000
@@ -36,7 +36,7 @@ Name = tuple[str, str, str]  # subject, group, consumer
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class IdleObservation:
     """A consumer as it was found: when, and since when it had done nothing; and its record."""
 
     at: datetime
@@ -65,7 +65,7 @@ def name_of(state: ConsumerState) -> Name:
     return state.subject, state.group, state.consumer
 
 
-class Looks:
+class IdleObservations:
     """The first look at each idle consumer."""
 
     __slots__ = ("_records",)
@@ -73,14 +73,14 @@ class Looks:
     def __init__(self, records: Records) -> None:
         self._records = records
 
-    async def known(self) -> Mapping[Name, Look]:
+    async def known(self) -> Mapping[Name, IdleObservation]:
         """Every look that was noted."""
-        found: dict[Name, Look] = {}
+        found: dict[Name, IdleObservation] = {}
         async for page in pages(lambda after: self._records.page("", after, _PAGE), most=_PAGES_MAX):
             found |= {look.name: look for record in page if (look := _look(record)) is not None}
         return found
 
-    async def note(self, state: ConsumerState, at: datetime, instead_of: Look | None = None) -> Outcome:
+    async def note(self, state: ConsumerState, at: datetime, instead_of: IdleObservation | None = None) -> Outcome:
         """This look is the first one; `lost` if somebody else noted another one meanwhile."""
         name = name_of(state)
         value = _ENCODE(_Stored(name, at, state.seen_at))
@@ -89,17 +89,17 @@ class Looks:
         key = hashlib.sha256("\n".join(name).encode()).hexdigest()[:40]
         return (await self._records.create(key, value)).outcome
 
-    async def forget(self, look: Look) -> Outcome:
+    async def forget(self, look: IdleObservation) -> Outcome:
         """It says nothing any more."""
         return (await self._records.delete(look.key, at=look.version)).outcome
 
 
-def _look(record: Record) -> Look | None:
+def _look(record: Record) -> IdleObservation | None:
     try:
         stored = decoded(_DECODE, record.value)
     except ValueError:
         return None  # of another version of wrasse: that consumer is left alone
-    return Look(stored.at, stored.seen_at, stored.name, record.key, record.version)
+    return IdleObservation(stored.at, stored.seen_at, stored.name, record.key, record.version)
 
 
 STREAMS = 200  # that one page sees
@@ -111,8 +111,8 @@ class SilentConsumer:
     """A consumer that may be dead, and the first look that found it so, or an older one since which it did a thing."""
 
     state: ConsumerState
-    first: Look | None
-    older: Look | None = None
+    first: IdleObservation | None
+    older: IdleObservation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,21 +123,21 @@ class Troubled:
     subject: str
     group: GroupState
     alive_until: datetime | None
-    told: tuple[Told, ...]
+    told: tuple[SentAlert, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
     """An alert about a group that is not there any more."""
 
-    told: Told
+    told: SentAlert
 
 
 @dataclass(frozen=True, slots=True)
-class Outdated:
+class ConsumerChanged:
     """A look at a consumer that is not silent any more, or not there."""
 
-    look: Look
+    look: IdleObservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ class Alive:
     served: bool = False
 
 
-Suspect = SilentConsumer | Troubled | Forgotten | Outdated | Alive
+Suspect = SilentConsumer | Troubled | Forgotten | ConsumerChanged | Alive
 
 
 class _Place(msgspec.Struct, frozen=True, array_like=True, order=True):
@@ -167,7 +167,7 @@ class Census:
     surveys: Surveys
     groups: Groups
     alerts: Alerts
-    looks: Looks
+    looks: IdleObservations
     knows_holders: bool = True  # as the backend declares it
 
     async def page(self, after: str | None, limit: int, ignore: Sequence[str]) -> Page[Suspect]:
@@ -198,7 +198,12 @@ class Census:
         return _shown(found, page.at, more=page.more)
 
     async def _of(
-        self, state: StreamState, told: Sequence[Told], at: datetime, ignore: Sequence[str], looks: Mapping[Name, Look]
+        self,
+        state: StreamState,
+        told: Sequence[SentAlert],
+        at: datetime,
+        ignore: Sequence[str],
+        looks: Mapping[Name, IdleObservation],
     ) -> AsyncIterator[SilentConsumer | Troubled]:
         for group in state.groups:
             if group.name == NOBODYS or group.name in ignore:
@@ -224,14 +229,14 @@ def _place(after: str, suspect: SilentConsumer | Troubled) -> _Place:
     return _Place(after, suspect.state.group, False, suspect.state.consumer)
 
 
-def _by_stream(told: Mapping[str, Told]) -> dict[str, tuple[Told, ...]]:
-    found: dict[str, tuple[Told, ...]] = {}
+def _by_stream(told: Mapping[str, SentAlert]) -> dict[str, tuple[SentAlert, ...]]:
+    found: dict[str, tuple[SentAlert, ...]] = {}
     for each in told.values():
         found[each.stream] = (*found.get(each.stream, ()), each)
     return found
 
 
-def _forgotten(page: Page[StreamState], told: Mapping[str, Sequence[Told]], place: _Place) -> list[Suspect]:
+def _forgotten(page: Page[StreamState], told: Mapping[str, Sequence[SentAlert]], place: _Place) -> list[Suspect]:
     there = {(state.subject, group.name) for state in page for group in state.groups}
     return [
         Forgotten(each)
@@ -241,8 +246,12 @@ def _forgotten(page: Page[StreamState], told: Mapping[str, Sequence[Told]], plac
     ]
 
 
-def _outdated(page: Page[StreamState], looks: Mapping[Name, Look], silent: Set[Name], place: _Place) -> list[Suspect]:
-    return [Outdated(look) for name, look in looks.items() if name not in silent and _within(page, place, name[0])]
+def _outdated(
+    page: Page[StreamState], looks: Mapping[Name, IdleObservation], silent: Set[Name], place: _Place
+) -> list[Suspect]:
+    return [
+        ConsumerChanged(look) for name, look in looks.items() if name not in silent and _within(page, place, name[0])
+    ]
 
 
 def _within(page: Page[StreamState], place: _Place, subject: str) -> bool:

@@ -14,8 +14,8 @@ from wrasse.errors import UsageError
 from wrasse.ids import Ids
 from wrasse.ports.groups import Groups, StartAt
 from wrasse.ports.page import pages
+from wrasse.ports.rules.subjects import is_wild
 from wrasse.ports.streams import Streams
-from wrasse.ports.subjects import is_wild
 
 _PAGE = 1_000
 STREAMS_MAX = 10_000

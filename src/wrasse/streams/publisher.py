@@ -19,7 +19,7 @@ from wrasse.streams.envelope import PAYLOAD_BYTES_MAX, check_payload, decode, se
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class Publication:
     """Something to publish."""
 
     subject: str
@@ -41,9 +41,9 @@ class Publisher:
 
     async def publish(self, subject: str, payload: bytes, *, key: str = "", trace_id: str | None = None) -> str:
         """Stores one message and gives its id."""
-        return (await self.publish_many([Message(subject, payload, key, trace_id)]))[0]
+        return (await self.publish_many([Publication(subject, payload, key, trace_id)]))[0]
 
-    async def publish_many(self, messages: Sequence[Message]) -> list[str]:
+    async def publish_many(self, messages: Sequence[Publication]) -> list[str]:
         """Stores messages, all or none, in order, and gives their ids."""
         if self._closed:
             raise UsageError("this publisher is closed", do="publish before closing it, or make another")
@@ -66,7 +66,7 @@ class Publisher:
         """From now on nothing is published here."""
         self._closed = True
 
-    def _check(self, messages: Sequence[Message]) -> bool:
+    def _check(self, messages: Sequence[Publication]) -> bool:
         """Refuses what cannot be published; whether any of them has a key."""
         keyed = ""
         for message in messages:
@@ -81,7 +81,7 @@ class Publisher:
             )
         return bool(keyed)
 
-    async def _first_id(self, message: Message, entry: EntryId, id: str) -> str:
+    async def _first_id(self, message: Publication, entry: EntryId, id: str) -> str:
         """The id of the message that is stored there: an earlier one's, if the key was known."""
         page = await self._streams.read(message.subject, entry.previous, 1)
         if not page.items or page.items[0].id != entry:

@@ -14,9 +14,9 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from wrasse.clock import to_micros
+from wrasse.ports.rules.subjects import matches
 from wrasse.ports.streams import START, EntryId, StreamState
-from wrasse.ports.subjects import matches
-from wrasse.streams.letters import ROOT, is_dead_letter_subject
+from wrasse.streams.dead_letter import ROOT, is_dead_letter_subject
 
 ARCHIVER = "archiver"
 SLACK = 100  # without `exact` a stream is trimmed once it is over its age by this part of it

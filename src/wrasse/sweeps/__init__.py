@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from wrasse.engine.budget import Budget
+from wrasse.engine.budget import RunBudget
 from wrasse.engine.run import AnySweep
 from wrasse.sweeps.aged_entries import AgedEntries
 from wrasse.sweeps.aged_records import AgedRecords
@@ -32,7 +32,7 @@ class Catalogued:
     takes_away: str
     unless: str
     interval: timedelta
-    budget: Budget = field(default_factory=Budget)
+    budget: RunBudget = field(default_factory=RunBudget)
     use: str = ""  # module:Class of a sweep that is not wrasse's own
 
     @property
@@ -57,7 +57,7 @@ CATALOGUE: Mapping[str, Catalogued] = {
             takes_away="jobs that are done or dead for longer than they are kept",
             unless="the job was made ready again meanwhile",
             interval=timedelta(minutes=1),
-            budget=Budget(actions_max=10_000),
+            budget=RunBudget(actions_max=10_000),
         ),
         Catalogued(
             OrphanArchives.name,
@@ -65,7 +65,7 @@ CATALOGUE: Mapping[str, Catalogued] = {
             takes_away="objects that no reference has named for their whole grace: into quarantine, and then for good",
             unless="the root is not armed; anything refers to it; it was changed; the database or the plan looks wrong",
             interval=timedelta(hours=1),
-            budget=Budget(actions_max=10_000, runtime_max=timedelta(minutes=10)),
+            budget=RunBudget(actions_max=10_000, runtime_max=timedelta(minutes=10)),
         ),
         Catalogued(
             ExpiredLeases.name,
@@ -73,7 +73,7 @@ CATALOGUE: Mapping[str, Catalogued] = {
             takes_away="leases that ended by themselves, and an hour later what their holders left behind",
             unless="the lease was renewed, given back or taken over; keys are in use",
             interval=timedelta(minutes=5),
-            budget=Budget(pause=timedelta(milliseconds=100)),
+            budget=RunBudget(pause=timedelta(milliseconds=100)),
         ),
         Catalogued(
             OpenTransactions.name,
@@ -81,7 +81,7 @@ CATALOGUE: Mapping[str, Catalogued] = {
             takes_away="transactions that a crash left open: carried out as decided, or rolled back when overdue",
             unless="it is pending and one of its leases lasts; keys are in use",
             interval=timedelta(minutes=5),
-            budget=Budget(pause=timedelta(milliseconds=100)),
+            budget=RunBudget(pause=timedelta(milliseconds=100)),
         ),
         Catalogued(
             SpentDecisions.name,
@@ -89,7 +89,7 @@ CATALOGUE: Mapping[str, Catalogued] = {
             takes_away="what is left of transactions, a day after they were carried out",
             unless="its time is not over; keys are in use",
             interval=timedelta(minutes=5),
-            budget=Budget(pause=timedelta(milliseconds=100)),
+            budget=RunBudget(pause=timedelta(milliseconds=100)),
         ),
         Catalogued(
             AgedEntries.name,
@@ -104,7 +104,7 @@ CATALOGUE: Mapping[str, Catalogued] = {
             takes_away="consumers that fell silent, once what they held is handed over; tells of groups nobody reads",
             unless="the consumer asks again; it is another program's and holds something",
             interval=timedelta(seconds=30),
-            budget=Budget(actions_max=10_000),
+            budget=RunBudget(actions_max=10_000),
         ),
         Catalogued(
             AgedRecords.name,

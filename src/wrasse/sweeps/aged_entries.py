@@ -25,7 +25,7 @@ from wrasse.ports.page import Page
 from wrasse.ports.server_ages import ServerAges
 from wrasse.ports.streams import StreamState
 from wrasse.ports.surveys import Surveys
-from wrasse.streams.alerts import Alert, Alerts, Settle, Tell, Told, worth_telling
+from wrasse.streams.alerts import Alert, Alerts, SentAlert, Settle, Tell, worth_telling
 from wrasse.streams.retention import ARCHIVER, Bound, Judged, Retention, Stand, judge, server_age_for
 from wrasse.streams.trimmer import Trimmer, TrimOrder
 
@@ -39,7 +39,7 @@ class AgedStream:
 
     state: StreamState
     bound: Bound | None
-    told: tuple[Told, ...]
+    told: tuple[SentAlert, ...]
     protected: tuple[str, ...] = ()
 
 
@@ -53,14 +53,14 @@ class OtherAge:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class StaleAlert:
     """An alert about a stream that is not there any more."""
 
-    told: Told
+    told: SentAlert
 
 
 @dataclass(frozen=True, slots=True)
-class Quiet:
+class QuietStreams:
     """Streams up to this one have nothing to do."""
 
     subject: str
@@ -74,7 +74,7 @@ class SetAge:
     age: timedelta | None
 
 
-Suspect = AgedStream | OtherAge | Gone | Quiet
+Suspect = AgedStream | OtherAge | StaleAlert | QuietStreams
 Change = TrimOrder | SetAge | Tell | Settle
 
 
@@ -105,16 +105,16 @@ class AgedEntries:
         if len(found) > limit:
             return Page.cut(found, limit, page.at)
         if not found and len(page):
-            found = [(page.cursors[-1], Quiet(page.cursors[-1]))]
+            found = [(page.cursors[-1], QuietStreams(page.cursors[-1]))]
         cursors = [at for at, _ in found]
         if last is not None:
             cursors[-1] = last  # nothing worth a look stands between the last suspect and the end of this look
         return Page(tuple(suspect for _, suspect in found), tuple(cursors), page.at, page.more)
 
     def decide(self, suspect: Suspect, at: datetime) -> Action[Change] | Keep:
-        if isinstance(suspect, Quiet):
+        if isinstance(suspect, QuietStreams):
             return Keep(Stand.YOUNG.value)
-        if isinstance(suspect, Gone):
+        if isinstance(suspect, StaleAlert):
             return Action("settle", suspect.told.stream, "the stream is gone", Settle(suspect.told))
         if isinstance(suspect, OtherAge):
             verb = "end_age" if suspect.wanted is None else "set_age"
@@ -163,9 +163,9 @@ class AgedEntries:
             case Settle():
                 return await self.alerts.settle(change.told)
 
-    def _worth(self, page: Page[StreamState], told: Mapping[str, Told]) -> Iterator[tuple[str, Suspect]]:
+    def _worth(self, page: Page[StreamState], told: Mapping[str, SentAlert]) -> Iterator[tuple[str, Suspect]]:
         """The streams of a page that something is to be said about."""
-        by_stream: dict[str, list[Told]] = {}
+        by_stream: dict[str, list[SentAlert]] = {}
         for each in told.values():
             by_stream.setdefault(each.stream, []).append(each)
         for state in page:
@@ -198,14 +198,14 @@ def _other_age(state: StreamState, bound: Bound | None) -> OtherAge | None:
 
 
 def _gone(
-    page: Page[StreamState], told: Mapping[str, Told], after: str, last: str | None
+    page: Page[StreamState], told: Mapping[str, SentAlert], after: str, last: str | None
 ) -> Iterator[tuple[str, Suspect]]:
     """Alerts about streams that this look would have seen if they were there."""
     there = {state.subject for state in page}
     for each in told.values():
         subject = each.stream
         if subject > after and (last is None or subject <= last) and subject not in there:
-            yield subject, Gone(each)
+            yield subject, StaleAlert(each)
 
 
 def _aged_by_others(suspect: AgedStream) -> Alert | None:

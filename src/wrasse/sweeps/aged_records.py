@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import ClassVar
 
 from wrasse.engine.sweep import Action, Keep
-from wrasse.leases.ended import EveryKey, FoundKey
+from wrasse.leases.expiry_index import EveryKey, FoundKey
 from wrasse.leases.lease import LOOK_AGAIN, first_token
 from wrasse.leases.leases import Leases
 from wrasse.ports.journal import Line

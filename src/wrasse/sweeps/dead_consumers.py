@@ -20,24 +20,33 @@ from wrasse.ports.groups import ConsumerState, Groups
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.streams.alerts import Alert, Alerts, Settle, Tell, worth_telling
-from wrasse.streams.group_census import Alive, Census, Forgotten, Look, Outdated, SilentConsumer, Suspect, Troubled
+from wrasse.streams.group_census import (
+    Alive,
+    Census,
+    ConsumerChanged,
+    Forgotten,
+    IdleObservation,
+    SilentConsumer,
+    Suspect,
+    Troubled,
+)
 from wrasse.streams.trimmer import RetentionTally
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class IdleNote:
     """Remember that this consumer of another program was found idle."""
 
     state: ConsumerState
     at: datetime
-    instead_of: Look | None
+    instead_of: IdleObservation | None
 
 
 @dataclass(frozen=True, slots=True)
 class Forget:
     """Forget this look: its consumer is not silent any more, or not there."""
 
-    look: Look
+    look: IdleObservation
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +54,10 @@ class Retire:
     """Hand over what this consumer holds, and remove it, with what was noted about it."""
 
     state: ConsumerState
-    look: Look | None
+    look: IdleObservation | None
 
 
-Change = Note | Forget | Retire | Tell | Settle
+Change = IdleNote | Forget | Retire | Tell | Settle
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +88,7 @@ class DeadConsumers:
                 return Keep("AckWait of its durable frees what a dead consumer held" if suspect.served else "alive")
             case Forgotten():
                 return Action("settle", suspect.told.stream, "the group is gone", Settle(suspect.told))
-            case Outdated(look):
+            case ConsumerChanged(look):
                 return Action("forget", " ".join(look.name), "it is not silent any more, or gone", Forget(look))
             case Troubled():
                 return self._about_group(suspect, at)
@@ -103,7 +112,7 @@ class DeadConsumers:
             return Keep("another program's, and it holds something")
         if suspect.first is None:
             idle = f"another program's, idle for {_minutes(at - state.seen_at)} min: to be looked at once more"
-            return Action("note", name, idle, Note(state, at, suspect.older))
+            return Action("note", name, idle, IdleNote(state, at, suspect.older))
         if at - suspect.first.at < self.gone_for:
             return Keep("another program's, to be looked at once more")
         idle = f"another program's, idle for {_minutes(at - state.seen_at)} min, and it holds nothing"
@@ -133,7 +142,7 @@ class DeadConsumers:
 
     async def _applied(self, change: Change) -> Outcome:
         match change:
-            case Note():
+            case IdleNote():
                 return await self.census.looks.note(change.state, change.at, change.instead_of)
             case Forget():
                 return await self.census.looks.forget(change.look)

@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from wrasse.engine.sweep import Action, Keep
-from wrasse.leases.ended import EndedKey, EndedKeys, Quiet
+from wrasse.leases.expiry_index import EndedKey, EndedKeys, QuietNamespaces
 from wrasse.leases.lease import over
 from wrasse.leases.leases import Leases
 from wrasse.ports.namespaces import Namespaces
@@ -49,11 +49,11 @@ class ExpiredLeases:
     leases: Leases
     namespaces: Namespaces
 
-    async def find(self, after: str | None, limit: int) -> Page[EndedKey | Quiet]:
+    async def find(self, after: str | None, limit: int) -> Page[EndedKey | QuietNamespaces]:
         return await EndedKeys(self.leases, self.namespaces).page(after, limit)
 
-    def decide(self, suspect: EndedKey | Quiet, at: datetime) -> Action[Clear | Tidy] | Keep:
-        if isinstance(suspect, Quiet):
+    def decide(self, suspect: EndedKey | QuietNamespaces, at: datetime) -> Action[Clear | Tidy] | Keep:
+        if isinstance(suspect, QuietNamespaces):
             return Keep("nothing is due there")
         meta = suspect.kept
         name = f"{suspect.namespace}/{suspect.key}"

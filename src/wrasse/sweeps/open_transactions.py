@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from wrasse.engine.sweep import Action, Keep
 from wrasse.leases.leases import Leases
-from wrasse.leases.transaction import Decision, Transaction, decode_transaction
+from wrasse.leases.transactions.states import Decision, Transaction, decode_transaction
 from wrasse.ports.journal import Line
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page

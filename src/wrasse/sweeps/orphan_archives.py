@@ -16,13 +16,13 @@ from typing import ClassVar
 from wrasse.clock import from_micros
 from wrasse.duration import format_duration
 from wrasse.engine.sweep import Action, Keep
-from wrasse.orphans.desk import Desk, Suspect
-from wrasse.orphans.passing import name_of, text, unit_of
+from wrasse.orphans.codec import name_of, text, unit_of
+from wrasse.orphans.scanner import OrphanSuspect, Scanner
 from wrasse.orphans.verdict import ABORT, DISCARD, PURGE, QUARANTINE, RESTORE, Suspected
 from wrasse.ports.journal import Line
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.sightings import Evidence, State
+from wrasse.ports.sightings import Evidence, SightingState
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class OrphanArchives:
     name: ClassVar[str] = "orphan_archives"
     each: ClassVar[bool] = True
 
-    desk: Desk
+    desk: Scanner
     batch_max: int = 100
 
     async def prepare(self) -> None:
@@ -43,11 +43,11 @@ class OrphanArchives:
         """A complete look that leaves no trace."""
         await self.desk.look(note=False)
 
-    async def find(self, after: str | None, limit: int) -> Page[Suspect]:
+    async def find(self, after: str | None, limit: int) -> Page[OrphanSuspect]:
         """What this look found to be due, in the order of keys."""
         return self.desk.page(after, limit)
 
-    def decide(self, suspect: Suspect, at: datetime) -> Action[Suspected] | Keep:
+    def decide(self, suspect: OrphanSuspect, at: datetime) -> Action[Suspected] | Keep:
         known, root = suspect.what.known, self.desk.root
         unit, verb = name_of(known.unit), suspect.what.verb
         if verb == RESTORE and self.desk.settled(suspect.what):
@@ -79,13 +79,13 @@ class OrphanArchives:
         ]
 
 
-def _resolved(verb: str, state: State | None) -> Outcome:
+def _resolved(verb: str, state: SightingState | None) -> Outcome:
     """A quarantine that was noted is finished by the next look; whatever else was to end a sighting has, or has not. An
     upload has none: if it is still there, the next look finds it again."""
     if verb == ABORT:
         return Outcome.UNKNOWN
     if verb == QUARANTINE:
-        return Outcome.LOST if state is State.SEEN else Outcome.DONE
+        return Outcome.LOST if state is SightingState.SEEN else Outcome.DONE
     return Outcome.DONE if state is None else Outcome.LOST
 
 

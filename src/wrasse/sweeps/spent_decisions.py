@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from wrasse.engine.sweep import Action, Keep
 from wrasse.leases.leases import Leases
-from wrasse.leases.transaction import decode_decision
+from wrasse.leases.transactions.states import decode_decision
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record

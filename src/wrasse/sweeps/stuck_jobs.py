@@ -16,11 +16,11 @@ from typing import ClassVar, Protocol
 
 from wrasse.engine.sweep import WIRED, Action, Keep
 from wrasse.jobs.stray_search import StraySearch
-from wrasse.ports.job_transitions import rescue, rescues
-from wrasse.ports.jobs import Budget, Bury, JobQueue, JobRecord, JobState, Reason, Requeue
+from wrasse.ports.jobs import Budget, DeadLetterJob, JobQueue, JobRecord, JobState, Reason, Requeue
 from wrasse.ports.journal import Line
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
+from wrasse.ports.rules.job_transitions import rescue, rescues
 
 RETRIES_MAX = 3  # of a task whose record and type say nothing
 _OURS = (Reason.WORKER_DIED, Reason.UNROUTABLE)
@@ -68,7 +68,7 @@ class StuckJobs:
     async def find(self, after: str | None, limit: int) -> Page[JobState]:
         return await self.jobs.overdue(after, limit)
 
-    def decide(self, suspect: JobState, at: datetime) -> Action[Requeue | Bury] | Keep:
+    def decide(self, suspect: JobState, at: datetime) -> Action[Requeue | DeadLetterJob] | Keep:
         if suspect.until is None or suspect.beat_at is None:
             return Keep("not held")
         if at < suspect.until or at - suspect.beat_at < self.silence:
@@ -77,27 +77,29 @@ class StuckJobs:
             return self._decide_task(suspect, at, self.retries)
         silent = f"worker {suspect.worker} silent for {int((at - suspect.beat_at).total_seconds())} s"
         if suspect.reason is not None:  # why no queue would be right for it
-            bury = Bury(suspect.hold, suspect.reason, error=f"{suspect.error}; {silent}".removeprefix("; "))
+            bury = DeadLetterJob(suspect.hold, suspect.reason, error=f"{suspect.error}; {silent}".removeprefix("; "))
             return Action("bury", suspect.id, f"{silent}; {suspect.reason.value}", bury)
         so_far, most = rescues(suspect, self.rescues_max)
         change = rescue(suspect, at, self.rescues_max)
-        if isinstance(change, Bury):
+        if isinstance(change, DeadLetterJob):
             return Action("bury", suspect.id, f"{silent}; rescued {so_far} times already", change)
         return Action("requeue", suspect.id, f"{silent}; rescue {so_far + 1} of {most}", change)
 
-    def _decide_task(self, suspect: JobState, at: datetime, retries: Mapping[str, int]) -> Action[Requeue | Bury]:
+    def _decide_task(
+        self, suspect: JobState, at: datetime, retries: Mapping[str, int]
+    ) -> Action[Requeue | DeadLetterJob]:
         """A task has one budget for all retries: its record's, else its type's, else the design document's."""
         assert suspect.until is not None, "a suspect has a deadline"
         late = f"worker {suspect.worker} past timeout_at for {int((at - suspect.until).total_seconds())} s"
         spent = suspect.failures + suspect.rescues
         most = suspect.retries_max if suspect.retries_max is not None else retries.get(suspect.queue, RETRIES_MAX)
         if spent >= most:
-            bury = Bury(suspect.hold, Reason.WORKER_DIED, error=late)
+            bury = DeadLetterJob(suspect.hold, Reason.WORKER_DIED, error=late)
             return Action("bury", suspect.id, f"{late}; tried again {spent} times already", bury)
         requeue = Requeue(suspect.hold, Budget.RESCUES, Reason.WORKER_DIED, error=late)
         return Action("requeue", suspect.id, f"{late}; retry {spent + 1} of {most}", requeue)
 
-    async def apply(self, actions: Sequence[Action[Requeue | Bury]]) -> Sequence[Outcome]:
+    async def apply(self, actions: Sequence[Action[Requeue | DeadLetterJob]]) -> Sequence[Outcome]:
         outcomes = await self.jobs.move([action.change for action in actions])
         if self.reports is not None:
             done = [each.verb for each, outcome in zip(actions, outcomes, strict=True) if outcome is Outcome.DONE]

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from wrasse.app.application import App, connect
+from wrasse.api.app import App, connect
 from wrasse.clock import Clock, ManualClock
 from wrasse.testing.properties import Checked, SweepCase, check_sweep
 from wrasse.testing.world import World

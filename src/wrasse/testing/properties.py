@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from wrasse.engine.budget import Budget
+from wrasse.engine.budget import RunBudget
 from wrasse.engine.run import AnySweep, run_once
 from wrasse.engine.sweep import Action, Keep
 from wrasse.ports.outcome import Outcome
@@ -61,14 +61,14 @@ async def check_runs(case: SweepCase) -> Checked:
     """A dry run changes nothing and plans what the run does; the run leaves what is held and ends all it began."""
     world, sweep = await _world(case)
     before, journal = await world.seen(), await world.journal()
-    plan = await run_once(sweep, world.frame(), budget=Budget(), dry_run=True)
+    plan = await run_once(sweep, world.frame(), budget=RunBudget(), dry_run=True)
     assert await world.seen() == before, f"a dry run of {sweep.name} changed something: find and decide only read"
     assert await world.journal() == journal, f"a dry run of {sweep.name} wrote to the journal"
     assert not plan.errors, f"{sweep.name} fails: {plan.errors[0]}"
     assert plan.plan, f"{sweep.name} {IDLE}"
     touched = {each.suspect for each in plan.plan}
     assert not touched & set(case.held), f"{sweep.name} takes what is held: {sorted(touched & set(case.held))}"
-    report = await run_once(sweep, world.frame(), budget=Budget())
+    report = await run_once(sweep, world.frame(), budget=RunBudget())
     counted = (report.seen, report.planned, dict(report.kept))
     assert counted == (plan.seen, plan.planned, dict(plan.kept)), f"{sweep.name} did other things than it planned"
     if sweep.each:

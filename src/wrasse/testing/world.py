@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
-from wrasse.engine.run import Frame
+from wrasse.engine.run import RunContext
 from wrasse.ids import Ids
 from wrasse.ports.jobs import JobFilter, Place
 from wrasse.ports.journal import Line, LineFilter
@@ -34,9 +34,9 @@ class World:
         self._collections[collection.data] = collection
         return self.store.records(collection)
 
-    def frame(self) -> Frame:
+    def frame(self) -> RunContext:
         """What a run of the engine needs."""
-        return Frame(self.store.journal, self.clock, Ids(self.clock))
+        return RunContext(self.store.journal, self.clock, Ids(self.clock))
 
     async def seen(self) -> tuple[str, ...]:
         """Everything a reader of the ports can see now, a line each, without the journal."""

@@ -22,7 +22,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock
 from wrasse.leases.core import leases_in
 from wrasse.leases.manager import LeaseManager
-from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, Stored
+from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, WriteResult
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.streams import START, Draft, Entry
@@ -44,10 +44,10 @@ class FaultyObjects:
         self._objects = objects
         self._network = network
 
-    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
         return await self._network.call("store", lambda: self._objects.create(key, data, metadata=metadata))
 
-    async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+    async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
         return await self._network.call("replace", lambda: self._objects.replace(key, data, at=at, metadata=metadata))
 
     async def head(self, key: str) -> ObjectHead | None:
@@ -68,15 +68,15 @@ class FaultyObjects:
 class RandomNames(FaultyObjects):
     """A planted bug: every put gets a name of its own."""
 
-    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
         return await super().create(key.replace(".jsonl", f".{secrets.token_hex(4)}.jsonl"), data, metadata=metadata)
 
 
 class Overwrites(FaultyObjects):
     """A planted bug: a put takes the place of what is there."""
 
-    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
-        async def put() -> Stored:
+    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
+        async def put() -> WriteResult:
             there = await self._objects.head(key)
             if there is None:
                 return await self._objects.create(key, data, metadata=metadata)

@@ -17,7 +17,7 @@ from wrasse.archives import archiver as archiving
 from wrasse.archives.archiver import LOOK_BACK, Archiver
 from wrasse.archives.cursor import CURSORS
 from wrasse.archives.drain import GROUP
-from wrasse.archives.turns import lease_key
+from wrasse.archives.stream_lease import lease_key
 from wrasse.clock import SystemClock
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable, WrasseError
 from wrasse.ports.page import Page

@@ -10,7 +10,7 @@ from hypothesis import example, given, strategies as st
 from virtual_time import START as BEGAN
 from wrasse.archives.lines import entry_of, is_marked, line_of, packed
 from wrasse.errors import StoreBroken
-from wrasse.ports.drains import stretch_of
+from wrasse.ports.entry_chunks import stretch_of
 from wrasse.ports.streams import Entry, EntryId
 
 from .scene import CHANGE, envelope

@@ -8,12 +8,12 @@ from datetime import date
 import pytest
 from hypothesis import given, strategies as st
 
-from wrasse.archives.codec import Codec
-from wrasse.archives.naming import ArchiveName, Form, Layout, check_name, day_of, domain_of, parse_name
+from wrasse.archives.codec import Compression
+from wrasse.archives.naming import ArchiveName, DayLayout, Form, check_name, day_of, domain_of, parse_name
 from wrasse.archives.rule import overlap
 from wrasse.errors import UsageError
+from wrasse.ports.rules.subjects import matches
 from wrasse.ports.streams import START, EntryId
-from wrasse.ports.subjects import matches
 
 TOKEN = st.text("ab%/-0_é", min_size=1, max_size=8) | st.sampled_from(["x-after-000000000000001-2", "%2F"])
 SUBJECT = st.lists(TOKEN, min_size=1, max_size=4).map(".".join)
@@ -26,7 +26,7 @@ NAME = st.builds(
     subject=SUBJECT,
     after=ID,
     epoch=st.integers(1, 20),
-    form=st.builds(Form, st.sampled_from(Layout), st.sampled_from(Codec)),
+    form=st.builds(Form, st.sampled_from(DayLayout), st.sampled_from(Compression)),
 )
 PATTERN = st.lists(st.sampled_from(["a", "b", "*"]), min_size=1, max_size=3).map(".".join) | st.sampled_from(
     [">", "a.>", "*.>", "a.*.>", "b.a.>"]
@@ -37,7 +37,7 @@ def test_a_key_looks_as_documented() -> None:
     day = day_of(EntryId(1_771_027_200_000, 9))
     name = ArchiveName("archive", "audit", day, "gbe.events.audit.change", EntryId(7, 8))
     assert str(name) == "archive/audit/2026/02/14/gbe.events.audit.change-after-000000000000007-8.jsonl.gz"
-    later = replace(name, epoch=2, form=Form(Layout.HIVE, Codec.ZSTD))
+    later = replace(name, epoch=2, form=Form(DayLayout.HIVE, Compression.ZSTD))
     assert str(later) == "archive/audit/dt=2026-02-14/gbe.events.audit.change-after-000000000000007-8-e2.jsonl.zst"
 
 

@@ -16,7 +16,7 @@ from wrasse.archives.restart import plan_restart, restart
 from wrasse.archives.rule import Rule
 from wrasse.errors import Refused, StoreUnavailable
 from wrasse.leases.manager import LeaseManager
-from wrasse.ports.drains import Stretch
+from wrasse.ports.entry_chunks import EntryChunk
 from wrasse.ports.groups import Ack, StartAt
 from wrasse.ports.streams import START, Draft, Entry, EntryId, StreamState
 
@@ -43,7 +43,7 @@ class Failover(FaultyStreams):
             await self.after_looks[1]()
         return shown
 
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
+    async def stretch(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
         if self.before_read is not None:
             then, self.before_read = self.before_read, None
             await then()

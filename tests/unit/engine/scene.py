@@ -13,10 +13,10 @@ from typing import ClassVar
 
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
-from wrasse.engine.run import Frame
+from wrasse.engine.run import RunContext
 from wrasse.engine.sweep import Action, Keep
 from wrasse.ids import Ids
-from wrasse.ports.jobs import Job, TakenJob, WorkerInfo
+from wrasse.ports.jobs import ClaimedJob, Job, WorkerInfo
 from wrasse.ports.journal import Line, LineFilter
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
@@ -115,12 +115,12 @@ class Scene:
         self.memory = Memory(self.clock)
         self.jobs = self.memory.jobs
         self.shelf = Shelf(self.clock)
-        self.frame = Frame(self.memory.journal, self.clock, Ids(self.clock))
+        self.frame = RunContext(self.memory.journal, self.clock, Ids(self.clock))
 
     def pass_time(self, by: timedelta) -> None:
         self.clock.advance(by)
 
-    async def held_jobs(self, count: int, worker: str = "w1", silence: timedelta = SILENCE) -> tuple[TakenJob, ...]:
+    async def held_jobs(self, count: int, worker: str = "w1", silence: timedelta = SILENCE) -> tuple[ClaimedJob, ...]:
         """So many new jobs, held by a worker that has just beaten."""
         ids = [f"{worker}-{number:05}" for number in range(count)]
         await self.jobs.put([Job(id, queue=worker) for id in ids], request=f"put-{worker}")

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from wrasse.engine.budget import Budget
+from wrasse.engine.budget import RunBudget
 from wrasse.engine.guard import Activity, Traffic
 from wrasse.engine.loop import ENGINE_LEASES, Engine
 from wrasse.engine.state import ENGINE_STATE, load
-from wrasse.engine.turn import Elsewhere, Fresh, Scheduled, Shared, SweepHome, take_turns
+from wrasse.engine.turn import Elsewhere, Fresh, Scheduled, Shared, SweepBackend, take_turns
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.guard import Guard
 
@@ -21,23 +21,23 @@ INTERVAL = timedelta(seconds=10)
 TTL = timedelta(seconds=20)
 
 
-def idle(shelf: Shelf, name: str, *guards: Guard, budget: Budget | None = None) -> Scheduled:
+def idle(shelf: Shelf, name: str, *guards: Guard, budget: RunBudget | None = None) -> Scheduled:
     sweep = OldBottles(shelf, batch_max=1)
-    return Scheduled(sweep, INTERVAL, budget=budget or Budget(), guards=guards, name=name, group="idle")
+    return Scheduled(sweep, INTERVAL, budget=budget or RunBudget(), guards=guards, name=name, group="idle")
 
 
-def two(scene: Scene, *guards: Guard, budget: Budget | None = None) -> tuple[Scheduled, Scheduled]:
+def two(scene: Scene, *guards: Guard, budget: RunBudget | None = None) -> tuple[Scheduled, Scheduled]:
     there = Shelf(scene.clock).fill(6)
     return idle(scene.shelf.fill(6), "here", *guards, budget=budget), idle(there, "there", *guards, budget=budget)
 
 
 def shared(scene: Scene, owner: str = "me") -> Shared:
     lessor = LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock)
-    return Shared(SweepHome(lessor, scene.memory.records(ENGINE_STATE)), scene.frame, owner, TTL)
+    return Shared(SweepBackend(lessor, scene.memory.records(ENGINE_STATE)), scene.frame, owner, TTL)
 
 
 async def test_a_group_shares_its_budget_and_each_goes_on_where_it_stopped(scene: Scene) -> None:
-    group = two(scene, budget=Budget(actions_max=6))
+    group = two(scene, budget=RunBudget(actions_max=6))
     done = []
     for _ in range(2):
         found = await take_turns(group, shared(scene))

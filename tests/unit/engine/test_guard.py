@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from hypothesis import given, strategies as st
 
-from wrasse.engine.guard import Activity, LostLease, MassDeath, Traffic, Wave, mass_death
+from wrasse.engine.guard import Activity, LeaseGuard, MassDeath, Traffic, Wave, mass_death
 from wrasse.leases.core import leases_in
-from wrasse.leases.hold import Holding
+from wrasse.leases.lease_scope import RenewedLease
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.jobs import WorkerInfo, WorkerState
 
@@ -47,7 +47,7 @@ async def test_a_run_stops_when_the_term_of_its_lease_is_over(scene: Scene) -> N
     lessor = LeaseManager(scene.memory.records(leases_in(".wrasse")), scene.clock)
     lease = await lessor.acquire("sweep/x", "me", SILENCE)
     assert lease is not None
-    guard = LostLease(Holding(lessor, lease, SILENCE, scene.clock))
+    guard = LeaseGuard(RenewedLease(lessor, lease, SILENCE, scene.clock))
     scene.pass_time(SILENCE - SECOND)
     assert await guard.held() is None
     scene.pass_time(SECOND)

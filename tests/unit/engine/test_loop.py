@@ -12,13 +12,13 @@ from datetime import timedelta
 import pytest
 
 from faults import LOST_REQUEST, FaultyHeart, FaultyJournal, FaultyRecords, Network, Script
+from wrasse.engine.health import backend_guards
 from wrasse.engine.loop import ENGINE_LEASES, Engine, SweepStatus
-from wrasse.engine.pulses import backend_guards
 from wrasse.engine.state import ENGINE_STATE
-from wrasse.engine.turn import Scheduled, SweepHome
+from wrasse.engine.turn import Scheduled, SweepBackend
 from wrasse.errors import Refused, StoreUnavailable, UnknownName
 from wrasse.leases.manager import LeaseManager
-from wrasse.ports.journal import Intent, LineFilter, Settled
+from wrasse.ports.journal import Intent, LineFilter, SettledIntent
 from wrasse.ports.outcome import Outcome
 
 from .scene import SILENCE, OldBottles, Scene, Shelf
@@ -243,7 +243,7 @@ async def test_settled_journal_lines_are_forgotten_after_their_time_and_open_one
     journal = scene.memory.journal
     for id in ("1", "2"):
         await journal.intend([Intent(id, "r", "old_bottles", "take", f"b{id}", "old")])
-    await journal.settle([Settled("1", Outcome.DONE)])
+    await journal.settle([SettledIntent("1", Outcome.DONE)])
     engine = _engine(scene, _bottles(scene.shelf))
     scene.pass_time(timedelta(days=90))
     assert await engine.forget_journal() == 0
@@ -276,7 +276,7 @@ async def test_a_sweep_that_is_added_to_a_running_engine_runs(scene: Scene) -> N
 
 async def test_a_backend_that_is_down_hides_only_the_sweeps_of_its_own(scene: Scene) -> None:
     down = Network(Script(dict.fromkeys(range(100), LOST_REQUEST)))
-    home = SweepHome(
+    home = SweepBackend(
         LeaseManager(FaultyRecords(scene.memory.records(ENGINE_LEASES), down), scene.clock),
         FaultyRecords(scene.memory.records(ENGINE_STATE), down),
     )

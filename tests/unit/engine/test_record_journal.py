@@ -11,7 +11,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.record_journal import BATCH_MAX, JOURNAL, RecordJournal
 from wrasse.ids import Ids, first_at, made_at
-from wrasse.ports.journal import Intent, Journal, Line, LineFilter, Settled
+from wrasse.ports.journal import Intent, Journal, Line, LineFilter, SettledIntent
 from wrasse.ports.outcome import Outcome
 
 SECOND = timedelta(seconds=1)
@@ -52,7 +52,7 @@ class Twins:
         for journal in (self.writer, self.memory.journal):
             await journal.intend(batch)
             if outcome:
-                await journal.settle([Settled(batch[0].id, Outcome(outcome), "why")])
+                await journal.settle([SettledIntent(batch[0].id, Outcome(outcome), "why")])
 
 
 @given(BATCHES, st.booleans(), st.sampled_from([None, True, False]), st.none() | GAPS)
@@ -84,7 +84,7 @@ async def test_another_process_settles_what_a_crash_left_open() -> None:
     twins = Twins()
     await twins.writer.intend(batch := intents(twins.ids, 3))
     twins.clock.advance(DAY)
-    await twins.reader.settle([Settled(each.id, Outcome.LOST) for each in batch])
+    await twins.reader.settle([SettledIntent(each.id, Outcome.LOST) for each in batch])
     assert await lines(twins.reader, LineFilter(open=True)) == []
     assert [line.outcome for line in await lines(twins.writer, LineFilter())] == [Outcome.LOST] * 3
 
@@ -92,8 +92,8 @@ async def test_another_process_settles_what_a_crash_left_open() -> None:
 async def test_two_processes_settle_the_lines_of_one_batch() -> None:
     twins = Twins()
     await twins.writer.intend(batch := intents(twins.ids, 2))
-    await twins.reader.settle([Settled(batch[0].id, Outcome.LOST)])
-    await twins.writer.settle([Settled(each.id, Outcome.DONE) for each in batch])
+    await twins.reader.settle([SettledIntent(batch[0].id, Outcome.LOST)])
+    await twins.writer.settle([SettledIntent(each.id, Outcome.DONE) for each in batch])
     outcomes = [line.outcome for line in await lines(twins.reader, LineFilter())]
     assert outcomes == [Outcome.LOST, Outcome.DONE]
 
@@ -102,7 +102,7 @@ async def test_a_batch_that_no_record_could_hold_is_several() -> None:
     twins = Twins()
     long = [Intent(twins.ids.new(), "run", "sweep", "delete", "k" * 1_024, "r" * 1_024) for _ in range(BATCH_MAX * 3)]
     await twins.writer.intend(long)
-    await twins.writer.settle([Settled(each.id, Outcome.DONE) for each in long])
+    await twins.writer.settle([SettledIntent(each.id, Outcome.DONE) for each in long])
     assert len(await lines(twins.reader, LineFilter(outcome=Outcome.DONE), limit=500)) == len(long)
 
 
@@ -180,5 +180,5 @@ async def test_lines_have_the_time_of_the_store_also_after_the_clock_of_the_host
     host.step(jump)
     assert await journal.intend(intents(ids, 1)) == clock.now()
     host.step(jump)
-    await journal.settle([Settled(first.id, Outcome.DONE)])
+    await journal.settle([SettledIntent(first.id, Outcome.DONE)])
     assert {line.settled_at for line in await lines(journal, LineFilter(open=False))} == {clock.now()}

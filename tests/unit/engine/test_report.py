@@ -13,7 +13,7 @@ from wrasse.engine.report import (
     REASONS_MAX,
     Planned,
     Report,
-    Tally,
+    RunTally,
     Totals,
     describe,
     worth_telling,
@@ -81,7 +81,7 @@ def test_totals_add_up_what_runs_did_and_when_the_last_good_one_ended() -> None:
 
 
 def test_a_sweep_with_endless_reasons_fills_neither_report_nor_memory() -> None:
-    tally = Tally()
+    tally = RunTally()
     for number in range(1_000):
         tally.keep(f"reason {number}")
         tally.fault("decide", StoreUnavailable(f"fault {number}"))

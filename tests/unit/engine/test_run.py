@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from faults import CRASH, LOST_REPLY, LOST_REQUEST, Crashed, FaultyJournal, Network, Script
-from wrasse.engine.budget import Budget
+from wrasse.engine.budget import RunBudget
 from wrasse.engine.guard import Activity, Traffic
 from wrasse.engine.record_journal import JOURNAL, RecordJournal
-from wrasse.engine.run import Frame, Member, run_group, run_once
+from wrasse.engine.run import Member, RunContext, run_group, run_once
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.guard import Guard
 from wrasse.ports.journal import Line
@@ -22,7 +22,7 @@ from wrasse.ports.outcome import Outcome
 from .scene import OldBottles, OldBottlesByTheCrate, Scene, Shelf
 
 
-def _broken(journal_faults: dict[int, object], scene: Scene) -> Frame:
+def _broken(journal_faults: dict[int, object], scene: Scene) -> RunContext:
     network = Network(Script(journal_faults))  # type: ignore[arg-type]
     return replace(scene.frame, journal=FaultyJournal(scene.memory.journal, network))
 
@@ -229,7 +229,7 @@ def test_a_dry_run_plans_exactly_what_the_run_then_does(
     sweep = OldBottles(scene.shelf, batch_max=batch_max)
     frame = replace(scene.frame, page_max=page_max)
     cursor = None if start is None else f"b{start:05}"
-    budget = Budget(actions_max=actions_max)
+    budget = RunBudget(actions_max=actions_max)
 
     async def both() -> None:
         plan = await run_once(sweep, frame, cursor=cursor, budget=budget, dry_run=True)
@@ -250,7 +250,7 @@ def test_a_run_never_takes_more_actions_than_its_budget(count: int, batch_max: i
     scene = Scene()
     scene.shelf.fill(count)
     sweep = OldBottles(scene.shelf, batch_max=batch_max)
-    report = asyncio.run(run_once(sweep, scene.frame, budget=Budget(actions_max=actions_max)))
+    report = asyncio.run(run_once(sweep, scene.frame, budget=RunBudget(actions_max=actions_max)))
     assert report.done == min(count, actions_max)
     assert report.stopped_by == ("actions_max" if count > actions_max or actions_max == 0 else None)
 
@@ -258,14 +258,14 @@ def test_a_run_never_takes_more_actions_than_its_budget(count: int, batch_max: i
 async def test_a_run_out_of_time_ends_after_the_batch_under_way(scene: Scene) -> None:
     scene.shelf.fill(50)
     scene.shelf.before_apply = lambda: scene.pass_time(timedelta(seconds=4))
-    budget = Budget(runtime_max=timedelta(seconds=10))
+    budget = RunBudget(runtime_max=timedelta(seconds=10))
     report = await run_once(OldBottles(scene.shelf), scene.frame, budget=budget)
     assert (report.done, report.stopped_by) == (30, "runtime_max")
 
 
 async def test_the_next_run_goes_on_exactly_where_the_last_one_stopped(scene: Scene) -> None:
     scene.shelf.fill(25)
-    sweep, budget = OldBottles(scene.shelf), Budget(actions_max=12)
+    sweep, budget = OldBottles(scene.shelf), RunBudget(actions_max=12)
     first = await run_once(sweep, scene.frame, budget=budget)
     await run_once(sweep, scene.frame, budget=budget, cursor=first.cursor)
     taken = [name for batch in scene.shelf.batches for name in batch]
@@ -274,7 +274,7 @@ async def test_the_next_run_goes_on_exactly_where_the_last_one_stopped(scene: Sc
 
 async def test_a_page_full_of_suspects_to_keep_does_not_starve_the_one_behind_it(scene: Scene) -> None:
     scene.shelf.fill(1_000, age=timedelta(0)).fill(1)
-    report = await run_once(OldBottles(scene.shelf), scene.frame, budget=Budget(actions_max=1))
+    report = await run_once(OldBottles(scene.shelf), scene.frame, budget=RunBudget(actions_max=1))
     assert report.done == 1
 
 
@@ -390,20 +390,20 @@ async def test_what_a_sweep_would_note_is_not_noted_in_a_dry_run(scene: Scene, d
 async def test_sweeps_of_a_group_take_turns_under_one_budget(scene: Scene) -> None:
     first, second = Shelf(scene.clock).fill(100), Shelf(scene.clock).fill(100)
     members = [Member(OldBottles(first), "first"), Member(OldBottles(second), "second")]
-    reports = await run_group(members, scene.frame, budget=Budget(actions_max=60))
+    reports = await run_group(members, scene.frame, budget=RunBudget(actions_max=60))
     assert [report.done for report in reports] == [30, 30]
 
 
 async def test_a_group_keeps_its_budget_also_with_pages_that_were_read_before_it_was_spent(scene: Scene) -> None:
     first, second = Shelf(scene.clock).fill(100), Shelf(scene.clock).fill(100)
     members = [Member(OldBottles(first), "first"), Member(OldBottles(second), "second")]
-    reports = await run_group(members, scene.frame, budget=Budget(actions_max=25))
+    reports = await run_group(members, scene.frame, budget=RunBudget(actions_max=25))
     assert [(report.done, report.stopped_by) for report in reports] == [(15, "actions_max"), (10, "actions_max")]
 
 
 async def test_a_run_reads_no_more_than_it_could_still_take(scene: Scene) -> None:
     scene.shelf.fill(50)
-    await run_once(OldBottles(scene.shelf), scene.frame, budget=Budget(actions_max=12))
+    await run_once(OldBottles(scene.shelf), scene.frame, budget=RunBudget(actions_max=12))
     assert scene.shelf.finds == [12]
 
 
@@ -422,5 +422,5 @@ async def test_a_run_pauses_between_batches(scene: Scene, monkeypatch: pytest.Mo
         pauses.append(seconds)
 
     monkeypatch.setattr("wrasse.engine.run.asyncio.sleep", note)
-    await run_once(OldBottles(scene.shelf), scene.frame, budget=Budget(pause=timedelta(milliseconds=100)))
+    await run_once(OldBottles(scene.shelf), scene.frame, budget=RunBudget(pause=timedelta(milliseconds=100)))
     assert pauses == [0.1, 0.1]

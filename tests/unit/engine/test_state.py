@@ -10,7 +10,7 @@ import pytest
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.guard import MassDeath
-from wrasse.engine.pulses import BackendRestarted, Pulses
+from wrasse.engine.health import BackendRestarted, SharedHealthChecks
 from wrasse.engine.report import Report
 from wrasse.engine.state import ENGINE_STATE, REPORTS_KEPT, SweepState, after_run, load, save
 from wrasse.engine.turn import recall
@@ -105,7 +105,7 @@ async def test_a_state_with_names_of_any_length_is_kept_as_far_as_it_fits(scene:
 
 
 @pytest.mark.parametrize(
-    "guard", [MassDeath(Memory().jobs, HOUR), BackendRestarted(Pulses(Memory(), ManualClock()), HOUR)]
+    "guard", [MassDeath(Memory().jobs, HOUR), BackendRestarted(SharedHealthChecks(Memory(), ManualClock()), HOUR)]
 )
 @pytest.mark.parametrize("memory", ["", "x", '{"looked_at":"2026-01-01T00:00:00"}', '{"identity":1}', "[" * 5_000])
 async def test_what_a_guard_remembered_is_forgotten_where_it_cannot_be_read(guard: Guard, memory: str) -> None:

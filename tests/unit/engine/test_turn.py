@@ -11,13 +11,13 @@ import pytest
 from faults import FaultyRecords, Network, Script
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
-from wrasse.engine.budget import Budget
+from wrasse.engine.budget import RunBudget
 from wrasse.engine.guard import Activity, Traffic
+from wrasse.engine.health import backend_guards
 from wrasse.engine.loop import ENGINE_LEASES, LEASE_TTL
-from wrasse.engine.pulses import backend_guards
 from wrasse.engine.run import AnySweep
 from wrasse.engine.state import ENGINE_STATE, load
-from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, SweepHome, dry_run, take_turns
+from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, SweepBackend, dry_run, take_turns
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.guard import Guard
 from wrasse.ports.records import Collection, Record
@@ -37,15 +37,15 @@ async def take_turn(scheduled: Scheduled, shared: Shared, *, force: bool = False
 def _engine(scene: Scene, owner: str = "me", leases: Collection = ENGINE_LEASES) -> Shared:
     """What one engine has of its own; the store behind it is everybody's."""
     lessor = LeaseManager(scene.memory.records(leases), scene.clock)
-    return Shared(SweepHome(lessor, scene.memory.records(ENGINE_STATE)), scene.frame, owner, TTL)
+    return Shared(SweepBackend(lessor, scene.memory.records(ENGINE_STATE)), scene.frame, owner, TTL)
 
 
-def _bottles(scene: Scene, *guards: Guard, budget: Budget | None = None) -> Scheduled:
+def _bottles(scene: Scene, *guards: Guard, budget: RunBudget | None = None) -> Scheduled:
     return _every(OldBottles(scene.shelf), *guards, budget=budget)
 
 
-def _every(sweep: AnySweep, *guards: Guard, budget: Budget | None = None) -> Scheduled:
-    return Scheduled(sweep, INTERVAL, budget=budget or Budget(), guards=guards)
+def _every(sweep: AnySweep, *guards: Guard, budget: RunBudget | None = None) -> Scheduled:
+    return Scheduled(sweep, INTERVAL, budget=budget or RunBudget(), guards=guards)
 
 
 async def test_a_sweep_that_never_ran_is_due(scene: Scene) -> None:
@@ -152,7 +152,7 @@ async def test_the_lease_is_given_back_by_a_run_that_is_cancelled(scene: Scene) 
 
 async def test_the_cursor_survives_the_process_so_that_what_fails_does_not_starve_the_rest(scene: Scene) -> None:
     scene.shelf.fill(30).unbreakable.update(f"b{number:05}" for number in range(10))
-    scheduled = _bottles(scene, budget=Budget(actions_max=10))
+    scheduled = _bottles(scene, budget=RunBudget(actions_max=10))
     for owner in ("first", "second", "third"):
         await take_turn(scheduled, _engine(scene, owner))
         scene.pass_time(INTERVAL)
@@ -169,7 +169,7 @@ async def test_a_run_whose_lease_is_over_stops_within_one_batch(scene: Scene) ->
 
 async def test_an_engine_that_was_overtaken_leaves_the_later_cursor_alone(scene: Scene) -> None:
     scene.shelf.fill(30)
-    later = _bottles(scene, budget=Budget(actions_max=15))
+    later = _bottles(scene, budget=RunBudget(actions_max=15))
 
     class Overtaken(OldBottles):
         """While it applies its first batch, its lease ends and another engine does a whole run."""
@@ -297,7 +297,7 @@ async def test_a_dry_run_needs_no_lease_and_leaves_no_trace(scene: Scene) -> Non
 
 async def test_a_dry_run_starts_where_the_next_run_would(scene: Scene) -> None:
     scene.shelf.fill(25).unbreakable.update(f"b{number:05}" for number in range(10))
-    scheduled = _bottles(scene, budget=Budget(actions_max=10))
+    scheduled = _bottles(scene, budget=RunBudget(actions_max=10))
     await take_turn(scheduled, _engine(scene))
     report = await dry_run(scheduled, _engine(scene))
     assert report.plan[0].suspect == "b00010"
@@ -318,6 +318,6 @@ async def test_engines_that_sweep_different_stores_do_not_wait_for_each_other(sc
     found: list[object] = []
     here, there = Memory(scene.clock), Memory(scene.clock)
     for own, owner in ((here, "one"), (there, "two"), (there, "one")):
-        home = SweepHome(LeaseManager(own.records(ENGINE_LEASES), scene.clock), own.records(ENGINE_STATE))
+        home = SweepBackend(LeaseManager(own.records(ENGINE_LEASES), scene.clock), own.records(ENGINE_STATE))
         found.append(await take_turn(replace(_bottles(scene), home=home), _engine(scene, owner)))
     assert [type(each) for each in found] == [Ran, Ran, Fresh]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock, SystemClock
-from wrasse.jobs.files import FileRules
-from wrasse.jobs.intake import Intake, IntakeSettings
-from wrasse.jobs.pacing import Pace
+from wrasse.jobs.file_producer.files import FileRules
+from wrasse.jobs.file_producer.producer import Intake, IntakeSettings
 from wrasse.jobs.producer import Producer
+from wrasse.jobs.rate_limiter import SharedRate
 from wrasse.ports.jobs import Job, JobFilter, JobQueue, Place
 
 QUEUES = {"high": "high", "low": "low"}
@@ -33,7 +33,7 @@ def intake_of(
     rules = FileRules.of((), ("**/*.tmp",), (".pdf",))
     settings = IntakeSettings(str(root), rules, QUEUES, settle=SETTLE, poll=SOON, patience=patience)
     producer = Producer(jobs or memory.jobs, clock, patience=timedelta(0))
-    return Intake(settings, producer, Pace(memory.limiter, "files", rate), clock)
+    return Intake(settings, producer, SharedRate(memory.limiter, "files", rate), clock)
 
 
 async def jobs_of(memory: Memory) -> list[Job]:

@@ -9,17 +9,17 @@ import msgspec
 
 from conformance.desk import Desk
 from faults import FaultyRecords, Network
-from wrasse.app.task_opening import TaskPost
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action
 from wrasse.jobs.stream_tasks.fields import ERRORS, SWEEPS, TASKS, queue_of, terminal_of
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
-from wrasse.jobs.stream_tasks.store import Kept
+from wrasse.jobs.stream_tasks.store import TaskRetention
 from wrasse.ports.groups import Groups
 from wrasse.ports.objects import Objects
 from wrasse.ports.records import Collection, Record, Records
 from wrasse.ports.streams import START, Streams
+from wrasse.runtime.stream_tasks import TaskPost
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 MAIL = "low"  # the type, called as the queue that a Desk uses unless told otherwise
@@ -72,7 +72,7 @@ class TaskWorld:
             TaskPost(self.clock),
             self.clock,
             objects or self.memory.objects,
-            kept=Kept(timedelta(days=1), timedelta(days=90)),
+            kept=TaskRetention(timedelta(days=1), timedelta(days=90)),
         )
         return StreamedJobs(ports, self.types)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, strategies as st
 
-from wrasse.jobs.files import FileRules, FoundFile
+from wrasse.jobs.file_producer.files import FileRules, FoundFile
 
 DEFAULTS = FileRules.of(("**/*",), ("**/*.tmp", "**/.DS_Store"), (".pdf", "DOCX"))
 QUEUES = {"high": "h", "low": "l"}

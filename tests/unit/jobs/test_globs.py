@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from wrasse.errors import ConfigError
-from wrasse.jobs.files import parse_globs
+from wrasse.jobs.file_producer.files import parse_globs
 
 
 @pytest.mark.parametrize(

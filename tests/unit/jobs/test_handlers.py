@@ -10,7 +10,7 @@ import pytest
 
 from wrasse.errors import UnknownName, UsageError
 from wrasse.jobs.handlers import Handlers, InLoop, InThread, as_handler, load
-from wrasse.jobs.running import RunningJob
+from wrasse.jobs.worker.running_job import RunningJob
 
 
 async def waits(job: RunningJob) -> None: ...

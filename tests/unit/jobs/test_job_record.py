@@ -12,22 +12,22 @@ from lifecycle import Step, budget_spent, legal, token_grew
 from wrasse.errors import StoreBroken
 from wrasse.jobs.record_core.known_ids import plain
 from wrasse.jobs.record_queue.store import Recorded, decode_recorded
-from wrasse.ports import job_transitions as rules
-from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import (
     Budget,
-    Bury,
     Cancel,
+    Claim,
+    Complete,
+    DeadLetterJob,
     Delete,
-    Finish,
-    Hold,
     Job,
     Place,
     Progress,
     Reason,
     Requeue,
-    Revive,
+    RequeueDead,
 )
+from wrasse.ports.rules import job_transitions as rules
+from wrasse.ports.rules.job_transitions import StoredJob
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 SILENCE = timedelta(seconds=30)
@@ -55,10 +55,10 @@ def taken(record: StoredJob, at: datetime = NOW, nonce: str = "n") -> StoredJob:
     return held
 
 
-def asking(record: StoredJob, what: str, at: datetime, delay: timedelta, budget: Budget, hold: Hold) -> tuple:
+def asking(record: StoredJob, what: str, at: datetime, delay: timedelta, budget: Budget, hold: Claim) -> tuple:
     """What a request makes of a record, the step it was, and what it spends."""
     rank = rules.back(at)
-    requeue, bury = Requeue(hold, budget, Reason.FAILED, delay=delay), Bury(hold, Reason.FAILED, spends=budget)
+    requeue, bury = Requeue(hold, budget, Reason.FAILED, delay=delay), DeadLetterJob(hold, Reason.FAILED, spends=budget)
     match what:
         case "take":
             after = rules.take(record, at, worker="w", nonce=f"{at}", silence=SILENCE)
@@ -66,7 +66,7 @@ def asking(record: StoredJob, what: str, at: datetime, delay: timedelta, budget:
         case "beat":
             return rules.beat(record, hold, at, silence=SILENCE), Step.BEAT, None
         case "finish":
-            return rules.settle(record, Finish(hold), at, request="s", rank=rank), Step.FINISH, None
+            return rules.settle(record, Complete(hold), at, request="s", rank=rank), Step.FINISH, None
         case "requeue":
             return rules.settle(record, requeue, at, request="s", rank=rank), Step.REQUEUE, budget
         case "bury":
@@ -76,14 +76,14 @@ def asking(record: StoredJob, what: str, at: datetime, delay: timedelta, budget:
         case "rescue dead":
             return rules.move(record, bury, at, rank=rank), Step.BURY, budget
         case "revive":
-            return rules.move(record, Revive(hold, delay), at, rank=rank), Step.REVIVE, None
+            return rules.move(record, RequeueDead(hold, delay), at, rank=rank), Step.REVIVE, None
         case _:
             return rules.move(record, Cancel("a"), at, rank=rank), Step.CANCEL, None
 
 
 @given(st.lists(asked, max_size=25))
 def test_whatever_is_asked_only_legal_moves_are_made(requests: list[tuple]) -> None:
-    record, at, holds = added(), NOW, [Hold("a", 1, "never")]
+    record, at, holds = added(), NOW, [Claim("a", 1, "never")]
     for what, passed, delay, budget, current in requests:
         at += passed
         hold = record.state.hold if current else holds[0]
@@ -138,7 +138,7 @@ def test_a_request_that_settled_a_job_is_known_again() -> None:
     held = taken(added())
     hold = held.state.hold
 
-    done = rules.settle(held, Finish(hold, result=b"r"), NOW, request="s", rank=0)
+    done = rules.settle(held, Complete(hold, result=b"r"), NOW, request="s", rank=0)
 
     assert done is not None
     assert rules.settled_by(done, hold, "s")
@@ -148,7 +148,7 @@ def test_a_request_that_settled_a_job_is_known_again() -> None:
 
 def test_a_result_that_is_kept_holds_its_job() -> None:
     held = taken(added(keep=SILENCE))
-    done = rules.settle(held, Finish(held.state.hold), NOW, request="s", rank=0)
+    done = rules.settle(held, Complete(held.state.hold), NOW, request="s", rank=0)
     assert done is not None
     delete = Delete(done.state.hold, Place.DONE)
 

@@ -16,7 +16,7 @@ from wrasse.clock import ManualClock
 from wrasse.errors import ConfigError, StoreUnavailable
 from wrasse.jobs.periodic import SLOTS_MAX, Every, Missed, Periodic, due_slots, newest_slots, parse_cron, read_when
 from wrasse.jobs.producer import Producer
-from wrasse.jobs.repeating import PERIODIC, Repeater
+from wrasse.jobs.scheduler import PERIODIC, PeriodicScheduler
 from wrasse.ports.jobs import JobFilter, Place
 from wrasse.ports.records import Records
 
@@ -93,14 +93,14 @@ class Scene:
         self.store = Memory(self.clock)
         self.records: Records = self.store.records(PERIODIC)
 
-    def repeater(self, *periodic: Periodic) -> Repeater:
-        return Repeater(periodic, Producer(self.store.jobs, self.clock), self.records, self.clock)
+    def repeater(self, *periodic: Periodic) -> PeriodicScheduler:
+        return PeriodicScheduler(periodic, Producer(self.store.jobs, self.clock), self.records, self.clock)
 
     async def ids(self) -> list[str]:
         return [state.id for state in await self.store.jobs.page(Place.READY, JobFilter(), None, 500)]
 
 
-async def looked(repeaters: Iterable[Repeater]) -> None:
+async def looked(repeaters: Iterable[PeriodicScheduler]) -> None:
     async with asyncio.TaskGroup() as group:
         for repeater in repeaters:
             group.create_task(repeater.look())
@@ -136,7 +136,7 @@ async def test_who_dies_at_any_step_loses_and_doubles_nothing(step: int, fault: 
     network = Network(Script({step: fault}))
     producer = Producer(FaultyJobs(scene.store.jobs, network), scene.clock, patience=timedelta(0))
     with suppress(Crashed, StoreUnavailable):
-        await Repeater([periodic], producer, FaultyRecords(scene.records, network), scene.clock).look()
+        await PeriodicScheduler([periodic], producer, FaultyRecords(scene.records, network), scene.clock).look()
     scene.clock.advance(5 * MINUTE)
     await scene.repeater(periodic).look()
     assert await scene.ids() == [f"periodic/a/2026-03-01T12:{minute:02}:00Z" for minute in (5, 10)]
@@ -153,7 +153,8 @@ async def test_between_slots_the_backend_is_left_alone() -> None:
     script = Script({})
     records = FaultyRecords(scene.records, Network(script))
     many = [Periodic(f"p{number}", EVERY) for number in range(9)]
-    repeater = Repeater([*many, Periodic("fast", Every(timedelta(seconds=1)))], Producer(scene.store.jobs, scene.clock),
+    repeater = PeriodicScheduler([*many, Periodic("fast", Every(timedelta(seconds=1)))],
+        Producer(scene.store.jobs, scene.clock),
                         records, scene.clock)  # fmt: skip
     await repeater.look()
     script.calls.clear()

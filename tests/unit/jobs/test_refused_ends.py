@@ -7,14 +7,14 @@ from collections.abc import Callable
 import pytest
 
 from unit.jobs.tasking import MAIL, TaskWorld
-from wrasse.app.task_opening import TaskPost
 from wrasse.backends.memory.connect import Memory
 from wrasse.jobs.record_queue.queue import RecordedJobs, RecordedOptions
-from wrasse.jobs.running import RunningJob
 from wrasse.jobs.stream_tasks.fields import TASKS
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
-from wrasse.ports.jobs import Finish, Job, JobQueue, Place, Reason
+from wrasse.jobs.worker.running_job import RunningJob
+from wrasse.ports.jobs import Complete, Job, JobQueue, Place, Reason
 from wrasse.ports.outcome import Outcome
+from wrasse.runtime.stream_tasks import TaskPost
 
 from .working import CLOCK, handlers, put, until, working
 
@@ -87,4 +87,8 @@ async def test_a_task_whose_record_is_overwritten_while_it_runs_costs_that_task(
     await records.put(f"{MAIL}:bad", found, at=stored.version)
     assert await world.desk.beat(a, bad, c) == [True, False, True]
     assert await world.desk.put("a", "bad", "new") == [False, False, True]
-    assert await world.desk.settle(Finish(a), Finish(bad), Finish(c)) == [Outcome.DONE, Outcome.LOST, Outcome.DONE]
+    assert await world.desk.settle(Complete(a), Complete(bad), Complete(c)) == [
+        Outcome.DONE,
+        Outcome.LOST,
+        Outcome.DONE,
+    ]

@@ -8,8 +8,8 @@ from datetime import timedelta
 import pytest
 
 from wrasse.backends.memory.connect import Memory
-from wrasse.jobs.replay import Plan, Replay, Replayed, Watched, verdict
-from wrasse.jobs.running import RunningJob
+from wrasse.jobs.replay import JobReplay, ReplayPlan, ReplayResult, Watched, verdict
+from wrasse.jobs.worker.running_job import RunningJob
 from wrasse.ports.jobs import Cancel, JobFilter, Place, Rate
 
 from .working import CLOCK, eventually, handlers, memory, numbered, put, working
@@ -24,8 +24,8 @@ async def with_dead(count: int) -> Memory:
     return store
 
 
-async def replayed(store: Memory, plan: Plan) -> Replayed:
-    return await Replay(store.jobs, CLOCK, JobFilter(), (await store.pulse()).at, plan).run(lambda count: None)
+async def replayed(store: Memory, plan: ReplayPlan) -> ReplayResult:
+    return await JobReplay(store.jobs, CLOCK, JobFilter(), (await store.pulse()).at, plan).run(lambda count: None)
 
 
 async def count_of(store: Memory, place: Place) -> int:
@@ -52,7 +52,7 @@ async def test_when_the_canaries_do_well_the_rest_follows() -> None:
     async def mended(job: RunningJob) -> None: ...
 
     async with working(store.jobs, handlers(x=mended)):
-        done = await replayed(store, Plan(canaries=10, watch=SOON))
+        done = await replayed(store, ReplayPlan(canaries=10, watch=SOON))
         await eventually(lambda: store_done(store))
     assert (done.revived, done.canaries, done.why) == (60, Watched(10, 10, 0), "")
 
@@ -68,14 +68,14 @@ async def test_when_the_canaries_fail_again_the_rest_stays_dead() -> None:
         raise OSError("still down")
 
     async with working(store.jobs, handlers(x=broken)):
-        done = await replayed(store, Plan(canaries=10, watch=SOON))
+        done = await replayed(store, ReplayPlan(canaries=10, watch=SOON))
     assert (done.revived, done.why) == (10, f"{done.canaries.failed} of 10 canaries failed again")
     assert await count_of(store, Place.DEAD) >= 50
 
 
 async def test_without_a_worker_the_rest_stays_dead() -> None:
     store = await with_dead(30)
-    done = await replayed(store, Plan(canaries=5, watch=timedelta(milliseconds=20)))
+    done = await replayed(store, ReplayPlan(canaries=5, watch=timedelta(milliseconds=20)))
     assert (done.revived, done.why) == (5, "none of 5 canaries ended while they were watched")
     assert await count_of(store, Place.DEAD) == 25
 
@@ -90,7 +90,7 @@ async def test_what_dies_again_is_not_replayed_twice() -> None:
 
     async with asyncio.TaskGroup() as group:
         killing = group.create_task(killer())
-        done = await replayed(store, Plan(canaries=0))
+        done = await replayed(store, ReplayPlan(canaries=0))
         killing.cancel()
     assert done.revived == 20
 
@@ -98,6 +98,6 @@ async def test_what_dies_again_is_not_replayed_twice() -> None:
 async def test_a_rate_is_kept() -> None:
     store = await with_dead(12)
     began = CLOCK.monotonic()
-    done = await replayed(store, Plan(canaries=0, rate=Rate("", 40, timedelta(seconds=1))))
+    done = await replayed(store, ReplayPlan(canaries=0, rate=Rate("", 40, timedelta(seconds=1))))
     assert done.revived == 12
     assert CLOCK.monotonic() - began >= 0.2

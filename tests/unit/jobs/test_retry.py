@@ -7,9 +7,9 @@ from datetime import timedelta
 from hypothesis import given, strategies as st
 
 from wrasse.jobs.retry import RetryPolicy
-from wrasse.ports.jobs import ERROR_CHARS_MAX, Budget, Bury, Hold, Reason, Requeue
+from wrasse.ports.jobs import ERROR_CHARS_MAX, Budget, Claim, DeadLetterJob, Reason, Requeue
 
-HOLD = Hold("a", 1, "n")
+HOLD = Claim("a", 1, "n")
 CHANCE = st.floats(0, 1)
 DURATIONS = st.timedeltas(timedelta(0), timedelta(days=30))
 
@@ -34,7 +34,7 @@ def test_the_hundredth_failure_waits_no_longer_than_the_cap_and_a_tenth() -> Non
 def test_a_job_that_always_fails_runs_once_more_than_its_failures_allow(failures_max: int, u: float) -> None:
     policy = RetryPolicy(failures_max=failures_max)
     runs, verdict = 0, None
-    while not isinstance(verdict, Bury):
+    while not isinstance(verdict, DeadLetterJob):
         verdict = policy.after_failure(HOLD, runs, u)
         runs += 1
     assert runs == failures_max + 1
@@ -43,6 +43,6 @@ def test_a_job_that_always_fails_runs_once_more_than_its_failures_allow(failures
 @given(failures=st.integers(0, 200), reason=st.sampled_from(Reason), error=st.text(max_size=3_000), u=CHANCE)
 def test_a_failure_spends_the_failure_budget_and_says_why(failures: int, reason: Reason, error: str, u: float) -> None:
     verdict = RetryPolicy().after_failure(HOLD, failures, u, reason, error)
-    assert isinstance(verdict, Requeue | Bury)
+    assert isinstance(verdict, Requeue | DeadLetterJob)
     assert (verdict.hold, verdict.spends, verdict.reason) == (HOLD, Budget.FAILURES, reason)
     assert verdict.error == error[:ERROR_CHARS_MAX]

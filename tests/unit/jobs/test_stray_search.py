@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 
 from wrasse.clock import ManualClock
 from wrasse.jobs.stray_search import StraySearch
-from wrasse.ports.strays import Looked
+from wrasse.ports.strays import StrayScan
 
 NOW = timedelta(0)
 SECOND = timedelta(seconds=1)
@@ -21,11 +21,11 @@ class Field:
         self._clock, self._looks, self._takes = clock, looks, takes
         self.asked: list[tuple[str | None, int, timedelta, bool]] = []
 
-    async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> Looked:
+    async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> StrayScan:
         self.asked.append((after, limit, silence, dry))
         self._clock.advance(self._takes)
         number = len(self.asked)
-        return Looked(3, 2, 1, str(number), ended=number >= self._looks)
+        return StrayScan(3, 2, 1, str(number), ended=number >= self._looks)
 
 
 async def test_a_search_looks_until_the_round_is_over() -> None:

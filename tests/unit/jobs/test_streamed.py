@@ -19,8 +19,8 @@ from wrasse.ports.jobs import (
     PAYLOAD_BYTES_MAX,
     Budget,
     Cancel,
+    Complete,
     Delete,
-    Finish,
     Job,
     JobGroup,
     Place,
@@ -88,8 +88,8 @@ async def test_a_task_is_claimed_then_runs_and_every_sign_of_life_moves_its_dead
 async def test_a_finished_task_is_told_once(world: TaskWorld) -> None:
     hold = await held(world)
 
-    await world.jobs.settle([Finish(hold, result=b"42")], request="s")
-    await world.jobs.settle([Finish(hold, result=b"42")], request="s")
+    await world.jobs.settle([Complete(hold, result=b"42")], request="s")
+    await world.jobs.settle([Complete(hold, result=b"42")], request="s")
 
     (event,) = await world.ended()
     assert (event["task_id"], event["job_id"], (await world.fields("task_1"))["state"]) == (
@@ -273,7 +273,7 @@ async def test_a_follow_up_that_a_crash_left_unput_is_put_later(world: TaskWorld
 
     crashing.search._put = crash
     with pytest.raises(Crashed):
-        await crashing.settle([Finish(hold, puts=(Job("next"),))], request="s")
+        await crashing.settle([Complete(hold, puts=(Job("next"),))], request="s")
     before = await world.desk.place("next")
 
     await world.swept()
@@ -349,7 +349,7 @@ async def test_a_task_whose_parameters_cannot_be_read_is_dead_and_its_neighbours
 async def test_large_parameters_and_results_are_objects_that_go_with_their_task(world: TaskWorld) -> None:
     await world.desk.put(Job("task_1", payload=b"p" * (MAX + 1)))
     (taken,) = await world.desk.take()
-    await world.desk.settle(Finish(taken.hold, result=b"r" * (MAX + 1)))
+    await world.desk.settle(Complete(taken.hold, result=b"r" * (MAX + 1)))
     fields, record = await world.fields("task_1"), await world.desk.record("task_1")
 
     stored = [each.key for each in await world.memory.objects.page("", None, 10)]

@@ -13,7 +13,7 @@ from faults import LOST_REPLY, LOST_REQUEST, Network, Script
 from unit.jobs.tasking import MAIL, STEP, Apart, TaskWorld
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.groups import Answer, Groups
-from wrasse.ports.jobs import Delete, Finish, Hold, Job, Place, Taken
+from wrasse.ports.jobs import Claim, Claimed, Complete, Delete, Job, Place
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Records, Written
 
@@ -21,7 +21,7 @@ both = pytest.mark.parametrize("apart", [False, True], ids=["one database", "apa
 faults = pytest.mark.parametrize("fault", [LOST_REPLY, LOST_REQUEST], ids=["reply", "request"])
 
 
-async def take(desk: Desk, request: str) -> Taken:
+async def take(desk: Desk, request: str) -> Claimed:
     return await desk.jobs.take([MAIL], 10, worker="w1", silence=STEP, request=request)
 
 
@@ -63,9 +63,9 @@ async def test_a_finish_cut_short_is_completed_by_asking_again_and_told_once(apa
     hold = await world.desk.held("a")
     jobs = world.another(network=Network(Script({0: fault}, only="put")))
     with pytest.raises(StoreUnavailable):
-        await jobs.settle([Finish(hold, puts=(Job("next"),))], request="s")
+        await jobs.settle([Complete(hold, puts=(Job("next"),))], request="s")
 
-    again = await jobs.settle([Finish(hold, puts=(Job("next"),))], request="s")
+    again = await jobs.settle([Complete(hold, puts=(Job("next"),))], request="s")
     await world.swept()
 
     assert (list(again), await world.desk.place("next")) == ([Outcome.DONE], Place.READY)
@@ -92,7 +92,7 @@ async def test_a_taker_that_gives_up_while_it_claims_gives_the_task_back() -> No
         await taker
 
     (taken,) = await world.desk.take()
-    assert (taken.attempt, taken.hold != Hold("a", 0, "")) == (1, True)
+    assert (taken.attempt, taken.hold != Claim("a", 0, "")) == (1, True)
 
 
 class Deaf:

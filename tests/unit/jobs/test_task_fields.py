@@ -10,9 +10,9 @@ from hypothesis import given, strategies as st
 
 from wrasse.errors import StoreBroken, UsageError
 from wrasse.jobs.stream_tasks.fields import FAR, check_task_type, decode_fields, encode_fields, id_in, read_flat
-from wrasse.ports import job_transitions as rules
-from wrasse.ports.job_transitions import StoredJob
-from wrasse.ports.jobs import Budget, Bury, Cancel, Finish, Job, Place, Progress, Reason, Requeue
+from wrasse.ports.jobs import Budget, Cancel, Complete, DeadLetterJob, Job, Place, Progress, Reason, Requeue
+from wrasse.ports.rules import job_transitions as rules
+from wrasse.ports.rules.job_transitions import StoredJob
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 STEP = timedelta(seconds=30)
@@ -46,11 +46,13 @@ def lived(job: Job, end: str, result: bytes | None) -> StoredJob:
         "waits": record,
         "runs": held,
         "beats": rules.beat(held, hold, at + STEP, silence=STEP, progress=Progress(0.5, "half")),
-        "done": rules.settle(held, Finish(hold, result, (Job("next"),)), at, request="s", rank=rank),
+        "done": rules.settle(held, Complete(hold, result, (Job("next"),)), at, request="s", rank=rank),
         "fails": rules.settle(
             held, Requeue(hold, Budget.FAILURES, Reason.FAILED, "e", delay=STEP), at, request="s", rank=rank
         ),
-        "dies": rules.settle(held, Bury(hold, Reason.TIMEOUT, "e", Budget.FAILURES), at, request="s", rank=rank),
+        "dies": rules.settle(
+            held, DeadLetterJob(hold, Reason.TIMEOUT, "e", Budget.FAILURES), at, request="s", rank=rank
+        ),
         "cancelled": rules.move(held, Cancel("task_1", "no"), at, rank=rank),
     }
     found = lives[end]

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from wrasse.jobs.trace import CURRENT, TraceParent, carried, outcome_of, parent_of
-from wrasse.ports.jobs import Budget, Bury, Finish, Hold, Reason, Requeue
+from wrasse.ports.jobs import Budget, Claim, Complete, DeadLetterJob, Reason, Requeue
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
-HOLD = Hold("a", 1, "n")
+HOLD = Claim("a", 1, "n")
 
 
 def test_the_ids_of_the_headers_name_the_parent() -> None:
@@ -71,9 +71,9 @@ def test_what_is_put_inside_a_span_names_it(sampled: bool) -> None:
 
 def test_an_outcome_is_done_lost_or_a_reason() -> None:
     ended = (
-        Finish(HOLD),
+        Complete(HOLD),
         None,
         Requeue(HOLD, Budget.FAILURES, Reason.TIMEOUT),
-        Bury(HOLD, Reason.INVALID_PAYLOAD),
+        DeadLetterJob(HOLD, Reason.INVALID_PAYLOAD),
     )
     assert [outcome_of(each) for each in ended] == ["done", "lost", "timeout", "invalid_payload"]

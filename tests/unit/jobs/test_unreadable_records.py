@@ -12,7 +12,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.jobs.record_queue.queue import EXPIRED_MAX, RecordedJobs
 from wrasse.jobs.record_queue.store import INLINE_BYTES_MAX
-from wrasse.ports.jobs import Cancel, Finish, Job, JobFilter, Place, Reason, WorkerInfo
+from wrasse.ports.jobs import Cancel, Complete, Job, JobFilter, Place, Reason, WorkerInfo
 from wrasse.ports.objects import ObjectDelete
 from wrasse.ports.records import Records
 
@@ -127,7 +127,7 @@ async def test_a_take_asked_again_after_its_jobs_ended_takes_no_others() -> None
     jobs = RecordedJobs(memory.records, memory.objects, ManualClock())
     await jobs.put([Job("a"), Job("b")], request="put")
     first = await jobs.take(["low"], 1, worker="w", silence=_SILENCE, request="take")
-    await jobs.settle([Finish(each.hold) for each in first.jobs], request="settle")
+    await jobs.settle([Complete(each.hold) for each in first.jobs], request="settle")
 
     again = await jobs.take(["low"], 1, worker="w", silence=_SILENCE, request="take")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from wrasse.errors import UsageError
-from wrasse.jobs.files import FileRules, Skipped
-from wrasse.jobs.walk import DEPTH_MAX, Scope, Seen, check_directory, directories, walk
+from wrasse.jobs.file_producer.files import FileRules, Skipped
+from wrasse.jobs.file_producer.walk import DEPTH_MAX, Scope, WalkedPaths, check_directory, directories, walk
 
 ALL = FileRules.of((), (), ())
 
@@ -22,14 +22,14 @@ def fill(root: Path, *names: str) -> None:
         path.write_text(name)
 
 
-def found(root: Path, rules: FileRules = ALL, seen: Seen | None = None, **more: int) -> list[str]:
-    files = walk(Scope(str(root), rules, **more), seen or Seen())
+def found(root: Path, rules: FileRules = ALL, seen: WalkedPaths | None = None, **more: int) -> list[str]:
+    files = walk(Scope(str(root), rules, **more), seen or WalkedPaths())
     return sorted(os.path.relpath(file.path, root) for file in files if file is not None)
 
 
 def test_every_file_is_found_once_with_its_absolute_path_and_size(tmp_path: Path) -> None:
     fill(tmp_path, "a", "b/c", "b/d/e")
-    files = [file for file in walk(Scope(str(tmp_path), ALL), Seen()) if file is not None]
+    files = [file for file in walk(Scope(str(tmp_path), ALL), WalkedPaths()) if file is not None]
     assert {file.path: file.size for file in files} == {
         str(tmp_path / "a"): 1, str(tmp_path / "b/c"): 3, str(tmp_path / "b/d/e"): 5,
     }  # fmt: skip
@@ -37,7 +37,7 @@ def test_every_file_is_found_once_with_its_absolute_path_and_size(tmp_path: Path
 
 def test_what_is_excluded_is_counted_and_a_tree_of_it_is_not_entered(tmp_path: Path) -> None:
     fill(tmp_path, "a.txt", "b.tmp", "node/x/y/z", "node/w")
-    seen = Seen()
+    seen = WalkedPaths()
     assert found(tmp_path, FileRules.of((), ("*.tmp", "node/**"), ()), seen) == ["a.txt"]
     assert seen.skipped == {Skipped.EXCLUDED: 2}
 
@@ -51,7 +51,7 @@ def test_a_link_out_of_the_directory_is_not_followed(tmp_path: Path) -> None:
     (root / "nowhere").symlink_to(tmp_path / "missing")
     (root / "round").symlink_to(root / "round")
     (root / "sneaky").symlink_to("../in-not/../out/secret")
-    seen = Seen()
+    seen = WalkedPaths()
     assert found(root, seen=seen) == ["a"]
     assert seen.skipped == {Skipped.OUTSIDE: 5}
 
@@ -66,7 +66,7 @@ def test_a_link_to_a_file_within_is_found_under_its_own_name(tmp_path: Path) -> 
     fill(tmp_path, "a/b")
     (tmp_path / "link").symlink_to(tmp_path / "a/b")
     (tmp_path / "tree").symlink_to(tmp_path / "a")
-    seen = Seen()
+    seen = WalkedPaths()
     assert found(tmp_path, seen=seen) == ["a/b", "link"]
     assert seen.skipped == {Skipped.LINKED: 1}
 
@@ -79,7 +79,7 @@ def test_a_root_that_is_a_link_is_walked(tmp_path: Path) -> None:
 
 def test_what_vanishes_during_the_walk_is_counted(tmp_path: Path) -> None:
     fill(tmp_path, *(f"f{number:03}" for number in range(50)), "dir/x")
-    seen = Seen()
+    seen = WalkedPaths()
     walking = walk(Scope(str(tmp_path), ALL), seen)
     first = next(file for file in walking if file is not None)
     for path in tmp_path.iterdir():
@@ -94,7 +94,7 @@ def test_what_is_no_file_is_counted(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
-        seen = Seen()
+        seen = WalkedPaths()
         assert found(tmp_path, seen=seen) == []
     assert seen.skipped == {Skipped.SPECIAL: 2}
 
@@ -102,7 +102,7 @@ def test_what_is_no_file_is_counted(tmp_path: Path) -> None:
 def test_a_name_that_is_no_text_is_counted(tmp_path: Path) -> None:
     with open(os.fsencode(tmp_path) + b"/bad-\xff", "wb"):
         pass
-    seen = Seen()
+    seen = WalkedPaths()
     assert found(tmp_path, seen=seen) == []
     assert seen.skipped == {Skipped.UNNAMEABLE: 1}
 
@@ -116,7 +116,7 @@ def test_a_directory_below_too_many_others_is_counted(tmp_path: Path) -> None:
             os.chdir("d")
     finally:
         os.chdir(here)
-    seen = Seen()
+    seen = WalkedPaths()
     assert found(tmp_path, seen=seen) == []
     assert seen.skipped == {Skipped.TOO_DEEP: 1}
 
@@ -128,7 +128,7 @@ def test_what_came_with_its_directory_is_found_though_it_did_not_change(tmp_path
     root = tmp_path / "in"
     fill(root, "old", "sub/old")
     fill(tmp_path, "elsewhere/moved")
-    seen = Seen()
+    seen = WalkedPaths()
     seen.directories = set()
     assert found(root, seen=seen) == ["old", "sub/old"]
     (tmp_path / "elsewhere").rename(root / "came")
@@ -139,7 +139,7 @@ def test_what_came_with_its_directory_is_found_though_it_did_not_change(tmp_path
 def test_what_changed_since_is_found_again(tmp_path: Path) -> None:
     fill(tmp_path, "a")
     changed = (tmp_path / "a").stat().st_ctime_ns
-    seen = Seen()
+    seen = WalkedPaths()
     seen.directories = set()
     assert found(tmp_path, seen=seen) == ["a"]
     assert found(tmp_path, seen=seen, since=changed) == ["a"]
@@ -149,7 +149,7 @@ def test_what_changed_since_is_found_again(tmp_path: Path) -> None:
 def test_what_may_still_be_written_to_is_left_for_later(tmp_path: Path) -> None:
     fill(tmp_path, "a")
     changed = (tmp_path / "a").stat().st_ctime_ns
-    seen = Seen()
+    seen = WalkedPaths()
     assert found(tmp_path, seen=seen, settled=changed - 1) == []
     assert (seen.unsettled, found(tmp_path, settled=changed)) == (1, ["a"])
 

@@ -12,8 +12,8 @@ import pytest
 
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.retry import RetryPolicy
-from wrasse.jobs.running import RunningJob
-from wrasse.jobs.worker import worker_id
+from wrasse.jobs.worker.running_job import RunningJob
+from wrasse.jobs.worker.worker import worker_id
 from wrasse.ports.jobs import Cancel, Job, Place, Reason
 
 from .working import QUICK, SOON, eventually, handlers, memory, put, record, until, working

@@ -15,13 +15,13 @@ from faults import GOOD, LOST_REPLY, LOST_REQUEST, Fault, FaultyJobs, Network, S
 from wrasse.backends.memory.connect import Memory
 from wrasse.breaker import BreakerSettings, BreakerState
 from wrasse.errors import BadPayload
-from wrasse.jobs.beats import LoopBeats
-from wrasse.jobs.breakers import BreakerFacts, verdict
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.retry import RetryPolicy
-from wrasse.jobs.running import RunningJob
-from wrasse.jobs.worker import Worker, WorkerSettings
-from wrasse.ports.jobs import Budget, Bury, Cancel, Finish, Hold, Job, JobFilter, Place, Reason, Requeue
+from wrasse.jobs.worker.breakers import BreakerFacts, verdict
+from wrasse.jobs.worker.heartbeat import LoopHeartbeat
+from wrasse.jobs.worker.running_job import RunningJob
+from wrasse.jobs.worker.worker import Worker, WorkerSettings
+from wrasse.ports.jobs import Budget, Cancel, Claim, Complete, DeadLetterJob, Job, JobFilter, Place, Reason, Requeue
 
 from .working import CLOCK, QUICK, eventually, memory, numbered, put, record, until, working
 
@@ -35,7 +35,7 @@ SETTINGS = replace(
     breaker_pause=timedelta(milliseconds=5),
 )
 SHORT = replace(SETTINGS, breaker=BreakerSettings(0.5, LONG, timedelta(milliseconds=50), 4))
-HOLD = Hold("a", 1, "n")
+HOLD = Claim("a", 1, "n")
 
 
 class Shop:
@@ -260,19 +260,19 @@ async def test_whatever_the_network_does_one_probe_runs_at_a_time_and_everything
 async def test_run_pending_runs_all_there_is_however_many_fail() -> None:
     store, shop = memory(), Shop()
     await put(store.jobs, *numbered(30))
-    worker = Worker(store.jobs, shop.handlers(), CLOCK, LoopBeats(store.jobs, CLOCK), SETTINGS)
+    worker = Worker(store.jobs, shop.handlers(), CLOCK, LoopHeartbeat(store.jobs, CLOCK), SETTINGS)
     assert await worker.run_pending() == 30
 
 
 def test_what_counts_is_what_is_charged_to_the_failure_budget() -> None:
     failed = Requeue(HOLD, Budget.FAILURES, Reason.FAILED)
-    assert verdict(Finish(HOLD)) is True
+    assert verdict(Complete(HOLD)) is True
     assert verdict(failed) is verdict(replace(failed, reason=Reason.TIMEOUT)) is False
-    assert verdict(Bury(HOLD, Reason.FAILED, spends=Budget.FAILURES)) is False
+    assert verdict(DeadLetterJob(HOLD, Reason.FAILED, spends=Budget.FAILURES)) is False
     silent = (
         Requeue(HOLD, Budget.INTERRUPTIONS, Reason.INTERRUPTED),
         Requeue(HOLD, Budget.FAILURES, Reason.NO_HANDLER),
-        Bury(HOLD, Reason.NO_HANDLER, spends=Budget.FAILURES),
-        Bury(HOLD, Reason.INVALID_PAYLOAD),
+        DeadLetterJob(HOLD, Reason.NO_HANDLER, spends=Budget.FAILURES),
+        DeadLetterJob(HOLD, Reason.INVALID_PAYLOAD),
     )
     assert {verdict(each) for each in silent} == {None}

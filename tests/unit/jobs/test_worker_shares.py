@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from wrasse.backends.memory.connect import Memory
-from wrasse.jobs.running import RunningJob
+from wrasse.jobs.worker.running_job import RunningJob
 from wrasse.ports.jobs import Job, Rate
 
 from .working import CLOCK, QUICK, eventually, handlers, put, working

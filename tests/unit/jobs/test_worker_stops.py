@@ -15,11 +15,11 @@ from faults import LOST_REPLY, LOST_REQUEST, Fault, FaultyJobs, Network, Script
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.errors import StoreBroken
-from wrasse.jobs.beats import BeatState, LoopBeats
-from wrasse.jobs.board import Board
 from wrasse.jobs.handlers import Handlers
-from wrasse.jobs.running import RunningJob
-from wrasse.jobs.worker import Worker
+from wrasse.jobs.worker.heartbeat import HeartbeatState, LoopHeartbeat
+from wrasse.jobs.worker.heartbeat_table import HeartbeatTable
+from wrasse.jobs.worker.running_job import RunningJob
+from wrasse.jobs.worker.worker import Worker
 from wrasse.ports.jobs import Budget, Job, JobFilter, Place, Reason, Requeue, WorkerInfo
 from wrasse.ports.outcome import Outcome
 
@@ -160,7 +160,7 @@ async def test_cancelling_a_worker_gives_its_jobs_back_too() -> None:
         await asyncio.sleep(600)
 
     await put(store.jobs, Job("a"))
-    worker = Worker(store.jobs, any_kind(sleeps), CLOCK, LoopBeats(store.jobs, CLOCK), QUICK)
+    worker = Worker(store.jobs, any_kind(sleeps), CLOCK, LoopHeartbeat(store.jobs, CLOCK), QUICK)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(worker.run())
         await started.wait()
@@ -213,9 +213,9 @@ class Puppet:
     """Beats that go out when the test says so."""
 
     def __init__(self) -> None:
-        self.state = BeatState()
+        self.state = HeartbeatState()
 
-    async def run(self, board: Board, worker: WorkerInfo, silence: timedelta) -> None:
+    async def run(self, board: HeartbeatTable, worker: WorkerInfo, silence: timedelta) -> None:
         await asyncio.Event().wait()
 
 
@@ -311,7 +311,7 @@ async def test_a_damaged_backend_is_told_once_and_asked_again_until_it_is_mended
 
 async def test_a_damaged_backend_ends_a_run_of_what_is_pending() -> None:
     jobs = FaultyJobs(memory().jobs, Broken(Script({})))
-    worker = Worker(jobs, any_kind(ok), CLOCK, LoopBeats(jobs, CLOCK), QUICK)
+    worker = Worker(jobs, any_kind(ok), CLOCK, LoopHeartbeat(jobs, CLOCK), QUICK)
     with pytest.raises(StoreBroken, match="the token is no number"):
         await worker.run_pending()
 
@@ -327,7 +327,7 @@ async def test_pending_jobs_run_until_none_is_ready_and_delayed_ones_stay() -> N
             raise ValueError
 
     made = any_kind(follows)
-    worker = Worker(store.jobs, made, clock, LoopBeats(store.jobs, clock), QUICK)
+    worker = Worker(store.jobs, made, clock, LoopHeartbeat(store.jobs, clock), QUICK)
     await put(store.jobs, Job("a"), Job("fails"), Job("later", delay=timedelta(hours=1)))
     assert await worker.run_pending() == 3
     assert [(await record(store.jobs, id)).state.place for id in ("a", "b", "fails", "later")] == [

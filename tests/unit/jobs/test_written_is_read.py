@@ -9,16 +9,16 @@ import msgspec
 import pytest
 from hypothesis import example, given, settings, strategies as st
 
-from wrasse.backends.redis import job_json
+from wrasse.backends.redis.jobs import job_json
 from wrasse.bounded import DURATION_MAX, EARLIEST, LATEST
 from wrasse.clock import ManualClock
 from wrasse.errors import UsageError
 from wrasse.jobs.record_core.claims import whole_up
 from wrasse.jobs.record_core.known_ids import plain
-from wrasse.jobs.record_queue.store import Names, Recorded, decode_recorded, read_sign
+from wrasse.jobs.record_queue.store import JobRecordNames, Recorded, decode_recorded, read_sign
 from wrasse.jobs.stream_tasks.fields import FAR, decode_fields, encode_fields, read_flat
-from wrasse.ports.job_transitions import added, back
 from wrasse.ports.jobs import Job, check_job
+from wrasse.ports.rules.job_transitions import added, back
 
 _AT = ManualClock().now()
 _ZERO, _MICRO, _MS = timedelta(0), timedelta(microseconds=1), timedelta(milliseconds=1)
@@ -102,7 +102,7 @@ def _as_record(job: Job) -> None:
     due = max(job.not_before or _AT, _AT + job.delay, _AT)
     recorded = Recorded(added(job, _AT, rank=back(due)), "mark")
     assert decode_recorded(plain(job.id), msgspec.json.encode(recorded)) == recorded
-    name = Names().sign(recorded.stored, "mark")
+    name = JobRecordNames().sign(recorded.stored, "mark")
     assert name is not None
     sign = read_sign(name, "")
     assert sign is not None

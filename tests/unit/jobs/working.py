@@ -9,10 +9,10 @@ from datetime import timedelta
 
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
-from wrasse.jobs.beats import LoopBeats
 from wrasse.jobs.handlers import Function, Handlers
 from wrasse.jobs.retry import RetryPolicy
-from wrasse.jobs.worker import Worker, WorkerSettings
+from wrasse.jobs.worker.heartbeat import LoopHeartbeat
+from wrasse.jobs.worker.worker import Worker, WorkerSettings
 from wrasse.ports.jobs import Job, JobQueue, JobRecord, Place
 
 CLOCK = SystemClock()
@@ -32,7 +32,7 @@ def handlers(**by_kind: Function) -> Handlers:
 @asynccontextmanager
 async def working(jobs: JobQueue, by_kind: Handlers, settings: WorkerSettings = QUICK) -> AsyncIterator[Worker]:
     """A worker that runs for as long as the block does."""
-    worker = Worker(jobs, by_kind, CLOCK, LoopBeats(jobs, CLOCK), settings)
+    worker = Worker(jobs, by_kind, CLOCK, LoopHeartbeat(jobs, CLOCK), settings)
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
         try:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from wrasse.leases.lease import Asked, KeyRecord, Lease, Staged, State, Terms, shown
+from wrasse.leases.lease import AcquireRequest, KeyRecord, Lease, Staged, StateObject, Terms, shown
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SPANS = st.integers(0, 7_200_000).map(lambda ms: timedelta(milliseconds=ms))
@@ -15,11 +15,13 @@ MOMENTS = SPANS.map(lambda span: START + span)
 IDS = st.sampled_from(["me", "other", "third"])
 TOKENS = st.integers(1, 50)
 TERMS = st.builds(Terms, *(st.sampled_from([timedelta(0), timedelta(seconds=span)]) for span in (1, 15)))
-STATES = st.builds(State, st.sampled_from(["s1", "s2", "s3"]), st.just("v"), st.sampled_from(["e1", "e2"]), st.just(3))
+STATES = st.builds(
+    StateObject, st.sampled_from(["s1", "s2", "s3"]), st.just("v"), st.sampled_from(["e1", "e2"]), st.just(3)
+)
 GRANTS = st.builds(Lease, IDS, IDS, TOKENS, MOMENTS, st.sampled_from(["t1", "t2"]), st.booleans())
 FLAGS = st.none() | st.booleans()
 STAGED = st.builds(Staged, st.just("t1"), st.integers(1, 9), st.none() | STATES, st.booleans(), FLAGS)
-ASKED = st.builds(Asked, IDS, SPANS, st.just("new"), st.just("t1"), st.booleans())
+ASKED = st.builds(AcquireRequest, IDS, SPANS, st.just("new"), st.just("t1"), st.booleans())
 HELD = st.builds(shown, st.just("default"), st.just("k"), IDS, TOKENS, st.sampled_from(["t1", "t2", ""]))
 
 

@@ -18,7 +18,7 @@ from wrasse.leases.lease import (
     KeyRecord,
     Lease,
     Staged,
-    State,
+    StateObject,
     cleared,
     committed,
     decode,
@@ -27,13 +27,13 @@ from wrasse.leases.lease import (
 )
 from wrasse.ports.records import VALUE_BYTES_MAX, Record
 
-STATE = State("n" * 200, "v" * 64, "e" * 32, 1 << 40)
+STATE = StateObject("n" * 200, "v" * 64, "e" * 32, 1 << 40)
 RECORDED = Path(__file__).parent / "key_meta_recorded.json"
 
 # What is recorded there, every field of it.
 _AT = datetime(2026, 11, 16, 21, 0, 0, 123_456, tzinfo=UTC)
-_OLD = State("default/state/a/.v/01794000000000000000-0a", "18f.2a", "0a1b2c3d4e5f6071", 32)
-_NEW = State("default/state/a/.v/01794000000000000001-0b", "190.2b", "1a1b2c3d4e5f6071", 7)
+_OLD = StateObject("default/state/a/.v/01794000000000000000-0a", "18f.2a", "0a1b2c3d4e5f6071", 32)
+_NEW = StateObject("default/state/a/.v/01794000000000000001-0b", "190.2b", "1a1b2c3d4e5f6071", 7)
 _NOTES = Attachment("019a", "notes.txt", _NEW, "ab" * 32, "text/plain", _AT, _AT + timedelta(seconds=1))
 _LEASE, _GROUP = "d4cvp1s0u0g1q2r3s4t0", "d4cvp1s0u0g1q2r3s4u0"
 FIRST = KeyRecord(

@@ -12,8 +12,8 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.errors import StoreUnavailable
 from wrasse.leases.leases import Leases
-from wrasse.leases.transaction import DECISIONS, TRANSACTIONS, Decision, Participant
-from wrasse.leases.transactions import Replay
+from wrasse.leases.transactions.manager import TransactionReplay
+from wrasse.leases.transactions.states import DECISIONS, TRANSACTIONS, Decision, Participant
 
 NS = "default"
 TTL = timedelta(seconds=30)
@@ -43,8 +43,8 @@ class Scene:
     async def open(self) -> int:
         return len(await self.memory.records(TRANSACTIONS).page("", None, 1_000))
 
-    def replay(self, operations: int = 128) -> Replay:
-        return Replay(self.process().transactions, self.clock, TTL, operations_max=operations)
+    def replay(self, operations: int = 128) -> TransactionReplay:
+        return TransactionReplay(self.process().transactions, self.clock, TTL, operations_max=operations)
 
 
 async def test_an_operation_starts_a_replay_beside_it_and_not_again_before_the_interval() -> None:
@@ -113,7 +113,7 @@ async def test_a_run_that_fails_begins_again_with_the_one_it_could_not_finish() 
     leases = Leases(
         lambda collection: FaultyRecords(scene.memory.records(collection), network), scene.memory.objects, scene.clock
     )
-    replay = Replay(leases.transactions, scene.clock, TTL)
+    replay = TransactionReplay(leases.transactions, scene.clock, TTL)
     await replay.run()
     left = await scene.open()
     await replay.run()
@@ -124,7 +124,7 @@ async def test_a_run_ends_in_time_and_goes_on_where_it_was() -> None:
     scene = Scene()
     await scene.leaves(3)
     slow = Scene.process(scene).transactions
-    replay = Replay(slow, scene.clock, TTL, seconds_max=0.0)
+    replay = TransactionReplay(slow, scene.clock, TTL, seconds_max=0.0)
     assert await asyncio.wait_for(replay.run(), 10) == 0
     assert await scene.open() == 3
 
@@ -139,4 +139,4 @@ async def test_a_store_that_does_not_answer_is_no_news() -> None:
     await leases.read_public(NS, "other")
     await leases.close()
     with pytest.raises(StoreUnavailable):
-        await Replay(leases.transactions, scene.clock, TTL).run()
+        await TransactionReplay(leases.transactions, scene.clock, TTL).run()

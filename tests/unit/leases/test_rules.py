@@ -11,7 +11,17 @@ from msgspec import structs
 
 from unit.leases.key_metas import ASKED, HELD, MOMENTS, SPANS, STATES, TERMS, metas
 from wrasse.leases import lease as rules
-from wrasse.leases.lease import Asked, Busy, KeyRecord, Lease, State, Terms, committed, first_token, shown
+from wrasse.leases.lease import (
+    AcquireRequest,
+    Busy,
+    KeyRecord,
+    Lease,
+    StateObject,
+    Terms,
+    committed,
+    first_token,
+    shown,
+)
 from wrasse.leases.refusal import KeyRefused, Refusal
 
 MARGIN = Terms(margin=timedelta(seconds=1), delay=timedelta(seconds=15))
@@ -43,7 +53,7 @@ def expected(meta: KeyRecord, version: int | None, etag: str | None) -> Refusal 
 
 @given(metas(held=True), ASKED, MOMENTS, TERMS)
 def test_nobody_gets_a_key_before_the_lease_in_the_way_is_over_for_all_clocks(
-    meta: KeyRecord, asked: Asked, at: datetime, terms: Terms
+    meta: KeyRecord, asked: AcquireRequest, at: datetime, terms: Terms
 ) -> None:
     assert meta.lease is not None
     closed_until = meta.lease.until + terms.margin + terms.delay
@@ -53,7 +63,7 @@ def test_nobody_gets_a_key_before_the_lease_in_the_way_is_over_for_all_clocks(
 
 @given(metas(), ASKED, MOMENTS, TERMS)
 def test_every_grant_has_a_higher_token_than_any_before(
-    meta: KeyRecord, asked: Asked, at: datetime, terms: Terms
+    meta: KeyRecord, asked: AcquireRequest, at: datetime, terms: Terms
 ) -> None:
     verdict = rules.acquire(meta, asked, at, terms)
     assume(isinstance(verdict, KeyRecord))
@@ -62,7 +72,9 @@ def test_every_grant_has_a_higher_token_than_any_before(
 
 
 @given(metas(), ASKED, MOMENTS, TERMS)
-def test_an_acquire_leaves_what_is_committed_alone(meta: KeyRecord, asked: Asked, at: datetime, terms: Terms) -> None:
+def test_an_acquire_leaves_what_is_committed_alone(
+    meta: KeyRecord, asked: AcquireRequest, at: datetime, terms: Terms
+) -> None:
     verdict = rules.acquire(meta, asked, at, terms)
     assume(isinstance(verdict, KeyRecord))
     assert isinstance(verdict, KeyRecord)
@@ -72,7 +84,7 @@ def test_an_acquire_leaves_what_is_committed_alone(meta: KeyRecord, asked: Asked
 
 @given(metas(staging=True), ASKED, SPANS, TERMS)
 def test_what_a_lease_that_ended_had_staged_is_gone_and_remembered_as_such(
-    meta: KeyRecord, asked: Asked, later: timedelta, terms: Terms
+    meta: KeyRecord, asked: AcquireRequest, later: timedelta, terms: Terms
 ) -> None:
     assert meta.lease is not None
     at = meta.lease.until + terms.margin + terms.delay + later
@@ -84,7 +96,7 @@ def test_what_a_lease_that_ended_had_staged_is_gone_and_remembered_as_such(
 
 @given(metas(held=True), ASKED, SPANS, TERMS)
 def test_asking_again_gives_the_same_lease_while_it_lasts(
-    meta: KeyRecord, asked: Asked, left: timedelta, terms: Terms
+    meta: KeyRecord, asked: AcquireRequest, left: timedelta, terms: Terms
 ) -> None:
     assert meta.lease is not None
     at = meta.lease.until - left - timedelta(milliseconds=1)
@@ -92,14 +104,16 @@ def test_asking_again_gives_the_same_lease_while_it_lasts(
 
 
 @given(ASKED, MOMENTS, TERMS)
-def test_the_first_token_of_a_key_is_the_time(asked: Asked, at: datetime, terms: Terms) -> None:
+def test_the_first_token_of_a_key_is_the_time(asked: AcquireRequest, at: datetime, terms: Terms) -> None:
     verdict = rules.acquire(None, asked, at, terms)
     assert isinstance(verdict, KeyRecord)
     assert (verdict.token, verdict.stored, verdict.version) == (first_token(at), "", 0)
 
 
 @given(metas(), ASKED, MOMENTS, TERMS)
-def test_who_wants_a_new_key_is_refused_an_old_one(meta: KeyRecord, asked: Asked, at: datetime, terms: Terms) -> None:
+def test_who_wants_a_new_key_is_refused_an_old_one(
+    meta: KeyRecord, asked: AcquireRequest, at: datetime, terms: Terms
+) -> None:
     with pytest.raises(KeyRefused) as refused:
         rules.acquire(meta, replace(asked, if_not_exists=True), at, terms)
     assert refused.value.code is Refusal.ALREADY_EXISTS
@@ -107,7 +121,7 @@ def test_who_wants_a_new_key_is_refused_an_old_one(meta: KeyRecord, asked: Asked
 
 @given(metas(), ASKED, MOMENTS, SPANS, TERMS)
 def test_once_a_key_is_free_it_stays_free_until_somebody_takes_it(
-    meta: KeyRecord, asked: Asked, at: datetime, later: timedelta, terms: Terms
+    meta: KeyRecord, asked: AcquireRequest, at: datetime, later: timedelta, terms: Terms
 ) -> None:
     assume(isinstance(rules.acquire(meta, asked, at, terms), KeyRecord))
     assert isinstance(rules.acquire(meta, asked, at + later, terms), KeyRecord)
@@ -158,7 +172,9 @@ def test_reasons_come_in_the_order_that_clients_know(
 
 
 @given(metas(held=True), STATES, STATES, MOMENTS)
-def test_all_updates_of_one_lease_make_one_version(meta: KeyRecord, one: State, two: State, at: datetime) -> None:
+def test_all_updates_of_one_lease_make_one_version(
+    meta: KeyRecord, one: StateObject, two: StateObject, at: datetime
+) -> None:
     assume(meta.lease is not None and meta.staged is None)
     after = rules.staged_update(rules.staged_update(meta, one, at), two, at)
     done = committed(after, at)
@@ -166,7 +182,7 @@ def test_all_updates_of_one_lease_make_one_version(meta: KeyRecord, one: State, 
 
 
 @given(metas(held=True), STATES, MOMENTS)
-def test_nothing_staged_shows_before_the_commit(meta: KeyRecord, state: State, at: datetime) -> None:
+def test_nothing_staged_shows_before_the_commit(meta: KeyRecord, state: StateObject, at: datetime) -> None:
     staged = rules.staged_update(meta, state, at)
     assert (staged.version, staged.state, staged.hidden) == (meta.version, meta.state, meta.hidden)
 

@@ -22,9 +22,9 @@ from wrasse.backends.memory.sightings import MemorySightings
 from wrasse.clock import ManualClock
 from wrasse.orphans.root import MARK, Root
 from wrasse.ports.journal import LineFilter
-from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, Stored
+from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, WriteResult
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.sightings import Change, Mark, Round
+from wrasse.ports.sightings import Change, CompleteScan, SightingChange
 
 T = TypeVar("T")
 DELETING = replace(SEED, quarantine=timedelta(0))
@@ -70,7 +70,7 @@ class MortalObjects(MemoryObjects):
 
     fate = Fate()
 
-    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
         return await self.fate.call(lambda: super(MortalObjects, self).create(key, data, metadata=metadata))
 
     async def head(self, key: str) -> ObjectHead | None:
@@ -106,10 +106,10 @@ class MortalSightings(MemorySightings):
 
     fate = Fate()
 
-    async def commit(self, made: Round, changes: Iterable[Sequence[Change]]) -> bool:
+    async def commit(self, made: CompleteScan, changes: Iterable[Sequence[Change]]) -> bool:
         return await self.fate.call(lambda: super(MortalSightings, self).commit(made, changes))
 
-    async def mark(self, root: str, marks: Sequence[Mark]) -> Sequence[Outcome]:
+    async def mark(self, root: str, marks: Sequence[SightingChange]) -> Sequence[Outcome]:
         return await self.fate.call(lambda: super(MortalSightings, self).mark(root, marks))
 
 

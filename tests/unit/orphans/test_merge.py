@@ -15,9 +15,9 @@ from orphan_field import SEED
 from wrasse.errors import StoreBroken
 from wrasse.orphans.merge import WAITING_MAX, Before, Merge, Sinks, Window
 from wrasse.orphans.root import Root, parse_template
-from wrasse.orphans.spool import Listed, Referred
+from wrasse.orphans.spool import Referred, SpooledObject
 from wrasse.orphans.units import Unit, Units, in_order
-from wrasse.orphans.verdict import Known, Scene, Suspected
+from wrasse.orphans.verdict import KnownSighting, Scene, Suspected
 from wrasse.ports.sightings import Evidence
 
 OBJECTS = replace(SEED, template=parse_template("archives/{file*}", unit="object"))
@@ -43,7 +43,7 @@ class Told:
     suspects: list[Suspected]
     counts: dict[str, int]
 
-    def note(self, known: Known) -> None:
+    def note(self, known: KnownSighting) -> None:
         self.evidence[known.unit] = known.evidence
 
 
@@ -52,14 +52,14 @@ def merged(
     keys: Sequence[bytes],
     references: Sequence[Referred],
     *,
-    sightings: Sequence[Known] = (),
+    sightings: Sequence[KnownSighting] = (),
     before: Sequence[bytes] | None = None,
     number: int = 1,
 ) -> Told:
     scene = Scene(root, number, 1_000, 1_000, 1_000)
     told = Told([], {}, [], {})
     sinks = Sinks(told.note, told.suspects.append, told.protected.append)
-    units = Units([[Listed(key, 1, "v", 0) for key in sorted(set(keys))]], root.template)
+    units = Units([[SpooledObject(key, 1, "v", 0) for key in sorted(set(keys))]], root.template)
     window = Window(iter(sorted(references, key=lambda each: each.key)))
     merge = Merge(scene, window, sinks, None if before is None else Before(iter(sorted(before))))
     told.counts = dict(merge.run(units, iter(sorted(sightings, key=lambda each: each.unit))).counts)
@@ -108,7 +108,7 @@ def test_it_says_what_comparing_everything_with_everything_says(
 def test_sightings_of_any_shape_change_no_verdict_about_others(
     keys: list[bytes], references: list[Referred], noted: list[bytes], slash: bool
 ) -> None:
-    odd = [Known(unit + b"/" * slash, Evidence.SUPERSEDED.value, "other", 1, b"\x90", 1) for unit in set(noted)]
+    odd = [KnownSighting(unit + b"/" * slash, Evidence.SUPERSEDED.value, "other", 1, b"\x90", 1) for unit in set(noted)]
     told = merged(SEED, keys, references, sightings=odd)
     protected, evidence = naive(SEED, keys, references)
     assert told.protected == protected
@@ -125,7 +125,7 @@ def test_references_in_another_order_are_an_error_and_not_orphans() -> None:
 @pytest.mark.parametrize("keys", [[b"b", b"a"], [b"a", b"a"]])
 def test_a_listing_out_of_order_or_with_a_key_twice_is_an_error(keys: list[bytes]) -> None:
     with pytest.raises(StoreBroken, match="order"):
-        list(in_order([[Listed(key, 1, "v", 0) for key in keys]]))
+        list(in_order([[SpooledObject(key, 1, "v", 0) for key in keys]]))
 
 
 def test_a_reference_is_a_match_once_however_many_it_covers() -> None:
@@ -151,7 +151,7 @@ def test_losing_the_owner_counts_apart_from_being_superseded() -> None:
 def test_a_group_beyond_what_waits_is_judged_in_part_and_its_newest_is_kept() -> None:
     root = replace(SEED, keep_newest=1)
     count = 2 * WAITING_MAX + 10
-    units = [Listed(f"archives/w/{n:06}/x".encode(), 1, "v", n if n != 7 else count) for n in range(count)]
+    units = [SpooledObject(f"archives/w/{n:06}/x".encode(), 1, "v", n if n != 7 else count) for n in range(count)]
     told = Told([], {}, [], {})
     sinks = Sinks(told.note, told.suspects.append, told.protected.append)
     window = Window(iter([Referred(b"archives/w/", False, True)]))
@@ -165,7 +165,7 @@ def test_memory_does_not_follow_the_number_of_objects() -> None:
         def units() -> Iterator[Unit]:
             for n in range(count):
                 name = f"archives/w{n // 4:08}/{n:010}/".encode()
-                yield Unit(name, name[:19], Listed(name + b"x", 1, "v", 0))
+                yield Unit(name, name[:19], SpooledObject(name + b"x", 1, "v", 0))
 
         rows = (Referred(f"archives/w{n // 4:08}/{n:010}/x".encode(), False, True) for n in range(count) if n % 50)
         tracemalloc.start()
@@ -181,7 +181,7 @@ def test_memory_does_not_follow_the_number_of_objects() -> None:
 def test_a_hundred_thousand_objects_are_judged_in_less_than_two_seconds_of_the_processor() -> None:
     keys = [f"archives/w{n // 10:06}/{n:08}/x".encode() for n in range(100_000)]
     rows = [Referred(f"archives/w{n:06}/{10 * n:08}/".encode(), True, True) for n in range(10_000)]
-    files = [Listed(key, 1, "v", 0) for key in keys]
+    files = [SpooledObject(key, 1, "v", 0) for key in keys]
     sinks = Sinks(lambda _: None, lambda _: None, lambda _: None)
     began = time.process_time()
     merge = Merge(Scene(SEED, 1, 1, 1, 1), Window(iter(rows)), sinks)
@@ -192,7 +192,7 @@ def test_a_hundred_thousand_objects_are_judged_in_less_than_two_seconds_of_the_p
 
 def test_a_grace_is_over_at_its_end_and_at_the_second_look() -> None:
     root = replace(SEED, graces=replace(SEED.graces, superseded=timedelta(hours=2)))
-    known = Known(b"archives/a/1/", Evidence.SUPERSEDED.value, "", 1, b"\x90", 1, 0, 0)
+    known = KnownSighting(b"archives/a/1/", Evidence.SUPERSEDED.value, "", 1, b"\x90", 1, 0, 0)
     grace = 120 * 60 * 1_000_000
     assert not Scene(root, 2, 0, grace - 1, 0).ripe(known)
     assert Scene(root, 2, 0, grace, 0).ripe(known)

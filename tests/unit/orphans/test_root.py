@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given, strategies as st
 
 from orphan_field import HOUR, SEED
-from wrasse.app.orphan_settings import OrphanRoot, OrphanSeed, queries_of, root_of
 from wrasse.backends.memory.catalog import MemoryCatalog
 from wrasse.clock import ManualClock
+from wrasse.config.orphans import OrphanRoot, OrphanSeed, queries_of, root_of
 from wrasse.errors import ConfigError, StoreBroken
-from wrasse.orphans.consent import Consent, after, read_consent, write_consent
-from wrasse.orphans.look import beyond, implausible
+from wrasse.orphans.approval import Consent, after, read_consent, write_consent
 from wrasse.orphans.pins import PinnedCatalog, read_pins
 from wrasse.orphans.root import Caps, Graces, WriterTime
+from wrasse.orphans.scan import beyond, implausible
 from wrasse.ports.catalog import Reference
-from wrasse.ports.sightings import Round
+from wrasse.ports.sightings import CompleteScan
 
 PRESET = OrphanRoot(preset="workspaces", database="sqlite:app.db")
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -138,7 +138,7 @@ def test_a_plan_is_held_beyond_any_of_its_caps() -> None:
 
 def test_leave_shrinks_with_the_plan_it_was_given_for_and_ends_with_it() -> None:
     leave = Consent("digest", "r1", "too many", 100, "r1", plan=True)
-    made = Round("r", "r2", 2, AT, AT, 0, {"due_objects": 60})
+    made = CompleteScan("r", "r2", 2, AT, AT, 0, {"due_objects": 60})
     lifted = after(leave, made, "", lifted=True)
     assert (lifted.due, lifted.overruled) == (60, True)
     assert after(lifted, made, "", lifted=False) == Consent("digest")
@@ -153,7 +153,7 @@ def test_leave_shrinks_with_the_plan_it_was_given_for_and_ends_with_it() -> None
     (Consent("d", "r1", "why", 0, "r0", rows=700, protected=700), 700, False),
 ])  # fmt: skip
 def test_leave_to_believe_less_is_no_leave_to_believe_still_less(leave: Consent, rows: int, believed: bool) -> None:
-    assert leave.believes(Round("r", "r2", 2, AT, AT, 0, {"rows": rows, "protected": rows})) is believed
+    assert leave.believes(CompleteScan("r", "r2", 2, AT, AT, 0, {"rows": rows, "protected": rows})) is believed
 
 
 def test_a_value_that_is_no_consent_is_an_error() -> None:

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from wrasse.errors import StoreBroken, UsageError
-from wrasse.orphans.look import Workplace
-from wrasse.orphans.spool import Listed, Spool, Writer
+from wrasse.orphans.scan import Workplace
+from wrasse.orphans.spool import Spool, SpooledObject, SpoolWriter
 
-ROWS = [Listed(f"key-{n}".encode() + b"\xff", n, f"v{n}", n) for n in range(2_500)]
+ROWS = [SpooledObject(f"key-{n}".encode() + b"\xff", n, f"v{n}", n) for n in range(2_500)]
 ROUND = "01KD3Z8Q6Y8M5B9W0X2V7T4N1"
 
 
 def written(path: Path) -> Path:
-    writer: Writer[Listed] = Writer(path)
+    writer: SpoolWriter[SpooledObject] = SpoolWriter(path)
     for row in ROWS:
         writer.add(row)
     writer.close()
@@ -23,13 +23,13 @@ def written(path: Path) -> Path:
 
 
 def test_what_is_written_is_read_back_any_number_of_times(tmp_path: Path) -> None:
-    spool = Spool(written(tmp_path / "s"), Listed)
+    spool = Spool(written(tmp_path / "s"), SpooledObject)
     assert list(spool) == ROWS
     assert list(spool) == ROWS
 
 
 def test_a_spool_that_was_not_completed_never_gets_its_name(tmp_path: Path) -> None:
-    writer: Writer[Listed] = Writer(tmp_path / "s")
+    writer: SpoolWriter[SpooledObject] = SpoolWriter(tmp_path / "s")
     writer.write(ROWS)
     writer.drop()
     assert not (tmp_path / "s").exists()
@@ -40,14 +40,14 @@ def test_a_spool_that_was_cut_is_an_error_and_not_a_shorter_one(tmp_path: Path, 
     path = written(tmp_path / "s")
     path.write_bytes(path.read_bytes()[:-cut])
     with pytest.raises(StoreBroken, match="damaged"):
-        list(Spool(path, Listed))
+        list(Spool(path, SpooledObject))
 
 
 def test_a_damaged_frame_is_an_error(tmp_path: Path) -> None:
     path = written(tmp_path / "s")
     path.write_bytes(path.read_bytes()[:4] + b"\xc1" * 10 + path.read_bytes()[14:])
     with pytest.raises(StoreBroken, match="damaged"):
-        list(Spool(path, Listed))
+        list(Spool(path, SpooledObject))
 
 
 def test_what_a_dead_process_left_is_cleared_and_what_a_live_one_uses_is_not(tmp_path: Path) -> None:

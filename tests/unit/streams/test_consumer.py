@@ -12,8 +12,8 @@ from wrasse.errors import UsageError
 from wrasse.ports.groups import Delivery
 from wrasse.ports.streams import Entry, EntryId
 from wrasse.streams.consumer import ConsumerSettings
+from wrasse.streams.delivery import HandlerCall, Received
 from wrasse.streams.envelope import Envelope
-from wrasse.streams.received import Caller, Received
 
 SETTINGS = ConsumerSettings(nak_delay=timedelta(seconds=1), nak_delay_max=timedelta(seconds=10))
 
@@ -30,7 +30,7 @@ def test_no_message_waits_longer_than_the_limit(number: int) -> None:
 @pytest.mark.parametrize("handler", [5, None, "shop:ship"])
 def test_what_cannot_be_called_is_no_handler(handler: object) -> None:
     with pytest.raises(UsageError, match="a handler of type"):
-        Caller(handler)  # type: ignore[arg-type]
+        HandlerCall(handler)  # type: ignore[arg-type]
 
 
 def test_a_generator_is_no_handler() -> None:
@@ -38,7 +38,7 @@ def test_a_generator_is_no_handler() -> None:
         yield received
 
     with pytest.raises(UsageError, match="generator"):
-        Caller(yields)
+        HandlerCall(yields)
 
 
 async def test_a_plain_handler_that_gives_something_to_await_has_failed() -> None:
@@ -47,7 +47,7 @@ async def test_a_plain_handler_that_gives_something_to_await_has_failed() -> Non
     delivery = Delivery(Entry(EntryId(1, 1), "s", b""), "g", "c", 1, ManualClock().now())
     envelope = Envelope("", "s", 0, b"")
     with pytest.raises(UsageError, match="something to await"):
-        await Caller(lambda received: never()).call(delivery, envelope, Received(delivery, envelope, None))  # type: ignore[arg-type]
+        await HandlerCall(lambda received: never()).call(delivery, envelope, Received(delivery, envelope, None))  # type: ignore[arg-type]
 
 
 async def test_a_handler_in_a_thread_cannot_end_the_process() -> None:
@@ -57,7 +57,7 @@ async def test_a_handler_in_a_thread_cannot_end_the_process() -> None:
     delivery = Delivery(Entry(EntryId(1, 1), "s", b""), "g", "c", 1, ManualClock().now())
     envelope = Envelope("", "s", 0, b"")
     with pytest.raises(RuntimeError, match="SystemExit: 3"):
-        await Caller(leaves).call(delivery, envelope, Received(delivery, envelope, None))  # type: ignore[arg-type]
+        await HandlerCall(leaves).call(delivery, envelope, Received(delivery, envelope, None))  # type: ignore[arg-type]
 
 
 def test_functions_and_objects_with_an_async_call_run_in_the_loop() -> None:
@@ -69,4 +69,4 @@ def test_functions_and_objects_with_an_async_call_run_in_the_loop() -> None:
 
     async def function(received: object) -> None: ...
 
-    assert [Caller(each).plain for each in (Async(), Plain(), function, print)] == [False, True, False, True]
+    assert [HandlerCall(each).plain for each in (Async(), Plain(), function, print)] == [False, True, False, True]

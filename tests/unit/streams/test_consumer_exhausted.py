@@ -17,7 +17,7 @@ from conformance.mail import AUTO, DEAD, Desk, eventually, reached
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
 from wrasse.streams.consumer import RELEASES_MAX
-from wrasse.streams.received import Received
+from wrasse.streams.delivery import Received
 
 QUICK = replace(AUTO, deliveries_max=1, nak_delay=timedelta(milliseconds=1), nak_delay_max=timedelta(milliseconds=1))
 

@@ -10,9 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from wrasse.clock import ManualClock
 from wrasse.ports.groups import Delivery
 from wrasse.ports.streams import Entry, EntryId
-from wrasse.streams.consumer import Flights
+from wrasse.streams.consumer import InFlightDeliveries
+from wrasse.streams.delivery import Received
 from wrasse.streams.envelope import Envelope
-from wrasse.streams.received import Received
 
 TIMEOUT = timedelta(seconds=30)
 CLOCK = ManualClock()
@@ -22,9 +22,9 @@ def delivery(seq: int, number: int = 1, subject: str = "s") -> Delivery:
     return Delivery(Entry(EntryId(1, seq), subject, b""), "g", "c", number, CLOCK.now() + TIMEOUT)
 
 
-def flights(most: int = 3) -> tuple[Flights, ManualClock]:
+def flights(most: int = 3) -> tuple[InFlightDeliveries, ManualClock]:
     clock = ManualClock()
-    return Flights(clock, most, TIMEOUT), clock
+    return InFlightDeliveries(clock, most, TIMEOUT), clock
 
 
 def test_what_was_handed_out_takes_room_until_it_is_answered() -> None:

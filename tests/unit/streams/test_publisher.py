@@ -13,7 +13,7 @@ from wrasse.clock import ManualClock
 from wrasse.errors import TooLarge, UsageError
 from wrasse.ports.streams import APPENDS_MAX, START
 from wrasse.streams.envelope import decode
-from wrasse.streams.publisher import Message, Publisher
+from wrasse.streams.publisher import Publication, Publisher
 
 
 class ForgetfulStreams(MemoryStreams):
@@ -28,7 +28,7 @@ async def test_a_key_is_refused_where_the_backend_keeps_none() -> None:
     streams = ForgetfulStreams(Logs(ManualClock()))
     publisher = Publisher(streams, ManualClock())
     with pytest.raises(UsageError, match="idempotency key"):
-        await publisher.publish_many([Message("s", b"1"), Message("s", b"2", key="k")])
+        await publisher.publish_many([Publication("s", b"1"), Publication("s", b"2", key="k")])
     assert await streams.info("s") is None
 
 
@@ -52,14 +52,14 @@ async def test_more_messages_than_one_append_takes_are_refused_whole() -> None:
     memory = Memory(ManualClock())
     publisher = Publisher(memory.streams, ManualClock())
     with pytest.raises(UsageError, match=str(APPENDS_MAX + 1)):
-        await publisher.publish_many([Message("s", b"")] * (APPENDS_MAX + 1))
+        await publisher.publish_many([Publication("s", b"")] * (APPENDS_MAX + 1))
     assert await memory.streams.info("s") is None
 
 
 async def test_ids_grow_while_the_clock_stands_still() -> None:
     memory = Memory(ManualClock())
     publisher = Publisher(memory.streams, ManualClock())
-    ids = await publisher.publish_many([Message("s", b"")] * 100)
+    ids = await publisher.publish_many([Publication("s", b"")] * 100)
     assert ids == sorted(set(ids))
 
 

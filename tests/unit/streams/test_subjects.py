@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from wrasse.errors import UsageError
-from wrasse.ports.subjects import (
+from wrasse.ports.rules.subjects import (
     check_pattern,
     check_subject,
     fixed_part,
@@ -17,7 +17,7 @@ from wrasse.ports.subjects import (
     redis_key,
     subject_of,
 )
-from wrasse.streams.letters import dead_letter_subject, domain, is_dead_letter_subject
+from wrasse.streams.dead_letter import dead_letter_subject, domain, is_dead_letter_subject
 
 tokens = st.text(st.sampled_from("abz09-_é"), min_size=1, max_size=4)
 subjects = st.lists(tokens, min_size=1, max_size=4).map(".".join)

@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from wrasse.app.outlook import next_lines
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action, Keep
 from wrasse.ports.streams import Draft, EntryId, GroupState, StreamState
+from wrasse.runtime.forecast import next_lines
 from wrasse.streams.alerts import ALERTS, Alerts
 from wrasse.streams.retention import Bound, Retention, RetentionRule
 from wrasse.streams.survey import PlainSurvey

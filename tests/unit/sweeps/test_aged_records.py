@@ -16,10 +16,10 @@ from wrasse.backends.directory.connect import Directory
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.report import Report
-from wrasse.engine.run import Frame, run_once
+from wrasse.engine.run import RunContext, run_once
 from wrasse.engine.sweep import Action
 from wrasse.ids import Ids
-from wrasse.leases import ended
+from wrasse.leases import expiry_index
 from wrasse.leases.core import leases_in
 from wrasse.leases.lease import KEYS
 from wrasse.leases.leases import Leases
@@ -53,7 +53,7 @@ class Place:
         await self.leases.close()
 
     async def run(self) -> Report:
-        report = await run_once(self.sweep, Frame(self.journal, self.clock, Ids(self.clock)))
+        report = await run_once(self.sweep, RunContext(self.journal, self.clock, Ids(self.clock)))
         assert not report.errors, report.errors
         return report
 
@@ -128,7 +128,7 @@ async def test_a_key_that_is_used_in_the_last_moment_keeps_everything(place: Pla
 async def test_every_namespace_is_looked_at_in_small_pages_too(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ended, "LOOKS_MAX", 2)
+    monkeypatch.setattr(expiry_index, "LOOKS_MAX", 2)
     for name in "abcdef":
         await place.used("x", "y/z", "z", namespace=name)
     found, after = [], None
@@ -154,7 +154,7 @@ async def test_what_a_crash_left_after_the_record_went_is_taken_away_by_the_next
         place.store.records, FaultyObjects(place.store.objects, Network(Script({1: LOST_REQUEST}))), place.clock
     )
     sweep = AgedRecords(broken, place.store.namespaces, KEPT)
-    frame = Frame(place.journal, place.clock, Ids(place.clock))
+    frame = RunContext(place.journal, place.clock, Ids(place.clock))
     assert (await run_once(sweep, frame)).unknown == 1
     assert (await place.keys(), len(await place.objects())) == ([], 1)
     place.clock.advance(HOUR)

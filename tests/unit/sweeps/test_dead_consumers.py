@@ -10,7 +10,15 @@ from wrasse.engine.sweep import Action, Keep
 from wrasse.ports.groups import ConsumerState
 from wrasse.ports.outcome import Outcome
 from wrasse.streams.alerts import ALERTS, Alerts
-from wrasse.streams.group_census import LOOKS, Census, Look, Looks, Outdated, SilentConsumer, name_of
+from wrasse.streams.group_census import (
+    LOOKS,
+    Census,
+    ConsumerChanged,
+    IdleObservation,
+    IdleObservations,
+    SilentConsumer,
+    name_of,
+)
 from wrasse.streams.survey import PlainSurvey
 from wrasse.streams.trimmer import RetentionTally
 from wrasse.sweeps.dead_consumers import DeadConsumers
@@ -23,7 +31,7 @@ def sweep() -> DeadConsumers:
     clock = ManualClock()
     store = Memory(clock)
     alerts = Alerts(store.records(ALERTS), store.streams, clock, DeadConsumers.name)
-    census = Census(PlainSurvey(store.streams), store.groups, alerts, Looks(store.records(LOOKS)))
+    census = Census(PlainSurvey(store.streams), store.groups, alerts, IdleObservations(store.records(LOOKS)))
     return DeadConsumers(census, store.groups, alerts, RetentionTally())
 
 
@@ -31,7 +39,7 @@ def consumer(*, foreign: bool, pending: int = 0, silent: timedelta = 60 * MINUTE
     return ConsumerState("s", "g", name, pending, NOW - silent - MINUTE, NOW - silent, foreign=foreign)
 
 
-def verdict(state: ConsumerState, first: Look | None = None) -> str:
+def verdict(state: ConsumerState, first: IdleObservation | None = None) -> str:
     found = sweep().decide(SilentConsumer(state, first), NOW)
     return found.verb if isinstance(found, Action) else found.reason
 
@@ -42,7 +50,7 @@ def test_one_of_ours_is_retired_with_whatever_it_holds() -> None:
 
 def test_one_of_another_program_needs_two_looks_and_empty_hands() -> None:
     state = consumer(foreign=True)
-    earlier, just_now = Look(NOW - 11 * MINUTE, state.seen_at), Look(NOW - MINUTE, state.seen_at)
+    earlier, just_now = IdleObservation(NOW - 11 * MINUTE, state.seen_at), IdleObservation(NOW - MINUTE, state.seen_at)
 
     assert verdict(state) == "note"
     assert verdict(state, just_now) == "another program's, to be looked at once more"
@@ -57,7 +65,7 @@ def test_a_live_one_is_kept_whoever_it_is_of() -> None:
 
 
 def test_a_first_look_counts_only_while_the_consumer_did_nothing_since() -> None:
-    look = Look(NOW, consumer(foreign=True).seen_at)
+    look = IdleObservation(NOW, consumer(foreign=True).seen_at)
 
     assert look.fits(consumer(foreign=True))
     assert not look.fits(consumer(foreign=True, silent=30 * MINUTE))
@@ -65,8 +73,8 @@ def test_a_first_look_counts_only_while_the_consumer_did_nothing_since() -> None
 
 async def test_a_look_is_known_to_every_process_until_it_is_forgotten() -> None:
     store, state = Memory(ManualClock()), consumer(foreign=True)
-    await Looks(store.records(LOOKS)).note(state, NOW)
-    other = Looks(store.records(LOOKS))
+    await IdleObservations(store.records(LOOKS)).note(state, NOW)
+    other = IdleObservations(store.records(LOOKS))
     known = await other.known()
     assert {name: (each.at, each.seen_at) for name, each in known.items()} == {name_of(state): (NOW, state.seen_at)}
 
@@ -76,7 +84,7 @@ async def test_a_look_is_known_to_every_process_until_it_is_forgotten() -> None:
 
 
 async def test_a_newer_look_takes_the_place_of_the_older_one() -> None:
-    looks, state = Looks(Memory(ManualClock()).records(LOOKS)), consumer(foreign=True)
+    looks, state = IdleObservations(Memory(ManualClock()).records(LOOKS)), consumer(foreign=True)
     await looks.note(state, NOW)
     (older,) = (await looks.known()).values()
 
@@ -86,7 +94,7 @@ async def test_a_newer_look_takes_the_place_of_the_older_one() -> None:
 
 
 def test_a_look_that_is_out_of_date_is_forgotten() -> None:
-    found = sweep().decide(Outdated(Look(NOW, NOW, ("s", "g", "c"))), NOW)
+    found = sweep().decide(ConsumerChanged(IdleObservation(NOW, NOW, ("s", "g", "c"))), NOW)
 
     assert isinstance(found, Action)
     assert (found.verb, found.suspect) == ("forget", "s g c")

@@ -14,15 +14,15 @@ from wrasse.backends.directory.connect import Directory
 from wrasse.backends.memory.connect import Memory
 from wrasse.backends.s3.connect import S3
 from wrasse.clock import ManualClock
-from wrasse.engine.budget import Budget
+from wrasse.engine.budget import RunBudget
 from wrasse.engine.guard import Activity, Traffic
 from wrasse.engine.report import Report
-from wrasse.engine.run import Frame, run_once
+from wrasse.engine.run import RunContext, run_once
 from wrasse.engine.sweep import Action, Keep
 from wrasse.ids import Ids
-from wrasse.leases import ended
-from wrasse.leases.ended import EndedKeys, Quiet
-from wrasse.leases.lease import KeyRecord, State, Terms
+from wrasse.leases import expiry_index
+from wrasse.leases.expiry_index import EndedKeys, QuietNamespaces
+from wrasse.leases.lease import KeyRecord, StateObject, Terms
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import state_folder
 from wrasse.ports.namespaces import Namespaces
@@ -55,9 +55,9 @@ class Place:
             await self.leases.update(lease.held, STATE)
         return found
 
-    async def run(self, *, after: timedelta = timedelta(0), budget: Budget | None = None) -> Report:
+    async def run(self, *, after: timedelta = timedelta(0), budget: RunBudget | None = None) -> Report:
         self.clock.advance(after)
-        frame = Frame(Memory(self.clock).journal, self.clock, Ids(self.clock))
+        frame = RunContext(Memory(self.clock).journal, self.clock, Ids(self.clock))
         report = await run_once(self.sweep, frame, cursor=self.cursors.get("it"), budget=budget)
         self.cursors["it"] = report.cursor
         assert not report.errors, report.errors
@@ -67,7 +67,7 @@ class Place:
         prefix = state_folder(namespace, key) if key else f"{namespace}/state/"
         return [info.key for info in await self.objects.page(prefix, None, 1_000)]
 
-    async def late_write(self, lease: KeyRecord) -> State:
+    async def late_write(self, lease: KeyRecord) -> StateObject:
         """What a holder still had on its way when its lease ended."""
         return await self.leases.keys(lease.held.namespace).versions.write(lease.held.key, lease.held.token, b"late")
 
@@ -158,7 +158,7 @@ async def test_every_namespace_drains_however_many_entries_another_has(place: Pl
     page = await place.sweep.find(None, 5)
     following = await place.sweep.find(page.cursor, 5)
     assert {each.namespace for each in following} == {"b"}
-    assert sum([(await place.run(budget=Budget(actions_max=20))).done for _ in range(5)]) == 61
+    assert sum([(await place.run(budget=RunBudget(actions_max=20))).done for _ in range(5)]) == 61
 
 
 async def test_a_cursor_goes_on_exactly_where_a_run_stopped(place: Place) -> None:
@@ -173,25 +173,27 @@ async def test_a_cursor_goes_on_exactly_where_a_run_stopped(place: Place) -> Non
             break
         seen.append(page.items[0])  # only the first is processed
         after = page.cursors[0]
-    assert len(seen) == len({(each.namespace, each.key) for each in seen if not isinstance(each, Quiet)}) == 21
+    assert (
+        len(seen) == len({(each.namespace, each.key) for each in seen if not isinstance(each, QuietNamespaces)}) == 21
+    )
 
 
 async def test_a_look_over_very_many_quiet_namespaces_comes_back(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ended, "LOOKS_MAX", 3)
+    monkeypatch.setattr(expiry_index, "LOOKS_MAX", 3)
     for name in "abcdefgh":
         (lease,) = await place.holds("k", namespace=name)
         await place.leases.release(lease.held)
     await place.leases.close()
     await place.holds("last", namespace="z")
     place.clock.advance(2 * HOUR)
-    assert isinstance((await place.sweep.find(None, 10)).items[0], Quiet)
+    assert isinstance((await place.sweep.find(None, 10)).items[0], QuietNamespaces)
     assert (await place.run()).done == 1
 
 
 async def test_not_too_many_namespaces_are_begun_at_once(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ended, "UNFINISHED_MAX", 2)
+    monkeypatch.setattr(expiry_index, "UNFINISHED_MAX", 2)
     for name in "abcd":
         await place.holds("k1", "k2", "k3", namespace=name)
     place.clock.advance(2 * HOUR)
@@ -223,7 +225,7 @@ async def test_it_stops_within_one_entry_of_new_traffic(place: Place) -> None:
             return await super().held()
 
     place.clock.advance(2 * HOUR)
-    frame = Frame(Memory(place.clock).journal, place.clock, Ids(place.clock))
+    frame = RunContext(Memory(place.clock).journal, place.clock, Ids(place.clock))
     report = await run_once(place.sweep, frame, guards=[Busy(activity, timedelta(minutes=5), place.clock)])
     assert (report.done, report.stopped_by) == (1, "traffic")
 
@@ -255,5 +257,5 @@ async def test_ten_namespaces_with_ten_thousand_entries_each_all_drain() -> None
         for number in range(10_000):
             await place.leases.acquire(f"k{number}", "me", namespace=name, ttl=TTL)
     clock.advance(2 * HOUR)
-    runs = [await place.run(budget=Budget(actions_max=1_000)) for _ in range(101)]
+    runs = [await place.run(budget=RunBudget(actions_max=1_000)) for _ in range(101)]
     assert (sum(run.done for run in runs), runs[-1].seen) == (100_000, 0)

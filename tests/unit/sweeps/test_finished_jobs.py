@@ -11,11 +11,11 @@ from hypothesis import given, strategies as st
 from faults import FaultyJobs, Network, Script
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
-from wrasse.engine.budget import Budget
-from wrasse.engine.run import Frame, run_once
+from wrasse.engine.budget import RunBudget
+from wrasse.engine.run import RunContext, run_once
 from wrasse.engine.sweep import Action, Keep
 from wrasse.ids import Ids
-from wrasse.ports.jobs import Bury, Finish, Job, JobFilter, JobState, Place, Reason, Revive
+from wrasse.ports.jobs import Complete, DeadLetterJob, Job, JobFilter, JobState, Place, Reason, RequeueDead
 from wrasse.ports.journal import LineFilter
 from wrasse.ports.outcome import Outcome
 from wrasse.sweeps.finished_jobs import FinishedJobs
@@ -33,7 +33,7 @@ class Yard:
         self.clock = ManualClock()
         self.memory = Memory(self.clock)
         self.jobs = self.memory.jobs
-        self.frame = Frame(self.memory.journal, self.clock, Ids(self.clock))
+        self.frame = RunContext(self.memory.journal, self.clock, Ids(self.clock))
         self.sweep = FinishedJobs(self.jobs)
 
     async def finished(self, place: Place, *jobs: Job) -> None:
@@ -41,7 +41,7 @@ class Yard:
         await self.jobs.put(jobs, request=f"put-{request}")
         taken = await self.jobs.take(["low"], len(jobs), worker="w", silence=SILENCE, request=f"take-{request}")
         holds = [job.hold for job in taken.jobs]
-        ends = [Finish(hold) if place is Place.DONE else Bury(hold, Reason.FAILED) for hold in holds]
+        ends = [Complete(hold) if place is Place.DONE else DeadLetterJob(hold, Reason.FAILED) for hold in holds]
         await self.jobs.settle(ends, request=f"settle-{request}")
 
     async def ids(self, place: Place) -> list[str]:
@@ -99,7 +99,7 @@ async def test_a_dead_job_made_ready_between_look_and_change_stays(yard: Yard) -
     yard.clock.advance(100 * DAY)
     page = await yard.sweep.find(None, 10)
     actions = [found for item in page if isinstance(found := yard.sweep.decide(item, page.at), Action)]
-    await yard.jobs.move([Revive(page.items[0].hold)])
+    await yard.jobs.move([RequeueDead(page.items[0].hold)])
     assert list(await yard.sweep.apply(actions)) == [Outcome.LOST]
     assert await yard.ids(Place.READY) == ["a"]
 
@@ -119,7 +119,7 @@ async def test_a_large_backlog_is_worked_off_run_by_run_from_the_oldest(yard: Ya
     yard.clock.advance(DAY)
     cursor, done = None, []
     for _ in range(3):
-        report = await run_once(yard.sweep, yard.frame, cursor=cursor, budget=Budget(actions_max=700))
+        report = await run_once(yard.sweep, yard.frame, cursor=cursor, budget=RunBudget(actions_max=700))
         cursor = report.cursor
         done.append(report.done)
     assert done == [700, 700, 100]

@@ -8,14 +8,14 @@ import pytest
 
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
-from wrasse.engine.budget import Budget
+from wrasse.engine.budget import RunBudget
 from wrasse.engine.guard import Activity, Traffic
 from wrasse.engine.report import Report
-from wrasse.engine.run import Frame, Member, run_group
+from wrasse.engine.run import Member, RunContext, run_group
 from wrasse.engine.sweep import Action, Keep
 from wrasse.ids import Ids
 from wrasse.leases.leases import Leases
-from wrasse.leases.transaction import TRANSACTIONS, Decision, Participant, Transaction
+from wrasse.leases.transactions.states import TRANSACTIONS, Decision, Participant, Transaction
 from wrasse.ports.journal import Intent, Line
 from wrasse.ports.outcome import Outcome
 from wrasse.sweeps.expired_leases import ExpiredLeases
@@ -54,8 +54,8 @@ class Scene:
             Member(OpenTransactions(leases), "open_transactions", None),
             Member(SpentDecisions(leases), "spent_decisions", None),
         ]
-        frame = Frame(self.memory.journal, self.clock, Ids(self.clock))
-        return await run_group(members, frame, budget=Budget(actions_max=actions_max), guards=guards)
+        frame = RunContext(self.memory.journal, self.clock, Ids(self.clock))
+        return await run_group(members, frame, budget=RunBudget(actions_max=actions_max), guards=guards)
 
 
 def suspect(state: Decision, *, ends_in: timedelta) -> OpenTransaction:

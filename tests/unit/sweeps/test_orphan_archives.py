@@ -16,15 +16,15 @@ from wrasse.backends.memory.sightings import MemorySightings
 from wrasse.clock import ManualClock
 from wrasse.engine.report import ERROR
 from wrasse.errors import StoreUnavailable
-from wrasse.orphans.consent import read_consent
-from wrasse.orphans.desk import Desk
+from wrasse.orphans.approval import read_consent
 from wrasse.orphans.root import MARK, Caps
-from wrasse.ports.catalog import Reference, Snapshot
+from wrasse.orphans.scanner import Scanner
+from wrasse.ports.catalog import CatalogSnapshot, Reference
 from wrasse.ports.journal import LineFilter
 from wrasse.ports.objects import ObjectDelete, ObjectInfo, OpenUpload
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.sightings import Sighting, State
+from wrasse.ports.sightings import Sighting, SightingState
 
 DELETING = replace(SEED, quarantine=timedelta(0))
 
@@ -173,7 +173,7 @@ class Between:
         self.fails = ""
 
     @asynccontextmanager
-    async def snapshot(self) -> AsyncIterator[Snapshot]:
+    async def snapshot(self) -> AsyncIterator[CatalogSnapshot]:
         if self.fails == "snapshot":
             raise StoreUnavailable("the database is gone")
         async with self.field.rows.snapshot() as snapshot:
@@ -200,7 +200,7 @@ class During(Between):
     """A catalog in whose snapshot something is uploaded and committed, which the snapshot does not show."""
 
     @asynccontextmanager
-    async def snapshot(self) -> AsyncIterator[Snapshot]:
+    async def snapshot(self) -> AsyncIterator[CatalogSnapshot]:
         async with self.field.rows.snapshot() as snapshot:
             for workspace, op in self.happens:
                 await self.field.put(workspace, op)
@@ -553,9 +553,11 @@ async def test_two_processes_at_once_do_what_one_does(field: Field, tmp_path: Pa
 class Interrupted(MemorySightings):
     """Sightings of which another process commits a round while they are read."""
 
-    other: Desk | None = None
+    other: Scanner | None = None
 
-    async def page(self, root: str, after: str | None, limit: int, state: State | None = None) -> Page[Sighting]:
+    async def page(
+        self, root: str, after: str | None, limit: int, state: SightingState | None = None
+    ) -> Page[Sighting]:
         if self.other is not None:
             desk, self.other = self.other, None
             await desk.look(note=True)

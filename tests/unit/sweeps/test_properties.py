@@ -11,10 +11,10 @@ import pytest
 from orphan_field import HOUR, Field
 from wrasse.leases.leases import Leases
 from wrasse.ports.groups import StartAt
-from wrasse.ports.jobs import Bury, Finish, Job, JobFilter, Place, Reason, Revive, WorkerInfo
+from wrasse.ports.jobs import Complete, DeadLetterJob, Job, JobFilter, Place, Reason, RequeueDead, WorkerInfo
 from wrasse.ports.streams import Draft
 from wrasse.streams.alerts import ALERTS, Alerts
-from wrasse.streams.group_census import LOOKS, Census, Looks
+from wrasse.streams.group_census import LOOKS, Census, IdleObservations
 from wrasse.streams.retention import Retention, RetentionRule
 from wrasse.streams.survey import PlainSurvey
 from wrasse.streams.trimmer import RetentionTally, Trimmer
@@ -64,14 +64,16 @@ async def some_are_finished(world: World) -> None:
     for name in ("dead", "old", "young"):
         await jobs.put([Job(f"{name}-{n}") for n in range(3)], request=f"put-{name}")
         mine = await jobs.take(["low"], 3, worker="w", silence=SILENCE, request=f"take-{name}")
-        ends = [Bury(each.hold, Reason.FAILED) if name == "dead" else Finish(each.hold) for each in mine.jobs]
+        ends = [
+            DeadLetterJob(each.hold, Reason.FAILED) if name == "dead" else Complete(each.hold) for each in mine.jobs
+        ]
         await jobs.settle(ends, request=f"settle-{name}")
         world.clock.advance(DAY)
 
 
 async def the_dead_are_revived(world: World) -> None:
     dead = await world.store.jobs.page(Place.DEAD, JobFilter(), None, 100)
-    await world.store.jobs.move([Revive(job.hold) for job in dead])
+    await world.store.jobs.move([RequeueDead(job.hold) for job in dead])
 
 
 FIELDS: dict[int, Field] = {}
@@ -220,7 +222,7 @@ async def they_ask_again(world: World) -> None:
 def dead_consumers_of(world: World) -> DeadConsumers:
     streams, groups = world.store.streams, world.store.groups
     alerts = Alerts(world.records(ALERTS), streams, world.clock, DeadConsumers.name)
-    census = Census(PlainSurvey(streams), groups, alerts, Looks(world.records(LOOKS)))
+    census = Census(PlainSurvey(streams), groups, alerts, IdleObservations(world.records(LOOKS)))
     return DeadConsumers(census, groups, alerts, RetentionTally())
 
 

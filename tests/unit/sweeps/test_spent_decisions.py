@@ -8,7 +8,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action, Keep
 from wrasse.leases.leases import Leases
-from wrasse.leases.transaction import DECISION_KEPT, DECISIONS
+from wrasse.leases.transactions.states import DECISION_KEPT, DECISIONS
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Record
 from wrasse.sweeps.spent_decisions import SpentDecisions

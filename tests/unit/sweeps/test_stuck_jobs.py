@@ -13,15 +13,15 @@ from hypothesis import given, strategies as st
 from faults import LOST_REPLY, LOST_REQUEST, FaultyJobs, Network, Script
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
-from wrasse.engine.run import Frame, run_once
+from wrasse.engine.run import RunContext, run_once
 from wrasse.engine.sweep import Action, Keep
 from wrasse.ids import Ids
 from wrasse.jobs.stray_search import StraySearch
-from wrasse.ports.job_transitions import rescue
-from wrasse.ports.jobs import Finish, Job, JobState, Place, Reason, TakenJob, WorkerInfo
+from wrasse.ports.jobs import ClaimedJob, Complete, Job, JobState, Place, Reason, WorkerInfo
 from wrasse.ports.journal import LineFilter
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.strays import Looked
+from wrasse.ports.rules.job_transitions import rescue
+from wrasse.ports.strays import StrayScan
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,15 +38,15 @@ class Yard:
         self.clock = ManualClock()
         self.memory = Memory(self.clock)
         self.jobs = self.memory.jobs
-        self.frame = Frame(self.memory.journal, self.clock, Ids(self.clock))
+        self.frame = RunContext(self.memory.journal, self.clock, Ids(self.clock))
         self.sweep = StuckJobs(self.jobs)
         self._takes = count()
 
-    async def held(self, *ids: str, worker: str = "w") -> tuple[TakenJob, ...]:
+    async def held(self, *ids: str, worker: str = "w") -> tuple[ClaimedJob, ...]:
         await self.jobs.put([Job(id) for id in ids], request=f"put-{ids}")
         return await self.take(worker, len(ids))
 
-    async def take(self, worker: str, limit: int = 1) -> tuple[TakenJob, ...]:
+    async def take(self, worker: str, limit: int = 1) -> tuple[ClaimedJob, ...]:
         request = f"take-{next(self._takes)}"
         taken = await self.jobs.take(["low"], limit, worker=worker, silence=SILENCE, request=request)
         return taken.jobs
@@ -139,7 +139,7 @@ async def test_a_job_finished_between_look_and_change_stays_finished(yard: Yard)
     yard.clock.advance(SILENCE)
     page = await yard.sweep.find(None, 10)
     actions = [found for item in page if isinstance(found := yard.sweep.decide(item, page.at), Action)]
-    await yard.jobs.settle([Finish(job.hold)], request="s")
+    await yard.jobs.settle([Complete(job.hold)], request="s")
     assert list(await yard.sweep.apply(actions)) == [Outcome.LOST]
     assert await yard.place("a") is Place.DONE
 
@@ -158,7 +158,7 @@ async def test_the_late_finish_of_a_robbed_worker_is_refused(yard: Yard) -> None
     (job,) = await yard.held("a")
     yard.clock.advance(SILENCE)
     await run_once(yard.sweep, yard.frame)
-    assert list(await yard.jobs.settle([Finish(job.hold)], request="late")) == [Outcome.LOST]
+    assert list(await yard.jobs.settle([Complete(job.hold)], request="late")) == [Outcome.LOST]
 
 
 async def test_two_runs_in_lockstep_rescue_each_job_once(yard: Yard) -> None:
@@ -175,7 +175,7 @@ async def test_two_runs_in_lockstep_rescue_each_job_once(yard: Yard) -> None:
 async def test_one_stuck_job_behind_ten_thousand_finished_ones_is_found_in_the_first_run(yard: Yard) -> None:
     for start in range(0, 10_000, 1_000):
         taken = await yard.held(*(f"j{number}" for number in range(start, start + 1_000)))
-        await yard.jobs.settle([Finish(job.hold) for job in taken], request=f"s{start}")
+        await yard.jobs.settle([Complete(job.hold) for job in taken], request=f"s{start}")
     await yard.held("stuck")
     yard.clock.advance(SILENCE)
     report = await run_once(yard.sweep, yard.frame)
@@ -233,9 +233,9 @@ class _Strays:
     def __init__(self) -> None:
         self.looks: list[tuple[timedelta, bool]] = []
 
-    async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> Looked:
+    async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> StrayScan:
         self.looks.append((silence, dry))
-        return Looked(0, 0, 0, "0", ended=True)
+        return StrayScan(0, 0, 0, "0", ended=True)
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

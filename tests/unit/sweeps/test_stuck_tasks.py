@@ -11,12 +11,12 @@ from hypothesis import given, strategies as st
 from unit.jobs.tasking import MAIL, STEP, Apart, TaskWorld
 from wrasse.backends.memory.connect import Memory
 from wrasse.engine.guard import DOCUMENT_LOCK, OWNER, PlainLockGuard
-from wrasse.engine.run import Frame, run_once
+from wrasse.engine.run import RunContext, run_once
 from wrasse.engine.sweep import Action, Keep
 from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ids import Ids
 from wrasse.jobs.stream_tasks.events import EVERY
-from wrasse.ports.jobs import Bury, JobState, Place, Requeue
+from wrasse.ports.jobs import DeadLetterJob, JobState, Place, Requeue
 from wrasse.ports.records import Collection, Records, Written
 from wrasse.sweeps.stuck_jobs import RETRIES_MAX, StuckJobs
 
@@ -49,7 +49,7 @@ def test_a_task_fails_once_its_retries_are_spent_whatever_they_were_spent_on(sta
 
     most = state.retries_max if state.retries_max is not None else {"mail": 2}.get(state.queue, RETRIES_MAX)
     assert isinstance(verdict, Action)
-    assert isinstance(verdict.change, Bury if state.failures + state.rescues >= most else Requeue)
+    assert isinstance(verdict.change, DeadLetterJob if state.failures + state.rescues >= most else Requeue)
 
 
 async def test_a_report_is_told_when_something_changed_and_every_ten_minutes() -> None:
@@ -116,7 +116,7 @@ async def test_a_run_that_loses_the_lock_on_the_way_stops() -> None:
     world.clock.advance(2 * STEP)
     sweep = replace(world.sweep, batch_max=1)
 
-    frame = Frame(world.memory.journal, world.clock, Ids(world.clock))
+    frame = RunContext(world.memory.journal, world.clock, Ids(world.clock))
     report = await run_once(sweep, frame, guards=[PlainLockGuard(Stolen(), STEP)])
 
     assert (report.done, report.stopped_by) == (1, PlainLockGuard.name)
@@ -125,7 +125,7 @@ async def test_a_run_that_loses_the_lock_on_the_way_stops() -> None:
 @pytest.mark.parametrize("holder", ["", "rust-1"])
 async def test_a_run_releases_the_lock_at_its_end_unless_another_program_has_it(holder: str) -> None:
     world, locks = TaskWorld(), Locks(holder)
-    frame = Frame(world.memory.journal, world.clock, Ids(world.clock))
+    frame = RunContext(world.memory.journal, world.clock, Ids(world.clock))
     report = await run_once(world.sweep, frame, guards=[PlainLockGuard(locks, STEP)])
     assert (locks.holder_name, report.stopped_by) == (holder, PlainLockGuard.name if holder else None)
 
@@ -137,14 +137,14 @@ class Unreachable(Locks):
 
 async def test_a_run_whose_lock_cannot_be_released_is_told_as_it_went() -> None:
     world = TaskWorld()
-    frame = Frame(world.memory.journal, world.clock, Ids(world.clock))
+    frame = RunContext(world.memory.journal, world.clock, Ids(world.clock))
     assert (await run_once(world.sweep, frame, guards=[PlainLockGuard(Unreachable(), STEP)])).stopped_by is None
 
 
 @pytest.mark.parametrize("holder", ["", "rust-1"])
 async def test_a_dry_run_takes_no_lock_and_tells_who_has_it(holder: str) -> None:
     world, locks = TaskWorld(), Locks(holder)
-    frame = Frame(world.memory.journal, world.clock, Ids(world.clock))
+    frame = RunContext(world.memory.journal, world.clock, Ids(world.clock))
     report = await run_once(world.sweep, frame, guards=[PlainLockGuard(locks, STEP)], dry_run=True)
     assert (locks.holder_name, report.stopped_by) == (holder, PlainLockGuard.name if holder else None)
 
@@ -189,7 +189,7 @@ async def test_a_task_whose_record_cannot_be_written_does_not_stop_the_others() 
     world.clock.advance(2 * STEP)
     world.damaged = f"{MAIL}:task_2"
 
-    report = await run_once(world.sweep, Frame(world.memory.journal, world.clock, Ids(world.clock)))
+    report = await run_once(world.sweep, RunContext(world.memory.journal, world.clock, Ids(world.clock)))
 
     states = [(await world.fields(id))["state"] for id in ("task_1", "task_2", "task_3")]
     assert (report.done, report.failed, states) == (2, 1, ["pending", "claimed", "pending"])

@@ -5,9 +5,10 @@ Where the kernel has openat2 (Linux 5.6; some sandboxes forbid it) that is one c
 directory by directory.
 
 An open directory stays the same directory when it is moved. Whoever moves one out of the root while a call has it open
-(`Parent`: one call; `Kept`: one page, one head, or one batch of deletes) takes the rest of that call along: it reads,
-locks and unlinks there, by the names and versions that it was given, and nowhere else. To move it takes the right to
-write in the root, and whoever has that may do as much to these files. The next call opens its path from the root again.
+(`ParentDirectory`: one call; `OpenDirectory`: one page, one head, or one batch of deletes) takes the rest of that call
+along: it reads, locks and unlinks there, by the names and versions that it was given, and nowhere else. To move it
+takes the right to write in the root, and whoever has that may do as much to these files. The next call opens its path
+from the root again.
 """
 
 from __future__ import annotations
@@ -82,7 +83,7 @@ def opener(root: int) -> Opener:
     return open_by_kernel
 
 
-class Parent:
+class ParentDirectory:
     """The directory of a path, open for the length of a block, and the name in it."""
 
     __slots__ = ("_open", "_path", "_root", "folder", "name")
@@ -90,7 +91,7 @@ class Parent:
     def __init__(self, open: Opener, root: int, path: bytes) -> None:
         self._open, self._root, self._path = open, root, path
 
-    def __enter__(self) -> Parent:
+    def __enter__(self) -> ParentDirectory:
         above, slash, self.name = self._path.rpartition(b"/")
         self.folder = self._open(self._root, above, _STEP, 0) if slash else self._root
         return self
@@ -100,7 +101,7 @@ class Parent:
             os.close(self.folder)
 
 
-class Kept(threading.local):
+class OpenDirectory(threading.local):
     """The directory of the last path, kept open for the next one while `used`: for a thread that asks about many paths,
     most of them in one directory. Each is asked in the directory that stood there when the first of them was, wherever
     that directory is by now."""

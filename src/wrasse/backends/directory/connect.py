@@ -3,32 +3,139 @@ file system is one that they share.
 
 What is not data is in `%w` at the root. Opening refuses a file system on which the promises would not hold, and removes
 what writers left that died more than an hour ago.
+
+What the promises need of a file system, tried out before anything is promised.
+
+Hard links give `create` one winner, exact times make versions, locks between processes keep a change and its condition
+together, and a directory that was written by a later version of wrasse is not touched. Whether two names can be
+exchanged decides only the way in which `a` comes to stand beside `a/b`, and whether files may go without a name for a
+while only what a writer leaves that is killed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
-from wrasse.backends.bucket.named_records import BucketRecords
+from wrasse.backends.directory import locks, object_paths, temp_files, tombstones
 from wrasse.backends.directory.files import Files, Mount
 from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.names import WORKPLACE
 from wrasse.backends.directory.namespaces import DirectoryNamespaces
+from wrasse.backends.directory.object_paths import Exchange, InTurns, ObjectPaths, inside
 from wrasse.backends.directory.objects import DirectoryObjects, ObjectFiles
-from wrasse.backends.directory.places import Exchange, InTurns, Places
-from wrasse.backends.directory.probe import prepare
 from wrasse.backends.directory.records import RecordFiles, ThreadedRecords
-from wrasse.backends.directory.temps import Stamps, Temps
+from wrasse.backends.directory.temp_files import Stamps, Temps
 from wrasse.backends.directory.threads import Threads
+from wrasse.backends.record_files.named_records import BucketRecords
 from wrasse.clock import Clock, SystemClock
-from wrasse.errors import StoreUnavailable, UsageError
+from wrasse.errors import Refused, StoreBroken, StoreUnavailable, UsageError
 from wrasse.ports.backend import ObjectStore
 from wrasse.ports.capabilities import Capabilities
-from wrasse.ports.finding import WARN, Finding
-from wrasse.ports.pulse import Pulse
+from wrasse.ports.health_check import HealthSample
 from wrasse.ports.records import Collection
+from wrasse.ports.rules.check_result import WARN, Finding
 from wrasse.private_files import make_private_folders
+
+_FORMAT = WORKPLACE + b"/format"
+_FORMAT_BYTES = b"wrasse directory 1\n"
+_ODD = 1_234_567_891  # nanoseconds that only an exact file system gives back
+
+
+def prepare(files: Files, temporary: Temps) -> bool:
+    """Makes the workplace, and refuses a directory that will not do. Says whether names can be exchanged."""
+    for folder in (WORKPLACE, temp_files.FOLDER, locks.FOLDER, tombstones.FOLDER):
+        with suppress(FileExistsError):
+            files.make_folder(folder)
+    files.sync_folder(WORKPLACE)
+    files.sync_folder(b"")
+    _probe_locks(files, temporary.path())
+    _check_format(files, temporary)
+    exchanges = _probe(files, temporary)
+    if not exchanges:
+        with suppress(FileExistsError):
+            files.make_folder(object_paths.FOLDER)
+    return exchanges
+
+
+def _check_format(files: Files, temporary: Temps) -> None:
+    found = files.load(_FORMAT)
+    if found is None:
+        with temporary.holding(_FORMAT_BYTES, renamed=True) as temp:
+            files.rename(temp.path, _FORMAT)  # two who open at once write the same
+    elif found != _FORMAT_BYTES:
+        raise StoreBroken(
+            f"{files.root} was written by another version of wrasse", do="use that version, or name another directory"
+        )
+
+
+def _probe(files: Files, temporary: Temps) -> bool:
+    temporary.blanks = _names_blanks(files, temporary)
+    with temporary.holding(b"") as temp:
+        files.set_stamp(temp.file, _ODD)
+        if files.state_of(temp.file).stamp != _ODD:
+            raise _lacks(files, "times exact to the nanosecond")
+        folder = temporary.path()
+        files.make_folder(folder)
+        try:
+            try:
+                files.link(temp.path, inside(folder))
+            except OSError as why:
+                raise _lacks(files, "hard links") from why
+            # Where one process cannot exchange names, all who share the directory take turns.
+            return files.state(object_paths.FOLDER) is None and _exchanges(files, temp.path, folder)
+        finally:
+            files.unlink(inside(folder))
+            files.remove_folder(folder)
+
+
+def _probe_locks(files: Files, path: bytes) -> None:
+    """What is locked is refused to whoever opens it again, here and on every host that has the file system too."""
+    if files.mount().locks_apart:
+        raise Refused(
+            f"{files.root} is mounted so that other hosts do not see this one's locks",
+            do="mount it without nolock, local_lock and nobrl",
+        )
+    first = files.open_lock(path)
+    second = files.open_lock(path)
+    try:
+        if not files.try_lock(first) or files.try_lock(second):
+            raise _lacks(files, "locks between processes")
+    except OSError as why:
+        raise _lacks(files, "locks") from why
+    finally:
+        files.close(second)
+        files.close(first)
+        files.unlink(path)
+
+
+def _names_blanks(files: Files, temporary: Temps) -> bool:
+    """Whether a file may come without a name and get one later. NFS cannot, and /proc may be hidden from us."""
+    path = temporary.path()
+    try:
+        file = files.blank(temp_files.FOLDER)
+    except OSError:
+        return False
+    try:
+        files.name(file, path)
+    except OSError:
+        return False
+    finally:
+        files.close(file)
+        files.unlink(path)
+    return True
+
+
+def _exchanges(files: Files, one: bytes, other: bytes) -> bool:
+    return files.exchange(one, other) and files.exchange(one, other)  # there and back
+
+
+def _lacks(files: Files, what: str) -> Refused:
+    return Refused(
+        f"the file system of {files.root} has no {what}", do="use a directory on ext4, xfs, btrfs, zfs, tmpfs or NFS"
+    )
+
 
 _SYSTEM = SystemClock()
 
@@ -49,7 +156,7 @@ class Directory(ObjectStore):
         self._mount = files.mount()
         self.margin = self._mount.margin  # how far the time it tells may be off
         self._honours = _found(self._mount, exchanges)
-        self._places = Places(files, (Exchange if exchanges else InTurns)(files, self._locks, self._temps))
+        self._places = ObjectPaths(files, (Exchange if exchanges else InTurns)(files, self._locks, self._temps))
         objects = ObjectFiles(files, self._locks, self._temps, stamps, self._places)
         objects.clean()
         self.objects = DirectoryObjects(threads, files, self._temps, stamps, objects)
@@ -94,13 +201,13 @@ class Directory(ObjectStore):
             )
         return self._records[collection]
 
-    async def pulse(self) -> Pulse:
+    async def pulse(self) -> HealthSample:
         """That the directory is there, and the host's clock."""
         if await self._threads.run(lambda: self._files.state(WORKPLACE)) is None:
             raise StoreUnavailable(
                 f"{self._files.root} was moved or deleted while it was open", do="put it back, or start again"
             )
-        return Pulse(f"directory-{self._files.inode}", self._clock.now())
+        return HealthSample(f"directory-{self._files.inode}", self._clock.now())
 
     async def honours(self) -> str:
         return self._honours

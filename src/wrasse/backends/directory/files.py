@@ -29,7 +29,7 @@ from datetime import timedelta
 
 import msgspec
 
-from wrasse.backends.directory.beneath import Kept, Opener, Parent, open_by_steps, opener
+from wrasse.backends.directory.beneath import OpenDirectory, Opener, ParentDirectory, open_by_steps, opener
 from wrasse.private_files import FILE_MODE, FOLDER_MODE
 
 MARGIN = timedelta(seconds=1)  # by how much clocks of hosts that keep them set may differ
@@ -108,7 +108,7 @@ class Files:
         self.root = root
         self._root = os.open(root, _FOLDER)
         self._open: Opener = opener(self._root)
-        self._kept, self._kept_locks = Kept(), Kept()
+        self._kept, self._kept_locks = OpenDirectory(), OpenDirectory()
         found = os.fstat(self._root)
         self.inode = found.st_ino
         self._group = found.st_mode & modes.S_IRWXG if found.st_mode & modes.S_ISGID else 0
@@ -317,13 +317,13 @@ class Files:
             return False
         return True
 
-    def _near(self, kept: Kept, path: bytes, flags: int) -> int:
+    def _near(self, kept: OpenDirectory, path: bytes, flags: int) -> int:
         if self._kept.used:
             return open_by_steps(*kept.at(self._open, self._root, path), flags, FILE_MODE)
         return self._open(self._root, path, flags, FILE_MODE)
 
-    def _parent(self, path: bytes) -> Parent:
-        return Parent(self._open, self._root, path)
+    def _parent(self, path: bytes) -> ParentDirectory:
+        return ParentDirectory(self._open, self._root, path)
 
     def _shared(self, file: int) -> int:
         if self._group:

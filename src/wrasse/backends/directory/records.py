@@ -9,29 +9,206 @@ Records as files: the steps of each change, in the order that lets a crash betwe
 
 Every change is alone with its record, between processes. Readers need no lock: a record's file is replaced whole.
 Everything here blocks; it runs in threads.
+
+The due index: an empty file per record in the directory of its bucket, and the list of buckets there are.
+
+An entry is on the disk before the record that it is for, and goes after it: a stale entry is looked at once and
+removed, a missing one would be a record that nobody finds. One that this process has put on the disk and that is still
+the same file need not be put there again. A bucket leaves the list only together with its directory,
+and that only when it is empty, while nobody adds to any bucket. One that the list has lost is found by its directory.
 """
 
 from __future__ import annotations
 
+import hashlib
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
-from wrasse.backends.bucket.envelope import DAMAGED, Kept, listed, pack, unpack
-from wrasse.backends.bucket.named_records import Answer, Change, DueSpot
-from wrasse.backends.directory.buckets import Buckets
-from wrasse.backends.directory.files import Files
-from wrasse.backends.directory.gone import GoneKeys
+from wrasse.backends.directory.files import Files, FileState
 from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.names import RECORD_SUFFIX, folder_path, record_path, stored_part
-from wrasse.backends.directory.places import TRIES, Places, parent, unsteady
-from wrasse.backends.directory.temps import Temps
+from wrasse.backends.directory.object_paths import TRIES, ObjectPaths, parent, unsteady
+from wrasse.backends.directory.temp_files import Temps
 from wrasse.backends.directory.threads import Threads
-from wrasse.backends.directory.walk import Listings, Slice, Sort, Walk
+from wrasse.backends.directory.tombstones import Tombstones
+from wrasse.backends.directory.walk import Listings, Sort, Walk, WalkedPage
+from wrasse.backends.record_files.due_bucket import Calendar
+from wrasse.backends.record_files.envelope import DAMAGED, StoredRecord, listed, pack, unpack
+from wrasse.backends.record_files.named_records import Answer, DueCursor, RecordChange
 from wrasse.errors import StoreBroken
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection
+
+_ENTRIES = Sort(stored_part, nested=False)
+_ENTRY = b"{}"
+LASTING_MAX = 4_096
+
+
+class Buckets:
+    """The due index of one collection. Entries are changed by whoever is alone with the record."""
+
+    def __init__(self, files: Files, locks: Locks, temps: Temps, places: ObjectPaths, collection: Collection) -> None:
+        self._files = files
+        self._locks = locks
+        self._temps = temps
+        self._places = places
+        self.calendar = Calendar(collection.width)
+        self.folder = folder_path(collection.index)
+        self._list = folder_path(collection.buckets)
+        self._lasting: dict[bytes, FileState] = {}  # entries that this process has put on the disk
+        self._known: tuple[bytes, list[str]] = (b"[]", [])
+        self._lock = b"buckets-" + hashlib.sha256(self._list).hexdigest()[:16].encode()
+
+    @property
+    def folders(self) -> tuple[bytes, bytes]:
+        """The directories that must be there before anything can be entered."""
+        return self.folder, parent(self._list)
+
+    def enter(self, stored: bytes, bucket: str) -> None:
+        """An entry for this record, on the disk. FileNotFoundError if the index has no directory yet."""
+        entry = self._entry(stored, bucket)
+        lasting = self._lasting.get(entry)
+        if lasting is not None and self._files.state(entry) == lasting:
+            return
+        while not self._entered(entry, bucket):
+            self._open(bucket)
+        state = self._files.state(entry)  # before it is on the disk: what somebody changes later has other times
+        folder = parent(entry)
+        while folder != self.folder:  # more than one only for a name that was cut
+            self._files.sync_folder(folder)
+            folder = parent(folder)
+        if len(self._lasting) >= LASTING_MAX:
+            self._lasting.clear()
+        if state is not None:
+            self._lasting[entry] = state
+
+    def leave(self, stored: bytes, bucket: str) -> None:
+        """Takes the entry away; the record says otherwise by now."""
+        entry = self._entry(stored, bucket)
+        self._lasting.pop(entry, None)
+        self._files.unlink(entry)
+        self._places.prune(parent(entry), self._folder(bucket))
+
+    def has(self, stored: bytes, bucket: str) -> bool:
+        """Whether there is an entry."""
+        return self._files.state(self._entry(stored, bucket)) is not None
+
+    def over(self, horizon: datetime, first: str) -> Iterator[str]:
+        """Buckets that are over, earliest first, from `first` on."""
+        for bucket in self._discovered():
+            if bucket >= first and self.calendar.is_over(bucket, horizon):
+                yield bucket
+
+    def walk(self, bucket: str, after: bytes | None) -> Walk:
+        """The stored names in one bucket."""
+        return Walk(self._files, _ENTRIES, self._folder(bucket), b"", b"", after)
+
+    def is_entry(self, stored: bytes, path: bytes, bucket: str) -> bool:
+        """Whether this path is that of the entry, and not something foreign."""
+        return self._entry(stored, bucket) == path
+
+    def retire(self, bucket: str) -> None:
+        """Drops a bucket if it is empty."""
+        with self._locks.file(self._lock):
+            folder = self._folder(bucket)
+            if self._removed(folder) or self._files.state(folder) is None:
+                self._store([each for each in self._load() if each != bucket])
+
+    def _removed(self, folder: bytes) -> bool:
+        for name, is_folder in list(self._files.names(folder)):
+            if not is_folder or not self._removed(folder + b"/" + name):  # what a crash left of a name that was cut
+                return False
+        return self._files.remove_folder(folder)
+
+    def _entered(self, entry: bytes, bucket: str) -> bool:
+        """Makes the entry, if the bucket is open; while this goes on none is retired."""
+        with self._locks.file(self._lock, shared=True):
+            if not self._is_open(bucket):
+                return False
+            self._make_folders(parent(entry), self._folder(bucket))
+            with suppress(FileExistsError):
+                file = self._files.create(entry)
+                try:
+                    self._files.write(file, _ENTRY)
+                finally:
+                    self._files.close(file)
+            return True
+
+    def _discovered(self) -> list[str]:
+        """The list, with buckets put back that are there and not on it: somebody restored or deleted the list. One
+        look at one directory, which has a name per hour."""
+        listed = self._load()
+        if self._folders() <= set(listed):
+            return listed
+        with self._locks.file(self._lock):
+            listed = sorted({*self._load(), *self._folders()})
+            self._store(listed)
+            return listed
+
+    def _folders(self) -> set[str]:
+        names = [name.decode("utf-8", "replace") for name, is_folder in self._files.names(self.folder) if is_folder]
+        return {name for name in names if self.calendar.is_one(name)}
+
+    def _is_open(self, bucket: str) -> bool:
+        return bucket in self._load() and self._files.state(self._folder(bucket)) is not None
+
+    def _open(self, bucket: str) -> None:
+        """The list first: a directory that is not in it would stay for ever. Both are on the disk before anybody
+        else may look."""
+        with self._locks.file(self._lock):
+            listed = self._load()
+            if bucket not in listed:
+                self._store(sorted([*listed, bucket]))
+            with suppress(FileExistsError):
+                self._files.make_folder(self._folder(bucket))
+            self._files.sync_folder(self.folder)
+
+    def _make_folders(self, folder: bytes, stop: bytes) -> None:
+        missing = []
+        while folder != stop:
+            missing.append(folder)
+            folder = parent(folder)
+        for each in reversed(missing):
+            with suppress(FileExistsError):
+                self._files.make_folder(each)
+
+    def _load(self) -> list[str]:
+        packed = self._files.load(self._list)
+        if packed is None:
+            return []
+        known, listed = self._known
+        if packed != known:
+            listed = self._parse(packed)
+            self._known = (packed, listed)
+        return listed
+
+    def _parse(self, packed: bytes) -> list[str]:
+        try:
+            return self.calendar.parse(packed) or []
+        except ValueError:
+            raise self._broken() from None
+
+    def _store(self, listed: list[str]) -> None:
+        with self._temps.holding(self.calendar.pack(listed), renamed=True) as temp:
+            self._files.rename(temp.path, self._list)
+            self._files.sync_folder(parent(self._list))
+
+    def _folder(self, bucket: str) -> bytes:
+        return self.folder + b"/" + bucket.encode()
+
+    def _entry(self, stored: bytes, bucket: str) -> bytes:
+        return self._folder(bucket) + b"/" + record_path(stored)
+
+    def _broken(self) -> StoreBroken:
+        where = self._list.decode("utf-8", "replace")
+        return StoreBroken(
+            f"the list of buckets {where} in {self._files.root} is of another width",
+            do="restore the file, or write a JSON list of the directories beside it; until then nothing is due",
+        )
+
 
 _RECORDS = Sort(stored_part, nested=False, suffix=RECORD_SUFFIX)
 
@@ -39,22 +216,22 @@ _RECORDS = Sort(stored_part, nested=False, suffix=RECORD_SUFFIX)
 class RecordFiles:
     """The records of one collection, by stored name."""
 
-    def __init__(self, files: Files, locks: Locks, temps: Temps, places: Places, collection: Collection) -> None:
+    def __init__(self, files: Files, locks: Locks, temps: Temps, places: ObjectPaths, collection: Collection) -> None:
         self._files = files
         self._locks = locks
         self._temps = temps
         self._places = places
         self._folder = folder_path(collection.data)
         self._buckets = Buckets(files, locks, temps, places, collection)
-        self._gone = GoneKeys(files, temps)
+        self._gone = Tombstones(files, temps)
         self._listings = Listings(files)
         self._tended = collection.tended
 
-    def get(self, stored: bytes) -> Kept | None:
+    def get(self, stored: bytes) -> StoredRecord | None:
         """The record as it is now."""
         return self._load(self._path(stored))
 
-    def write(self, change: Change) -> Answer:
+    def write(self, change: RecordChange) -> Answer:
         """Makes the change, if it fits."""
         for _ in range(TRIES):
             try:
@@ -71,20 +248,22 @@ class RecordFiles:
         """Takes away an entry that a change left, unless the record needs it again."""
         self._remove_stale(stored, self._buckets.calendar.bucket(due_at))
 
-    def page(self, prefix: bytes, after: bytes | None, limit: int) -> Slice[Kept]:
+    def page(self, prefix: bytes, after: bytes | None, limit: int) -> WalkedPage[StoredRecord]:
         """Records whose stored name starts with `prefix`, in order."""
 
         def begin() -> Walk:
             return Walk(self._files, _RECORDS, self._folder, b"", prefix, after)
 
-        def look(stored: bytes, path: bytes) -> Kept | None:
+        def look(stored: bytes, path: bytes) -> StoredRecord | None:
             return self._listed(path) if path == self._path(stored) else None
 
         return self._listings.cut(prefix, after, limit, begin, look)
 
-    def due(self, horizon: datetime, after: DueSpot | None, limit: int) -> tuple[list[tuple[DueSpot, Kept]], bool]:
+    def due(
+        self, horizon: datetime, after: DueCursor | None, limit: int
+    ) -> tuple[list[tuple[DueCursor, StoredRecord]], bool]:
         """Records whose bucket is over at the horizon, earliest bucket first, and whether there are more."""
-        found: list[tuple[DueSpot, Kept]] = []
+        found: list[tuple[DueCursor, StoredRecord]] = []
         for bucket in self._buckets.over(horizon, "" if after is None else after.bucket):
             start = after.stored if after is not None and after.bucket == bucket else None
             empty = start is None
@@ -97,7 +276,7 @@ class RecordFiles:
                 self._buckets.retire(bucket)
         return found, False
 
-    def _due_in(self, bucket: str, after: bytes | None) -> Iterator[tuple[DueSpot, Kept]]:
+    def _due_in(self, bucket: str, after: bytes | None) -> Iterator[tuple[DueCursor, StoredRecord]]:
         walk = self._buckets.walk(bucket, after)
         while (spot := walk.next()) is not None:
             stored, path = spot
@@ -105,9 +284,9 @@ class RecordFiles:
                 continue
             kept = self._listed(self._path(stored))
             if kept is not None and self._bucket_of(kept) == bucket:
-                yield DueSpot(bucket, stored), kept
+                yield DueCursor(bucket, stored), kept
             elif kept is not None and (self._tended or kept.version == DAMAGED):
-                yield DueSpot(bucket, stored), replace(kept, due_at=self._buckets.calendar.begin(bucket))
+                yield DueCursor(bucket, stored), replace(kept, due_at=self._buckets.calendar.begin(bucket))
             else:
                 self._remove_stale(stored, bucket)
 
@@ -117,7 +296,7 @@ class RecordFiles:
             if self._bucket_of(self._load(self._path(stored))) != bucket:
                 self._buckets.leave(stored, bucket)
 
-    def _write(self, change: Change) -> Answer:
+    def _write(self, change: RecordChange) -> Answer:
         path = self._path(change.stored)
         before = self._load(path)
         writes = self._gone.writes(path) if before is None else before.writes
@@ -128,11 +307,11 @@ class RecordFiles:
             assert before is not None, "a delete names the version of a record"
             return self._delete(change, before)
         version = secrets.token_hex(12)
-        after = Kept(change.value, version, change.due_at, writes.and_then(change.nonce, version))
+        after = StoredRecord(change.value, version, change.due_at, writes.and_then(change.nonce, version))
         self._store(change.stored, before, after, change.entry_stays)
         return Outcome.DONE, version
 
-    def _store(self, stored: bytes, before: Kept | None, after: Kept, entry_stays: bool) -> None:
+    def _store(self, stored: bytes, before: StoredRecord | None, after: StoredRecord, entry_stays: bool) -> None:
         path, old, new = self._path(stored), self._bucket_of(before), self._bucket_of(after)
         if new is not None and (new != old or not self._buckets.has(stored, new)):
             self._buckets.enter(stored, new)
@@ -143,7 +322,7 @@ class RecordFiles:
         if old is not None and old != new and not entry_stays:
             self._buckets.leave(stored, old)
 
-    def _delete(self, change: Change, before: Kept) -> Answer:
+    def _delete(self, change: RecordChange, before: StoredRecord) -> Answer:
         path, old = self._path(change.stored), self._bucket_of(before)
         self._gone.keep(path, before.writes.and_then(change.nonce, None))
         self._files.unlink(path)
@@ -153,16 +332,16 @@ class RecordFiles:
         self._places.prune(parent(path), self._folder)
         return Outcome.DONE, None
 
-    def _bucket_of(self, kept: Kept | None) -> str | None:
+    def _bucket_of(self, kept: StoredRecord | None) -> str | None:
         if kept is None or kept.due_at is None:
             return None
         return self._buckets.calendar.bucket(kept.due_at)
 
-    def _listed(self, path: bytes) -> Kept | None:
+    def _listed(self, path: bytes) -> StoredRecord | None:
         packed = self._files.load(path)
         return None if packed is None else listed(packed)
 
-    def _load(self, path: bytes) -> Kept | None:
+    def _load(self, path: bytes) -> StoredRecord | None:
         packed = self._files.load(path)
         if packed is None:
             return None
@@ -184,20 +363,22 @@ class ThreadedRecords:
     def __init__(self, threads: Threads, files: RecordFiles) -> None:
         self._threads, self._files = threads, files
 
-    async def get(self, stored: bytes, entering: datetime | None = None) -> Kept | None:
+    async def get(self, stored: bytes, entering: datetime | None = None) -> StoredRecord | None:
         return await self._threads.run(lambda: self._files.get(stored))
 
-    async def write(self, change: Change) -> Answer:
+    async def write(self, change: RecordChange) -> Answer:
         return await self._threads.run(lambda: self._files.write(change))
 
     async def leave(self, stored: bytes, due_at: datetime) -> None:
         await self._threads.run(lambda: self._files.leave(stored, due_at))
 
-    async def page(self, prefix: bytes, after: bytes | None, limit: int) -> tuple[Sequence[tuple[bytes, Kept]], bool]:
+    async def page(
+        self, prefix: bytes, after: bytes | None, limit: int
+    ) -> tuple[Sequence[tuple[bytes, StoredRecord]], bool]:
         found = await self._threads.run(lambda: self._files.page(prefix, after, limit))
         return found.found, found.more
 
     async def due(
-        self, horizon: datetime, after: DueSpot | None, limit: int
-    ) -> tuple[Sequence[tuple[DueSpot, Kept]], bool]:
+        self, horizon: datetime, after: DueCursor | None, limit: int
+    ) -> tuple[Sequence[tuple[DueCursor, StoredRecord]], bool]:
         return await self._threads.run(lambda: self._files.due(horizon, after, limit))

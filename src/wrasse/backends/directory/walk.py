@@ -26,7 +26,7 @@ from datetime import timedelta
 from typing import Generic, TypeVar
 
 from wrasse.backends.directory.files import Files, FileState
-from wrasse.backends.directory.temps import instant
+from wrasse.backends.directory.temp_files import instant
 from wrasse.clock import SystemClock
 
 WINDOW = 40_000
@@ -160,7 +160,7 @@ _KEPT_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Slice(Generic[T]):
+class WalkedPage(Generic[T]):
     """What a page shows: keys with what was found there, and whether there is more."""
 
     found: tuple[tuple[bytes, T], ...]
@@ -182,7 +182,7 @@ class Listings:
         limit: int,
         begin: Callable[[], Walk],
         look: Callable[[bytes, bytes], T | None],
-    ) -> Slice[T]:
+    ) -> WalkedPage[T]:
         """One page of the listing `name` after a key. `look` says what is at a key and path now, if anything."""
         walk = self._resume(name, after) or begin()
         found: list[tuple[bytes, T]] = []
@@ -193,9 +193,9 @@ class Listings:
             if len(found) == limit:
                 walk.push_back(*spot)
                 self._keep(name, found[-1][0], walk)
-                return Slice(tuple(found), more=True)
+                return WalkedPage(tuple(found), more=True)
             found.append((spot[0], thing))
-        return Slice(tuple(found), more=False)
+        return WalkedPage(tuple(found), more=False)
 
     def _resume(self, name: bytes, after: bytes | None) -> Walk | None:
         if after is None:

@@ -19,7 +19,7 @@ from wrasse.backends.memory.streams import MemoryStreams
 from wrasse.clock import Clock, SystemClock
 from wrasse.ports.backend import JobStore, ObjectStore, StreamStore
 from wrasse.ports.capabilities import Capabilities, full_groups
-from wrasse.ports.pulse import Pulse
+from wrasse.ports.health_check import HealthSample
 from wrasse.ports.records import Collection
 
 _SYSTEM = SystemClock()
@@ -55,10 +55,10 @@ class Memory(JobStore, StreamStore, ObjectStore):
         """The records of one collection; the same ones each time."""
         return self._records.setdefault(collection.data, MemoryRecords(self._clock, self._logs))
 
-    async def pulse(self) -> Pulse:
+    async def pulse(self) -> HealthSample:
         """Identity and clock, now."""
         identity = f"{self._identity}-{self._restarts}" if self._restarts else self._identity
-        return Pulse(identity, self._clock.now())
+        return HealthSample(identity, self._clock.now())
 
     async def close(self) -> None:
         """Nothing is open; here because every backend has it."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 
-from wrasse.backends.memory.logs import Group, Log, Logs, Pending, Seen
+from wrasse.backends.memory.logs import ConsumerSeen, Group, Log, Logs, PendingEntry
 from wrasse.errors import Refused
 from wrasse.ports.groups import (
     Ack,
@@ -88,7 +88,7 @@ class MemoryGroups:
                 group.set(replace(pending, until=now + ack_timeout))
             if group is not None and consumer in group.consumers:
                 # One that is busy asks for nothing new, and is alive all the same.
-                group.consumers[consumer] = Seen(now, now + ack_timeout)
+                group.consumers[consumer] = ConsumerSeen(now, now + ack_timeout)
             mine.append(held)
         return tuple(mine)
 
@@ -150,7 +150,7 @@ class MemoryGroups:
         until = now + ack_timeout
         joined = [self._joined(subject, group) for subject in subjects]
         for _, found in joined:
-            found.consumers[consumer] = Seen(now, until)
+            found.consumers[consumer] = ConsumerSeen(now, until)
         again = sorted(
             ((p.until, p.id, log, found) for log, found in joined for p in islice(found.due(now), limit)),
             key=lambda due: due[:2],
@@ -165,7 +165,7 @@ class MemoryGroups:
     def _hand(self, log: Log, group: Group, entry: Entry, consumer: str, until: datetime) -> Delivery:
         before = group.find(entry.id)
         number = 1 if before is None else before.number + 1
-        group.set(Pending(entry.id, consumer, number, until))
+        group.set(PendingEntry(entry.id, consumer, number, until))
         group.delivered = max(group.delivered, entry.id)
         return Delivery(entry, group.name, consumer, number, until)
 

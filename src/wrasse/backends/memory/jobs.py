@@ -25,11 +25,9 @@ from datetime import datetime, timedelta
 from functools import partial
 from itertools import count, islice
 
-from wrasse.backends.memory import shelves
-from wrasse.backends.memory.shelves import Row, Shelves
+from wrasse.backends.memory import status_index
+from wrasse.backends.memory.status_index import JobRow, Shelves
 from wrasse.clock import Clock
-from wrasse.ports import job_transitions as rules
-from wrasse.ports.job_transitions import Shelf
 from wrasse.ports.jobs import (
     BATCH_MAX,
     GROUP_DEAD_HEADER,
@@ -38,10 +36,12 @@ from wrasse.ports.jobs import (
     GROUPS_KEPT,
     IDS_KEPT,
     NO_PROGRESS,
-    Beaten,
+    Claim,
+    Claimed,
     Counts,
     Delete,
-    Hold,
+    Enqueued,
+    HeartbeatAnswer,
     Job,
     JobFilter,
     JobGroup,
@@ -50,11 +50,9 @@ from wrasse.ports.jobs import (
     Move,
     Place,
     Progress,
-    Put,
     QueueCount,
     Rate,
     Settlement,
-    Taken,
     WorkerInfo,
     WorkerState,
     bounded,
@@ -65,7 +63,9 @@ from wrasse.ports.jobs import (
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.remembered import Remembered
+from wrasse.ports.rules import job_transitions as rules
+from wrasse.ports.rules.job_transitions import JobStatus
+from wrasse.ports.rules.reply_cache import Remembered
 
 
 class KnownIds:
@@ -226,14 +226,14 @@ class MemoryJobs:
         self._teams = Teams()
         self._rates = Rates()
         self._workers: dict[str, WorkerState] = {}
-        self._puts: Remembered[tuple[Put, ...]] = Remembered(clock)
-        self._takes: Remembered[tuple[Hold, ...]] = Remembered(clock)
+        self._puts: Remembered[tuple[Enqueued, ...]] = Remembered(clock)
+        self._takes: Remembered[tuple[Claim, ...]] = Remembered(clock)
         self._settles: Remembered[tuple[Outcome, ...]] = Remembered(clock)
         self._bells: dict[asyncio.Event, frozenset[str]] = {}
         # Tokens come from one counter, so that they also grow for an id that is deleted and put again.
         self._token, self._seq, self._back = count(1), count(1), count(1)
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
         check_put(jobs, groups)
         answer = self._puts.get(request)
         if answer is None:
@@ -254,7 +254,7 @@ class MemoryJobs:
         request: str,
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
-    ) -> Taken:
+    ) -> Claimed:
         check_take(limit, silence)
         limit = min(limit, BATCH_MAX)
         queues = tuple(dict.fromkeys(queues))
@@ -278,14 +278,14 @@ class MemoryJobs:
     async def beat(
         self,
         worker: WorkerInfo,
-        holds: Sequence[Hold],
+        holds: Sequence[Claim],
         *,
         silence: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
-    ) -> Beaten:
+    ) -> HeartbeatAnswer:
         now = self._now()
         rows = [self._shelves.current(hold, Place.HELD) for hold in bounded(holds)]
-        mine = Beaten(tuple(row is not None for row in rows), now)
+        mine = HeartbeatAnswer(tuple(row is not None for row in rows), now)
         if silence <= timedelta(0):
             self._workers.pop(worker.id, None)
             return mine
@@ -319,10 +319,10 @@ class MemoryJobs:
     async def page(
         self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
     ) -> Page[JobState]:
-        return shelves.page(self._shelves, place, where, after, limit, newest=newest, at=self._now())
+        return status_index.page(self._shelves, place, where, after, limit, newest=newest, at=self._now())
 
     async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
-        return shelves.overdue(self._shelves, after, limit, at=self._now())
+        return status_index.overdue(self._shelves, after, limit, at=self._now())
 
     async def counts(self) -> Counts:
         now = self._now()
@@ -337,29 +337,29 @@ class MemoryJobs:
     def _now(self) -> datetime:
         """The time, with every delayed job that it makes ready moved to the end of its queue."""
         now = self._clock.now()
-        while (row := self._shelves.first(Shelf.DELAYED)) and (due := row.state.not_before) and due <= now:
+        while (row := self._shelves.first(JobStatus.DELAYED)) and (due := row.state.not_before) and due <= now:
             ready = replace(row, rank=next(self._back), ready_at=due, state=replace(row.state, not_before=None))
             self._shelves.set(ready)
         return now
 
-    def _add(self, job: Job, now: datetime) -> Put:
+    def _add(self, job: Job, now: datetime) -> Enqueued:
         if self._shelves.find(job.id) is not None or self._known.has(job.id, now):
-            return Put(job.id, new=False)
+            return Enqueued(job.id, new=False)
         other = self._uniques.in_the_way(job, now) if job.unique else None
         if other is not None:
-            return Put(other, new=False)
+            return Enqueued(other, new=False)
         state, seq = rules.new_state(job, now), next(self._seq)
         ready_at = state.not_before or now
-        self._ready(Row(rules.copied(job), state, next(self._back), seq=seq, ready_at=ready_at))
+        self._ready(JobRow(rules.copied(job), state, next(self._back), seq=seq, ready_at=ready_at))
         if job.unique:
             self._uniques.take(job, now)
-        return Put(job.id, new=True)
+        return Enqueued(job.id, new=True)
 
     def _is_unfinished(self, id: str) -> bool:
         row = self._shelves.find(id)
         return row is not None and row.state.place in (Place.READY, Place.HELD)
 
-    def _finish(self, row: Row, now: datetime) -> None:
+    def _finish(self, row: JobRow, now: datetime) -> None:
         """Stores a row that is done or dead, and calls back if it was the last of its group."""
         member, counted = row.job.group, row.counted
         self._shelves.set(replace(row, counted=True) if member else row)
@@ -370,7 +370,7 @@ class MemoryJobs:
         if callback is not None:
             self._add(callback, now)
 
-    def _ready(self, row: Row) -> None:
+    def _ready(self, row: JobRow) -> None:
         """Stores a row that is ready or delayed, and rings for whoever waits."""
         self._shelves.set(row)
         for bell, queues in self._bells.items():
@@ -379,25 +379,25 @@ class MemoryJobs:
 
     def _grant(
         self, queues: Sequence[str], limit: int, worker: str, silence: timedelta, request: str, rates: Sequence[Rate]
-    ) -> Taken:
+    ) -> Claimed:
         now = self._now()
         answer = self._takes.get(request)
         if answer is not None:
             rows = [self._shelves.current(hold, Place.HELD) for hold in answer]
-            return Taken(tuple(row.taken for row in rows if row is not None), now)
-        found: list[Row] = []
+            return Claimed(tuple(row.taken for row in rows if row is not None), now)
+        found: list[JobRow] = []
         for queue in queues:
             allowed = self._rates.allowed(queue, rates, now)
             room = limit - len(found) if allowed is None else min(limit - len(found), max(allowed, 0))
-            next_ones = list(islice(self._shelves.walk(Shelf.READY, queue), room))
+            next_ones = list(islice(self._shelves.walk(JobStatus.READY, queue), room))
             self._rates.took(queue, len(next_ones), rates, now)
             found += next_ones
         jobs = tuple(self._hold(row, worker, now, silence).taken for row in found)
         if jobs:
             self._takes.keep(request, tuple(job.hold for job in jobs))
-        return Taken(jobs, now)
+        return Claimed(jobs, now)
 
-    def _hold(self, row: Row, worker: str, now: datetime, silence: timedelta) -> Row:
+    def _hold(self, row: JobRow, worker: str, now: datetime, silence: timedelta) -> JobRow:
         token = next(self._token)
         held = rules.take(row, now, worker=worker, nonce=f"{token:x}", silence=silence, token=token)
         assert held is not None, "what stands on the shelf of ready ones is ready"
@@ -409,7 +409,7 @@ class MemoryJobs:
         allows more."""
         bell.clear()
         now = self._clock.now()
-        nexts = [row for queue in queues if (row := self._shelves.first(Shelf.DELAYED, queue)) is not None]
+        nexts = [row for queue in queues if (row := self._shelves.first(JobStatus.DELAYED, queue)) is not None]
         moments = [row.state.not_before for row in nexts] + [self._rates.next_at(queues, rates, now)]
         due = min((moment for moment in moments if moment is not None), default=None)
         seconds = None if due is None else max((due - now).total_seconds(), _SHORTEST_WAIT)
@@ -427,11 +427,11 @@ class MemoryJobs:
         row = self._shelves.find(moved_id(move))
         return Outcome.LOST if row is None else self._changed(self._moved(row, move, now), now)
 
-    def _moved(self, row: Row, move: Move, now: datetime) -> Row | None:
+    def _moved(self, row: JobRow, move: Move, now: datetime) -> JobRow | None:
         """The row after this move, if what the move expects of it holds at this moment."""
         return rules.move(row, move, now, rank=next(self._back), token=next(self._token))
 
-    def _changed(self, row: Row | None, now: datetime) -> Outcome:
+    def _changed(self, row: JobRow | None, now: datetime) -> Outcome:
         """Stores what became of a row, with the follow-ups of a finish."""
         if row is None:
             return Outcome.LOST
@@ -452,14 +452,14 @@ class MemoryJobs:
             self._call(self._teams.count(row.job.group, now, done=False), now)
         return Outcome.DONE
 
-    def _drop(self, row: Row, ids_kept: timedelta, now: datetime) -> None:
+    def _drop(self, row: JobRow, ids_kept: timedelta, now: datetime) -> None:
         self._shelves.drop(row)
         if row.job.lasting:
             self._known.keep(row.job.id, now + ids_kept, now)
 
     def _trim_done(self, now: datetime) -> None:
-        while self._shelves.count(Shelf.DONE) > self._done_max:
-            oldest = self._shelves.first(Shelf.DONE)
+        while self._shelves.count(JobStatus.DONE) > self._done_max:
+            oldest = self._shelves.first(JobStatus.DONE)
             assert oldest is not None, "a shelf that is not empty has a first row"
             if _is_kept(oldest, now):
                 return  # and so are all after it
@@ -472,17 +472,17 @@ class MemoryJobs:
     def _count(self, queue: str) -> QueueCount:
         count = self._shelves.count
         # Ranks below zero were served next, the newest of them first; the others wait in the order they came.
-        waiting = [self._shelves.first(Shelf.READY, queue, (0, 0), newest=newest) for newest in (False, True)]
+        waiting = [self._shelves.first(JobStatus.READY, queue, (0, 0), newest=newest) for newest in (False, True)]
         return QueueCount(
             queue,
-            ready=count(Shelf.READY, queue),
-            delayed=count(Shelf.DELAYED, queue),
-            held=count(Shelf.HELD, queue),
-            done=count(Shelf.DONE, queue),
-            dead=count(Shelf.DEAD, queue),
+            ready=count(JobStatus.READY, queue),
+            delayed=count(JobStatus.DELAYED, queue),
+            held=count(JobStatus.HELD, queue),
+            done=count(JobStatus.DONE, queue),
+            dead=count(JobStatus.DEAD, queue),
             oldest_ready_at=min((row.ready_at for row in waiting if row is not None), default=None),
         )
 
 
-def _is_kept(row: Row, now: datetime) -> bool:
+def _is_kept(row: JobRow, now: datetime) -> bool:
     return row.state.kept_until is not None and now < row.state.kept_until

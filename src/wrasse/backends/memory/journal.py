@@ -9,7 +9,7 @@ from itertools import islice, takewhile
 
 from wrasse.backends.memory.ordered import Ordered
 from wrasse.clock import Clock, to_micros
-from wrasse.ports.journal import Intent, Line, LineFilter, Settled, matches
+from wrasse.ports.journal import Intent, Line, LineFilter, SettledIntent, matches
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 
@@ -36,7 +36,7 @@ class MemoryJournal:
                     self._ids.setdefault(index, Ordered()).add(intent.id)
         return now
 
-    async def settle(self, outcomes: Sequence[Settled]) -> None:
+    async def settle(self, outcomes: Sequence[SettledIntent]) -> None:
         now = self._clock.now()
         for settled in outcomes:
             line = self._lines.get(settled.id)

@@ -23,7 +23,7 @@ DEDUP_WINDOW = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
-class Pending:
+class PendingEntry:
     """An entry that was handed out and not acked. Nobody holds it while `consumer` is empty: it waits to be due."""
 
     id: EntryId
@@ -33,7 +33,7 @@ class Pending:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ConsumerSeen:
     """When a consumer was last heard of, and until when it counts as alive."""
 
     at: datetime
@@ -46,8 +46,8 @@ class Group:
     def __init__(self, name: str, delivered: EntryId) -> None:
         self.name = name
         self.delivered = delivered
-        self.consumers: dict[str, Seen] = {}
-        self._pending: dict[int, Pending] = {}  # by the number in the id
+        self.consumers: dict[str, ConsumerSeen] = {}
+        self._pending: dict[int, PendingEntry] = {}  # by the number in the id
         self._numbers: Ordered[int] = Ordered()
         self._due: Ordered[tuple[int, int]] = Ordered()  # deadline and number
 
@@ -60,21 +60,21 @@ class Group:
         first = self.first()
         return self.delivered if first is None else first.id.previous
 
-    def first(self) -> Pending | None:
+    def first(self) -> PendingEntry | None:
         """The lowest pending entry."""
         number = self._numbers.first()
         return None if number is None else self._pending[number]
 
-    def find(self, id: EntryId) -> Pending | None:
+    def find(self, id: EntryId) -> PendingEntry | None:
         """What is pending under this id."""
         found = self._pending.get(id.seq)
         return found if found is not None and found.id == id else None
 
-    def held(self, consumer: str) -> list[Pending]:
+    def held(self, consumer: str) -> list[PendingEntry]:
         """What this consumer holds."""
         return [pending for pending in self._pending.values() if pending.consumer == consumer]
 
-    def due(self, at: datetime) -> Iterator[Pending]:
+    def due(self, at: datetime) -> Iterator[PendingEntry]:
         """What is to be delivered again, longest overdue first."""
         now = to_micros(at)
         for until, number in self._due.walk():
@@ -87,7 +87,7 @@ class Group:
         first = self._due.first()
         return None if first is None else from_micros(first[0])
 
-    def set(self, pending: Pending) -> None:
+    def set(self, pending: PendingEntry) -> None:
         """Notes an entry as pending, or changes what is noted."""
         self.drop(pending.id.seq)
         self._pending[pending.id.seq] = pending

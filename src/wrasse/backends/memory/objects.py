@@ -19,7 +19,7 @@ from wrasse.ports.objects import (
     ObjectDelete,
     ObjectHead,
     ObjectInfo,
-    Stored,
+    WriteResult,
     check_deletes,
     check_metadata,
     check_object_key,
@@ -48,22 +48,22 @@ class MemoryObjects:
         self._keys: list[bytes] = []  # in order
         self._versions = count(1)
 
-    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
         check_object_key(key)
         check_metadata(metadata)
         whole = await _whole(data)
         raw = raw_key(key)
         if raw in self._objects:
-            return Stored(Outcome.LOST, None, self._clock.now())
+            return WriteResult(Outcome.LOST, None, self._clock.now())
         insort(self._keys, raw)
         return self._store(raw, whole, metadata)
 
-    async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+    async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
         check_object_key(key)
         check_metadata(metadata)
         whole = await _whole(data)
         if self._version(key) != at:
-            return Stored(Outcome.LOST, None, self._clock.now())
+            return WriteResult(Outcome.LOST, None, self._clock.now())
         return self._store(raw_key(key), whole, metadata)
 
     async def head(self, key: str) -> ObjectHead | None:
@@ -115,11 +115,11 @@ class MemoryObjects:
         found = self._objects.get(raw_key(key))
         return None if found is None else found.head.info.version
 
-    def _store(self, raw: bytes, data: bytes, metadata: Mapping[str, str]) -> Stored:
+    def _store(self, raw: bytes, data: bytes, metadata: Mapping[str, str]) -> WriteResult:
         now, version = self._clock.now(), str(next(self._versions))
         listed = raw.decode("utf-8", "surrogateescape")
         self._objects[raw] = _Object(ObjectHead(ObjectInfo(listed, len(data), version, now), dict(metadata)), data)
-        return Stored(Outcome.DONE, version, now)
+        return WriteResult(Outcome.DONE, version, now)
 
 
 async def _whole(data: Data) -> bytes:

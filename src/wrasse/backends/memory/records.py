@@ -13,15 +13,15 @@ from datetime import datetime
 from itertools import count, islice, takewhile
 from typing import TypeVar
 
-from wrasse.backends.bucket.envelope import Writes
 from wrasse.backends.memory.logs import Logs
 from wrasse.backends.memory.ordered import Ordered
+from wrasse.backends.record_files.envelope import LastWrites
 from wrasse.clock import Clock, to_micros
-from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import Record, Written, stored_name
-from wrasse.ports.shelves import ShelvedRecords, Span, Spot, read_cursor, spot_cursor
+from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
+from wrasse.ports.status_index import IndexedRecords, IndexPosition, StatusRange, read_cursor, spot_cursor
 
 GONE_MAX = 10_000
 _LAST = chr(0x10FFFF)  # after every name
@@ -38,12 +38,12 @@ class MemoryRecords(ConditionalRecords):
         self._clock = clock
         self._logs = logs
         self._records: dict[str, Record] = {}
-        self._writes: dict[str, Writes] = {}
-        self._gone: OrderedDict[str, Writes] = OrderedDict()  # writes to deleted keys, oldest first
+        self._writes: dict[str, LastWrites] = {}
+        self._gone: OrderedDict[str, LastWrites] = OrderedDict()  # writes to deleted keys, oldest first
         self._forgot = False  # whether any deleted key's writes were forgotten
         self._names: Ordered[str] = Ordered()
         self._due: Ordered[tuple[int, str]] = Ordered()
-        self._spots: dict[str, Spot] = {}
+        self._spots: dict[str, IndexPosition] = {}
         self._shelves: defaultdict[str, Ordered[tuple[int, str]]] = defaultdict(Ordered)
         self._versions = count(1)
 
@@ -63,15 +63,15 @@ class MemoryRecords(ConditionalRecords):
         return self._cut(found, limit, lambda moment: (moment[1], spot_cursor(*moment)))
 
     @property
-    def shelves(self) -> ShelvedRecords:
+    def shelves(self) -> IndexedRecords:
         return self
 
-    async def shelve(self, placed: Sequence[tuple[Record, Spot | None]]) -> int:
+    async def shelve(self, placed: Sequence[tuple[Record, IndexPosition | None]]) -> int:
         """See ShelvedRecords."""
         true = [each for each in placed if self._version(stored_name(each[0].key)) == each[0].version]
         return sum(self._stands(stored_name(record.key), spot) for record, spot in true)
 
-    async def shelf_counts(self, spans: Sequence[Span]) -> tuple[tuple[int, ...], datetime]:
+    async def shelf_counts(self, spans: Sequence[StatusRange]) -> tuple[tuple[int, ...], datetime]:
         """See ShelvedRecords."""
         counts = tuple(
             len(self._shelves[each.shelf]) if each.upto is None
@@ -100,7 +100,7 @@ class MemoryRecords(ConditionalRecords):
 
     def _answer(self, name: str, nonce: str | None, at: str | None) -> Written | None:
         """The answer to a write that was made before or does not fit; None if it is to be made now."""
-        writes = self._writes.get(name) or self._gone.get(name) or Writes(whole=not self._forgot)
+        writes = self._writes.get(name) or self._gone.get(name) or LastWrites(whole=not self._forgot)
         answer = writes.answer(nonce, at, self._version(name))
         return None if answer is None else Written(*answer, self._clock.now())
 
@@ -113,7 +113,7 @@ class MemoryRecords(ConditionalRecords):
         before = self._records.get(name)
         if before is None:
             self._names.add(name)
-            self._writes[name] = self._gone.pop(name, Writes(whole=not self._forgot))
+            self._writes[name] = self._gone.pop(name, LastWrites(whole=not self._forgot))
         elif before.due_at is not None:
             self._due.remove((to_micros(before.due_at), name))
         self._records[name] = Record(asked.key, bytes(value), version, due_at)
@@ -123,7 +123,7 @@ class MemoryRecords(ConditionalRecords):
         self._stands(name, asked.spot)
         return Written(Outcome.DONE, version, self._clock.now())
 
-    def _stands(self, name: str, spot: Spot | None) -> bool:
+    def _stands(self, name: str, spot: IndexPosition | None) -> bool:
         """Puts a record on its shelf; whether it stood elsewhere."""
         before = self._spots.pop(name, None)
         if before is not None:

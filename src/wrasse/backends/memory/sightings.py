@@ -9,13 +9,22 @@ from wrasse.clock import Clock
 from wrasse.ports.objects import raw_key
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
-from wrasse.ports.sightings import Change, Mark, Round, Seen, Sighting, Standing, State, check_marks
+from wrasse.ports.sightings import (
+    Change,
+    CompleteScan,
+    NewSighting,
+    Sighting,
+    SightingChange,
+    SightingState,
+    Standing,
+    check_marks,
+)
 
 
 @dataclass(slots=True)
 class _Root:
     sightings: dict[str, Sighting] = field(default_factory=dict)
-    last: Round | None = None
+    last: CompleteScan | None = None
     value: bytes = b""
     version: int = 0
 
@@ -38,7 +47,9 @@ class MemorySightings:
         here.value, here.version = value, at + 1
         return True
 
-    async def page(self, root: str, after: str | None, limit: int, state: State | None = None) -> Page[Sighting]:
+    async def page(
+        self, root: str, after: str | None, limit: int, state: SightingState | None = None
+    ) -> Page[Sighting]:
         check_limit(limit, "sightings")
         found = sorted(
             (each for each in self._root(root).sightings.values() if state in (None, each.state)),
@@ -50,17 +61,17 @@ class MemorySightings:
     async def get(self, root: str, units: Sequence[str]) -> Sequence[Sighting | None]:
         return [self._root(root).sightings.get(unit) for unit in units]
 
-    async def commit(self, made: Round, changes: Iterable[Sequence[Change]]) -> bool:
+    async def commit(self, made: CompleteScan, changes: Iterable[Sequence[Change]]) -> bool:
         here = self._root(made.root)
         if made.number != (0 if here.last is None else here.last.number) + 1:
             return False
         after = dict(here.sightings)
         for batch in changes:
             for change in batch:
-                unit = change.sighting.unit if isinstance(change, Seen) else change.unit
-                if unit in after and after[unit].state is not State.SEEN:
+                unit = change.sighting.unit if isinstance(change, NewSighting) else change.unit
+                if unit in after and after[unit].state is not SightingState.SEEN:
                     continue
-                if isinstance(change, Seen):
+                if isinstance(change, NewSighting):
                     after[unit] = change.sighting
                 else:
                     after.pop(unit, None)
@@ -68,11 +79,11 @@ class MemorySightings:
         here.last = made
         return True
 
-    async def mark(self, root: str, marks: Sequence[Mark]) -> Sequence[Outcome]:
+    async def mark(self, root: str, marks: Sequence[SightingChange]) -> Sequence[Outcome]:
         check_marks(marks)
         return [self._mark(self._root(root).sightings, each) for each in marks]
 
-    def _mark(self, sightings: dict[str, Sighting], mark: Mark) -> Outcome:
+    def _mark(self, sightings: dict[str, Sighting], mark: SightingChange) -> Outcome:
         found = sightings.get(mark.unit)
         if found is None or (found.state, found.fingerprint) != (mark.state, mark.fingerprint):
             return Outcome.LOST

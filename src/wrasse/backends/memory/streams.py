@@ -11,10 +11,10 @@ from itertools import islice
 
 from wrasse.backends.memory.logs import DEDUP_WINDOW, Log, Logs
 from wrasse.clock import to_micros
-from wrasse.ports.drains import Stretch, stretch_of
+from wrasse.ports.entry_chunks import EntryChunk, stretch_of
 from wrasse.ports.page import Page, check_limit
+from wrasse.ports.rules.subjects import check_pattern, check_subject, fixed_part, matches
 from wrasse.ports.streams import START, Draft, Entry, EntryId, StreamState, Trimmed, check_drafts
-from wrasse.ports.subjects import check_pattern, check_subject, fixed_part, matches
 
 _MICROSECOND = timedelta(microseconds=1)
 
@@ -40,7 +40,7 @@ class MemoryStreams:
         found = [] if log is None else list(islice(log.after(after), limit + 1))
         return Page.of(found, limit, self._logs.now(), lambda entry: str(entry.id))
 
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
+    async def stretch(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
         page = await self.read(subject, after, limit)
         return stretch_of(subject, page.items, page.at, more=page.more)
 

@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import msgspec
 
-from wrasse.backends.nats.kv_bucket import Bucket
-from wrasse.backends.nats.link import Link
-from wrasse.ports.finding import FAIL, OK, WARN, Finding
+from wrasse.backends.nats.client.connection import NatsConnection
+from wrasse.backends.nats.kv.store import Bucket
 from wrasse.ports.records import VALUE_BYTES_MAX
+from wrasse.ports.rules.check_result import FAIL, OK, WARN, Finding
 
 UNLIMITED = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class NatsHealth:
     """The facts."""
 
     version: str
@@ -57,13 +57,13 @@ class _Account(_Tier):
 _account = msgspec.json.Decoder(_Account).decode
 
 
-async def health(link: Link, bucket: Bucket) -> Health:
+async def health(link: NatsConnection, bucket: Bucket) -> NatsHealth:
     """Asks the server about itself, our account and our bucket."""
     account = _account(await bucket.ask("INFO"))
     info = await bucket.info()
     replicas = info.config.num_replicas
     tier = account.tiers.get(f"R{replicas}", account)  # some accounts have room by the number of copies
-    return Health(
+    return NatsHealth(
         version=link.server.version,
         numbers=link.server.numbers,
         max_payload=link.server.max_payload,
@@ -91,7 +91,7 @@ SMALL = 256 << 10
 _MIB = 1 << 20
 
 
-def judge(health: Health) -> Iterator[Finding]:
+def judge(health: NatsHealth) -> Iterator[Finding]:
     """Every check of one server."""
     yield from _version(health)
     yield from _room(health)
@@ -118,7 +118,7 @@ def loses_writes(numbers: tuple[int, ...], replicas: int) -> bool:
     return replicas > 1 and numbers < ONE_WINS
 
 
-def _version(health: Health) -> Iterator[Finding]:
+def _version(health: NatsHealth) -> Iterator[Finding]:
     text = f"nats-server {health.version}"
     if health.numbers < OLDEST:
         yield Finding("nats", FAIL, f"{text} is too old", "use 2.9 or newer")
@@ -131,7 +131,7 @@ def _version(health: Health) -> Iterator[Finding]:
         yield Finding("nats", OK, text)
 
 
-def _room(health: Health) -> Iterator[Finding]:
+def _room(health: NatsHealth) -> Iterator[Finding]:
     used, most = health.storage_used, health.storage_max
     if health.storage == "memory":
         most = health.memory_max
@@ -151,7 +151,7 @@ def _room(health: Health) -> Iterator[Finding]:
         yield Finding("jetstream", WARN, what, "raise it: nats stream edit --max-bytes")
 
 
-def _storage(health: Health) -> Iterator[Finding]:
+def _storage(health: NatsHealth) -> Iterator[Finding]:
     if health.storage == "memory":
         what = "memory: a restart of the server loses every record"
         yield Finding("storage", WARN, what, "set nats.storage: file, unless every record may be lost")
@@ -164,7 +164,7 @@ def _storage(health: Health) -> Iterator[Finding]:
         yield Finding("storage", WARN, what, "see that jetstream { sync_interval: always } is set, or keep 3 copies")
 
 
-def _replicas(health: Health) -> Iterator[Finding]:
+def _replicas(health: NatsHealth) -> Iterator[Finding]:
     if health.replicas_wanted > health.replicas:
         what = f"our bucket has {health.replicas} copies, and nats.replicas is {health.replicas_wanted}"
         yield Finding("replicas", WARN, what, f"nats stream edit --replicas {health.replicas_wanted}")
@@ -182,7 +182,7 @@ def _replicas(health: Health) -> Iterator[Finding]:
         yield Finding("replicas", OK, what)
 
 
-def _payload(health: Health) -> Iterator[Finding]:
+def _payload(health: NatsHealth) -> Iterator[Finding]:
     size = f"max_payload is {health.max_payload >> 10} KiB"
     if health.max_payload < SMALL:
         what = f"{size}: longer messages and records are refused"

@@ -1,28 +1,75 @@
 """NATS with JetStream as the home of streams and records, for any number of processes on any number of machines.
 
 What is answered is as safe as the server's storage and copies make it: `wrasse doctor` says what its settings cost.
+
+Streams and groups behind one link: everything that they share, made once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from wrasse.backends.nats.advice import OLDEST, health, judge, judge_durables, loses_writes
-from wrasse.backends.nats.durables import giving_up
-from wrasse.backends.nats.flows import Flows
-from wrasse.backends.nats.kv_bucket import Bucket
-from wrasse.backends.nats.link import Link
+from wrasse.backends.nats.append import Appender
+from wrasse.backends.nats.client.connection import NatsConnection
+from wrasse.backends.nats.client.jetstream import JetStream
+from wrasse.backends.nats.client.server_clock import MARGIN, ServerTime
+from wrasse.backends.nats.durables import Durables, giving_up
+from wrasse.backends.nats.group_cursors import Marks
+from wrasse.backends.nats.groups import NatsGroups
+from wrasse.backends.nats.kv.store import Bucket
+from wrasse.backends.nats.layout import NatsNames
 from wrasse.backends.nats.options import NatsOptions
+from wrasse.backends.nats.page_reader import PageReader
 from wrasse.backends.nats.records import NatsNamespaces, NatsRecords
-from wrasse.backends.nats.stream_time import MARGIN
+from wrasse.backends.nats.stream_map import StreamMap
+from wrasse.backends.nats.streams import NatsStreams
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import Refused, StoreUnavailable, WrasseError
 from wrasse.ports.backend import StreamStore
 from wrasse.ports.capabilities import Capabilities
-from wrasse.ports.finding import Finding
-from wrasse.ports.pulse import Pulse
+from wrasse.ports.health_check import HealthSample
 from wrasse.ports.records import Collection
+from wrasse.ports.rules.check_result import Finding
 from wrasse.ports.surveys import Surveys
+
+
+@dataclass(frozen=True, slots=True)
+class Flows:
+    """The two ports."""
+
+    streams: NatsStreams
+    groups: NatsGroups
+    lanes: StreamMap
+
+    @classmethod
+    async def open(
+        cls,
+        link: NatsConnection,
+        clock: Clock,
+        at: ServerTime,
+        *,
+        patterns: tuple[str, ...] = (),
+        batches: bool | None = None,
+        atomic: bool | None = None,
+        create: bool = True,
+    ) -> Flows:
+        """Makes the stream of books if it is not there, unless `create` says no. `at` is the server's clock. `patterns`
+        name what is kept together in one stream. `batches` and `atomic` say whether the server reads and writes many
+        messages in one step, if not as its version has it."""
+        js, layout = JetStream(link), NatsNames.of(link.options, patterns)
+        reader = PageReader(js, batches=batches)
+        lanes = StreamMap(js, layout, reader, clock)
+        if create:
+            await lanes.open()
+        marks, durables = Marks(js, layout, reader), Durables(js)
+        appender = Appender(lanes, at, clock, atomic=atomic)
+        return cls(
+            NatsStreams(lanes, marks, durables, appender, at),
+            NatsGroups(link, lanes, marks, durables, appender, at),
+            lanes,
+        )
 
 
 class Nats(StreamStore):
@@ -31,7 +78,7 @@ class Nats(StreamStore):
     capabilities = Capabilities(streams=True, surveys=True, ages=True)
     margin = MARGIN  # how far the time it tells may be off
 
-    def __init__(self, link: Link, bucket: Bucket, flows: Flows, clock: Clock) -> None:
+    def __init__(self, link: NatsConnection, bucket: Bucket, flows: Flows, clock: Clock) -> None:
         self.link = link
         self.flows = flows
         self.streams, self.groups, self.ages = flows.streams, flows.groups, flows.streams
@@ -54,7 +101,7 @@ class Nats(StreamStore):
         """Connects once, so that what is wrong with the address, the login or JetStream is said now. `time` instead of
         the server's clock decides what is due. Without `create` nothing is made: what is not there is empty."""
         wanted = NatsOptions.of(options) if isinstance(options, str) else options
-        link = await Link.open(wanted)
+        link = await NatsConnection.open(wanted)
         try:
             if link.server.numbers < OLDEST:
                 raise Refused(f"{wanted.where} is nats-server {link.server.version}", do="use 2.9 or newer")
@@ -74,7 +121,7 @@ class Nats(StreamStore):
             self._records[collection] = NatsRecords(self._bucket, collection, self._clock)
         return self._records[collection]
 
-    async def pulse(self) -> Pulse:
+    async def pulse(self) -> HealthSample:
         """Which server it is (another after a restart), or who leads the bucket where there are copies; its clock."""
         try:
             info = await self._bucket.info()
@@ -84,7 +131,7 @@ class Nats(StreamStore):
         except WrasseError as error:
             raise StoreUnavailable(error.message, do=error.do) from error
         leads = f"{info.cluster.leader}/{info.cluster.leader_since}"
-        return Pulse(leads if info.cluster.name else self.link.server.id, at)
+        return HealthSample(leads if info.cluster.name else self.link.server.id, at)
 
     async def examine(self) -> Sequence[Finding]:
         """What this server's settings cost."""
@@ -97,7 +144,7 @@ class Nats(StreamStore):
         await self.link.close()
 
 
-def _refuse_copies(link: Link, replicas: int) -> None:
+def _refuse_copies(link: NatsConnection, replicas: int) -> None:
     if loses_writes(link.server.numbers, replicas):
         raise Refused(
             f"{link.options.where} is nats-server {link.server.version}, which with {replicas} copies may confirm "

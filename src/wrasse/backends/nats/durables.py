@@ -15,13 +15,13 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import Any
 
-from wrasse.backends.nats.js import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, JetStream, JsError, number
-from wrasse.backends.nats.lanes import Lane
-from wrasse.backends.nats.layout import Layout
-from wrasse.backends.nats.stored import moment
+from wrasse.backends.nats.client.jetstream import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, JetStream, JsError, number
+from wrasse.backends.nats.layout import NatsNames
+from wrasse.backends.nats.message_codec import moment
+from wrasse.backends.nats.stream_map import SubjectStream
 from wrasse.errors import Refused, StoreUnavailable
 from wrasse.ports.groups import ACK_TIMEOUT
-from wrasse.ports.subjects import matches
+from wrasse.ports.rules.subjects import matches
 
 _EXISTS = (10148, 10105, 10013)  # a consumer of this name, configured otherwise
 _QUEUE_TAKEN = (10099, 10100)  # a work queue, and another consumer of the same messages
@@ -79,12 +79,12 @@ class Durables:
         self._js = js
         self._alone: dict[str, bool] = {}
 
-    async def find(self, lane: Lane, group: str, *, reads_more: bool = False) -> Durable | None:
+    async def find(self, lane: SubjectStream, group: str, *, reads_more: bool = False) -> Durable | None:
         """The durable of a group on one subject; None if there is none. Refused if one of its name gives out this
         subject's messages together with others, unless `reads_more`: then that is it."""
         return (await self._looked(lane, group, reads_more=reads_more))[0]
 
-    async def _looked(self, lane: Lane, group: str, *, reads_more: bool = False) -> tuple[Durable | None, str]:
+    async def _looked(self, lane: SubjectStream, group: str, *, reads_more: bool = False) -> tuple[Durable | None, str]:
         """The durable of a group, and the name that one would get which is made now: empty where all are taken."""
         alone = await self._is_alone(lane)
         names = durable_names(group, lane.subject)
@@ -114,7 +114,7 @@ class Durables:
         return None, free[0] if free else ""
 
     async def join(
-        self, lane: Lane, group: str, start: Mapping[str, object], ack_timeout: timedelta | None
+        self, lane: SubjectStream, group: str, start: Mapping[str, object], ack_timeout: timedelta | None
     ) -> tuple[Durable, bool]:
         """The durable of a group, and whether it was made now."""
         for _ in range(_TRIES):
@@ -134,7 +134,7 @@ class Durables:
                 return made, True
         raise StoreUnavailable(f"the durable of the group {group!r} came and went", do="look who deletes consumers")
 
-    async def of(self, lane: Lane) -> list[Durable]:
+    async def of(self, lane: SubjectStream) -> list[Durable]:
         """Every durable that gives out messages of this subject to be acked."""
         found: list[Durable] = []
         alone = await self._is_alone(lane)
@@ -167,7 +167,7 @@ class Durables:
             )
 
     async def _create(
-        self, lane: Lane, group: str, name: str, start: Mapping[str, object], ack_wait: timedelta
+        self, lane: SubjectStream, group: str, name: str, start: Mapping[str, object], ack_wait: timedelta
     ) -> Durable | None:
         """Makes it; None if one of this name is there by now."""
         config = {
@@ -217,7 +217,7 @@ class Durables:
                 return None
             raise
 
-    async def _is_alone(self, lane: Lane) -> bool:
+    async def _is_alone(self, lane: SubjectStream) -> bool:
         """Whether the stream takes no other subject."""
         if lane.own:
             return True
@@ -287,7 +287,7 @@ def durable_of(info: Mapping[str, Any], group: str) -> Durable:
     )
 
 
-async def giving_up(js: JetStream, layout: Layout) -> list[tuple[str, str, int]]:
+async def giving_up(js: JetStream, layout: NatsNames) -> list[tuple[str, str, int]]:
     """Durables that stop after so many deliveries, with their streams, of all streams that may be ours to read."""
     found: list[tuple[str, str, int]] = []
     async for page in js.pages("STREAM.LIST", "streams"):

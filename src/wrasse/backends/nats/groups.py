@@ -12,17 +12,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from wrasse.backends.nats.appending import Appender
+from wrasse.backends.nats.append import Appender
+from wrasse.backends.nats.client.connection import NatsConnection, NoResponders, packed, status_of
+from wrasse.backends.nats.client.server_clock import ServerTime
 from wrasse.backends.nats.durables import Durable, Durables
-from wrasse.backends.nats.lanes import Lanes
-from wrasse.backends.nats.ledger_groups import LedgerGroups
-from wrasse.backends.nats.link import Link, NoResponders, packed, status_of
-from wrasse.backends.nats.marks import Marks
-from wrasse.backends.nats.progress import Progress
-from wrasse.backends.nats.pulls import NAK, Given, Pulls
+from wrasse.backends.nats.group_cursors import Marks
+from wrasse.backends.nats.message_codec import entry, pulled
+from wrasse.backends.nats.old_groups import LedgerGroups
+from wrasse.backends.nats.progress import GroupProgress
+from wrasse.backends.nats.pull_requests import NAK, PulledMessage, Pulls
 from wrasse.backends.nats.server_ages import Ages
-from wrasse.backends.nats.stored import entry, pulled
-from wrasse.backends.nats.stream_time import ServerTime
+from wrasse.backends.nats.stream_map import StreamMap
 from wrasse.clock import to_micros
 from wrasse.errors import Refused, StoreUnavailable, UsageError
 from wrasse.ports.groups import (
@@ -51,7 +51,7 @@ Beginning = tuple[EntryId, Mapping[str, object]]  # where a group begins, for a 
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class OpenDelivery:
     """A delivery that this process had: where its answer goes. After a nak it can still be acked, not extended."""
 
     ms: int
@@ -64,7 +64,13 @@ class NatsGroups:
     """All groups behind one link."""
 
     def __init__(
-        self, link: Link, lanes: Lanes, marks: Marks, durables: Durables, appender: Appender, time: ServerTime
+        self,
+        link: NatsConnection,
+        lanes: StreamMap,
+        marks: Marks,
+        durables: Durables,
+        appender: Appender,
+        time: ServerTime,
     ) -> None:
         self._link = link
         self._lanes = lanes
@@ -74,10 +80,10 @@ class NatsGroups:
         self._time = time
         self._pulls = Pulls(lanes.js)
         self._ledgers = LedgerGroups(lanes.js, lanes.layout, lanes.reader)
-        self._progress = Progress(lanes.js)
+        self._progress = GroupProgress(lanes.js)
         self._ages = Ages(lanes, marks)
         self._known: dict[tuple[str, str], Durable] = {}
-        self._held: dict[tuple[str, str], dict[int, Held]] = {}
+        self._held: dict[tuple[str, str], dict[int, OpenDelivery]] = {}
         self._turn = 0
 
     async def join(
@@ -172,7 +178,7 @@ class NatsGroups:
         self._known[subject, group] = found
         return found
 
-    async def _ask(self, subject: str, durable: Durable, limit: int, wait: timedelta) -> list[Given]:
+    async def _ask(self, subject: str, durable: Durable, limit: int, wait: timedelta) -> list[PulledMessage]:
         if durable.most > 0:
             limit = min(limit, durable.most)  # else what came of a page would wait for the rest of it
         try:
@@ -184,12 +190,12 @@ class NatsGroups:
                 f"the durable {durable.name!r} of {durable.stream!r} has no leader now", do="wait and try again"
             ) from None
 
-    async def _ready(self, durables: Mapping[str, Durable], limit: int) -> dict[str, list[Given]]:
+    async def _ready(self, durables: Mapping[str, Durable], limit: int) -> dict[str, list[PulledMessage]]:
         """What is there now: a share of each stream, and what one has not the others give."""
         self._turn += 1
         names = list(durables)
         left = names[self._turn % len(names) :] + names[: self._turn % len(names)]  # another one first each time
-        found: dict[str, list[Given]] = {}
+        found: dict[str, list[PulledMessage]] = {}
         while limit and left:
             share, extra = divmod(limit, len(left))
             asked = {subject: share + (place < extra) for place, subject in enumerate(left) if share or place < extra}
@@ -201,7 +207,7 @@ class NatsGroups:
                     left.remove(subject)
         return found
 
-    async def _all(self, durables: Mapping[str, Durable], asked: Mapping[str, int]) -> list[list[Given]]:
+    async def _all(self, durables: Mapping[str, Durable], asked: Mapping[str, int]) -> list[list[PulledMessage]]:
         """Asks several at once; if one fails, what the others gave goes back."""
         results = await _gathered([self._ask(each, durables[each], limit, _NOW) for each, limit in asked.items()])
         errors = [each for each in results if isinstance(each, BaseException)]
@@ -210,14 +216,16 @@ class NatsGroups:
             raise errors[0]
         return [got for got in results if isinstance(got, list)]
 
-    async def _first(self, durables: Mapping[str, Durable], limit: int, wait: timedelta) -> dict[str, list[Given]]:
+    async def _first(
+        self, durables: Mapping[str, Durable], limit: int, wait: timedelta
+    ) -> dict[str, list[PulledMessage]]:
         """Waits at all of them, and takes what comes first; what comes from others beyond the limit goes back."""
         each = max(limit // len(durables), 1)
         asking = {asyncio.ensure_future(self._ask(s, durable, each, wait)): s for s, durable in durables.items()}
         waiting = set(asking)
         got = False
         whole = False
-        found: dict[str, list[Given]] = {}
+        found: dict[str, list[PulledMessage]] = {}
         try:
             while waiting and not got:
                 done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
@@ -240,7 +248,7 @@ class NatsGroups:
         return found
 
     def _deliveries(
-        self, subject: str, durable: Durable, consumer: str, given: Sequence[Given], now: datetime
+        self, subject: str, durable: Durable, consumer: str, given: Sequence[PulledMessage], now: datetime
     ) -> list[Delivery]:
         held = self._held.setdefault((subject, durable.group), {})
         until, found = now + durable.ack_wait, []
@@ -248,7 +256,7 @@ class NatsGroups:
             count, seq, rest = _places(each.reply)
             message = pulled(seq, rest, each.header, each.body)
             held.pop(message.seq, None)  # in the order in which they came
-            held[message.seq] = Held(message.ms, count, each.reply)
+            held[message.seq] = OpenDelivery(message.ms, count, each.reply)
             found.append(Delivery(entry(subject, message, message.ms), durable.group, consumer, count, until))
         while len(held) > _HELD_MAX:
             del held[next(iter(held))]
@@ -265,7 +273,7 @@ class NatsGroups:
 
     async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
         check_answers(answers)
-        taken: dict[tuple[str, str, int], tuple[Held, bool]] = {}  # whether it is settled
+        taken: dict[tuple[str, str, int], tuple[OpenDelivery, bool]] = {}  # whether it is settled
         outcomes, sent, letters = [], list[tuple[bytes, bytes]](), list[Draft]()
         for answer in answers:
             place = answer.subject, answer.group, answer.id.seq
@@ -290,7 +298,7 @@ class NatsGroups:
             if settled:
                 known.pop(seq, None)  # also one delivered again meanwhile: the server acks by sequence
             elif known.get(seq) is held:
-                known[seq] = Held(held.ms, held.number, held.reply, ours=False)
+                known[seq] = OpenDelivery(held.ms, held.number, held.reply, ours=False)
         return tuple(outcomes)
 
     async def _forget_waiting(self, groups: Iterable[tuple[str, str]]) -> None:
@@ -299,7 +307,7 @@ class NatsGroups:
         durables = [self._known[each] for each in groups if each in self._known]
         await asyncio.gather(*(self._durables.look(each) for each in durables))
 
-    def _holding(self, subject: str, group: str, id: EntryId) -> Held | None:
+    def _holding(self, subject: str, group: str, id: EntryId) -> OpenDelivery | None:
         held = self._held.get((subject, group), {}).get(id.seq)
         return held if held is not None and held.ms == id.ms else None
 

@@ -13,14 +13,14 @@ import hashlib
 from dataclasses import dataclass
 
 from wrasse.backends.nats.options import NatsOptions
-from wrasse.ports.subjects import matches
+from wrasse.ports.rules.subjects import matches
 
 _NAME_MAX = 200  # of 255 that the server takes
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class NatsNames:
     """The names of one backend."""
 
     root: str
@@ -30,7 +30,7 @@ class Layout:
     storage: str = "file"
 
     @classmethod
-    def of(cls, options: NatsOptions, patterns: tuple[str, ...] = ()) -> Layout:
+    def of(cls, options: NatsOptions, patterns: tuple[str, ...] = ()) -> NatsNames:
         """As the options say."""
         return cls(options.root, options.streams_prefix, patterns, options.replicas, options.storage)
 

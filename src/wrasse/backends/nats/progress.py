@@ -17,10 +17,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
+from wrasse.backends.nats.client.jetstream import CONSUMER_NOT_FOUND, JetStream, JsError
 from wrasse.backends.nats.durables import SHOWN
-from wrasse.backends.nats.js import CONSUMER_NOT_FOUND, JetStream, JsError
-from wrasse.backends.nats.lanes import Lane
 from wrasse.backends.nats.layout import stream_name, token
+from wrasse.backends.nats.stream_map import SubjectStream
 from wrasse.errors import Refused, WrasseError
 
 _EVERY = 1.0  # seconds: how often one consumer is moved at most
@@ -40,19 +40,19 @@ class _Consumer:
     at: int | None
 
 
-class Progress:
+class GroupProgress:
     """The consumers that show how far groups are."""
 
     def __init__(self, js: JetStream) -> None:
         self._js = js
-        self._wanted: dict[tuple[str, str], tuple[Lane, int]] = {}  # by subject and group: where it is
+        self._wanted: dict[tuple[str, str], tuple[SubjectStream, int]] = {}  # by subject and group: where it is
         self._known: dict[tuple[str, str], _Consumer] = {}
         self._refused: set[tuple[str, str]] = set()
         self._told: set[str] = set()
         self._ending = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def show(self, lane: Lane, subject: str, group: str, seq: int) -> None:
+    def show(self, lane: SubjectStream, subject: str, group: str, seq: int) -> None:
         """Has it shown that a group is at this sequence, soon; what is asked for meanwhile takes its place."""
         whose = subject, group
         if whose in self._refused or self._ending.is_set():
@@ -83,7 +83,7 @@ class Progress:
                 async with asyncio.timeout(_EVERY):
                     await self._ending.wait()
 
-    async def _try(self, subject: str, group: str, lane: Lane, seq: int) -> None:
+    async def _try(self, subject: str, group: str, lane: SubjectStream, seq: int) -> None:
         whose = subject, group
         known = self._known.pop(whose, None)
         try:
@@ -95,7 +95,7 @@ class Progress:
         except WrasseError as why:
             self._tell(why.message)  # looked at anew when the group has moved on
 
-    async def _look(self, lane: Lane, group: str) -> _Consumer:
+    async def _look(self, lane: SubjectStream, group: str) -> _Consumer:
         """The consumer as it is; Refused where there can be none."""
         config: dict[str, Any] = (await self._js.call(f"STREAM.INFO.{lane.stream}"))["config"]
         alone = config.get("subjects") == [lane.subject]

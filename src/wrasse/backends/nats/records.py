@@ -14,11 +14,18 @@ record is there, and for an hour after it was deleted.
 `due` looks at buckets that are over, so its cost follows what is due and a record shows at most one bucket width late;
 within one bucket records come in the order of their names. The server keeps no order of names: the first page of a
 listing asks for all names of the collection, and later pages of the same listing go on from there.
+
+The bytes of a record on NATS: one line of JSON about it, then its value as it is. Pure.
+
+The line holds the version, the due time with the mark of its entry, entries that were left for `leave`, and the last
+writes, which answer whoever asks again after a lost reply. A record that was deleted stays for a while as one that says
+`gone`. A value that would make the message too long for the server is compressed.
 """
 
 from __future__ import annotations
 
 import secrets
+import zlib
 from asyncio import gather, sleep
 from bisect import bisect_right
 from collections import OrderedDict
@@ -26,19 +33,105 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from wrasse.backends.bucket.envelope import DAMAGED, Writes
-from wrasse.backends.bucket.named_records import DueSpot
-from wrasse.backends.nats.kv_bucket import Behind, Bucket, Message, Overtaken
-from wrasse.backends.nats.kv_bytes import LEFT_MAX, Stored, pack, unpack
-from wrasse.backends.nats.kv_due import LISTING_KEPT, LISTING_LONG, DueIndex
-from wrasse.backends.nats.kv_names import Entry, Names, namespace_subject, text_of
-from wrasse.clock import Clock
+import msgspec
+
+from wrasse.backends.nats.kv.due_index import LISTING_KEPT, LISTING_LONG, KvDueIndex
+from wrasse.backends.nats.kv.names import DueEntry, KvNames, namespace_subject, text_of
+from wrasse.backends.nats.kv.store import Bucket, KvMessage, Overtaken, StaleServer
+from wrasse.backends.record_files.envelope import DAMAGED, LastWrites, Write
+from wrasse.backends.record_files.named_records import DueCursor
+from wrasse.bounded import decoded
+from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import StoreBroken, StoreFull, StoreUnavailable, TooLarge, unsettled
-from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.namespaces import META, namespace_of, page_of
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
-from wrasse.ports.records import Collection, Record, Written, stored_name
+from wrasse.ports.records import VALUE_BYTES_MAX, Collection, Record, Written, stored_name
+from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
+
+LEFT_MAX = 8  # entries that wait for `leave`; older ones go when they are stale
+
+
+class _Head(msgspec.Struct, omit_defaults=True):
+    version: str
+    due: int | None = None
+    entry: tuple[str, str] | None = None
+    left: list[tuple[str, str]] = []
+    writes: list[Write] = []
+    whole: bool = False
+    gone: bool = False
+    packed: bool = False
+
+
+_decode = msgspec.json.Decoder(_Head).decode
+
+
+@dataclass(frozen=True, slots=True)
+class KvRecord:
+    """A record as its message holds it."""
+
+    value: bytes
+    version: str
+    due_at: datetime | None
+    writes: LastWrites
+    entry: DueEntry | None = None  # in the due index; there exactly if there is a due time
+    left: tuple[DueEntry, ...] = ()
+    gone: bool = False  # deleted: only its writes count
+
+
+def pack(stored: KvRecord, bytes_max: int) -> bytes:
+    """The bytes of the message; its value compressed if they would be more than `bytes_max`."""
+    head = _Head(
+        stored.version,
+        None if stored.due_at is None else to_micros(stored.due_at),
+        None if stored.entry is None else (stored.entry.bucket, stored.entry.mark),
+        [(entry.bucket, entry.mark) for entry in stored.left],
+        list(stored.writes.kept),
+        stored.writes.whole,
+        stored.gone,
+    )
+    line = msgspec.json.encode(head)
+    if len(line) + 1 + len(stored.value) <= bytes_max:
+        return line + b"\n" + stored.value
+    head.packed = True
+    return msgspec.json.encode(head) + b"\n" + zlib.compress(stored.value, 1)
+
+
+def unpack(data: bytes) -> KvRecord:
+    """The record in these bytes; ValueError if they are none of ours."""
+    line, newline, value = data.partition(b"\n")
+    if not newline:
+        raise ValueError("no line about the record")
+    head = decoded(_decode, line)
+    return KvRecord(
+        _unpacked(value) if head.packed else value,
+        head.version,
+        None if head.due is None else _instant(head.due),
+        LastWrites(tuple(head.writes), head.whole),
+        None if head.entry is None else DueEntry(*head.entry),
+        tuple(DueEntry(*each) for each in head.left),
+        head.gone,
+    )
+
+
+def _instant(micros: int) -> datetime:
+    try:
+        return from_micros(micros)
+    except OverflowError:
+        raise ValueError("its due time is outside of the calendar") from None
+
+
+def _unpacked(value: bytes) -> bytes:
+    """The value, which is never longer than a record may be, whatever the bytes say."""
+    unpacking = zlib.decompressobj()
+    try:
+        found = unpacking.decompress(value, VALUE_BYTES_MAX + 1)
+    except zlib.error as error:
+        raise ValueError("the value cannot be unpacked") from error
+    if len(found) > VALUE_BYTES_MAX or not unpacking.eof:
+        raise ValueError("the value is longer than a record may be")
+    return found
+
 
 GONE_KEPT = timedelta(hours=1)
 KNOWN_MAX = 2_000
@@ -51,12 +144,12 @@ Answer = tuple[Outcome, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class CachedRecord:
     """A record, the number of its message, and the connection over which that was read."""
 
     seq: int
     seen: int
-    stored: Stored
+    stored: KvRecord
 
 
 class _Room:
@@ -65,7 +158,7 @@ class _Room:
     def __init__(self, limit: int) -> None:
         self._records, self._bytes, self._empty = limit, PAGE_BYTES_MAX, True
 
-    def takes(self, stored: Stored) -> bool:
+    def takes(self, stored: KvRecord) -> bool:
         """Whether one more fits."""
         self._bytes -= len(stored.value)
         self._records -= 1
@@ -81,10 +174,10 @@ class NatsRecords(ConditionalRecords):
         self._bucket = bucket
         self.resolution = collection.width
         self._clock = clock
-        self._names = Names(bucket.root, collection.data)
+        self._names = KvNames(bucket.root, collection.data)
         self._tended = collection.tended
-        self._known: OrderedDict[str, Held] = OrderedDict()
-        self._index = DueIndex(bucket, self._names, collection, clock)
+        self._known: OrderedDict[str, CachedRecord] = OrderedDict()
+        self._index = KvDueIndex(bucket, self._names, collection, clock)
         self._namespace = namespace_of(collection.data)  # that it has keys is noted before the first
         self._listing: tuple[float, str, list[str]] | None = None
 
@@ -116,7 +209,7 @@ class NatsRecords(ConditionalRecords):
             before = None if change.at is None and before is None else await self._load(key)
         unknown: StoreUnavailable | None = None
         for attempt in range(TRIES):
-            writes = Writes() if before is None else before.stored.writes
+            writes = LastWrites() if before is None else before.stored.writes
             if _made(before, version):
                 return Outcome.DONE, version if change.value is not None else None
             # A write of ours whose fate is open may be among those that were forgotten.
@@ -137,7 +230,7 @@ class NatsRecords(ConditionalRecords):
                 await sleep(min(_PAUSE * 2**attempt, _PAUSE_MAX))
             try:
                 before = await self._load(key, least)
-            except Behind as why:
+            except StaleServer as why:
                 unknown = why
             if unknown is not None and before is None and change.at is not None:
                 return Outcome.UNKNOWN, None  # gone, after what we wrote or before; by us or by somebody else
@@ -184,15 +277,15 @@ class NatsRecords(ConditionalRecords):
 
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
         check_limit(limit, "records")
-        spot = None if after is None else DueSpot.parse(after)
+        spot = None if after is None else DueCursor.parse(after)
         found, more, at = await self._due(before, spot, limit)
         return Page(tuple(record for _, record in found), tuple(str(spot) for spot, _ in found), at, more)
 
     async def _due(
-        self, horizon: datetime | None, after: DueSpot | None, limit: int
-    ) -> tuple[list[tuple[DueSpot, Record]], bool, datetime]:
+        self, horizon: datetime | None, after: DueCursor | None, limit: int
+    ) -> tuple[list[tuple[DueCursor, Record]], bool, datetime]:
         """Records whose bucket is over at the horizon, earliest bucket first; whether there are more; the time."""
-        found: list[tuple[DueSpot, Record]] = []
+        found: list[tuple[DueCursor, Record]] = []
         room = _Room(limit)
         buckets, at = await self._index.over(horizon, "" if after is None else after.bucket)
         for bucket in buckets:
@@ -210,10 +303,10 @@ class NatsRecords(ConditionalRecords):
                     continue
                 if not room.takes(stored):
                     return found, True, at
-                found.append((DueSpot(bucket, stored_name(key).encode()), _record(key, stored)))
+                found.append((DueCursor(bucket, stored_name(key).encode()), _record(key, stored)))
         return found, False, at
 
-    async def _seen(self, key: str, bucket: str, entries: list[Entry], held: Held | None) -> Stored | None:
+    async def _seen(self, key: str, bucket: str, entries: list[DueEntry], held: CachedRecord | None) -> KvRecord | None:
         """What a key's entries of a bucket stand for; those that stand for nothing go, and so does what was deleted
         long enough ago."""
         current = None if held is None else held.stored.entry
@@ -233,8 +326,8 @@ class NatsRecords(ConditionalRecords):
                 await self._index.leave(key, [current])
         return there
 
-    async def _send(self, key: str, change: RecordWrite, version: str, before: Held | None) -> None:
-        writes = Writes() if before is None else before.stored.writes
+    async def _send(self, key: str, change: RecordWrite, version: str, before: CachedRecord | None) -> None:
+        writes = LastWrites() if before is None else before.stored.writes
         if change.value is None:
             assert before is not None, "a delete names the version of a record"
             named = change.nonce is not None or any(nonce is not None for nonce, _ in writes.kept)
@@ -242,20 +335,20 @@ class NatsRecords(ConditionalRecords):
                 await self._remove(key, before)
                 return
             due_at = await self._bucket.time.now() + GONE_KEPT
-            after = Stored(b"", version, due_at, writes.and_then(change.nonce, None), gone=True)
+            after = KvRecord(b"", version, due_at, writes.and_then(change.nonce, None), gone=True)
             await self._store(key, before, after, entry_stays=False)
             return
-        after = Stored(bytes(change.value), version, change.due_at, writes.and_then(change.nonce, version))
+        after = KvRecord(bytes(change.value), version, change.due_at, writes.and_then(change.nonce, version))
         await self._store(key, before, after, entry_stays=change.entry_stays)
 
-    async def _remove(self, key: str, before: Held) -> None:
+    async def _remove(self, key: str, before: CachedRecord) -> None:
         if not await self._bucket.purge(self._names.record(key), before.seq, before.seen):
             raise Overtaken(0)
         self._known.pop(key, None)
         if before.stored.entry is not None:
             await self._index.leave(key, [before.stored.entry])
 
-    async def _store(self, key: str, before: Held | None, after: Stored, *, entry_stays: bool) -> None:
+    async def _store(self, key: str, before: CachedRecord | None, after: KvRecord, *, entry_stays: bool) -> None:
         old = None if before is None else before.stored.entry
         after = await self._entered(key, before, after, entry_stays)
         data = pack(after, self._bucket.bytes_max)
@@ -268,11 +361,11 @@ class NatsRecords(ConditionalRecords):
             if after.entry is not None and after.entry != old:
                 self._index.give_back(key, after.entry)
             raise
-        self._note(key, Held(seq, seen, after))
+        self._note(key, CachedRecord(seq, seen, after))
         if old is not None and old != after.entry and old not in after.left:
             await self._index.leave(key, [old])
 
-    async def _entered(self, key: str, before: Held | None, after: Stored, entry_stays: bool) -> Stored:
+    async def _entered(self, key: str, before: CachedRecord | None, after: KvRecord, entry_stays: bool) -> KvRecord:
         """The record with its entry, which is in the index from now on."""
         old = None if before is None else before.stored.entry
         if after.due_at is None:
@@ -285,11 +378,11 @@ class NatsRecords(ConditionalRecords):
         left = (*left, old) if entry_stays and old is not None and old != entry else left
         return replace(after, entry=entry, left=left[-LEFT_MAX:])
 
-    async def _load(self, key: str, at_least: int = 0) -> Held | None:
+    async def _load(self, key: str, at_least: int = 0) -> CachedRecord | None:
         seen = await self._bucket.connection()
         return self._saw(key, seen, await self._bucket.get(self._names.record(key), at_least))
 
-    async def _loaded(self, keys: Sequence[str], limit: int) -> AsyncIterator[tuple[str, Held | None]]:
+    async def _loaded(self, keys: Sequence[str], limit: int) -> AsyncIterator[tuple[str, CachedRecord | None]]:
         """The records of these keys, as many at a time as a page may need. A message that is no record is given as one
         whose value is its bytes, under a version that no write matches: a listing goes past it."""
         step = min(limit + 1, LOADED_AT_ONCE)
@@ -303,15 +396,17 @@ class NatsRecords(ConditionalRecords):
                 except StoreBroken:
                     assert message is not None, "no message is no record, and nothing is broken"
                     self._known.pop(key, None)
-                    held = Held(message.seq, seen, Stored(message.data, DAMAGED, None, Writes(whole=False)))
+                    held = CachedRecord(
+                        message.seq, seen, KvRecord(message.data, DAMAGED, None, LastWrites(whole=False))
+                    )
                 yield key, held
 
-    def _saw(self, key: str, seen: int, message: Message | None) -> Held | None:
+    def _saw(self, key: str, seen: int, message: KvMessage | None) -> CachedRecord | None:
         if message is None:
             self._known.pop(key, None)
             return None
         try:
-            held = Held(message.seq, seen, unpack(message.data))
+            held = CachedRecord(message.seq, seen, unpack(message.data))
         except ValueError:
             raise StoreBroken(
                 f"the record of {key!r} in {self._bucket.where} is damaged or foreign",
@@ -321,33 +416,35 @@ class NatsRecords(ConditionalRecords):
         self._note(key, held)
         return held
 
-    def _note(self, key: str, held: Held) -> None:
+    def _note(self, key: str, held: CachedRecord) -> None:
         # Without its value: only what a next write needs.
-        self._known[key] = Held(held.seq, held.seen, replace(held.stored, value=b""))
+        self._known[key] = CachedRecord(held.seq, held.seen, replace(held.stored, value=b""))
         self._known.move_to_end(key)
         while len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
 
 
-_NOTHING = Held(0, 0, Stored(b"", "", None, Writes()))  # what a record follows that is the first of its key
+_NOTHING = CachedRecord(
+    0, 0, KvRecord(b"", "", None, LastWrites())
+)  # what a record follows that is the first of its key
 
 
-def _by_key(entries: Sequence[tuple[str, Entry]]) -> Mapping[str, list[Entry]]:
-    found: dict[str, list[Entry]] = {}
+def _by_key(entries: Sequence[tuple[str, DueEntry]]) -> Mapping[str, list[DueEntry]]:
+    found: dict[str, list[DueEntry]] = {}
     for key, entry in entries:
         found.setdefault(key, []).append(entry)
     return found
 
 
-def _there(held: Held | None) -> Stored | None:
+def _there(held: CachedRecord | None) -> KvRecord | None:
     return None if held is None or held.stored.gone else held.stored
 
 
-def _version(held: Held | None) -> str | None:
+def _version(held: CachedRecord | None) -> str | None:
     return None if held is None or held.stored.gone else held.stored.version
 
 
-def _made(held: Held | None, version: str) -> bool:
+def _made(held: CachedRecord | None, version: str) -> bool:
     """Whether a write of ours is the record, or among its last ones."""
     if held is None:
         return False
@@ -358,7 +455,7 @@ def _behind(keys: list[str], after: str) -> list[str]:
     return keys[bisect_right(keys, after.encode(), key=lambda key: stored_name(key).encode()) :]
 
 
-def _record(key: str, stored: Stored) -> Record:
+def _record(key: str, stored: KvRecord) -> Record:
     return Record(key, stored.value, stored.version, stored.due_at)
 
 

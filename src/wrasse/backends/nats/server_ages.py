@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from wrasse.backends.nats.js import STREAM_NOT_FOUND, JsError
-from wrasse.backends.nats.lanes import Lane, Lanes
-from wrasse.backends.nats.marks import Marks
+from wrasse.backends.nats.client.jetstream import STREAM_NOT_FOUND, JsError
+from wrasse.backends.nats.group_cursors import Marks
 from wrasse.backends.nats.stream_config import Config, server_age, with_age
+from wrasse.backends.nats.stream_map import StreamMap, SubjectStream
 from wrasse.ports.outcome import Outcome
 
 
 class Ages:
     """The maximal ages of one backend's streams."""
 
-    def __init__(self, lanes: Lanes, marks: Marks) -> None:
+    def __init__(self, lanes: StreamMap, marks: Marks) -> None:
         self._lanes = lanes
         self._marks = marks
 
@@ -45,7 +45,7 @@ class Ages:
             return Outcome.LOST
         return Outcome.DONE
 
-    async def end(self, lane: Lane) -> None:
+    async def end(self, lane: SubjectStream) -> None:
         """Ends the age that wrasse set, if there is one. Somebody else's stays: who set it is asked to end it."""
         config = await self._config(lane) if lane.own else None
         if config is None:
@@ -54,17 +54,17 @@ class Ages:
         if now.ours and now.age is not None:
             await self._update(lane, with_age(config, None))
 
-    async def durable(self, lane: Lane) -> bool:
+    async def durable(self, lane: SubjectStream) -> bool:
         """Whether somebody has a durable consumer there: a group, or what shows how far one is."""
         async for page in self._lanes.js.pages(f"CONSUMER.LIST.{lane.stream}", "consumers"):
             if any(each["config"].get("durable_name") for each in page):
                 return True
         return False
 
-    async def _is_read(self, subject: str, lane: Lane) -> bool:
+    async def _is_read(self, subject: str, lane: SubjectStream) -> bool:
         return bool(await self._marks.groups(subject)) or await self.durable(lane)
 
-    async def _config(self, lane: Lane) -> Config | None:
+    async def _config(self, lane: SubjectStream) -> Config | None:
         try:
             told = await self._lanes.js.call(f"STREAM.INFO.{lane.stream}")
         except JsError as refused:
@@ -74,5 +74,5 @@ class Ages:
         config: Config = told["config"]
         return config
 
-    async def _update(self, lane: Lane, config: Config) -> None:
+    async def _update(self, lane: SubjectStream, config: Config) -> None:
         await self._lanes.js.call(f"STREAM.UPDATE.{lane.stream}", config)

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
-from wrasse.backends.nats.layout import Layout
-from wrasse.backends.nats.wire import ServerInfo
+from wrasse.backends.nats.client.transport import ServerInfo
+from wrasse.backends.nats.layout import NatsNames
 from wrasse.ports.server_ages import ServerAge
 
 DEDUP_SECONDS = 120
@@ -24,7 +24,7 @@ _SERVERS = "_nats."  # what the server itself writes into the metadata
 Config = Mapping[str, object]
 
 
-def new_config(layout: Layout, name: str, takes: str, server: ServerInfo) -> dict[str, object]:
+def new_config(layout: NatsNames, name: str, takes: str, server: ServerInfo) -> dict[str, object]:
     """A stream as we make it. Without a maximal age: who makes it does not know who is going to read it."""
     config: dict[str, object] = {
         "name": name,
@@ -46,12 +46,12 @@ def new_config(layout: Layout, name: str, takes: str, server: ServerInfo) -> dic
     return config
 
 
-def is_ours(config: Config, layout: Layout) -> bool:
+def is_ours(config: Config, layout: NatsNames) -> bool:
     """Whether this root made the stream."""
     return _metadata(config).get(MADE_BY) == layout.root
 
 
-def server_age(config: Config, layout: Layout) -> ServerAge:
+def server_age(config: Config, layout: NatsNames) -> ServerAge:
     """What the server removes by age, and on whose word."""
     set_to = _max_age(config)
     ours = is_ours(config, layout) and (not set_to or _metadata(config).get(AGE) == str(set_to))

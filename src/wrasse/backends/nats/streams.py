@@ -1,4 +1,10 @@
-"""Streams on JetStream. See `docs/design/015-nats-link.md` for what is kept where."""
+"""Streams on JetStream. See `docs/design/015-nats-link.md` for what is kept where.
+
+Trims: how far one may go, and the purge.
+
+The floors are read before the purge and only ever rise, and so does the clock; what was allowed then is allowed still.
+The last entry of a stream is noted before it goes, so that ids go on growing from there.
+"""
 
 from __future__ import annotations
 
@@ -8,20 +14,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 
-from wrasse.backends.nats.appending import Appender
+from wrasse.backends.nats.append import Appender
+from wrasse.backends.nats.client.server_clock import ServerTime
 from wrasse.backends.nats.durables import Durable, Durables
-from wrasse.backends.nats.lanes import Lane, Lanes, LaneState, Tip, size_between
-from wrasse.backends.nats.marks import Mark, Marks
+from wrasse.backends.nats.group_cursors import GroupCursor, Marks
+from wrasse.backends.nats.message_codec import StoredMessage, beside, entry, ids_of
 from wrasse.backends.nats.server_ages import Ages
-from wrasse.backends.nats.stored import Stored, beside, entry, ids_of
 from wrasse.backends.nats.stream_config import DEDUP_SECONDS
-from wrasse.backends.nats.stream_time import ServerTime
-from wrasse.backends.nats.trimming import Trimmer
-from wrasse.clock import from_micros
+from wrasse.backends.nats.stream_map import StreamMap, StreamNumbers, SubjectStream, Tip, size_between
+from wrasse.clock import from_micros, to_micros
 from wrasse.errors import StoreBroken, UsageError
-from wrasse.ports.drains import PLAIN, Stretch
+from wrasse.ports.entry_chunks import PLAIN, EntryChunk
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
+from wrasse.ports.rules.subjects import SUBJECT_BYTES_MAX, check_pattern, check_subject, is_subject, matches
 from wrasse.ports.server_ages import ServerAge
 from wrasse.ports.streams import (
     SEQ_MAX,
@@ -34,7 +40,88 @@ from wrasse.ports.streams import (
     Trimmed,
     check_drafts,
 )
-from wrasse.ports.subjects import SUBJECT_BYTES_MAX, check_pattern, check_subject, is_subject, matches
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class StreamPurge:
+    """Trims for one backend."""
+
+    def __init__(self, lanes: StreamMap, marks: Marks, durables: Durables, time: ServerTime) -> None:
+        self._lanes = lanes
+        self._marks = marks
+        self._durables = durables
+        self._time = time
+
+    async def trim(
+        self, subject: str, *, age: timedelta | None, below: EntryId | None, protect: Sequence[str], limit: int
+    ) -> Trimmed:
+        """Removes up to `limit` entries from the start of a stream."""
+        lane = await self._lanes.find(subject)
+        # Floors before everything else: what they allow now they allow later, too.
+        floors = [] if lane is None else await asyncio.gather(*(self._floor(subject, lane, name) for name in protect))
+        now = await self._time.now()
+        tip = Tip() if lane is None else await self._lanes.tip_of(subject, lane, leader=True)
+        if lane is None or not tip.seq:
+            missing = next((name for name, floor in zip(protect, floors, strict=False) if floor is None), "")
+            return Trimmed(0, START, missing, False, now)
+        upto = EntryId(tip.ms, tip.seq)
+        if age is not None:
+            upto = min(upto, EntryId(max((to_micros(now) - age // _MICROSECOND) // 1_000, 0), 0).previous)
+        if below is not None:
+            upto = min(upto, below.previous)
+        allowed, held_by, bound = upto, "", min(tip.seq, below.seq - 1 if below is not None and below.seq else SEQ_MAX)
+        for name, floor in zip(protect, floors, strict=True):
+            if floor is None:
+                return Trimmed(0, START, name, False, now)
+            shown, seq = floor
+            if shown < upto:
+                upto, held_by = shown, name
+            bound = min(bound, seq)
+        count, more = await self._purge(subject, lane, tip, allowed, bound, limit)
+        return Trimmed(count, upto, held_by, more, now)
+
+    async def _floor(self, subject: str, lane: SubjectStream, group: str) -> tuple[EntryId, int] | None:
+        """How far a group has acked; None where it is missing, or where nobody can tell: without acks and with a
+        MaxDeliver the floor passes what nobody acked. One whose mark cannot be read counts as one that has acked
+        nothing."""
+        try:
+            mark = await self._marks.get(subject, group)
+        except StoreBroken:
+            return START, 0
+        if mark is not None:
+            return mark.at, mark.at.seq
+        durable = await self._durables.find(lane, group, reads_more=True)
+        if durable is None or not durable.proves:
+            return None
+        return await self._lanes.place_after(lane, durable.floor), durable.floor
+
+    async def _purge(
+        self, subject: str, lane: SubjectStream, tip: Tip, upto: EntryId, bound: int, limit: int
+    ) -> tuple[int, bool]:
+        first = await self._lanes.reader.one(lane.stream, {"seq": 1, "next_by_subj": lane.subject}, leader=True)
+        if first is None or first.seq > bound or first.id > upto:
+            return 0, False
+        if lane.own:
+            highest = min(bound, first.seq + limit - 1)
+            last = await self._highest(lane, first, highest, upto)
+        else:
+            page, _ = await self._lanes.reader.page(lane.stream, lane.subject, first.seq - 1, limit)
+            last = max((each.seq for each in page if each.seq <= bound and each.id <= upto), default=first.seq)
+        if last >= tip.seq:
+            await self._lanes.remember(subject, lane, tip)
+        asked: dict[str, object] = {"seq": last + 1} if lane.own else {"seq": last + 1, "filter": lane.subject}
+        answer = await self._lanes.js.call(f"STREAM.PURGE.{lane.stream}", asked)
+        rest = await self._lanes.reader.one(lane.stream, {"seq": last + 1, "next_by_subj": lane.subject}, leader=True)
+        return int(answer.get("purged", 0)), rest is not None and rest.seq <= bound and rest.id <= upto
+
+    async def _highest(self, lane: SubjectStream, first: StoredMessage, highest: int, upto: EntryId) -> int:
+        top = await self._lanes.reader.one(lane.stream, {"seq": highest, "next_by_subj": lane.subject})
+        if top is not None and top.seq == highest and top.id <= upto:
+            return highest  # the usual case: all of it is old
+        found = await self._lanes.last_upto(lane, upto, first.seq, highest)
+        return first.seq if found is None else found.seq
+
 
 _NAMES_MAX = 100_000
 _ODD_MAX = 1_000  # names that are told of
@@ -46,13 +133,15 @@ _log = logging.getLogger("wrasse.streams")
 class NatsStreams:
     """All streams behind one link."""
 
-    def __init__(self, lanes: Lanes, marks: Marks, durables: Durables, appender: Appender, time: ServerTime) -> None:
+    def __init__(
+        self, lanes: StreamMap, marks: Marks, durables: Durables, appender: Appender, time: ServerTime
+    ) -> None:
         self._lanes = lanes
         self._marks = marks
         self._durables = durables
         self._appender = appender
         self._time = time
-        self._trimmer = Trimmer(lanes, marks, durables, time)
+        self._trimmer = StreamPurge(lanes, marks, durables, time)
         self._ages = Ages(lanes, marks)
         self._odd = set[str]()  # names that are no subjects, and were told of
 
@@ -77,18 +166,18 @@ class NatsStreams:
             shown.append(entry(subject, message, ms))
         return Page(tuple(shown), tuple([str(each.id) for each in shown]), await self._time.now(), more)
 
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
+    async def stretch(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
         """Entries in columns, as the port promises."""
         check_subject(subject)
         check_limit(limit, "entries")
         lane = await self._lanes.find(subject)
         if lane is None:
-            return Stretch(subject, (), (), PLAIN, await self._time.now(), False)
+            return EntryChunk(subject, (), (), PLAIN, await self._time.now(), False)
         found, more = await self._lanes.reader.frames(lane.stream, lane.subject, await self._seq(lane, after), limit)
         bodies = [each[7] for each in found]
-        return Stretch(subject, ids_of(found, after.ms), bodies, beside(found), await self._time.now(), more)
+        return EntryChunk(subject, ids_of(found, after.ms), bodies, beside(found), await self._time.now(), more)
 
-    async def _seq(self, lane: Lane, after: EntryId) -> int:
+    async def _seq(self, lane: SubjectStream, after: EntryId) -> int:
         """The sequence of an id; of one that stands for a moment, that of the last entry before it."""
         if 0 < after.seq < SEQ_MAX or not after.ms:
             return after.seq
@@ -105,7 +194,7 @@ class NatsStreams:
         if state is None:
             self._lanes.forget(subject)
             return None
-        marks, invalid = dict[str, Mark](), dict[str, str]()
+        marks, invalid = dict[str, GroupCursor](), dict[str, str]()
         for name in names:
             try:
                 if (mark := await self._marks.get(subject, name)) is not None:
@@ -141,24 +230,26 @@ class NatsStreams:
             work_queue=state.work_queue,
         )
 
-    async def _tip(self, subject: str, lane: Lane, state: LaneState) -> Tip:
+    async def _tip(self, subject: str, lane: SubjectStream, state: StreamNumbers) -> Tip:
         try:
             return await self._lanes.tip_of(subject, lane, leader=True)
         except StoreBroken:  # its note: who writes there is told; to be looked at, the server's own numbers will do
             return Tip(state.last_seq, state.last_ms, state.last_seq) if lane.own else Tip()
 
-    async def _age(self, lane: Lane, state: LaneState, *, grouped: bool) -> ServerAge:
+    async def _age(self, lane: SubjectStream, state: StreamNumbers, *, grouped: bool) -> ServerAge:
         """What the server removes by itself; who else reads is asked for only where it decides anything."""
         if grouped or not state.age.ours or not state.consumers:
             return state.age
         return replace(state.age, read=await self._ages.durable(lane))
 
-    async def _marked(self, lane: Lane, name: str, mark: Mark, first: Stored | None, tip: Tip) -> GroupState:
+    async def _marked(
+        self, lane: SubjectStream, name: str, mark: GroupCursor, first: StoredMessage | None, tip: Tip
+    ) -> GroupState:
         stored_from = tip.seq + 1 if first is None else first.seq
         lag = await self._lag(lane, max(mark.at.seq, stored_from - 1), tip)
         return GroupState(name, floor=mark.at, delivered=mark.at, pending=0, lag=lag)
 
-    async def _group(self, lane: Lane, durable: Durable, first: Stored | None, tip: Tip) -> GroupState:
+    async def _group(self, lane: SubjectStream, durable: Durable, first: StoredMessage | None, tip: Tip) -> GroupState:
         if first is None or first.seq > durable.delivered:
             durable = replace(durable, pending=0)  # servers before 2.10 keep what was trimmed as pending
         last = EntryId(tip.ms, tip.seq)
@@ -182,7 +273,7 @@ class NatsStreams:
             active_at=durable.active_at,
         )
 
-    async def _lag(self, lane: Lane, after: int, tip: Tip) -> int | None:
+    async def _lag(self, lane: SubjectStream, after: int, tip: Tip) -> int | None:
         if lane.own or after >= tip.seq:
             return max(tip.seq - after, 0)
         message = await self._lanes.reader.one(lane.stream, {"seq": after + 1, "next_by_subj": lane.subject})
@@ -253,5 +344,5 @@ class NatsStreams:
         return await self._ages.keep_for(subject, age)
 
 
-def _size(state: LaneState, first: Stored | None, tip: Tip) -> int:
+def _size(state: StreamNumbers, first: StoredMessage | None, tip: Tip) -> int:
     return 0 if first is None else size_between(first, tip, state)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from wrasse.backends.redis.client import Link, sections
-from wrasse.backends.redis.wire import Refusal
+from wrasse.backends.redis.client.client import RedisClient, sections
+from wrasse.backends.redis.client.transport import RedisRefusal
 from wrasse.errors import Refused
-from wrasse.ports.finding import FAIL, OK, WARN, Finding
+from wrasse.ports.rules.check_result import FAIL, OK, WARN, Finding
 
 _ASKED = ("maxmemory-policy", "appendfsync", "save", "min-replicas-to-write")
 
 
 @dataclass(frozen=True, slots=True)
-class Health:
+class RedisHealth:
     """The facts. Settings are empty where this user may not see them: managed servers often forbid CONFIG."""
 
     server: str  # redis or valkey
@@ -34,14 +34,14 @@ class Health:
     sees_settings: bool
 
 
-async def health(link: Link) -> Health:
+async def health(link: RedisClient) -> RedisHealth:
     """Asks the server about itself."""
     known = sections(await link.ask("INFO"))
     settings, seen = await _settings(link)
     clustered = known.get("cluster_enabled") == "1"
     state = sections(await link.ask("CLUSTER", "INFO")).get("cluster_state", "") if clustered else ""
     version = known.get("valkey_version") or known.get("redis_version", "0")
-    return Health(
+    return RedisHealth(
         server="valkey" if "valkey_version" in known else "redis",
         version=tuple(int(part) for part in version.split(".") if part.isdecimal()),
         role=known.get("role", ""),
@@ -60,10 +60,10 @@ async def health(link: Link) -> Health:
     )
 
 
-async def _settings(link: Link) -> tuple[Mapping[str, str], bool]:
+async def _settings(link: RedisClient) -> tuple[Mapping[str, str], bool]:
     try:
         answers = await link.ask_many([("CONFIG", "GET", name) for name in _ASKED])
-    except (Refused, Refusal):  # a managed server that forbids it says so in words of its own
+    except (Refused, RedisRefusal):  # a managed server that forbids it says so in words of its own
         return {}, False
     pairs = [answer for answer in answers if len(answer) == 2]
     return {name.decode(): value.decode() for name, value in pairs}, True
@@ -82,7 +82,7 @@ _SYNC = {
 }
 
 
-def judge(health: Health, *, cluster: bool) -> Iterator[Finding]:
+def judge(health: RedisHealth, *, cluster: bool) -> Iterator[Finding]:
     """Every check of one server. `cluster`: whether the settings say that it is one."""
     text = f"{health.server} {'.'.join(map(str, health.version))}"
     if health.server == "redis" and health.version < OLDEST:
@@ -105,7 +105,7 @@ def judge(health: Health, *, cluster: bool) -> Iterator[Finding]:
         )
 
 
-def _eviction(health: Health) -> Iterator[Finding]:
+def _eviction(health: RedisHealth) -> Iterator[Finding]:
     if not health.memory_max:
         yield Finding("eviction", OK, "no maxmemory: nothing is evicted, and the machine's memory is the limit")
         return
@@ -123,7 +123,7 @@ def _eviction(health: Health) -> Iterator[Finding]:
         yield Finding("eviction", OK, f"noeviction; {share:.0%} of maxmemory is used")
 
 
-def _persistence(health: Health) -> Iterator[Finding]:
+def _persistence(health: RedisHealth) -> Iterator[Finding]:
     if health.saving_fails:
         yield Finding(
             "persistence", FAIL, "the server's last write to disk failed", "see its log; it may soon refuse all writes"
@@ -141,7 +141,7 @@ def _persistence(health: Health) -> Iterator[Finding]:
         yield Finding("persistence", WARN, what, "set appendonly yes, unless every job may be lost")
 
 
-def _replicas(health: Health) -> Iterator[Finding]:
+def _replicas(health: RedisHealth) -> Iterator[Finding]:
     if not health.replicas:
         yield Finding("replicas", OK, "none: if this machine is lost, so are the jobs since its last backup")
         return
@@ -151,7 +151,7 @@ def _replicas(health: Health) -> Iterator[Finding]:
     yield Finding("replicas", OK, what)
 
 
-def _cluster(health: Health, cluster: bool) -> Iterator[Finding]:
+def _cluster(health: RedisHealth, cluster: bool) -> Iterator[Finding]:
     if health.clustered and not cluster:
         yield Finding("cluster", FAIL, "the server is a node of a cluster", "set redis.cluster: true")
     elif health.clustered and health.cluster_state != "ok":

@@ -7,35 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from wrasse.backends.redis import discovery
+from wrasse.backends.redis import streams
 from wrasse.backends.redis.advice import health, judge
-from wrasse.backends.redis.client import Link, sections
-from wrasse.backends.redis.connection import OwnLink
-from wrasse.backends.redis.damage.check import RedisDamages
+from wrasse.backends.redis.client.client import RedisClient, sections
+from wrasse.backends.redis.client.connection import OwnRedisClient
 from wrasse.backends.redis.flat_records import RedisFlatRecords
+from wrasse.backends.redis.fsck.check import RedisFsck
 from wrasse.backends.redis.groups import RedisGroups
-from wrasse.backends.redis.jobs import RedisJobs
+from wrasse.backends.redis.jobs.lists import RedisLists
+from wrasse.backends.redis.jobs.queue import RedisJobs
+from wrasse.backends.redis.jobs.strays import RedisStrays
 from wrasse.backends.redis.key_types import DO, KeyTypes
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.limiter import RedisLimiter
-from wrasse.backends.redis.lists import RedisLists
+from wrasse.backends.redis.named_locks import RedisPlainLocks
 from wrasse.backends.redis.namespaces import RedisNamespaces
 from wrasse.backends.redis.options import OWN_CLIENT, RedisOptions
-from wrasse.backends.redis.plain_locks import RedisPlainLocks
 from wrasse.backends.redis.record_writes import RecordWriter
 from wrasse.backends.redis.records import RedisRecords
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
-from wrasse.backends.redis.strays import RedisStrays
 from wrasse.backends.redis.streams import RedisStreams, check_streams
 from wrasse.clock import Clock, SystemClock, from_micros
 from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.ports.backend import JobStore, StreamStore
 from wrasse.ports.capabilities import Capabilities, full_groups
-from wrasse.ports.finding import FAIL, WARN, Finding
 from wrasse.ports.groups import Groups
-from wrasse.ports.pulse import Pulse
+from wrasse.ports.health_check import HealthSample
 from wrasse.ports.records import Collection
+from wrasse.ports.rules.check_result import FAIL, WARN, Finding
 from wrasse.ports.streams import Streams
 from wrasse.ports.surveys import Surveys
 
@@ -62,7 +62,7 @@ class Redis(JobStore, StreamStore):
         )
     )
 
-    def __init__(self, link: Link, clock: Clock, *, done_max: int, to_read: bool = False) -> None:
+    def __init__(self, link: RedisClient, clock: Clock, *, done_max: int, to_read: bool = False) -> None:
         self.link = self._link = link
         self.jobs: RedisJobs = RedisJobs(link, clock, done_max=done_max)
         self.limiter = RedisLimiter(link)
@@ -73,7 +73,7 @@ class Redis(JobStore, StreamStore):
         self.surveys: Surveys = streams
         self._nameless = streams.nameless
         self.strays = RedisStrays(link)
-        self.damages = RedisDamages(link)
+        self.damages = RedisFsck(link)
         self.plain_locks = RedisPlainLocks(link)
         self.lists = RedisLists(link)
 
@@ -104,7 +104,7 @@ class Redis(JobStore, StreamStore):
         writer = RecordWriter(self.link, collection)
         await self.link.run(load("record_forget"), [writer.names, writer.writes, writer.gone, writer.meta])
 
-    async def pulse(self) -> Pulse:
+    async def pulse(self) -> HealthSample:
         """Which server it is (another one after a restart or a failover), its clock, and how much it has evicted."""
         asked = ("INFO", "server"), ("INFO", "replication"), ("INFO", "stats"), ("TIME",)
         try:
@@ -116,19 +116,19 @@ class Redis(JobStore, StreamStore):
         known = sections(server + replication + stats)
         now = from_micros(self.link.time_in(time))
         identity = f"{known.get('run_id', '')}/{known.get('master_replid', '')}"
-        return Pulse(identity, now, int(known.get("evicted_keys", "0")))
+        return HealthSample(identity, now, int(known.get("evicted_keys", "0")))
 
     async def examine(self) -> Sequence[Finding]:
         """What this server's settings cost, and what waits where nothing is taken from."""
         found = judge(await health(self.link), cluster=self.link.options.cluster)
-        misfits = await KeyTypes(self.link, Keys(self.link.options)).everywhere()
+        misfits = await KeyTypes(self.link, RedisKeys(self.link.options)).everywhere()
         wrong = [Finding("keys", FAIL, str(each), DO) for each in misfits]
         return (*found, *wrong, *await self._old_places(), *await self._passed_over())
 
     async def _passed_over(self) -> Sequence[Finding]:
         keys = await self._nameless()
         what = f"{len(keys)} streams are passed over, since their keys are no subjects, such as {keys[:1]}"
-        return [Finding("streams", WARN, what, f"if one is to be archived or trimmed, {discovery.DO}")] if keys else []
+        return [Finding("streams", WARN, what, f"if one is to be archived or trimmed, {streams.DO}")] if keys else []
 
     async def _old_places(self) -> Sequence[Finding]:
         """Jobs of queues whose name is their key that an earlier version stored below the root."""
@@ -148,9 +148,9 @@ class Redis(JobStore, StreamStore):
         await self.link.close()
 
 
-async def _link(options: RedisOptions, time: Clock | None) -> Link:
+async def _link(options: RedisOptions, time: Clock | None) -> RedisClient:
     if options.client == OWN_CLIENT:
-        return await OwnLink.open(options, time)
-    from wrasse.backends.redis.redis_py import RedisPyLink  # an extra of its own
+        return await OwnRedisClient.open(options, time)
+    from wrasse.backends.redis.client.redis_py import RedisPyClient  # an extra of its own
 
-    return await RedisPyLink.open(options, time)
+    return await RedisPyClient.open(options, time)

@@ -13,8 +13,8 @@ import ssl
 from collections.abc import Sequence
 
 from wrasse.backends.foreign_protocol import printable
-from wrasse.backends.redis.wire import Oversized, Refusal, Word
-from wrasse.backends.tcp import Cut, Silent
+from wrasse.backends.redis.client.transport import Oversized, RedisRefusal, Word
+from wrasse.backends.tcp import ConnectionLost, Silent
 from wrasse.errors import ConfigError, Refused, StoreBroken, StoreFull, StoreUnavailable, WrasseError, reason_of
 
 _UP = "check that the server is up and that redis.addr is its address"
@@ -60,7 +60,7 @@ def ours(error: Exception, where: str, keys: Sequence[str | bytes] = ()) -> Exce
     match error:
         case WrasseError():
             return error
-        case Refusal():
+        case RedisRefusal():
             failure = _refused(error, where)
             if isinstance(failure, WrongType):
                 failure.keys = keys
@@ -74,7 +74,7 @@ def ours(error: Exception, where: str, keys: Sequence[str | bytes] = ()) -> Exce
             return NotInTime(f"{where} does not speak TLS with us: {error}", do=_TLS)
         case Silent():
             return NotInTime(f"{where} did not answer: {error}", do=_UP)
-        case Cut():
+        case ConnectionLost():
             return StoreUnavailable(f"{where} did not answer: {error}", do=_TLS if "TLS" in str(error) else _UP)
         case TimeoutError():
             return NotInTime(f"{where} could not be reached in time", do=_UP)
@@ -102,7 +102,7 @@ def keys_of(commands: Sequence[Sequence[Word]]) -> list[str | bytes]:
 _BEYOND = re.compile(r"no ids after (\d+-\d+) of (.+) which end here")  # as lua/appending.lua says it
 
 
-def _refused(error: Refusal, where: str) -> Exception:
+def _refused(error: RedisRefusal, where: str) -> Exception:
     code = error.code
     if code in _PASSING:
         what, do = _PASSING[code]

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 
-from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.client.client import RedisClient
+from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.keys import literal_glob
 from wrasse.backends.redis.record_writes import (
     DUE_LETTERS,
@@ -32,15 +33,14 @@ from wrasse.backends.redis.record_writes import (
 )
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
-from wrasse.backends.redis.wire import Word
 from wrasse.clock import from_micros
 from wrasse.errors import UsageError
-from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
-from wrasse.ports.foreign import ForeignLook, SharedRecords
+from wrasse.ports.foreign_records import ForeignScan, SharedRecords
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import Collection, Record, Written, check_record, key_of, stored_name
-from wrasse.ports.shelves import ShelvedRecords, Span, Spot, read_cursor, spot_cursor
+from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
+from wrasse.ports.status_index import IndexedRecords, IndexPosition, StatusRange, read_cursor, spot_cursor
 
 FIELDS_MAX = 1_000
 PAGE_MAX = 1_000
@@ -56,7 +56,7 @@ class RedisFlatRecords(ConditionalRecords):
 
     emits = True
 
-    def __init__(self, link: Link, collection: Collection) -> None:
+    def __init__(self, link: RedisClient, collection: Collection) -> None:
         self._link = link
         self._writer = RecordWriter(link, collection)
         self._prefix = f"{link.options.streams_prefix}{collection.data}:"
@@ -80,14 +80,14 @@ class RedisFlatRecords(ConditionalRecords):
         return await self._page(self._writer.due, bounds, limit, DUE_LETTERS, lambda record, _: due_cursor(record))
 
     @property
-    def shelves(self) -> ShelvedRecords:
+    def shelves(self) -> IndexedRecords:
         return self
 
     @property
     def shared(self) -> SharedRecords:
         return self
 
-    async def shelve(self, placed: Sequence[tuple[Record, Spot | None]]) -> int:
+    async def shelve(self, placed: Sequence[tuple[Record, IndexPosition | None]]) -> int:
         """See ShelvedRecords."""
         if not placed:
             return 0
@@ -96,7 +96,7 @@ class RedisFlatRecords(ConditionalRecords):
         words = [(name_of(each.key), each.version, spot_text(spot)) for each, spot in placed]
         return int(await self._link.run(load("flat_shelve"), keys, [word for each in words for word in each]))
 
-    async def shelf_counts(self, spans: Sequence[Span]) -> tuple[tuple[int, ...], datetime]:
+    async def shelf_counts(self, spans: Sequence[StatusRange]) -> tuple[tuple[int, ...], datetime]:
         """See ShelvedRecords."""
         bounds = [word for each in spans for word in _shelf_bounds(each.shelf, each.upto)]
         micros, *counts = await self._link.run(load("flat_counts"), (self._writer.shelves,), bounds)
@@ -107,12 +107,12 @@ class RedisFlatRecords(ConditionalRecords):
         lower, upper = _shelf_bounds(shelf)
         if after is not None:
             turn, name = read_cursor(after)
-            place = b"(" + spot_text(Spot(shelf, turn)) + name.encode()
+            place = b"(" + spot_text(IndexPosition(shelf, turn)) + name.encode()
             lower, upper = (lower, place) if newest else (place, upper)
         letters = len(shelf.encode()) + 1 + TURN_LETTERS
         return await self._page(self._writer.shelves, (lower, upper), limit, letters, _shelf_cursor, newest=newest)
 
-    async def look(self, after: str | None, limit: int, *, dry: bool) -> ForeignLook:
+    async def look(self, after: str | None, limit: int, *, dry: bool) -> ForeignScan:
         """See SharedRecords. Where the round stands is kept in Redis, so that it outlives whoever looks."""
         check_limit(limit, "records")
         cursor: Word = after if after is not None else await self._link.ask("GET", self._writer.scan) or _START
@@ -124,7 +124,7 @@ class RedisFlatRecords(ConditionalRecords):
         micros, *rows = await self._link.run(load("flat_changed"), keys, [name for _, name in kept])
         if not dry:
             await self._link.ask("SET", self._writer.scan, scanned)
-        return ForeignLook(_records(rows), from_micros(int(micros)), scanned.decode(), scanned == _START)
+        return ForeignScan(_records(rows), from_micros(int(micros)), scanned.decode(), scanned == _START)
 
     async def note(self, key: str, *, at: str, due_at: datetime | None) -> Outcome:
         """See SharedRecords."""
@@ -174,7 +174,7 @@ def _fields(key: str, value: bytes) -> list[bytes]:
 def _shelf_bounds(shelf: str, upto: int | None = None) -> tuple[bytes, bytes]:
     """All of a shelf, or the part of it up to a turn. No byte of a name is 255."""
     start = shelf.encode() + b" "
-    return b"[" + start, b"(" + (start if upto is None else spot_text(Spot(shelf, upto))) + b"\xff"
+    return b"[" + start, b"(" + (start if upto is None else spot_text(IndexPosition(shelf, upto))) + b"\xff"
 
 
 def _shelf_cursor(record: Record, before: bytes) -> str:

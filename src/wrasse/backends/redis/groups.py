@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from datetime import timedelta
 from itertools import groupby
 
-from wrasse.backends.redis.client import Link
-from wrasse.backends.redis.handouts import Asking, Given, Handouts, Places
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.redis.client.client import RedisClient
+from wrasse.backends.redis.client.transport import Word
+from wrasse.backends.redis.deliveries import DeliveryAnswer, DeliveryRequest, Handouts, ScriptKeys
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_entries import draft_words
 from wrasse.backends.redis.stream_keys import StreamKeys
-from wrasse.backends.redis.wire import Word
-from wrasse.backends.rounds import Rounds
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import Refused
 from wrasse.ports.groups import (
@@ -51,7 +51,7 @@ FOREIGN_SILENCE = timedelta(days=1)  # how long a consumer of another program is
 class RedisGroups:
     """All groups of one Redis."""
 
-    def __init__(self, link: Link, clock: Clock) -> None:
+    def __init__(self, link: RedisClient, clock: Clock) -> None:
         self._link = link
         self._clock = clock
         self._keys = StreamKeys(link.options)
@@ -75,7 +75,7 @@ class RedisGroups:
         wait: timedelta = timedelta(0),
     ) -> Sequence[Delivery]:
         limit = check_deliver(limit, ack_timeout)
-        asking = Asking(tuple(dict.fromkeys(subjects)), group, consumer, limit, ack_timeout, self._keys)
+        asking = DeliveryRequest(tuple(dict.fromkeys(subjects)), group, consumer, limit, ack_timeout, self._keys)
         began, waited = self._clock.monotonic(), 0.0
         while asking.subjects:
             given = await self._ask(asking)
@@ -88,7 +88,7 @@ class RedisGroups:
     async def extend(self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta) -> Sequence[bool]:
         if not deliveries:
             return ()
-        places = Places(self._keys)
+        places = ScriptKeys(self._keys)
         args: list[Word] = [consumer, ack_timeout // _MICROSECOND]
         for each in deliveries:
             base = places.of(each.entry.subject, each.group, lambda keys: (keys.log, keys.due, keys.consumers))
@@ -126,13 +126,13 @@ class RedisGroups:
         keys = self._keys.group(subject, group)
         names = [keys.log, keys.due, keys.consumers, keys.wake, self._keys.of(subject).facts]
         args: list[Word] = [group, consumer, FOREIGN_SILENCE // timedelta(milliseconds=1)]
-        rounds, pieces = Rounds(self._link.options.where, "the removal of a consumer"), 0
+        rounds, pieces = PageLoop(self._link.options.where, "the removal of a consumer"), 0
         while (answer := await self._link.run(load("group_retire"), names, args)) == b"more":
             pieces += 1  # what it holds goes over in pieces; it is silent, so there are no more of them to come
             rounds.turn(pieces)
         return Outcome(answer.decode())
 
-    async def _ask(self, asking: Asking) -> Given:
+    async def _ask(self, asking: DeliveryRequest) -> DeliveryAnswer:
         asked = asyncio.ensure_future(self._handouts.ask(asking))
         try:
             return await asyncio.shield(asked)
@@ -142,7 +142,7 @@ class RedisGroups:
             await self._handouts.give_back(given.deliveries)
             raise
 
-    async def _stirred(self, asking: Asking, given: Given, left: float) -> float:
+    async def _stirred(self, asking: DeliveryRequest, given: DeliveryAnswer, left: float) -> float:
         """Waits until there may be something: an entry, somebody's nak, or the time of what is due. Gives the seconds
         for which nothing happened."""
         if given.due >= 0:
@@ -178,7 +178,7 @@ def _consumer(subject: str, group: str, now: int, name: bytes, pending: int, idl
 
 def _answer_words(answers: Sequence[Answer], keys: StreamKeys) -> tuple[list[str], list[Word]]:
     """KEYS and ARGV of the script for these answers: acks of one group that follow one another go together."""
-    places = Places(keys, keys.registry)
+    places = ScriptKeys(keys, keys.registry)
 
     def base_of(subject: str, group: str) -> int:
         return places.of(subject, group, lambda of: (of.log, of.due, of.wake, keys.of(subject).facts))

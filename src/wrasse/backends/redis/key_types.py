@@ -10,13 +10,13 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from wrasse.backends.foreign_protocol import printable
-from wrasse.backends.redis.client import Link
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.failure import WrongType
-from wrasse.backends.redis.fitting import scanned
-from wrasse.backends.redis.keys import Keys, pattern_glob, workers_in
-from wrasse.backends.redis.routing import known_queues
+from wrasse.backends.redis.jobs.queue_guess import known_queues
+from wrasse.backends.redis.keys import RedisKeys, pattern_glob, workers_in
+from wrasse.backends.redis.reply_limit import scanned
 from wrasse.backends.redis.stream_keys import StreamKeys
-from wrasse.backends.rounds import Rounds
 
 DO = "move it away with RENAME if its value is needed, else DEL it; then run `wrasse jobs fsck`"
 WORKERS_MAX = 1_000_000
@@ -44,7 +44,7 @@ class Misfit:
 class KeyTypes:
     """Which type each key of one root should have."""
 
-    def __init__(self, link: Link, keys: Keys) -> None:
+    def __init__(self, link: RedisClient, keys: RedisKeys) -> None:
         self._link, self._keys, self._streams = link, keys, StreamKeys(link.options)
         self.shared = {
             **dict.fromkeys((keys.token, keys.strays), "string"),
@@ -109,17 +109,17 @@ class KeyTypes:
         return WrongType(f"{self._link.options.where}: {what} (WRONGTYPE)", do=DO)
 
 
-async def workers_among(link: Link, found: AsyncIterator[list[bytes]], pattern: str) -> list[str]:
+async def workers_among(link: RedisClient, found: AsyncIterator[list[bytes]], pattern: str) -> list[str]:
     """The workers that keys of this pattern belong to."""
     workers: set[str] = set()
     async for names in found:
         workers.update(workers_in(names, pattern))
         if len(workers) > WORKERS_MAX:
-            raise Rounds(link.options.where, f"SCAN {pattern}").endless(f"{WORKERS_MAX} workers were not all")
+            raise PageLoop(link.options.where, f"SCAN {pattern}").endless(f"{WORKERS_MAX} workers were not all")
     return sorted(workers)
 
 
-async def usable_queues(link: Link, keys: Keys) -> list[str]:
+async def usable_queues(link: RedisClient, keys: RedisKeys) -> list[str]:
     """The known queues whose jobs can be read: their lists and delayed sets have the right types."""
     own = {name: keys.queue(name) for name in await known_queues(link, keys)}
     told = iter(await link.ask_many([("TYPE", key) for at in own.values() for key in (at.list, at.delayed)]))

@@ -25,7 +25,7 @@ class QueueKeys:
     rate: str
 
 
-class Keys:
+class RedisKeys:
     """All keys of one root."""
 
     __slots__ = (

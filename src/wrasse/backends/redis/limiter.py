@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.options import key_slot
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
@@ -21,7 +21,7 @@ class RedisLimiter:
 
     __slots__ = ("_link",)
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: RedisClient) -> None:
         self._link = link
 
     async def allow(self, key: str, count: int, *, rate: int, burst: int) -> Allowance:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from wrasse.backends.redis.client import Link
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.replies import reads_replies
-from wrasse.backends.rounds import Rounds
 from wrasse.clock import from_micros
 from wrasse.ports.namespaces import META, namespace_of
 from wrasse.ports.page import Page
@@ -21,13 +21,13 @@ def namespaces_key(root: str) -> str:
 class RedisNamespaces:
     """The port."""
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: RedisClient) -> None:
         self._link = link
         self._key = namespaces_key(link.options.root)
 
     async def page(self, after: str | None, limit: int) -> Page[str]:
         lower, found = b"" if after is None else f"{after}{META}".encode(), list[str]()
-        rounds, more = Rounds(self._link.options.where, f"ZRANGEBYLEX {self._key}"), True
+        rounds, more = PageLoop(self._link.options.where, f"ZRANGEBYLEX {self._key}"), True
         while more and len(found) <= limit:
             rounds.turn(lower)
             start = b"(" + lower if lower else b"-"

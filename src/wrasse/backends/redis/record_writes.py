@@ -12,20 +12,20 @@ import secrets
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 
-from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.client.client import RedisClient
+from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.namespaces import namespaces_key
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_entries import draft_words
 from wrasse.backends.redis.stream_keys import StreamKeys
-from wrasse.backends.redis.wire import Word
 from wrasse.bounded import EARLIEST
 from wrasse.clock import from_micros, to_micros
-from wrasse.ports.conditional_records import RecordWrite
 from wrasse.ports.namespaces import namespace_of
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, number_in
 from wrasse.ports.records import NONCES_KEPT, Collection, Record, Written, stored_name
-from wrasse.ports.shelves import Spot
+from wrasse.ports.rules.conditional_records import RecordWrite
+from wrasse.ports.status_index import IndexPosition
 from wrasse.ports.streams import Draft
 
 GONE_MAX = 10_000
@@ -40,7 +40,7 @@ _NOBODYS = 1 << 53  # above every number: what is no version of ours was never a
 class RecordWriter:
     """Writes the records of one collection."""
 
-    def __init__(self, link: Link, collection: Collection) -> None:
+    def __init__(self, link: RedisClient, collection: Collection) -> None:
         root = f"{link.options.root}:records:{collection.data}"
         self.values, self.names, self.due = root, f"{root}:names", f"{root}:due"
         self.writes, self.gone, self.meta, self.scan = f"{root}:writes", f"{root}:gone", f"{root}:meta", f"{root}:scan"
@@ -99,7 +99,7 @@ def _due_digits(micros: int) -> bytes:
     return b"1%018d" % micros if micros >= 0 else b"0%018d" % (_BEFORE_1970 + micros)
 
 
-def spot_text(spot: Spot | None) -> bytes:
+def spot_text(spot: IndexPosition | None) -> bytes:
     """Where a record stands, in bytes whose order is that of shelves and turns; nothing for nowhere."""
     return b"" if spot is None else b"%b %0*d" % (spot.shelf.encode(), TURN_LETTERS, spot.turn + _TURN_ZERO)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.record_writes import (
     DUE_LETTERS,
     GONE_MAX as GONE_MAX,
@@ -20,9 +20,9 @@ from wrasse.backends.redis.record_writes import (
 )
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
-from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import Collection, Record, Written, key_of, stored_name
+from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
 
 PAGE_MAX = 10_000
 PAGE_BYTES_MAX = 32 << 20  # values in one page, unless a single one is longer
@@ -34,7 +34,7 @@ class RedisRecords(ConditionalRecords):
 
     emits = True
 
-    def __init__(self, link: Link, collection: Collection) -> None:
+    def __init__(self, link: RedisClient, collection: Collection) -> None:
         self._link = link
         self._writer = RecordWriter(link, collection)
 

@@ -15,16 +15,20 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from wrasse.backends.redis.client import Link
+from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.failure import WrongType
 from wrasse.backends.redis.key_types import KeyTypes
-from wrasse.backends.redis.keys import Keys
+from wrasse.backends.redis.keys import RedisKeys
 from wrasse.errors import StoreBroken
 
 C = TypeVar("C")
 # A StopIteration within a coroutine or a generator is a RuntimeError.
 _UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError, msgspec.MsgspecError)
-_CLIENTS = ("wrasse.backends.redis.connection", "wrasse.backends.redis.redis_py", "wrasse.backends.redis.routes")
+_CLIENTS = (
+    "wrasse.backends.redis.client.connection",
+    "wrasse.backends.redis.client.redis_py",
+    "wrasse.backends.redis.client.topology",
+)
 
 
 def reads_replies(port: type[C]) -> type[C]:
@@ -35,7 +39,7 @@ def reads_replies(port: type[C]) -> type[C]:
     return port
 
 
-def not_its_answer(link: Link, what: str) -> StoreBroken:
+def not_its_answer(link: RedisClient, what: str) -> StoreBroken:
     """The server answered, but not to this."""
     return StoreBroken(
         f"{link.options.where} answered {what} with something that is not its answer",
@@ -47,14 +51,14 @@ def not_its_answer(link: Link, what: str) -> StoreBroken:
 def _reading(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     @functools.wraps(method)
     async def reading(self: Any, *args: Any, **named: Any) -> Any:
-        link: Link = self._link
+        link: RedisClient = self._link
         before = link.replies
         try:
             return await method(self, *args, **named)
         except WrongType as error:
             if not error.keys:
                 raise
-            raise await KeyTypes(link, Keys(link.options)).named(error) from error
+            raise await KeyTypes(link, RedisKeys(link.options)).named(error) from error
         except _UNREADABLE as error:
             if link.replies == before or not _is_about_a_reply(error):
                 raise

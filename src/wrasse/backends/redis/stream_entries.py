@@ -11,10 +11,10 @@ from typing import Any
 
 import msgspec
 
+from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.stream_keys import StreamKeys
-from wrasse.backends.redis.wire import Word
 from wrasse.clock import from_micros
-from wrasse.ports.drains import PLAIN
+from wrasse.ports.entry_chunks import PLAIN
 from wrasse.ports.groups import Delivery
 from wrasse.ports.streams import TOO_LONG, Draft, Entry, EntryId, GroupState, StreamState
 
@@ -95,7 +95,7 @@ def draft_words(draft: Draft) -> list[Word]:
     return [draft.key, draft.body, len(beside), *beside]
 
 
-class Batch:
+class AppendBatch:
     """The drafts of one append, by stream."""
 
     __slots__ = ("_by_subject", "_drafts", "_plain")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.errors import UsageError, WrasseError
-from wrasse.ports.subjects import check_subject, is_subject, redis_key, subject_of
+from wrasse.ports.rules.subjects import check_subject, is_subject, redis_key, subject_of
 
 _CACHED_MAX = 10_000
 

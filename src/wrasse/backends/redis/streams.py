@@ -3,29 +3,132 @@
 Every change is one script with the server's clock. Ids go on from whatever stands last in the stream, `ms` by the clock
 and never back, `seq` one higher each time; so where all entries are ours, their ids count them. Where another program
 writes too, sizes and lags are what the server says of itself: an estimate, or unknown.
+
+Streams that other programs made: found by a SCAN in small steps, and registered beside our own.
+
+A pass over all keys begins every PASS seconds at most, whoever asks; each question goes on with it for a bounded number
+of steps. So a new stream is found within a minute where somebody asks once a second and there are fewer than some ten
+million keys. What is not registered is never trimmed.
+
+A stream whose key is no subject, such as one with a space, cannot be registered. Those that a pattern would match are
+logged, once each, and the doctor names them.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from wrasse.backends.redis.client import Link, sections
-from wrasse.backends.redis.discovery import Discovery
+from wrasse.backends.foreign_protocol import printable
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.redis.client.client import RedisClient, sections
 from wrasse.backends.redis.failure import ReplyTooLarge
-from wrasse.backends.redis.fitting import fitting
+from wrasse.backends.redis.keys import literal_glob
 from wrasse.backends.redis.replies import reads_replies
+from wrasse.backends.redis.reply_limit import fitting
 from wrasse.backends.redis.scripts import Script, load
-from wrasse.backends.redis.stream_entries import Batch, columns_of, entry_of, id_of, read_state
+from wrasse.backends.redis.stream_entries import AppendBatch, columns_of, entry_of, id_of, read_state
 from wrasse.backends.redis.stream_keys import StreamKeys
-from wrasse.backends.rounds import Rounds
 from wrasse.clock import Clock, from_micros
 from wrasse.errors import ConfigError, StoreBroken
-from wrasse.ports.drains import Stretch
+from wrasse.ports.entry_chunks import EntryChunk
 from wrasse.ports.page import Page, check_limit
+from wrasse.ports.rules.subjects import check_pattern, check_subject, fixed_part, is_wild, matches, subject_of
 from wrasse.ports.streams import Draft, Entry, EntryId, StreamState, Trimmed, check_drafts
-from wrasse.ports.subjects import check_pattern, check_subject, fixed_part, is_wild, matches
+
+_log = logging.getLogger("wrasse.streams")
+DO = "let its program write to a key of letters, digits, - and _ with single colons between"
+PASS = 30.0  # seconds between the beginnings of two passes
+_STEP = 2_000  # keys that one SCAN looks at
+_STEPS_MAX = 200  # in one call
+_NAMELESS_MAX = 1_000  # streams without a subject that are remembered
+_START = b"0"
+
+
+class Discovery:
+    """Finds the streams of one Redis."""
+
+    __slots__ = (
+        "_began", "_clock", "_cursor", "_keys", "_link", "_lock", "_nameless", "_to_read", "_told", "unregistered",
+    )  # fmt: skip
+
+    def __init__(self, link: RedisClient, keys: StreamKeys, clock: Clock, *, to_read: bool) -> None:
+        self._link = link
+        self._clock = clock
+        self._keys = keys
+        self._lock = asyncio.Lock()
+        self._cursor = _START
+        self._began: float | None = None
+        self._nameless: set[str] = set()  # keys of other programs' streams that no subject has
+        self._told: set[str] = set()
+        self._to_read = to_read
+        self.unregistered: set[bytes] = set()  # what a reader found
+
+    async def look(self) -> None:
+        """Goes on looking, if it is time to. Who asks while another looks is not kept waiting."""
+        now = self._clock.monotonic()
+        idle = self._cursor == _START and self._began is not None and now - self._began < PASS
+        if idle or self._lock.locked():
+            return
+        async with self._lock:
+            if self._cursor == _START:
+                self._began = now
+            for _ in range(_STEPS_MAX):
+                if await self._step():
+                    return
+
+    def tell(self, pattern: str) -> None:
+        """Logs what this pattern would match if its key were a subject; not for a pattern that matches anything."""
+        for key in self._nameless - self._told if fixed_part(pattern) else ():
+            if matches(pattern, subject_of(key.removeprefix(self._keys.prefix))):
+                self._told.add(key)
+                _log.error("the stream %r is passed over, since its key is no subject: %s", key, DO)
+
+    async def register(self, subjects: Sequence[str]) -> None:
+        """Registers those whose streams exist, and forgets those whose streams do not. A reader writes nothing."""
+        if not subjects:
+            return
+        if self._to_read:
+            types = await self._link.ask_many([("TYPE", self._keys.of(subject).log) for subject in subjects])
+            self.unregistered |= {
+                each.encode() for each, kind in zip(subjects, types, strict=True) if kind == b"stream"
+            }
+            return
+        names = [self._keys.registry]
+        for subject in subjects:
+            keys = self._keys.of(subject)
+            names += (keys.log, keys.facts)
+        await self._link.run(load("stream_register"), names, list(subjects))
+
+    async def _step(self) -> bool:
+        """One step; True if the pass is over."""
+        self._cursor, named = await self._scan(self._cursor)
+        scores = await self._link.ask_many([("ZSCORE", self._keys.registry, subject) for _, subject in named])
+        await self.register([subject for (_, subject), score in zip(named, scores, strict=True) if score is None])
+        return bool(self._cursor == _START)
+
+    async def find_nameless(self) -> Sequence[str]:
+        """Keys of streams that no subject has, in order. Registers nothing, and looks at a bounded number of keys."""
+        cursor = _START
+        for _ in range(_STEPS_MAX):
+            cursor, _ = await self._scan(cursor)
+            if cursor == _START:
+                break
+        return sorted(self._nameless)
+
+    async def _scan(self, cursor: bytes) -> tuple[bytes, Sequence[tuple[bytes, str]]]:
+        """Streams with their subjects, and where to go on. Those without a subject are remembered, but for our own."""
+        pattern = literal_glob(self._keys.prefix) + "*"
+        cursor, found = await self._link.ask("SCAN", cursor, "MATCH", pattern, "COUNT", _STEP, "TYPE", "stream")
+        named = [(key, subject) for key in found if (subject := self._keys.subject(key)) is not None]
+        shown = {printable(key.decode(errors="backslashreplace")) for key in {*found} - {key for key, _ in named}}
+        fresh = sorted(each for each in shown - self._nameless if not each.startswith(f"{self._keys.root}:"))
+        self._nameless |= set(fresh[: _NAMELESS_MAX - len(self._nameless)])
+        return cursor, named
+
 
 _DEDUP_WINDOW = timedelta(minutes=2)
 _MICROSECOND = timedelta(microseconds=1)
@@ -42,7 +145,7 @@ _STEADY = 3  # attempts to be answered twice over one connection
 class RedisStreams:
     """All streams of one Redis."""
 
-    def __init__(self, link: Link, clock: Clock, *, to_read: bool = False) -> None:
+    def __init__(self, link: RedisClient, clock: Clock, *, to_read: bool = False) -> None:
         self._link = link
         self._keys = StreamKeys(link.options)
         self._discovery = Discovery(link, self._keys, clock, to_read=to_read)
@@ -57,7 +160,7 @@ class RedisStreams:
         check_drafts(drafts)
         if not drafts:
             return ()
-        batch = Batch(drafts)
+        batch = AppendBatch(drafts)
         return batch.ids(await self._link.run(load("stream_append"), batch.keys(self._keys), batch.args()))
 
     async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
@@ -66,12 +169,12 @@ class RedisStreams:
         self._note_size(subject, [sum(map(len, words)) for _, words in found])
         return Page(tuple(shown), tuple(id.decode() for id, _ in found), at, more)
 
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
+    async def stretch(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
         """Entries in columns, as the port promises."""
         found, at, more = await self._found(subject, after, limit)
         ids, bodies, beside = columns_of(found)
         self._note_size(subject, [*map(len, bodies), *(sum(map(len, each.values())) for each in beside.values())])
-        return Stretch(subject, ids, bodies, beside, at, more)
+        return EntryChunk(subject, ids, bodies, beside, at, more)
 
     async def _found(self, subject: str, after: EntryId, limit: int) -> tuple[list[Any], datetime, bool]:
         """Entries as the server gives them, its clock, and whether there are more."""
@@ -163,7 +266,7 @@ class RedisStreams:
     async def _registered(self, pattern: str, after: str | None, at_once: int) -> AsyncIterator[list[str]]:
         """Registered subjects that match, in order."""
         start, at = fixed_part(pattern).encode(), None if after is None else after.encode()
-        rounds = Rounds(self._link.options.where, f"ZRANGEBYLEX {self._keys.registry}")
+        rounds = PageLoop(self._link.options.where, f"ZRANGEBYLEX {self._keys.registry}")
         while True:
             rounds.turn(at)
             low = b"(" + at if at is not None and at >= start else b"[" + start
@@ -215,7 +318,7 @@ def _unreadable(subject: str, after: EntryId, why: ReplyTooLarge) -> StoreBroken
     )
 
 
-async def check_streams(link: Link) -> None:
+async def check_streams(link: RedisClient) -> None:
     """Refuses a server that is too old: what trims and groups rely on came with Redis 7.0."""
     version = sections(await link.ask("INFO", "server")).get("redis_version", "0")
     if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < _OLDEST:

@@ -18,10 +18,11 @@ from typing import TypeVar
 
 from wrasse.backends.s3.conditions import ALL, Conditions
 from wrasse.backends.s3.failures import failure_in
-from wrasse.backends.s3.replies import (
+from wrasse.backends.s3.transport import Body, NoAnswer, Reply, S3Request, S3Transport
+from wrasse.backends.s3.xml import (
+    DeleteRefusal,
     KeptVersion,
     ListedPage,
-    Refusal,
     Upload,
     completion,
     copy_source,
@@ -37,7 +38,6 @@ from wrasse.backends.s3.replies import (
     parse_versioning,
     parse_versions,
 )
-from wrasse.backends.s3.wire import Ask, Body, NoAnswer, Reply, Wire
 from wrasse.errors import StoreBroken, first_error
 
 PAGE_MAX = 1_000
@@ -59,7 +59,7 @@ ABSENT = Condition(None)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class S3Object:
     """An object as the store holds it, without its bytes."""
 
     etag: str
@@ -82,7 +82,7 @@ class Client:
     what the store honours, or refuses it."""
 
     def __init__(
-        self, wire: Wire, conditions: Conditions = ALL, probe: Callable[[], Awaitable[Conditions]] | None = None
+        self, wire: S3Transport, conditions: Conditions = ALL, probe: Callable[[], Awaitable[Conditions]] | None = None
     ) -> None:
         self.wire = wire
         self.where = str(wire.address)
@@ -107,26 +107,26 @@ class Client:
     ) -> str | None:
         """Writes; the new tag, or None if the condition does not hold."""
         wanted = {**headers, **(condition.headers() if condition is not None else {})}
-        reply = await self._change(Ask("PUT", key, headers=wanted, body=data, twice=condition is None))
+        reply = await self._change(S3Request("PUT", key, headers=wanted, body=data, twice=condition is None))
         return None if reply.status in (*_MISSING, 409) else _etag(reply, self.where)
 
     async def get(self, key: bytes) -> Got | None:
         """All bytes of an object that is known to be small."""
-        reply = await self.wire.ask(Ask("GET", key))
+        reply = await self.wire.ask(S3Request("GET", key))
         return None if reply.status in _MISSING else Got(_etag(reply, self.where), reply.body, reply.at)
 
-    async def head(self, key: bytes) -> Seen | None:
+    async def head(self, key: bytes) -> S3Object | None:
         """The object without its bytes."""
-        reply = await self.wire.ask(Ask("HEAD", key))
+        reply = await self.wire.ask(S3Request("HEAD", key))
         return None if reply.status in _MISSING else _seen(reply, self.where)
 
     @asynccontextmanager
-    async def reading(self, key: bytes, etag: str | None, offset: int) -> AsyncIterator[tuple[Seen, Body] | None]:
+    async def reading(self, key: bytes, etag: str | None, offset: int) -> AsyncIterator[tuple[S3Object, Body] | None]:
         """The bytes from an offset on, as they come; None if there is no such object, or not of this tag."""
         headers = {} if etag is None else {"if-match": f'"{etag}"'}
         if offset:
             headers["range"] = f"bytes={offset}-"
-        async with self.wire.stream(Ask("GET", key, headers=headers)) as (reply, body):
+        async with self.wire.stream(S3Request("GET", key, headers=headers)) as (reply, body):
             if reply.status in (*_MISSING, 416):
                 yield None
                 return
@@ -139,19 +139,19 @@ class Client:
     async def delete(self, key: bytes, etag: str) -> bool:
         """Deletes, if the object has this tag."""
         headers = {"if-match": f'"{etag}"'}
-        reply = await self._change(Ask("DELETE", key, headers=headers, twice=False))
+        reply = await self._change(S3Request("DELETE", key, headers=headers, twice=False))
         return reply.status not in (*_MISSING, 409)
 
     async def remove(self, key: bytes) -> None:
         """Deletes whatever is there."""
-        await self._change(Ask("DELETE", key))
+        await self._change(S3Request("DELETE", key))
 
-    async def delete_many(self, keys: Sequence[tuple[bytes, str]]) -> tuple[Refusal, ...]:
+    async def delete_many(self, keys: Sequence[tuple[bytes, str]]) -> tuple[DeleteRefusal, ...]:
         """Deletes each key that has its tag; those that were not deleted. ValueError for a key XML cannot say."""
         body = deletion(keys)
         digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
         headers = {"content-md5": digest, "content-type": "application/xml"}
-        reply = await self._change(Ask("POST", None, (("delete", ""),), headers, body, twice=False))
+        reply = await self._change(S3Request("POST", None, (("delete", ""),), headers, body, twice=False))
         return parse_refusals(reply.body, self.where)
 
     async def list(
@@ -173,7 +173,7 @@ class Client:
             query.append(("continuation-token", token))
         elif after is not None:
             query.append(("start-after", after))
-        reply = await self.wire.ask(Ask("GET", None, tuple(query)))
+        reply = await self.wire.ask(S3Request("GET", None, tuple(query)))
         return parse_listing(reply.body, self.where, bucket=self.wire.address.bucket, prefix=prefix)
 
     async def copy(
@@ -185,7 +185,7 @@ class Client:
             "x-amz-copy-source-if-match": f'"{etag}"',
             **condition.headers(),
         }
-        reply = await self._change(Ask("PUT", target, headers=headers, twice=False))
+        reply = await self._change(S3Request("PUT", target, headers=headers, twice=False))
         if reply.status in (*_MISSING, 409):
             return None
         self._check_late(reply)
@@ -193,19 +193,19 @@ class Client:
 
     async def begin_upload(self, key: bytes, headers: Mapping[str, str]) -> str:
         """Begins a multipart upload; its id."""
-        reply = await self._change(Ask("POST", key, (("uploads", ""),), headers))
+        reply = await self._change(S3Request("POST", key, (("uploads", ""),), headers))
         return parse_text(reply.body, "InitiateMultipartUploadResult", "UploadId", self.where)
 
     async def put_part(self, key: bytes, upload: str, number: int, data: bytes) -> str:
         """Sends one part; its tag. The same part may be sent again."""
         query = (("partNumber", str(number)), ("uploadId", upload))
-        return _etag(await self.wire.ask(Ask("PUT", key, query, body=data)), self.where)
+        return _etag(await self.wire.ask(S3Request("PUT", key, query, body=data)), self.where)
 
     async def complete_upload(self, key: bytes, upload: str, etags: Sequence[str], condition: Condition) -> str | None:
         """Makes the parts an object; its tag, or None if the condition does not hold or the upload is gone."""
         headers = {"content-type": "application/xml", **condition.headers()}
         query = (("uploadId", upload),)
-        reply = await self.wire.ask(Ask("POST", key, query, headers, completion(etags), twice=False))
+        reply = await self.wire.ask(S3Request("POST", key, query, headers, completion(etags), twice=False))
         if reply.status in (*_MISSING, 409):
             return None
         self._check_late(reply)
@@ -214,7 +214,7 @@ class Client:
     async def abort_upload(self, key: bytes, upload: str) -> None:
         """Throws away the parts of an upload."""
         async with asyncio.timeout(60):
-            await self._change(Ask("DELETE", key, (("uploadId", upload),)))
+            await self._change(S3Request("DELETE", key, (("uploadId", upload),)))
 
     async def uploads(
         self, prefix: bytes, markers: tuple[str, str] | None, limit: int = PAGE_MAX
@@ -225,11 +225,11 @@ class Client:
         ]  # fmt: skip
         if markers is not None:
             query += [("key-marker", markers[0].encode("utf-8", "surrogateescape")), ("upload-id-marker", markers[1])]
-        return parse_uploads((await self.wire.ask(Ask("GET", None, tuple(query)))).body, self.where)
+        return parse_uploads((await self.wire.ask(S3Request("GET", None, tuple(query)))).body, self.where)
 
     async def versioning(self) -> str:
         """Whether the bucket keeps versions, in its own word; empty if it never did."""
-        reply = await self.wire.ask(Ask("GET", None, (("versioning", ""),)))
+        reply = await self.wire.ask(S3Request("GET", None, (("versioning", ""),)))
         return parse_versioning(reply.body, self.where)
 
     async def versions(
@@ -239,17 +239,17 @@ class Client:
         query: list[tuple[str, str | bytes]] = [("versions", ""), ("prefix", key), ("encoding-type", "url")]
         if markers is not None:
             query += [("key-marker", markers[0].encode("utf-8", "surrogateescape")), ("version-id-marker", markers[1])]
-        return parse_versions((await self.wire.ask(Ask("GET", None, tuple(query)))).body, self.where)
+        return parse_versions((await self.wire.ask(S3Request("GET", None, tuple(query)))).body, self.where)
 
     async def remove_version(self, key: bytes, version: str) -> None:
         """Takes one version away for good, or one marker."""
-        await self._change(Ask("DELETE", key, (("versionId", version),)))
+        await self._change(S3Request("DELETE", key, (("versionId", version),)))
 
     async def bucket_is_there(self) -> datetime:
         """The store's time, if the bucket answers."""
-        return (await self.wire.ask(Ask("HEAD", None))).at
+        return (await self.wire.ask(S3Request("HEAD", None))).at
 
-    async def _change(self, ask: Ask) -> Reply:
+    async def _change(self, ask: S3Request) -> Reply:
         await self.probed()
         return await self.wire.ask(ask)
 
@@ -267,10 +267,12 @@ def _etag(reply: Reply, where: str) -> str:
     return found
 
 
-def _seen(reply: Reply, where: str) -> Seen:
+def _seen(reply: Reply, where: str) -> S3Object:
     try:
         size = reply.headers.get("content-range", "").rpartition("/")[2] or reply.headers["content-length"]
-        return Seen(_etag(reply, where), parse_size(size), parse_date(reply.headers["last-modified"]), reply.headers)
+        return S3Object(
+            _etag(reply, where), parse_size(size), parse_date(reply.headers["last-modified"]), reply.headers
+        )
     except (KeyError, ValueError):
         raise StoreBroken(f"{where} answered without size or time", do="check that the endpoint is an S3") from None
 

@@ -3,25 +3,219 @@
 Opening probes the store and refuses one on which the promises would not hold. Whoever opens it to read writes nothing:
 what a reader must know is asked by reading, and the probe waits for a first change. Time is the store's, as far as its
 replies tell it.
+
+Finds out what a store honours, with a few small objects under a reserved name that it removes again.
+A process that is killed meanwhile leaves at most a dozen, and the first probe ten minutes later removes them.
+
+A store may answer every request and still ignore its condition. So each condition is broken on purpose, and what the
+object holds afterwards is what counts.
 """
 
 from __future__ import annotations
 
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
+
+from wrasse.backends.page_loop import PageLoop
 from wrasse.backends.s3.address import S3Address
-from wrasse.backends.s3.client import Client
-from wrasse.backends.s3.conditions import Conditions
-from wrasse.backends.s3.listing import Lister
+from wrasse.backends.s3.client import ABSENT, Client, Condition, abreast
+from wrasse.backends.s3.conditions import ALL, PROBES, Conditions
 from wrasse.backends.s3.namespaces import S3Namespaces
+from wrasse.backends.s3.object_listing import Lister
 from wrasse.backends.s3.objects import S3Objects
-from wrasse.backends.s3.probe import look, probe
 from wrasse.backends.s3.records import S3Records
-from wrasse.backends.s3.wire import MARGIN, Wire
+from wrasse.backends.s3.transport import MARGIN, NoAnswer, S3Transport
+from wrasse.backends.s3.versions import BucketVersions
 from wrasse.clock import Clock, SystemClock
-from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.errors import StoreBroken, StoreUnavailable, UsageError, WrasseError
 from wrasse.ports.backend import ObjectStore
 from wrasse.ports.capabilities import Capabilities
-from wrasse.ports.pulse import Pulse
+from wrasse.ports.health_check import HealthSample
 from wrasse.ports.records import Collection
+
+PROBE_MAX = 60.0
+"""Seconds for all questions about what a store honours."""
+LEFT_AFTER = timedelta(minutes=10)
+"""Age from which what a probe wrote is no running probe's any more; the next probe removes it, a page at a time."""
+_WRONG = "0" * 32
+_ORDERED = (b"o", b"o-x", b"o/x")  # a tree of folders lists o/x before o-x
+_ODD = b"r//x"
+_PLAIN = b"r/x"
+
+
+async def probe(client: Client, prefix: bytes) -> Conditions:
+    """What the store honours. Raises Refused if that is not enough, and our errors if it does not answer."""
+    client = Client(client.wire)  # which asks for no probe
+    try:
+        async with _in_time(client.where):
+            found = await _Probe(client, prefix + PROBES + secrets.token_hex(8).encode() + b"/").found()
+            with suppress(StoreUnavailable, StoreBroken, UsageError):
+                await _remove_left(client, prefix + PROBES)
+    except NoAnswer as unknown:
+        raise unknown.why from unknown
+    found.check(client.where)
+    return found
+
+
+async def look(client: Client, prefix: bytes) -> Conditions:
+    """What a reader must know, found out by reading. A store in byte order shows what is in the folder `x` after `x.~`;
+    one that lists by folder has passed it by then, and keeps no odd keys either. In a bucket without any folder the two
+    list alike."""
+    token, rounds = None, PageLoop(client.where, "a listing")
+    async with _in_time(client.where):
+        while True:
+            rounds.turn(token)
+            page = await client.list(prefix, token=token, by_folder=True)
+            for folder in page.folders:
+                if folder != prefix + PROBES and (ordered := await _orders(client, folder)) is not None:
+                    return Conditions(ordered=ordered, raw_keys=ordered)
+            token = page.token
+            if token is None:
+                return ALL
+
+
+async def _orders(client: Client, folder: bytes) -> bool | None:
+    """Whether this folder comes in byte order; None if nothing in it stays for as long as it takes to ask."""
+    keys = [each.key for each in (await client.list(folder)).objects if each.etag]
+    if not keys:
+        return None
+    after = await client.list(folder[:-1], after=folder[:-1] + b".~")
+    if any(each.key.startswith(folder) for each in after.objects):
+        return True
+    return None if await client.head(keys[0]) is None else False
+
+
+@asynccontextmanager
+async def _in_time(where: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(PROBE_MAX):
+            yield
+    except TimeoutError:
+        raise StoreUnavailable(f"{where} took too long to probe", do="check the endpoint and the network") from None
+
+
+async def _remove_left(client: Client, place: bytes) -> None:
+    """Removes what probes of killed processes left. What cannot be removed now is tried again by the next probe."""
+    before = client.wire.time.now() - LEFT_AFTER
+    versions = BucketVersions(client)
+
+    async def remove(key: bytes) -> None:
+        await client.remove(key)
+        await versions.wipe(key)
+
+    await abreast(remove, [each.key for each in (await client.list(place)).objects if each.modified_at < before])
+    for each in (await client.uploads(place, None))[0]:
+        if each.begun_at < before:
+            await client.abort_upload(each.key, each.id)
+
+
+class _Probe:
+    def __init__(self, client: Client, place: bytes) -> None:
+        self._client = client
+        self._place = place
+
+    async def found(self) -> Conditions:
+        try:
+            create = await self._create()
+            # A store that fails here is refused; what else it can do does not matter.
+            replace = await self._replace()
+            delete = await self._delete()
+            if not (create and replace and delete):
+                return Conditions(create, replace, delete)
+            return Conditions(
+                batch_delete=await self._batch_delete(),
+                multipart=await self._multipart(),
+                ordered=await self._ordered(),
+                raw_keys=await self._raw_keys(),
+            )
+        finally:
+            await self._remove()
+
+    async def _create(self) -> bool:
+        first = await self._client.put(self._key(b"c"), b"1", ABSENT)
+        second = await self._client.put(self._key(b"c"), b"2", ABSENT)
+        return first is not None and second is None and await self._holds(b"c", b"1")
+
+    async def _replace(self) -> bool:
+        made = await self._client.put(self._key(b"u"), b"1", None)
+        assert made is not None, "a write without a condition cannot fail it"
+        newer = await self._client.put(self._key(b"u"), b"2", Condition(made))
+        stale = await self._client.put(self._key(b"u"), b"3", Condition(made))
+        missing = await self._client.put(self._key(b"n"), b"4", Condition(made))
+        return newer is not None and stale is None and missing is None and await self._holds(b"u", b"2")
+
+    async def _delete(self) -> bool:
+        made = await self._client.put(self._key(b"d"), b"1", None)
+        assert made is not None, "a write without a condition cannot fail it"
+        refused = not await self._quietly_deleted(b"d", _WRONG)
+        return refused and await self._holds(b"d", b"1") and await self._quietly_deleted(b"d", made)
+
+    async def _quietly_deleted(self, name: bytes, etag: str) -> bool:
+        try:
+            return await self._client.delete(self._key(name), etag)
+        except NoAnswer:
+            return False  # some answer an error instead of a refusal
+
+    async def _batch_delete(self) -> bool:
+        keys = [self._key(name) for name in (b"b1", b"b2")]
+        tags = [await self._client.put(key, b"1", None) for key in keys]
+        assert tags[0] is not None, "a write without a condition cannot fail it"
+        try:
+            refusals = await self._client.delete_many([(keys[0], tags[0]), (keys[1], _WRONG)])
+        except (NoAnswer, WrasseError):
+            return False
+        gone = await self._client.head(keys[0]) is None
+        return gone and {each.key for each in refusals} == {keys[1]} and await self._holds(b"b2", b"1")
+
+    async def _multipart(self) -> bool:
+        key = self._key(b"m")
+        await self._client.put(key, b"1", None)
+        upload = await self._client.begin_upload(key, {})
+        try:
+            part = await self._client.put_part(key, upload, 1, b"2")
+            completed = await self._client.complete_upload(key, upload, [part], ABSENT)
+        except (NoAnswer, StoreUnavailable):
+            completed = ""
+        with suppress(StoreUnavailable):
+            await self._client.abort_upload(key, upload)
+        return completed is None and await self._holds(b"m", b"1")
+
+    async def _ordered(self) -> bool:
+        for name in _ORDERED:
+            await self._client.put(self._key(name), b"", None)
+        whole = await self._client.list(self._key(b"o"))
+        rest = await self._client.list(self._key(b"o"), after=self._key(_ORDERED[0]))
+        wanted = [self._key(name) for name in _ORDERED]
+        return [each.key for each in whole.objects] == wanted and [each.key for each in rest.objects] == wanted[1:]
+
+    async def _raw_keys(self) -> bool:
+        try:
+            await self._client.put(self._key(_ODD), b"odd", None)
+        except (UsageError, StoreUnavailable):
+            return False
+        shown = await self._client.list(self._key(b"r"))
+        plain = await self._client.head(self._key(_PLAIN))
+        return [each.key for each in shown.objects] == [self._key(_ODD)] and plain is None
+
+    async def _holds(self, name: bytes, data: bytes) -> bool:
+        got = await self._client.get(self._key(name))
+        return got is not None and got.data == data
+
+    async def _remove(self) -> None:
+        # Also what a store made of odd names; and each by name too, for a store that cannot list.
+        names = [b"c", b"u", b"n", b"d", b"b1", b"b2", b"m", *_ORDERED, _ODD, _PLAIN]
+        versions = BucketVersions(self._client)
+        for name in names:
+            with suppress(StoreUnavailable, UsageError):
+                await self._client.remove(self._key(name))
+                await versions.wipe(self._key(name))
+
+    def _key(self, name: bytes) -> bytes:
+        return self._place + name
+
 
 _SYSTEM = SystemClock()
 
@@ -41,10 +235,10 @@ class S3(ObjectStore):
 
     @classmethod
     async def open(
-        cls, address: S3Address, clock: Clock = _SYSTEM, *, wire: Wire | None = None, to_read: bool = False
+        cls, address: S3Address, clock: Clock = _SYSTEM, *, wire: S3Transport | None = None, to_read: bool = False
     ) -> S3:
         """Opens the bucket, which must be there. `wire` is what sends its requests."""
-        wire = wire if wire is not None else Wire(address, clock)
+        wire = wire if wire is not None else S3Transport(address, clock)
         prefix = address.key_prefix.encode()
         try:
             client = Client(wire)
@@ -71,10 +265,10 @@ class S3(ObjectStore):
     async def honours(self) -> Conditions:
         return await self._client.probed()
 
-    async def pulse(self) -> Pulse:
+    async def pulse(self) -> HealthSample:
         """That the bucket answers, and the store's clock."""
         try:
-            return Pulse(f"s3-{self._wire.address}", await self._client.bucket_is_there())
+            return HealthSample(f"s3-{self._wire.address}", await self._client.bucket_is_there())
         except StoreUnavailable:
             raise
         except WrasseError as why:

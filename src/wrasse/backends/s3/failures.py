@@ -24,16 +24,16 @@ _CODE = re.compile(rb"<Code>([^<]{1,120}+)</Code>")
 _PLAIN = re.compile(r"[\w.-]{1,80}", re.ASCII)  # what of the store's words is shown
 
 
-class Denied(StoreUnavailable):
+class S3Denied(StoreUnavailable):
     """The store answered that it will not do this. Asking again changes nothing, and nothing was changed."""
 
 
-class Forbidden(Denied, OnlyReads):
+class Forbidden(S3Denied, OnlyReads):
     """The store does not let this user do that."""
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class S3Failure:
     """A reply that is not a success."""
 
     status: int
@@ -48,7 +48,7 @@ class Failure:
         if self.code in _ANSWERS:
             return None
         if self.code == "RequestTimeTooSkewed":
-            return Denied(
+            return S3Denied(
                 f"{where} refuses requests: this machine's clock is too far from the store's",
                 do="set the clock, for example by NTP",
             )
@@ -74,17 +74,19 @@ class Failure:
             return UsageError(f"{where} cannot keep an object under this key", do="use a shorter or plainer key")
         if self.code in ("EntityTooLarge", "MetadataTooLarge", "RequestHeaderSectionTooLarge"):
             return TooLarge(f"{where} refuses the object or its metadata as too large", do="write less of it")
-        return Denied(
+        return S3Denied(
             f"{where} refused a request with {self.status} {self.code}", do="see what the store says of this code"
         )
 
 
-def failure_of(status: int, headers: Mapping[str, str], body: bytes) -> Failure | None:
+def failure_of(status: int, headers: Mapping[str, str], body: bytes) -> S3Failure | None:
     """The failure in a reply, if it is one."""
     if status < 300:
         return None
     region = headers.get("x-amz-bucket-region", "")
-    return Failure(status, _code(body) or _BY_STATUS.get(status, "Unknown"), region if _PLAIN.fullmatch(region) else "")
+    return S3Failure(
+        status, _code(body) or _BY_STATUS.get(status, "Unknown"), region if _PLAIN.fullmatch(region) else ""
+    )
 
 
 def _code(body: bytes) -> str:
@@ -93,7 +95,7 @@ def _code(body: bytes) -> str:
     return code if _PLAIN.fullmatch(code) else ""
 
 
-def unavailable(where: str, status: int, failure: Failure | None) -> StoreUnavailable:
+def unavailable(where: str, status: int, failure: S3Failure | None) -> StoreUnavailable:
     """The store cannot serve now."""
     code = failure.code if failure is not None else "Unknown"
     if code in _THROTTLED or status == 429:
@@ -101,8 +103,8 @@ def unavailable(where: str, status: int, failure: Failure | None) -> StoreUnavai
     return StoreUnavailable(f"{where} cannot serve now ({status} {code})", do="it is tried again by itself")
 
 
-def failure_in(body: bytes) -> Failure | None:
+def failure_in(body: bytes) -> S3Failure | None:
     """The failure in the body of a success, which some calls answer with before they are done."""
     if b"<Error>" not in body[:512]:
         return None
-    return Failure(200, _code(body) or "Unknown")
+    return S3Failure(200, _code(body) or "Unknown")

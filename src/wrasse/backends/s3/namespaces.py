@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from wrasse.backends.s3.client import Client
-from wrasse.backends.s3.listing import Lister
+from wrasse.backends.s3.object_listing import Lister
 from wrasse.ports.namespaces import META, namespace_of, page_of
 from wrasse.ports.page import Page
 

@@ -31,14 +31,14 @@ from urllib.parse import quote, unquote
 
 import msgspec
 
-from wrasse.backends.rounds import Rounds
+from wrasse.backends.page_loop import PageLoop
 from wrasse.backends.s3.client import ABSENT, AT_ONCE, Client, Condition, abreast, together
 from wrasse.backends.s3.conditions import PROBES
-from wrasse.backends.s3.failures import Denied
-from wrasse.backends.s3.listing import Lister, nameable
-from wrasse.backends.s3.replies import is_etag, sayable
-from wrasse.backends.s3.versions import Versions
-from wrasse.backends.s3.wire import TRIES, NoAnswer, pause
+from wrasse.backends.s3.failures import S3Denied
+from wrasse.backends.s3.object_listing import Lister, nameable
+from wrasse.backends.s3.transport import TRIES, NoAnswer, pause
+from wrasse.backends.s3.versions import BucketVersions
+from wrasse.backends.s3.xml import is_etag, sayable
 from wrasse.bounded import UNREADABLE
 from wrasse.errors import StoreBroken, StoreUnavailable, TooLarge, UsageError, unsettled
 from wrasse.ports.objects import (
@@ -53,7 +53,7 @@ from wrasse.ports.objects import (
     ObjectHead,
     ObjectInfo,
     OpenUpload,
-    Stored,
+    WriteResult,
     check_deletes,
     check_metadata,
     check_object_key,
@@ -108,7 +108,7 @@ class Deletes:
         for attempt in range(1, TRIES + 1):
             try:
                 return Outcome.DONE if await self._client.delete(key, etag) else Outcome.LOST
-            except Denied:
+            except S3Denied:
                 return Outcome.FAILED  # this key is held back, for example by a lock; others may not be
             except NoAnswer as unknown:
                 if attempt == TRIES:
@@ -312,18 +312,18 @@ class S3Objects:
         self._prefix = prefix
         self._lister = Lister(client)
         self._deletes = Deletes(client)
-        self._versions = Versions(client)
+        self._versions = BucketVersions(client)
         self.keeps_deleted = self._versions.keeps_deleted
         self.copies: Copies = self
         self.multipart: HasUploads = self
         self.versions: KeepsVersions = self
 
-    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+    async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
         raw = await self._to_write(key)
         check_metadata(metadata)
         return await self._store(raw, data, ABSENT, metadata)
 
-    async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> Stored:
+    async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
         raw = await self._to_write(key)
         check_metadata(metadata)
         if not is_etag(at):
@@ -366,7 +366,7 @@ class S3Objects:
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[ObjectInfo]:
         check_limit(limit, "objects")
         start = None if after is None else self._prefix + raw_key(after)
-        rounds = Rounds(self._client.where, "a listing")
+        rounds = PageLoop(self._client.where, "a listing")
         while True:
             rounds.turn(start)
             found, more = await self._lister.page(self._prefix + raw_key(prefix), start, limit)
@@ -437,7 +437,7 @@ class S3Objects:
             ends.append(Outcome.DONE)
         return ends
 
-    async def _store(self, raw: bytes, data: Data, condition: Condition, metadata: Mapping[str, str]) -> Stored:
+    async def _store(self, raw: bytes, data: Data, condition: Condition, metadata: Mapping[str, str]) -> WriteResult:
         nonce = new_nonce()
         headers = to_headers(metadata, nonce)
         if isinstance(data, bytes):
@@ -450,12 +450,12 @@ class S3Objects:
             async with upload(self._client, raw, headers, first, parts) as finish:
                 return await self._settled(raw, condition, nonce, lambda: finish(condition))
 
-    async def _put(self, raw: bytes, data: bytes, condition: Condition, headers: Mapping[str, str]) -> Stored:
+    async def _put(self, raw: bytes, data: bytes, condition: Condition, headers: Mapping[str, str]) -> WriteResult:
         return await self._settled(
             raw, condition, headers[NONCE], lambda: self._client.put(raw, data, condition, headers)
         )
 
-    async def _settled(self, raw: bytes, condition: Condition, nonce: str, send: _Send) -> Stored:
+    async def _settled(self, raw: bytes, condition: Condition, nonce: str, send: _Send) -> WriteResult:
         """Sends until it is known what became of it."""
         outcome, why = Outcome.LOST, unsettled(self._client.where)
         for attempt in range(1, TRIES + 1):
@@ -500,8 +500,8 @@ class S3Objects:
             )
         return self._prefix + raw
 
-    def _stored(self, outcome: Outcome, version: str | None = None) -> Stored:
-        return Stored(outcome, version, self._client.wire.time.now())
+    def _stored(self, outcome: Outcome, version: str | None = None) -> WriteResult:
+        return WriteResult(outcome, version, self._client.wire.time.now())
 
 
 def _cut_short(where: str, offset: int, size: int) -> StoreUnavailable:

@@ -12,6 +12,15 @@ Records as objects: each holds its value, version, due time and last writes, and
 The version is made here and stands in the bytes, so a write whose reply was lost is recognised when it is read back,
 also when others wrote after it. What this process last saw of a record is kept, so that a put is one request; if it is
 no longer true, the condition fails and the record is read.
+
+The due index in a bucket: one small object per record and due bucket, and the list of buckets there are.
+
+An entry is there before the record that it is for, and goes after it. Nobody can be alone with a record here, so an
+entry is deleted only by the tag it was seen with, and only by the process that wrote it and the record after it, or
+once it is too old for a writer to be still on its way. A stale entry costs a look; a missing one would be a record that
+nobody finds. A due bucket leaves the list when a listing shows it empty, and comes back if a second one does not;
+whoever writes into a bucket that is over looks at the list afterwards. A slow look at the folders themselves finds
+what a crash in between has left out.
 """
 
 from __future__ import annotations
@@ -19,20 +28,203 @@ from __future__ import annotations
 import secrets
 from asyncio import sleep
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from wrasse.backends.bucket.envelope import DAMAGED, Kept, Writes, listed, pack, unpack
-from wrasse.backends.bucket.named_records import Answer, BucketRecords, Change, DueSpot
-from wrasse.backends.rounds import Rounds
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.record_files.due_bucket import Calendar
+from wrasse.backends.record_files.envelope import DAMAGED, LastWrites, StoredRecord, listed, pack, unpack
+from wrasse.backends.record_files.named_records import Answer, BucketRecords, DueCursor, RecordChange
 from wrasse.backends.s3.client import ABSENT, Client, Condition, abreast, together
-from wrasse.backends.s3.due_index import DueIndex
-from wrasse.backends.s3.listing import Lister, nameable
-from wrasse.backends.s3.wire import TRIES, NoAnswer, pause
-from wrasse.errors import StoreBroken, UsageError, unsettled
-from wrasse.ports.conditional_records import RecordWrite
+from wrasse.backends.s3.object_listing import Lister, nameable
+from wrasse.backends.s3.transport import TRIES, NoAnswer, pause
+from wrasse.backends.s3.xml import ListedObject
+from wrasse.errors import StoreBroken, StoreUnavailable, UsageError, unsettled
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Record, Written
+from wrasse.ports.rules.conditional_records import RecordWrite
+
+FRESH = timedelta(minutes=2)  # how long an entry of ours may wait for its record before it is written again
+STALE = timedelta(minutes=10)  # from when on no writer can be on its way to the record of an entry
+RETIRED_AFTER = timedelta(minutes=5)  # how long a bucket must be over before it may leave the list
+DISCOVERED_EVERY = timedelta(hours=1)
+ENTRIES_KNOWN_MAX = 10_000
+
+_Change = Callable[[list[str]], list[str]]
+Place = tuple[str, bytes]  # a due bucket, and the name of an entry in it
+
+
+@dataclass(frozen=True, slots=True)
+class BucketEntry:
+    """An entry that we wrote or saw. `used` once a record was written after it. `record` is the version that the record
+    had when we wrote the entry: whoever takes it away has changed the record since then."""
+
+    etag: str
+    at: datetime
+    ours: bool = False
+    used: bool = False
+    record: str | None = None
+
+    def removable(self, now: datetime) -> bool:
+        """Whether nobody can be about to rely on it."""
+        return (self.ours and self.used) or now - self.at >= STALE
+
+
+class S3DueIndex:
+    """The due index of one collection."""
+
+    def __init__(self, client: Client, lister: Lister, prefix: bytes, collection: Collection) -> None:
+        self._client = client
+        self._lister = lister
+        self.calendar = Calendar(collection.width)
+        self._folder = prefix + collection.index.strip("/").encode() + b"/"
+        self._list_key = prefix + collection.buckets.strip("/").encode()
+        self._listed: set[str] = set()
+        self._unlisted: set[str] = set()  # folders that are not on the list, as a reader found them
+        self._entries: OrderedDict[Place, BucketEntry] = OrderedDict()
+        self._discovered_at: datetime | None = None
+
+    async def enter(self, name: bytes, bucket: str, record: str | None) -> bool:
+        """An entry for this record, unless we wrote one just now and the record has not changed since; whether it was
+        written."""
+        now = self._client.wire.time.now()
+        known = self._entries.get((bucket, name))
+        if known is not None and known.ours and known.record == record and now - known.at < FRESH:
+            self._note((bucket, name), replace(known, used=False))
+            return False
+        if bucket not in self._listed:
+            await self._list(bucket)
+        # Its bytes differ from those of any other entry, so that its tag does, too.
+        etag = await self._client.put(self._key(bucket, name), secrets.token_hex(8).encode(), None)
+        assert etag is not None, "a write without a condition cannot fail it"
+        self._note((bucket, name), BucketEntry(etag, now, ours=True, record=record))
+        # A bucket leaves the list when a listing, RETIRED_AFTER its end, shows it empty. Up to FRESH before that a
+        # listing is bound to show this entry, which is there by now.
+        if self.calendar.is_over(bucket, self._client.wire.time.now() + FRESH - RETIRED_AFTER):
+            await self._list(bucket)  # somebody may be taking it off
+        return True
+
+    def entered(self, name: bytes, bucket: str, record: str | None) -> None:
+        """The record that was read beside the writing of its entry has this version."""
+        known = self._entries.get((bucket, name))
+        if known is not None and known.ours:
+            self._note((bucket, name), replace(known, record=record))
+
+    def use(self, name: bytes, bucket: str) -> None:
+        """The record of an entry was written."""
+        known = self._entries.get((bucket, name))
+        if known is not None:
+            self._note((bucket, name), replace(known, used=True))
+
+    async def leave(self, name: bytes, bucket: str) -> None:
+        """Takes the entry away, if nobody can need it; else it stays until it is old."""
+        known = self._entries.get((bucket, name))
+        if known is None or not known.removable(self._client.wire.time.now()):
+            return
+        self._entries.pop((bucket, name), None)
+        try:
+            await self._client.delete(self._key(bucket, name), known.etag)
+        except (NoAnswer, StoreUnavailable):
+            return  # a stale entry is looked at once more
+
+    async def look(self, name: bytes, bucket: str) -> None:
+        """Finds out about an entry that we neither wrote nor saw."""
+        if (bucket, name) not in self._entries:
+            seen = await self._client.head(self._key(bucket, name))
+            if seen is not None:
+                self._note((bucket, name), BucketEntry(seen.etag, seen.modified_at))
+
+    async def over(self, horizon: datetime, first: str) -> list[str]:
+        """Buckets that are over, earliest first, from `first` on."""
+        await self._discover()
+        listed, _ = await self._load()
+        if self._discovered_at is None:
+            await self._discover()
+            listed, _ = await self._load()
+        if self._unlisted:
+            listed = sorted({*listed, *self._unlisted})
+        return [bucket for bucket in listed if bucket >= first and self.calendar.is_over(bucket, horizon)]
+
+    async def page(self, bucket: str, after: bytes | None, limit: int) -> tuple[list[bytes], bool]:
+        """Names of entries in one bucket, in order, and whether there are more."""
+        folder = self._key(bucket, b"")
+        found, more = await self._lister.page(folder, None if after is None else folder + after, limit)
+        return [self._saw(bucket, each, each.key[len(folder) :]) for each in found], more
+
+    async def retire(self, bucket: str) -> None:
+        """Takes a bucket off the list that a listing showed empty, if it has been over for a while."""
+        if not self.calendar.is_over(bucket, self._client.wire.time.now() - RETIRED_AFTER):
+            return
+        await self._change(lambda listed: [each for each in listed if each != bucket])
+        self._listed.discard(bucket)
+        found, _ = await self._lister.page(self._key(bucket, b""), None, 1)
+        if found:
+            await self._list(bucket)
+
+    async def _list(self, bucket: str) -> None:
+        await self._change(lambda listed: listed if bucket in listed else sorted([*listed, bucket]))
+        self._listed.add(bucket)
+
+    async def _discover(self) -> None:
+        now = self._client.wire.time.now()
+        if self._discovered_at is not None and now - self._discovered_at < DISCOVERED_EVERY:
+            return
+        folders = [folder.decode("utf-8", "replace") for folder in await self._lister.folders(self._folder)]
+        found = {folder for folder in folders if self.calendar.is_one(folder)}
+        listed, _ = await self._load()
+        if self._client.only_reads:
+            self._unlisted = found - set(listed)
+        elif not found <= set(listed):
+            await self._change(lambda listed: sorted({*listed, *found}))
+        self._discovered_at = now
+
+    async def _change(self, change: _Change) -> None:
+        for attempt in range(1, TRIES * 2):
+            listed, condition = await self._load()
+            wanted = change(listed)
+            if wanted == listed:
+                return
+            try:
+                if await self._client.put(self._list_key, self.calendar.pack(wanted), condition) is not None:
+                    return
+            except NoAnswer:
+                pass  # looked at again: either it is there now, or it is tried again
+            await sleep(pause(min(attempt, 3)))
+        raise StoreUnavailable(
+            f"the list of due buckets in {self._client.where} is always being changed", do="try again later"
+        )
+
+    async def _load(self) -> tuple[list[str], Condition]:
+        got = await self._client.get(self._list_key)
+        if got is None:
+            return [], ABSENT
+        try:
+            listed = self.calendar.parse(got.data)
+        except ValueError:
+            raise StoreBroken(
+                f"the list of due buckets in {self._client.where} is of another width",
+                do="delete it: it is made again from the folders beside it",
+            ) from None
+        if listed is None:  # somebody wrote over it: as good as deleted
+            self._discovered_at = None
+        return listed or [], Condition(got.etag)
+
+    def _saw(self, bucket: str, each: ListedObject, name: bytes) -> bytes:
+        known = self._entries.get((bucket, name))
+        if known is None or known.etag != each.etag:
+            self._note((bucket, name), BucketEntry(each.etag, each.modified_at))
+        return name
+
+    def _note(self, place: Place, entry: BucketEntry) -> None:
+        self._entries[place] = entry
+        self._entries.move_to_end(place)
+        while len(self._entries) > ENTRIES_KNOWN_MAX:
+            self._entries.popitem(last=False)
+
+    def _key(self, bucket: str, name: bytes) -> bytes:
+        return self._folder + bucket.encode() + b"/" + name
+
 
 GONE_KEPT = timedelta(hours=1)
 KNOWN_MAX = 2_000
@@ -42,11 +234,11 @@ _UNDOTTED = {name: stored for stored, name in _DOTS.items()}
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class TaggedRecord:
     """A record and the tag of its object."""
 
     etag: str
-    kept: Kept
+    kept: StoredRecord
 
 
 class RecordObjects:
@@ -56,11 +248,11 @@ class RecordObjects:
         self._client = client
         self._lister = lister
         self._folder = prefix + collection.data.strip("/").encode() + b"/"
-        self._index = DueIndex(client, lister, prefix, collection)
+        self._index = S3DueIndex(client, lister, prefix, collection)
         self._tended = collection.tended
-        self._known: OrderedDict[bytes, Held] = OrderedDict()
+        self._known: OrderedDict[bytes, TaggedRecord] = OrderedDict()
 
-    async def get(self, stored: bytes, entering: datetime | None = None) -> Kept | None:
+    async def get(self, stored: bytes, entering: datetime | None = None) -> StoredRecord | None:
         """The record as it is now; an entry for a write that is announced is made beside it."""
         if entering is None:
             return _there(await self._load(_name(stored)))
@@ -72,7 +264,7 @@ class RecordObjects:
             self._index.entered(name, bucket, _stored_version(load.result()))
         return _there(load.result())
 
-    async def write(self, change: Change) -> Answer:
+    async def write(self, change: RecordChange) -> Answer:
         """Makes the change, if it fits."""
         name, version = _name(change.stored), secrets.token_hex(12)
         before = self._known.get(name)
@@ -80,7 +272,7 @@ class RecordObjects:
             before = None if change.at is None and before is None else await self._load(name)
         unknown: NoAnswer | None = None
         for attempt in range(1, TRIES + 1):
-            writes = Writes() if before is None else before.kept.writes
+            writes = LastWrites() if before is None else before.kept.writes
             if any(made == version for _, made in writes.kept) or _is(before, version):
                 self._wrote(name, before)
                 return Outcome.DONE, version if change.value is not None else None
@@ -109,11 +301,13 @@ class RecordObjects:
         if self._bucket_of(held) != bucket:
             await self._index.leave(name, bucket)
 
-    async def page(self, prefix: bytes, after: bytes | None, limit: int) -> tuple[list[tuple[bytes, Kept]], bool]:
+    async def page(
+        self, prefix: bytes, after: bytes | None, limit: int
+    ) -> tuple[list[tuple[bytes, StoredRecord]], bool]:
         """Records whose stored name starts with `prefix`, in order, each with its name; and whether there are more."""
-        found: list[tuple[bytes, Kept]] = []
+        found: list[tuple[bytes, StoredRecord]] = []
         start = None if after is None else self._folder + after
-        rounds = Rounds(self._client.where, "a listing")
+        rounds = PageLoop(self._client.where, "a listing")
         while True:
             rounds.turn(start)
             listed, more = await self._lister.page(self._folder + prefix, start, limit + 1 - len(found))
@@ -129,13 +323,13 @@ class RecordObjects:
             start = listed[-1].key
 
     async def due(
-        self, horizon: datetime, after: DueSpot | None, limit: int
-    ) -> tuple[list[tuple[DueSpot, Kept]], bool]:
+        self, horizon: datetime, after: DueCursor | None, limit: int
+    ) -> tuple[list[tuple[DueCursor, StoredRecord]], bool]:
         """Records whose bucket is over at the horizon, earliest bucket first, and whether there are more."""
-        found: list[tuple[DueSpot, Kept]] = []
+        found: list[tuple[DueCursor, StoredRecord]] = []
         for bucket in await self._index.over(horizon, "" if after is None else after.bucket):
             start = after.stored if after is not None and after.bucket == bucket else None
-            empty, more, rounds = start is None, True, Rounds(self._client.where, "a listing")
+            empty, more, rounds = start is None, True, PageLoop(self._client.where, "a listing")
             while more:
                 rounds.turn(start)
                 names, more = await self._index.page(bucket, start, limit + 1 - len(found))
@@ -145,13 +339,13 @@ class RecordObjects:
                     if kept is not None and len(found) == limit:
                         return found, True
                     if kept is not None:
-                        found.append((DueSpot(bucket, name), kept))
+                        found.append((DueCursor(bucket, name), kept))
                 start = names[-1] if names else start
             if empty and not self._client.only_reads:
                 await self._index.retire(bucket)
         return found, False
 
-    async def _seen(self, bucket: str, name: bytes, held: Held | None) -> Kept | None:
+    async def _seen(self, bucket: str, name: bytes, held: TaggedRecord | None) -> StoredRecord | None:
         """What an entry stands for; one that stands for nothing goes, and so does what was deleted long enough ago."""
         here = self._bucket_of(held) == bucket
         if held is not None and not held.kept.gone:
@@ -170,20 +364,20 @@ class RecordObjects:
         await self._index.leave(name, bucket)
         return None
 
-    async def _send(self, name: bytes, change: Change, version: str, before: Held | None) -> bool:
-        writes = Writes() if before is None else before.kept.writes
+    async def _send(self, name: bytes, change: RecordChange, version: str, before: TaggedRecord | None) -> bool:
+        writes = LastWrites() if before is None else before.kept.writes
         if change.value is None:
             assert before is not None, "a delete names the version of a record"
             named = change.nonce is not None or any(nonce is not None for nonce, _ in writes.kept)
             if not named:
                 return await self._delete(name, before)
             due_at = self._client.wire.time.now() + GONE_KEPT
-            after = Kept(b"", version, due_at, writes.and_then(change.nonce, None), gone=True)
+            after = StoredRecord(b"", version, due_at, writes.and_then(change.nonce, None), gone=True)
         else:
-            after = Kept(change.value, version, change.due_at, writes.and_then(change.nonce, version))
+            after = StoredRecord(change.value, version, change.due_at, writes.and_then(change.nonce, version))
         return await self._store(name, before, after, change.entry_stays)
 
-    async def _store(self, name: bytes, before: Held | None, after: Kept, entry_stays: bool) -> bool:
+    async def _store(self, name: bytes, before: TaggedRecord | None, after: StoredRecord, entry_stays: bool) -> bool:
         old, new = self._bucket_of(before), self._bucket_of(after)
         if new is not None and new != old:
             await self._index.enter(name, new, _stored_version(before))
@@ -191,12 +385,12 @@ class RecordObjects:
         etag = await self._client.put(self._folder + name, pack(after), condition, _JSON)
         if etag is None:
             return False
-        self._wrote(name, Held(etag, after))
+        self._wrote(name, TaggedRecord(etag, after))
         if old is not None and old != new and not entry_stays:
             await self._index.leave(name, old)
         return True
 
-    async def _delete(self, name: bytes, before: Held) -> bool:
+    async def _delete(self, name: bytes, before: TaggedRecord) -> bool:
         old = self._bucket_of(before)
         if not await self._client.delete(self._folder + name, before.etag):
             return False
@@ -205,32 +399,32 @@ class RecordObjects:
             await self._index.leave(name, old)
         return True
 
-    def _wrote(self, name: bytes, held: Held | None) -> None:
+    def _wrote(self, name: bytes, held: TaggedRecord | None) -> None:
         assert held is not None, "what was written is there"
         self._note(name, held)
         bucket = self._bucket_of(held)
         if bucket is not None:
             self._index.use(name, bucket)
 
-    def _bucket_of(self, held: Held | Kept | None) -> str | None:
-        kept = held.kept if isinstance(held, Held) else held
+    def _bucket_of(self, held: TaggedRecord | StoredRecord | None) -> str | None:
+        kept = held.kept if isinstance(held, TaggedRecord) else held
         return None if kept is None or kept.due_at is None else self._index.calendar.bucket(kept.due_at)
 
-    async def _listed(self, name: bytes) -> Held | None:
+    async def _listed(self, name: bytes) -> TaggedRecord | None:
         """For a listing, which goes past a record that is damaged."""
         try:
             return await self._load(name)
         except StoreBroken:
             got = await self._client.get(self._folder + name)
-            return None if got is None else Held(got.etag, listed(got.data))
+            return None if got is None else TaggedRecord(got.etag, listed(got.data))
 
-    async def _load(self, name: bytes) -> Held | None:
+    async def _load(self, name: bytes) -> TaggedRecord | None:
         got = await self._client.get(self._folder + name)
         if got is None:
             self._known.pop(name, None)
             return None
         try:
-            held = Held(got.etag, unpack(got.data))
+            held = TaggedRecord(got.etag, unpack(got.data))
         except ValueError:
             raise StoreBroken(
                 f"a record in {self._client.where} is damaged or foreign",
@@ -239,9 +433,9 @@ class RecordObjects:
         self._note(name, held)
         return held
 
-    def _note(self, name: bytes, held: Held) -> None:
+    def _note(self, name: bytes, held: TaggedRecord) -> None:
         # Without its value: only what a next write needs.
-        self._known[name] = Held(held.etag, replace(held.kept, value=b""))
+        self._known[name] = TaggedRecord(held.etag, replace(held.kept, value=b""))
         self._known.move_to_end(name)
         while len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
@@ -256,19 +450,19 @@ def _name(stored: bytes) -> bytes:
     return _DOTS.get(stored, stored)
 
 
-def _there(held: Held | None) -> Kept | None:
+def _there(held: TaggedRecord | None) -> StoredRecord | None:
     return None if held is None or held.kept.gone else held.kept
 
 
-def _version(held: Held | None) -> str | None:
+def _version(held: TaggedRecord | None) -> str | None:
     return None if held is None or held.kept.gone else held.kept.version
 
 
-def _stored_version(held: Held | None) -> str | None:
+def _stored_version(held: TaggedRecord | None) -> str | None:
     return None if held is None else held.kept.version
 
 
-def _is(held: Held | None, version: str) -> bool:
+def _is(held: TaggedRecord | None, version: str) -> bool:
     return held is not None and held.kept.version == version
 
 
@@ -291,5 +485,5 @@ class S3Records(BucketRecords):
                 do="use no backslash, and at most 255 bytes, counting % and / three times",
             )
 
-    def _record(self, name: bytes, kept: Kept) -> Record:
+    def _record(self, name: bytes, kept: StoredRecord) -> Record:
         return super()._record(stored_of(name), kept)

@@ -10,9 +10,9 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from wrasse.backends.s3.client import ABSENT, Client
-from wrasse.backends.s3.failures import Denied
-from wrasse.backends.s3.replies import KeptVersion
-from wrasse.backends.s3.wire import NoAnswer
+from wrasse.backends.s3.failures import S3Denied
+from wrasse.backends.s3.transport import NoAnswer
+from wrasse.backends.s3.xml import KeptVersion
 from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
 from wrasse.ports.outcome import Outcome
 
@@ -22,7 +22,7 @@ PAGES_MAX = 20
 _BELIEVED = timedelta(minutes=1)
 
 
-class Versions:
+class BucketVersions:
     """The versions of one bucket."""
 
     def __init__(self, client: Client) -> None:
@@ -72,7 +72,7 @@ class Versions:
             if all(each.marker for each in left):
                 for each in left:
                     await self._client.remove_version(key, each.id)
-        except Denied:
+        except S3Denied:
             return Outcome.FAILED
         return Outcome.DONE
 
@@ -103,7 +103,7 @@ class Versions:
         if self._ever is None or abs(now - self._ever[1]) > _BELIEVED:
             try:
                 self._ever = (bool(await self._client.versioning()), now)
-            except (Denied, StoreBroken):
+            except (S3Denied, StoreBroken):
                 self._ever = (False, now)  # a store without versions, or ones that are none of our business
         return self._ever[0]
 

@@ -7,24 +7,213 @@ One consistent view of all references of a database, as a stream.
 
 The database sorts by bytes and is not trusted to: a key out of order is an error, and so is a stream that is shorter or
 longer than the count of the same view.
+
+Which of some keys are referenced: what to ask a database for, and which key each row protects. Pure.
+
+A prefix may end anywhere in a key, and to ask for every piece of every key would be a hundred times the work. So the
+last snapshot that was read to its end tells with which characters prefixes end, the slash always being one of them;
+without one, every piece is asked for.
+
+Leadership by a session's advisory lock on PostgreSQL, on the connection that also answers the last look.
+
+The lock lives and dies with the connection, so that whoever has lost it can also not ask any more: a lock on a
+connection of its own would outlive the other, or die before it. Lost in the middle of a run, it is not taken again
+before the next. A pooler that gives each transaction another session would make the lock mean nothing: it is refused.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+import hashlib
+import re
+from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 
 from wrasse.backends.sql.address import POSTGRES, SqlAddress
-from wrasse.backends.sql.asking import Asked, Endings
-from wrasse.backends.sql.leader import SqlLeader
-from wrasse.backends.sql.link import Link, SqlThread
-from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
+from wrasse.backends.sql.connection import SqlConnection, SqlThread
+from wrasse.backends.sql.dialect import Params
+from wrasse.errors import Refused, StoreBroken, StoreUnavailable, WrasseError
 from wrasse.ports.catalog import Query, Reference
-from wrasse.ports.finding import FAIL, OK, WARN, Finding
+from wrasse.ports.guard import Guard
 from wrasse.ports.page import Page, check_limit, number_in
-from wrasse.ports.reference_rows import Source
+from wrasse.ports.rules.check_result import FAIL, OK, WARN, Finding
+from wrasse.ports.rules.reference_rows import Source
+
+ASK_MAX = 10.0  # seconds
+_HELD = """SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid()
+    AND classid = %(high)s AND objid = %(low)s AND objsubid = 1"""
+
+
+def lock_id(name: str) -> int:
+    """The number of a lock by its name: the first eight bytes of its SHA-256, without the sign."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) & 0x7FFF_FFFF_FFFF_FFFF
+
+
+class SqlLeader(Guard):
+    """A guard that lets only the leader run. Leadership is taken when it is first asked for, and kept until `release`
+    or the end of the connection."""
+
+    name = "leader"
+
+    def __init__(self, lock: str, link: SqlConnection, thread: SqlThread) -> None:
+        self._lock = lock
+        self._id = lock_id(lock)
+        self._link = link
+        self._thread = thread
+        self._session = 0  # the connection it was taken on; 0: not taken
+        self._lost = False
+
+    async def acquire(self) -> bool:
+        """Takes leadership, or keeps it; False while another session has it."""
+        self._lost = False
+        return await self._thread.run(lambda: self._link.guarded(self._acquire), self._link, ASK_MAX)
+
+    async def held(self) -> str | None:
+        """Why this process must not go on: it does not lead, or cannot tell."""
+        if self._lost:
+            return f"the lock {self._lock!r} was lost in this run"
+        led = self._session != 0
+        try:
+            if led and await self._thread.run(lambda: self._link.guarded(self._verify), self._link, ASK_MAX):
+                return None
+        except Refused:
+            raise
+        except WrasseError:
+            pass  # whoever cannot ask does not lead
+        if led:
+            self._session, self._lost = 0, True
+            return f"the lock {self._lock!r} was lost in this run"
+        return None if await self.acquire() else f"another process has the lock {self._lock!r}"
+
+    def recall(self, memory: str | None) -> None:
+        """A new run begins: what was lost may be taken again."""
+        self._lost = False
+
+    async def release(self) -> None:
+        """Gives leadership up."""
+        await self._thread.run(lambda: self._link.guarded(self._release), self._link, ASK_MAX)
+
+    def _acquire(self) -> bool:
+        if self._session and self._verify():
+            return True
+        self._link.dialect.begin(self._link, ASK_MAX)
+        refuse_pooler(self._link)
+        # Asked for once only: a session that takes a lock twice must give it back twice.
+        taken = bool(self._link.rows("SELECT pg_try_advisory_lock(%(id)s)", {"id": self._id})[0][0])
+        self._link.end()
+        self._session = self._link.opened if taken else 0
+        return taken
+
+    def _verify(self) -> bool:
+        if self._session != self._link.opened:
+            return False
+        self._link.dialect.begin(self._link, ASK_MAX)
+        parts: Params = {"high": self._id >> 32, "low": self._id & 0xFFFF_FFFF}
+        held = self._link.rows(_HELD, parts)[0][0] == 1
+        self._link.end()
+        return held and self._session == self._link.opened
+
+    def _release(self) -> None:
+        if self._session == self._link.opened:
+            self._link.rows("SELECT pg_advisory_unlock(%(id)s)", {"id": self._id})
+            self._link.end()
+        self._session = 0
+
+
+def refuse_pooler(link: SqlConnection) -> None:
+    """Raises if a session does not belong to us alone. Two connections of ours, each in a transaction and each again
+    after it, are served by two sessions, always the same, unless somebody between us and the server hands them out
+    by the transaction."""
+    other = SqlConnection(link.address)
+    pid = "SELECT pg_backend_pid()"
+    try:
+        mine = link.rows(pid)
+        link.end()
+        theirs = other.rows(pid)  # its transaction stays open, so its session is taken
+        if mine == theirs or link.rows(pid) != mine:
+            raise Refused(
+                f"{link.address.shown} is behind a pooler that gives every transaction another session, "
+                "where a lock means nothing",
+                do="name the server itself, or a pool in session mode; or leave out `lock`: wrasse has its own lease",
+            )
+        link.end()
+    finally:
+        other.close()
+
+
+Endings = frozenset[str] | None
+_SLASH = frozenset({"/"})
+_UNSPEAKABLE = re.compile("[\0\ud800-\udfff]")  # what no text of a database holds: keys that are no UTF-8, and NUL
+
+
+class ReferenceQuery:
+    """Some keys, and the strongest reference to each of them that was found so far."""
+
+    def __init__(self, keys: Sequence[str], endings: Endings, *, below: bool) -> None:
+        self._below = below
+        self._at: dict[str, list[int]] = {}
+        self._under: dict[str, list[int]] = {}
+        odd = _UNSPEAKABLE.search("/".join(keys)) is not None
+        self._whole = {key for key in keys if not _UNSPEAKABLE.search(key)} if odd else set(keys)
+        for index, key in enumerate(keys):
+            self._at.setdefault(key, []).append(index)
+            for piece in pieces(speakable(key) if odd else key, endings):
+                self._under.setdefault(piece, []).append(index)
+        self.found: list[Reference | None] = [None] * len(keys)
+
+    @property
+    def named(self) -> list[str]:
+        """Whatever a row must be called to count: the keys, and the pieces they begin with."""
+        return sorted(self._whole | self._under.keys())
+
+    @property
+    def directories(self) -> list[str]:
+        """Directories below which rows count, in order; one within another is left out."""
+        if not self._below:
+            return []
+        outer: list[str] = []
+        for key in sorted(key for key in self._whole if key.endswith("/")):
+            if not outer or not key.startswith(outer[-1]):
+                outer.append(key)
+        return outer
+
+    def note(self, rows: Iterable[Reference]) -> None:
+        """Takes rows into account."""
+        for row in rows:
+            for index in self._protected(row):
+                before = self.found[index]
+                if before is None or row.strength > before.strength:
+                    self.found[index] = row
+
+    def _protected(self, row: Reference) -> Iterator[int]:
+        yield from self._at.get(row.key, ())
+        if row.prefix:
+            yield from self._under.get(row.key, ())
+        if self._below:
+            for end in _slashes(row.key):
+                yield from self._at.get(row.key[:end], ())
+
+
+def pieces(key: str, endings: Endings) -> list[str]:
+    """What a prefix that covers a key can be."""
+    if endings == _SLASH:
+        return ["", *(key[:end] for end in _slashes(key))]
+    return ["", *(key[:end] for end in range(1, len(key) + 1) if endings is None or key[end - 1] in endings)]
+
+
+def speakable(key: str) -> str:
+    """A key up to where no text of a database can go on as it does."""
+    limit = _UNSPEAKABLE.search(key)
+    return key if limit is None else key[: limit.start()]
+
+
+def _slashes(key: str) -> Iterator[int]:
+    at = key.find("/")
+    while at >= 0:
+        yield at + 1
+        at = key.find("/", at + 1)
+
 
 CHECK = "references"
 SMALL = 10_000  # rows; a table of this size is read faster than an index
@@ -35,7 +224,7 @@ _DO = (
 )
 
 
-def examined(link: Link, sources: Sequence[Source]) -> Sequence[Finding]:
+def examined(link: SqlConnection, sources: Sequence[Source]) -> Sequence[Finding]:
     """One finding for each query."""
     try:
         return link.guarded(lambda: [*_all(link, sources)])
@@ -43,7 +232,7 @@ def examined(link: Link, sources: Sequence[Source]) -> Sequence[Finding]:
         return (Finding(CHECK, FAIL, why.message, why.do),)
 
 
-def _all(link: Link, sources: Sequence[Source]) -> Iterator[Finding]:
+def _all(link: SqlConnection, sources: Sequence[Source]) -> Iterator[Finding]:
     dialect = link.dialect
     dialect.begin(link, _LIMIT)
     for source in sources:
@@ -71,7 +260,7 @@ Parts = Generator[list[Shown], None, None]
 class SqlSnapshot:
     """The view. It has a connection of its own, and the thread of its catalog."""
 
-    def __init__(self, link: Link, sources: Sequence[Source], thread: SqlThread) -> None:
+    def __init__(self, link: SqlConnection, sources: Sequence[Source], thread: SqlThread) -> None:
         self._link = link
         self._sources = sources
         self._thread = thread
@@ -211,7 +400,7 @@ class SqlCatalog:
         self._address = address
         self._sources = tuple(Source.of(each, address.shown) for each in queries)
         self._thread = SqlThread("wrasse-sql")
-        self._link = Link(address)
+        self._link = SqlConnection(address)
         self._plain: tuple[str, ...] = ()
         self._indexed: tuple[bool, ...] = ()  # of each source, whether what is below a directory is found by an index
         self._endings: Endings = None
@@ -223,7 +412,7 @@ class SqlCatalog:
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[SqlSnapshot]:
-        view = SqlSnapshot(Link(self._address), self._sources, self._thread)
+        view = SqlSnapshot(SqlConnection(self._address), self._sources, self._thread)
         try:
             await view.open()
             yield view
@@ -236,7 +425,7 @@ class SqlCatalog:
     async def referenced(self, keys: Sequence[str], *, below: bool = False) -> Sequence[Reference | None]:
         found: list[Reference | None] = []
         for start in range(0, len(keys), KEYS_MAX):
-            asked = Asked(keys[start : start + KEYS_MAX], self._endings, below=below)
+            asked = ReferenceQuery(keys[start : start + KEYS_MAX], self._endings, below=below)
             await self._thread.run(lambda asked=asked: self._ask(asked), self._link, LOOK_MAX)  # type: ignore[misc]
             found += asked.found
         return found
@@ -253,7 +442,7 @@ class SqlCatalog:
         await self._thread.run(self._link.close, self._link, LOOK_MAX)
         await self._thread.close()
 
-    def _ask(self, asked: Asked) -> None:
+    def _ask(self, asked: ReferenceQuery) -> None:
         kept = self._link.is_open
         try:
             self._link.guarded(lambda: self._ask_all(asked))
@@ -263,7 +452,7 @@ class SqlCatalog:
                 raise
             self._link.guarded(lambda: self._ask_all(asked))
 
-    def _ask_all(self, asked: Asked) -> None:
+    def _ask_all(self, asked: ReferenceQuery) -> None:
         link, dialect = self._link, self._link.dialect
         dialect.begin(link, LOOK_MAX)
         if not self._plain:

@@ -24,8 +24,8 @@ from wrasse.errors import Refused
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-    from wrasse.backends.sql.link import Link
-    from wrasse.ports.reference_rows import Source
+    from wrasse.backends.sql.connection import SqlConnection
+    from wrasse.ports.rules.reference_rows import Source
 
 Params = dict[str, object]
 Statement = tuple[str, Params]
@@ -42,7 +42,7 @@ class Dialect(ABC):
         """A new connection, set for reading."""
 
     @abstractmethod
-    def begin(self, link: Link, seconds: float) -> datetime:
+    def begin(self, link: SqlConnection, seconds: float) -> datetime:
         """Opens one consistent view that cannot write, refuses a server that lags behind another, limits statements to
         so many seconds, and gives the server's time."""
 
@@ -64,7 +64,7 @@ class Dialect(ABC):
         `indexed` says whether an index can be used for that."""
 
     @abstractmethod
-    def scans(self, link: Link, statement: Statement) -> bool:
+    def scans(self, link: SqlConnection, statement: Statement) -> bool:
         """Whether the statement would read a whole table."""
 
     @abstractmethod
@@ -123,7 +123,7 @@ class Postgres(Dialect):
         that the first has not seen arrive."""
         return connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
-    def begin(self, link: Link, seconds: float) -> datetime:
+    def begin(self, link: SqlConnection, seconds: float) -> datetime:
         ((at, replica, encoding, *_),) = link.rows(_BEGIN, {"limit": str(round(seconds * 1000))})
         if replica:
             raise Refused(
@@ -178,7 +178,7 @@ class Postgres(Dialect):
             ranges,
         )
 
-    def scans(self, link: Link, statement: Statement) -> bool:
+    def scans(self, link: SqlConnection, statement: Statement) -> bool:
         sql, values = statement
         return any("Seq Scan" in str(row[0]) for row in link.rows(f"EXPLAIN {sql}", values))
 
@@ -211,7 +211,7 @@ class MySql(Dialect):
         connection.rollback()
         return connection
 
-    def begin(self, link: Link, seconds: float) -> datetime:
+    def begin(self, link: SqlConnection, seconds: float) -> datetime:
         ((replica, version),) = link.rows("SELECT @@global.read_only, VERSION()")
         link.end()
         if replica:
@@ -259,7 +259,7 @@ class MySql(Dialect):
                 {f"like{n}": _escaped(each) + "%" for n, each in enumerate(some)},
             )
 
-    def scans(self, link: Link, statement: Statement) -> bool:
+    def scans(self, link: SqlConnection, statement: Statement) -> bool:
         sql, values = statement
         result = link.connection.exec_driver_sql(f"EXPLAIN {sql}", values)
         return any(row["type"] == "ALL" and row["table"] is not None for row in result.mappings())

@@ -17,14 +17,14 @@ from datetime import datetime
 from typing import TypeVar
 
 from wrasse.backends.sql.address import SqlAddress
+from wrasse.backends.sql.connection import SqlConnection, SqlThread
 from wrasse.backends.sql.dialect import Params
-from wrasse.backends.sql.link import Link, SqlThread
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import Refused
-from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import Collection, Record, Written, stored_name
+from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.sightings import whole
 
 TABLES = ("wrasse_sightings", "wrasse_orphan_rounds", "wrasse_orphan_roots", "wrasse_records")
@@ -52,7 +52,7 @@ CREATE TABLE IF NOT EXISTS wrasse_records (
 _MAKING = 0x77726173_73650001  # the advisory lock of whoever makes the tables
 
 
-def make_tables(link: Link) -> None:
+def make_tables(link: SqlConnection) -> None:
     """Makes what is missing."""
     names = ", ".join(f"to_regclass('{name}')" for name in TABLES)
     ((*found, replica),) = link.rows(f"SELECT {names}, pg_is_in_recovery()")
@@ -93,7 +93,7 @@ class PostgresStore:
     """A connection to the tables of a database, and its records."""
 
     def __init__(self, address: SqlAddress, name: str) -> None:
-        self._link = Link(address, writes=True)
+        self._link = SqlConnection(address, writes=True)
         self._thread = SqlThread(name)
         self._made = 0  # the connection on which the tables were looked for
 
@@ -101,7 +101,7 @@ class PostgresStore:
         """The records of one collection."""
         return PostgresRecords(self, collection.data)
 
-    async def do(self, call: Callable[[Link], T], limit: float = ANSWER_MAX) -> T:
+    async def do(self, call: Callable[[SqlConnection], T], limit: float = ANSWER_MAX) -> T:
         """One call is one transaction."""
 
         def run() -> T:
@@ -151,7 +151,7 @@ class PostgresRecords(ConditionalRecords):
             "nonce": asked.nonce or secrets.token_hex(8),
         }
 
-        def run(link: Link) -> Written:
+        def run(link: SqlConnection) -> Written:
             ((now,),) = link.rows(f"SELECT {_NOW}")
             rows = link.rows(sql, values) or link.rows(_AGAIN, values)
             version = str(rows[0][0]) if rows and sql is not _DELETE else None
@@ -166,7 +166,7 @@ class PostgresRecords(ConditionalRecords):
         limit = check_limit(limit, "records", PAGE_MAX)
         asked: Params = {"collection": self._collection, **values, "limit": limit + 1}
 
-        def run(link: Link) -> Page[Record]:
+        def run(link: SqlConnection) -> Page[Record]:
             ((now,),) = link.rows(f"SELECT {_NOW}")
             rows = link.rows(sql, asked)
             return Page.cut([(str(row[4]), _record(row)) for row in rows], limit, from_micros(whole(now)))

@@ -13,8 +13,8 @@ from typing import TypeVar
 import msgspec
 
 from wrasse.backends.sql.address import POSTGRES, SqlAddress
+from wrasse.backends.sql.connection import SqlConnection
 from wrasse.backends.sql.dialect import Params
-from wrasse.backends.sql.link import Link
 from wrasse.backends.sql.records import PostgresRecords, PostgresStore
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import ConfigError
@@ -26,12 +26,12 @@ from wrasse.ports.sightings import (
     COLUMNS,
     KINDS,
     Change,
-    Mark,
-    Round,
-    Seen,
+    CompleteScan,
+    NewSighting,
     Sighting,
+    SightingChange,
+    SightingState,
     Standing,
-    State,
     Unseen,
     check_marks,
     round_of,
@@ -99,7 +99,7 @@ class PostgresSightings:
         return self._store.records(collection)
 
     async def standing(self, root: str) -> Standing:
-        def run(link: Link) -> Standing:
+        def run(link: SqlConnection) -> Standing:
             ((now,),) = link.rows(f"SELECT {_NOW}")
             found = link.rows("SELECT value, version FROM wrasse_orphan_roots WHERE root = %(root)s", {"root": root})
             value, version = found[0] if found else (b"", 0)
@@ -117,7 +117,9 @@ class PostgresSightings:
         )
         return await self._do(lambda link: link.run(sql, {"root": root, "value": value, "at": at}) == 1)
 
-    async def page(self, root: str, after: str | None, limit: int, state: State | None = None) -> Page[Sighting]:
+    async def page(
+        self, root: str, after: str | None, limit: int, state: SightingState | None = None
+    ) -> Page[Sighting]:
         limit = check_limit(limit, "sightings", PAGE_MAX)
         only = "" if state is None else " AND state = %(state)s"
         sql = (
@@ -127,7 +129,7 @@ class PostgresSightings:
         start = b"" if after is None else raw_key(after)
         asked: Params = {"root": root, "after": start, "state": state, "limit": limit + 1}
 
-        def run(link: Link) -> Page[Sighting]:
+        def run(link: SqlConnection) -> Page[Sighting]:
             ((now,),) = link.rows(f"SELECT {_NOW}")
             found = [sighting(row) for row in link.rows(sql, asked)]
             return Page.of(found, limit, from_micros(whole(now)), lambda each: each.unit)
@@ -139,16 +141,16 @@ class PostgresSightings:
         sql = f"SELECT {', '.join(COLUMNS)} FROM wrasse_sightings WHERE {where}"
         asked: Params = {"root": root, "units": [raw_key(unit) for unit in units]}
 
-        def run(link: Link) -> list[Sighting | None]:
+        def run(link: SqlConnection) -> list[Sighting | None]:
             found = {each.unit: each for each in map(sighting, link.rows(sql, asked))}
             return [found.get(unit) for unit in units]
 
         return await self._do(run)
 
-    async def commit(self, made: Round, changes: Iterable[Sequence[Change]]) -> bool:
+    async def commit(self, made: CompleteScan, changes: Iterable[Sequence[Change]]) -> bool:
         return await self._do(lambda link: _commit(link, made, changes), COMMIT_MAX)
 
-    async def mark(self, root: str, marks: Sequence[Mark]) -> Sequence[Outcome]:
+    async def mark(self, root: str, marks: Sequence[SightingChange]) -> Sequence[Outcome]:
         check_marks(marks)
         return await self._do(lambda link: _mark_all(link, root, marks))
 
@@ -157,12 +159,12 @@ class PostgresSightings:
         await self._store.close()
         await self._rows.close(ANSWER_MAX)
 
-    async def _do(self, call: Callable[[Link], T], limit: float = ANSWER_MAX) -> T:
+    async def _do(self, call: Callable[[SqlConnection], T], limit: float = ANSWER_MAX) -> T:
         """One call is one transaction."""
         return await self._rows.do(call, limit)
 
 
-def _commit(link: Link, made: Round, changes: Iterable[Sequence[Change]]) -> bool:
+def _commit(link: SqlConnection, made: CompleteScan, changes: Iterable[Sequence[Change]]) -> bool:
     link.rows(_LOCK, {"root": made.root})
     row: Params = {
         "root": made.root,
@@ -176,7 +178,7 @@ def _commit(link: Link, made: Round, changes: Iterable[Sequence[Change]]) -> boo
     if link.run(_ROUND, row) != 1:
         return False
     for batch in changes:
-        seen = [each.sighting for each in batch if isinstance(each, Seen)]
+        seen = [each.sighting for each in batch if isinstance(each, NewSighting)]
         if seen:
             columns = zip(*(values(each) for each in seen), strict=True)
             arrays = {name: list(column) for name, column in zip(COLUMNS, columns, strict=True)}
@@ -188,14 +190,14 @@ def _commit(link: Link, made: Round, changes: Iterable[Sequence[Change]]) -> boo
     return True
 
 
-def _mark_all(link: Link, root: str, marks: Sequence[Mark]) -> list[Outcome]:
+def _mark_all(link: SqlConnection, root: str, marks: Sequence[SightingChange]) -> list[Outcome]:
     ends = [Outcome.LOST] * len(marks)
     link.rows(_LOCK, {"root": root})
     left = list(enumerate(marks))
     while left:
         # A unit that is there twice has its marks one after the other.
-        now: dict[str, tuple[int, Mark]] = {}
-        later: list[tuple[int, Mark]] = []
+        now: dict[str, tuple[int, SightingChange]] = {}
+        later: list[tuple[int, SightingChange]] = []
         for place, mark in left:
             if mark.unit in now:
                 later.append((place, mark))
@@ -207,7 +209,7 @@ def _mark_all(link: Link, root: str, marks: Sequence[Mark]) -> list[Outcome]:
     return ends
 
 
-def _mark_some(link: Link, root: str, marks: Sequence[tuple[int, Mark]]) -> list[int]:
+def _mark_some(link: SqlConnection, root: str, marks: Sequence[tuple[int, SightingChange]]) -> list[int]:
     asked: Params = {
         "root": root,
         "place": [place for place, _ in marks],
@@ -222,5 +224,5 @@ def _mark_some(link: Link, root: str, marks: Sequence[tuple[int, Mark]]) -> list
     return [place for place in places if isinstance(place, int)]
 
 
-def _last(link: Link, root: str) -> Round | None:
+def _last(link: SqlConnection, root: str) -> CompleteScan | None:
     return next((round_of(root, row) for row in link.rows(_LAST, {"root": root})), None)

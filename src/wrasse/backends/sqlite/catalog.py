@@ -23,7 +23,7 @@ from wrasse.errors import ConfigError, Refused, StoreBroken
 from wrasse.ports.catalog import Query, Reference
 from wrasse.ports.objects import raw_key
 from wrasse.ports.page import Page, check_limit, number_in
-from wrasse.ports.reference_rows import Source
+from wrasse.ports.rules.reference_rows import Source
 
 T = TypeVar("T")
 Row = tuple[object, ...]

@@ -9,24 +9,24 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-from wrasse.backends.sqlite.bells import Bells
 from wrasse.backends.sqlite.connection import File
-from wrasse.backends.sqlite.fsck import SqliteDamages
+from wrasse.backends.sqlite.connection_thread import SqliteReader, SqliteWriter
 from wrasse.backends.sqlite.groups import SqliteGroups
-from wrasse.backends.sqlite.jobs import SqliteJobs
+from wrasse.backends.sqlite.jobs.fsck import SqliteFsck
+from wrasse.backends.sqlite.jobs.queue import SqliteJobs
 from wrasse.backends.sqlite.journal import SqliteJournal
-from wrasse.backends.sqlite.lane import Reader, Writer
 from wrasse.backends.sqlite.limiter import SqliteLimiter
 from wrasse.backends.sqlite.namespaces import SqliteNamespaces
 from wrasse.backends.sqlite.records import SqliteRecords
 from wrasse.backends.sqlite.schema import identity
 from wrasse.backends.sqlite.sightings import SqliteSightings
 from wrasse.backends.sqlite.streams import SqliteStreams
+from wrasse.backends.sqlite.wakeups import SqliteWakeups
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ports.backend import JobStore, StreamStore
 from wrasse.ports.capabilities import Capabilities, full_groups
-from wrasse.ports.pulse import Pulse
+from wrasse.ports.health_check import HealthSample
 from wrasse.ports.records import Collection
 
 PATIENCE = timedelta(seconds=10)  # with another process that holds the write lock
@@ -44,16 +44,16 @@ class Sqlite(JobStore, StreamStore):
 
     def __init__(self, file: File, clock: Clock, *, done_max: int) -> None:
         self._clock = clock
-        self._bells = Bells(file, clock)
-        self._writer = Writer(file, clock, self._bells.ring)
-        self._reader = Reader(file)
+        self._bells = SqliteWakeups(file, clock)
+        self._writer = SqliteWriter(file, clock, self._bells.ring)
+        self._reader = SqliteReader(file)
         self.jobs = SqliteJobs(self._writer, self._reader, self._bells, clock, done_max=done_max)
         self.journal = SqliteJournal(self._writer, self._reader, clock)
         self.limiter = SqliteLimiter(self._writer)
         self.namespaces = SqliteNamespaces(self._reader, clock)
         self.sightings = SqliteSightings(self._writer, self._reader, clock)
         self.streams = SqliteStreams(self._writer, self._reader, clock)
-        self.damages = SqliteDamages(self._writer, self._reader)
+        self.damages = SqliteFsck(self._writer, self._reader)
         self.groups = SqliteGroups(self._writer, self._reader, self._bells, clock)
 
     @classmethod
@@ -79,13 +79,13 @@ class Sqlite(JobStore, StreamStore):
         """The records of one collection."""
         return SqliteRecords(self._writer, self._reader, self._clock, collection.data)
 
-    async def pulse(self) -> Pulse:
+    async def pulse(self) -> HealthSample:
         """Whether the database answers, and which it is: the same for the life of the file."""
         try:
             name = await self._reader.do(identity)
         except StoreBroken as error:
             raise StoreUnavailable(error.message, do=error.do) from error
-        return Pulse(name, self._clock.now())
+        return HealthSample(name, self._clock.now())
 
     async def close(self) -> None:
         """Finishes what was asked, then closes the file. Whoever waits for a job gets none."""

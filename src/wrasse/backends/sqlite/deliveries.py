@@ -19,9 +19,9 @@ import msgspec
 
 from wrasse.backends.sqlite import entries
 from wrasse.backends.sqlite.bulk import numbers, texts
-from wrasse.backends.sqlite.entries import Loaded, Range
+from wrasse.backends.sqlite.entries import LoadedEntries, Range
 from wrasse.backends.sqlite.rows import span
-from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.write_transaction import Step
 from wrasse.clock import from_micros
 from wrasse.ports.groups import Ack, Answer, DeadLetter, Delivery, Nak, no_group
 from wrasse.ports.outcome import Outcome
@@ -114,7 +114,7 @@ _SHARE_MIN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Want:
+class EntriesWanted:
     """What a consumer asks for."""
 
     subjects: tuple[str, ...]
@@ -125,27 +125,27 @@ class Want:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DeliveredPart:
     """Entries of one stream that were handed out; `numbers` has the count of those that were not the first time."""
 
     group: int
-    loaded: Loaded
+    loaded: LoadedEntries
     numbers: Mapping[int, int] = field(default_factory=lambda: _NONE)
 
 
 @dataclass(frozen=True, slots=True)
-class Granted:
+class DeliveredEntries:
     """What was handed out: what is due again, and what is new."""
 
-    due: tuple[Part, ...]
-    new: tuple[Part, ...]
+    due: tuple[DeliveredPart, ...]
+    new: tuple[DeliveredPart, ...]
     until: int
 
     def __bool__(self) -> bool:
         return bool(self.due or self.new)
 
 
-def deliver(step: Step, want: Want) -> Granted:
+def deliver(step: Step, want: EntriesWanted) -> DeliveredEntries:
     """Hands out up to `limit` entries, and notes that the consumer is alive."""
     now = step.now()
     until = now + want.ack_timeout
@@ -158,16 +158,16 @@ def deliver(step: Step, want: Want) -> Granted:
         exact = due or new or not want.ack_timeout
         late = _FAR if exact else now + want.ack_timeout * 3 // 4
         step.db.execute(_SEEN, (numbers(ids), want.consumer, now, until, late))
-    return Granted(due, new, until)
+    return DeliveredEntries(due, new, until)
 
 
-def waits(db: apsw.Connection, want: Want) -> tuple[bool, int | None]:
+def waits(db: apsw.Connection, want: EntriesWanted) -> tuple[bool, int | None]:
     """Whether something new may be there, and when something pending is due. Changes nothing."""
     new, due = db.execute(_WAITS, (want.group, texts(want.subjects))).get
     return bool(new), due
 
 
-def handed(granted: Granted, want: Want) -> list[Delivery]:
+def handed(granted: DeliveredEntries, want: EntriesWanted) -> list[Delivery]:
     """The answer as the port gives it."""
     until = from_micros(granted.until)
     due, new = _deliveries(granted.due, want, until), _deliveries(granted.new, want, until)
@@ -177,7 +177,7 @@ def handed(granted: Granted, want: Want) -> list[Delivery]:
     return due + new
 
 
-def give_back(step: Step, granted: Granted, want: Want) -> None:
+def give_back(step: Step, granted: DeliveredEntries, want: EntriesWanted) -> None:
     """Undoes a hand-out whose consumer went away before it had the answer."""
     now = step.now()
     for part in (*granted.due, *granted.new):
@@ -186,7 +186,7 @@ def give_back(step: Step, granted: Granted, want: Want) -> None:
         step.rung.add(entries.STREAM_NAME + part.loaded.subject)
 
 
-def _deliveries(parts: Sequence[Part], want: Want, until: datetime) -> list[Delivery]:
+def _deliveries(parts: Sequence[DeliveredPart], want: EntriesWanted, until: datetime) -> list[Delivery]:
     group, consumer = want.group, want.consumer
     return [
         Delivery(entry, group, consumer, part.numbers.get(entry.id.seq, 1) if part.numbers else 1, until)
@@ -199,7 +199,7 @@ def _order(delivery: Delivery) -> tuple[EntryId, str]:
     return delivery.entry.id, delivery.entry.subject
 
 
-def _members(db: apsw.Connection, want: Want) -> list[_Member]:
+def _members(db: apsw.Connection, want: EntriesWanted) -> list[_Member]:
     if not want.subjects:
         return []
     members = _decode_members(db.execute(_MEMBERS, (want.group, texts(want.subjects))).get)
@@ -209,7 +209,9 @@ def _members(db: apsw.Connection, want: Want) -> list[_Member]:
     return members
 
 
-def _again(db: apsw.Connection, want: Want, members: Sequence[_Member], now: int, until: int) -> tuple[Part, ...]:
+def _again(
+    db: apsw.Connection, want: EntriesWanted, members: Sequence[_Member], now: int, until: int
+) -> tuple[DeliveredPart, ...]:
     """What is due again, longest overdue first."""
     rows = _decode_due(db.execute(_DUE, (numbers(m.group for m in members), now, want.limit)).get)
     by_group: dict[int, dict[int, int]] = {}
@@ -226,11 +228,13 @@ def _again(db: apsw.Connection, want: Want, members: Sequence[_Member], now: int
         db.execute(_AGAIN, (until, want.consumer, group, numbers(counts)))
         ids, beside, bodies = db.execute(_LOAD_DUE, (member.stream, group, numbers(counts))).get
         fields = dict(db.execute(_BESIDE_DUE, (member.stream, group, numbers(counts)))) if beside else {}
-        parts.append(Part(group, Loaded(member.subject, ids, bodies or b"", fields), counts))
+        parts.append(DeliveredPart(group, LoadedEntries(member.subject, ids, bodies or b"", fields), counts))
     return tuple(parts)
 
 
-def _new(db: apsw.Connection, want: Want, members: Sequence[_Member], until: int, limit: int) -> tuple[Part, ...]:
+def _new(
+    db: apsw.Connection, want: EntriesWanted, members: Sequence[_Member], until: int, limit: int
+) -> tuple[DeliveredPart, ...]:
     """What nobody of the group has had yet, the oldest of all streams first."""
     active = [member for member in members if member.delivered < member.last] if limit > 0 else []
     parts = []
@@ -240,7 +244,7 @@ def _new(db: apsw.Connection, want: Want, members: Sequence[_Member], until: int
             db.execute(_READ, (member.last_ms, member.last_seq, member.group))
             continue
         bounds = (found.after.ms, found.after.seq, found.last.ms, found.last.seq)
-        parts.append(Part(member.group, entries.load(db, member.stream, found, member.subject)))
+        parts.append(DeliveredPart(member.group, entries.load(db, member.stream, found, member.subject)))
         db.execute(_HAND_OUT, (member.group, until, want.consumer, member.stream, *bounds))
         db.execute(_READ, (found.last.ms, found.last.seq, member.group))
     return tuple(parts)

@@ -17,7 +17,7 @@ import msgspec
 
 from wrasse.backends.sqlite.bulk import texts, write_rows
 from wrasse.backends.sqlite.rows import span
-from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.write_transaction import Step
 from wrasse.bounded import UNREADABLE
 from wrasse.clock import from_micros
 from wrasse.ports.streams import START, Draft, Entry, EntryId, Trimmed, draft_bytes
@@ -67,7 +67,7 @@ class Head:
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadedEntries:
     """Entries as SQLite gave them: to be taken apart by whoever asked, after the transaction."""
 
     subject: str
@@ -225,14 +225,14 @@ def fitting(db: apsw.Connection, stream: int, found: Range) -> Range:
     return found
 
 
-def load(db: apsw.Connection, stream: int, found: Range, subject: str) -> Loaded:
+def load(db: apsw.Connection, stream: int, found: Range, subject: str) -> LoadedEntries:
     """The entries of a range."""
     bounds = (stream, *_pair(found.after), *_pair(found.last))
     ids, beside, bodies = db.execute(_LOAD, (*bounds, found.count)).get
-    return Loaded(subject, ids, bodies or b"", dict(db.execute(_BESIDE, bounds)) if beside else {})
+    return LoadedEntries(subject, ids, bodies or b"", dict(db.execute(_BESIDE, bounds)) if beside else {})
 
 
-def taken_apart(loaded: Loaded) -> list[Entry]:
+def taken_apart(loaded: LoadedEntries) -> list[Entry]:
     """The entries in what was loaded."""
     subject, bodies, beside = loaded.subject, loaded.bodies, loaded.beside
     ids = _decode_ids(loaded.ids)

@@ -11,15 +11,15 @@ from functools import partial
 import apsw
 import msgspec
 
-from wrasse.backends.bell import Bell
 from wrasse.backends.sqlite import deliveries as handing, entries
-from wrasse.backends.sqlite.bells import CHANGED, Bells
 from wrasse.backends.sqlite.bulk import text
-from wrasse.backends.sqlite.deliveries import Granted, Want
+from wrasse.backends.sqlite.connection_thread import SqliteReader, SqliteWriter
+from wrasse.backends.sqlite.deliveries import DeliveredEntries, EntriesWanted
 from wrasse.backends.sqlite.entries import floor
-from wrasse.backends.sqlite.lane import Reader, Writer
 from wrasse.backends.sqlite.rows import in_calendar, span
-from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.wakeups import CHANGED, SqliteWakeups
+from wrasse.backends.sqlite.write_transaction import Step
+from wrasse.backends.wakeup import Wakeup
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable
 from wrasse.ports.groups import Answer, ConsumerState, Delivery, StartAt, check_answers, check_deliver, check_group
@@ -53,7 +53,7 @@ _decode_consumers = msgspec.json.Decoder(list[_ConsumerRow]).decode
 class SqliteGroups:
     """The groups of one database."""
 
-    def __init__(self, writer: Writer, reader: Reader, bells: Bells, clock: Clock) -> None:
+    def __init__(self, writer: SqliteWriter, reader: SqliteReader, bells: SqliteWakeups, clock: Clock) -> None:
         self._writer = writer
         self._reader = reader
         self._bells = bells
@@ -88,7 +88,7 @@ class SqliteGroups:
         wait: timedelta = timedelta(0),
     ) -> Sequence[Delivery]:
         limit = check_deliver(limit, ack_timeout)
-        want = Want(tuple(dict.fromkeys(subjects)), group, consumer, limit, span(ack_timeout))
+        want = EntriesWanted(tuple(dict.fromkeys(subjects)), group, consumer, limit, span(ack_timeout))
         granted = await self._grant(want)
         if granted or not limit or wait <= timedelta(0):
             return handing.handed(granted, want)
@@ -165,7 +165,7 @@ class SqliteGroups:
 
         return await self._writer.do(run)
 
-    async def _grant(self, want: Want) -> Granted:
+    async def _grant(self, want: EntriesWanted) -> DeliveredEntries:
         answer = self._writer.ask(partial(handing.deliver, want=want), 1 + want.limit)
         try:
             return await asyncio.shield(answer)
@@ -177,7 +177,7 @@ class SqliteGroups:
                     await asyncio.shield(self._writer.ask(partial(handing.give_back, granted=granted, want=want)))
             raise
 
-    async def _ripe(self, bell: Bell, want: Want) -> bool:
+    async def _ripe(self, bell: Wakeup, want: EntriesWanted) -> bool:
         """Looks whether there is something to hand out; if not, waits for a reason to look again."""
         new, due = await self._reader.do(lambda db: handing.waits(db, want))
         now = to_micros(self._clock.now())

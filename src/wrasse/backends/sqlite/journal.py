@@ -9,11 +9,11 @@ from typing import Any
 import apsw
 
 from wrasse.backends.sqlite.bulk import text, texts, write_rows
-from wrasse.backends.sqlite.lane import Reader, Writer
+from wrasse.backends.sqlite.connection_thread import SqliteReader, SqliteWriter
 from wrasse.backends.sqlite.rows import in_calendar, instant
-from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.write_transaction import Step
 from wrasse.clock import Clock, from_micros, to_micros
-from wrasse.ports.journal import Intent, Line, LineFilter, Settled
+from wrasse.ports.journal import Intent, Line, LineFilter, SettledIntent
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 
@@ -30,7 +30,7 @@ _OLD = "SELECT id FROM lines WHERE outcome IS NOT NULL AND intended_at < ? ORDER
 class SqliteJournal:
     """The journal of one database."""
 
-    def __init__(self, writer: Writer, reader: Reader, clock: Clock) -> None:
+    def __init__(self, writer: SqliteWriter, reader: SqliteReader, clock: Clock) -> None:
         self._writer = writer
         self._reader = reader
         self._clock = clock
@@ -49,7 +49,7 @@ class SqliteJournal:
 
         return await self._writer.do(run, len(intents))
 
-    async def settle(self, outcomes: Sequence[Settled]) -> None:
+    async def settle(self, outcomes: Sequence[SettledIntent]) -> None:
         def run(step: Step) -> None:
             now = step.now()
             rows = [(one.id, one.outcome, one.detail, now) for one in outcomes]

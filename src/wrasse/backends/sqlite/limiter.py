@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from wrasse.backends.sqlite.lane import Writer
-from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.connection_thread import SqliteWriter
+from wrasse.backends.sqlite.write_transaction import Step
 from wrasse.ports.limiter import SECOND, Allowance, Spent
 
 _SPENT = "SELECT spent_to FROM budgets WHERE key = ?"
@@ -14,7 +14,7 @@ _FORGET = "DELETE FROM budgets WHERE spent_to < ?"  # a budget that is free is a
 class SqliteLimiter:
     """Budgets of one database."""
 
-    def __init__(self, writer: Writer) -> None:
+    def __init__(self, writer: SqliteWriter) -> None:
         self._writer = writer
 
     async def allow(self, key: str, count: int, *, rate: int, burst: int) -> Allowance:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from apsw import Connection
 
 from wrasse.backends.sqlite.bulk import text
-from wrasse.backends.sqlite.lane import Reader
+from wrasse.backends.sqlite.connection_thread import SqliteReader
 from wrasse.clock import Clock
 from wrasse.ports.namespaces import namespace_of
 from wrasse.ports.page import Page
@@ -16,7 +16,7 @@ _NEXT = "SELECT CAST(min(collection) AS BLOB) FROM records WHERE collection > CA
 class SqliteNamespaces:
     """The port."""
 
-    def __init__(self, reader: Reader, clock: Clock) -> None:
+    def __init__(self, reader: SqliteReader, clock: Clock) -> None:
         self._reader, self._clock = reader, clock
 
     async def page(self, after: str | None, limit: int) -> Page[str]:

@@ -14,16 +14,16 @@ import apsw
 import msgspec
 
 from wrasse.backends.sqlite.bulk import text
+from wrasse.backends.sqlite.connection_thread import SqliteReader, SqliteWriter
 from wrasse.backends.sqlite.entries import append
-from wrasse.backends.sqlite.lane import Reader, Writer
 from wrasse.backends.sqlite.rows import in_calendar, instant, micros
-from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.write_transaction import Step
 from wrasse.clock import Clock, from_micros, to_micros
-from wrasse.ports.conditional_records import ConditionalRecords, RecordWrite
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit, number_in
 from wrasse.ports.records import NONCES_KEPT, Record, Written, key_of, stored_name
-from wrasse.ports.shelves import ShelvedRecords, Span, Spot, read_cursor, spot_cursor
+from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
+from wrasse.ports.status_index import IndexedRecords, IndexPosition, StatusRange, read_cursor, spot_cursor
 
 GONE_MAX = 10_000
 PAGE_MAX = 10_000
@@ -89,7 +89,7 @@ class SqliteRecords(ConditionalRecords):
 
     emits = True
 
-    def __init__(self, writer: Writer, reader: Reader, clock: Clock, collection: str) -> None:
+    def __init__(self, writer: SqliteWriter, reader: SqliteReader, clock: Clock, collection: str) -> None:
         self._writer = writer
         self._reader = reader
         self._clock = clock
@@ -122,10 +122,10 @@ class SqliteRecords(ConditionalRecords):
         return await self._page(sql, [horizon, due, name], limit, _due_cursor)
 
     @property
-    def shelves(self) -> ShelvedRecords:
+    def shelves(self) -> IndexedRecords:
         return self
 
-    async def shelve(self, placed: Sequence[tuple[Record, Spot | None]]) -> int:
+    async def shelve(self, placed: Sequence[tuple[Record, IndexPosition | None]]) -> int:
         """See ShelvedRecords."""
 
         def run(step: Step) -> int:
@@ -138,10 +138,10 @@ class SqliteRecords(ConditionalRecords):
 
         return await self._writer.do(run) if placed else 0
 
-    async def shelf_counts(self, spans: Sequence[Span]) -> tuple[tuple[int, ...], datetime]:
+    async def shelf_counts(self, spans: Sequence[StatusRange]) -> tuple[tuple[int, ...], datetime]:
         """See ShelvedRecords. A part of a shelf is counted in its index."""
 
-        def count(db: apsw.Connection, span: Span) -> int:
+        def count(db: apsw.Connection, span: StatusRange) -> int:
             if span.upto is None:
                 return db.execute(_COUNT, (self._collection, span.shelf)).get or 0
             return int(db.execute(_COUNT_UPTO, (self._collection, span.shelf, span.upto)).get)

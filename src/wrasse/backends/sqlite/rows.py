@@ -14,10 +14,10 @@ import apsw
 import msgspec
 
 from wrasse.backends.sqlite.bulk import numbers
-from wrasse.backends.sqlite.step import DEAD, DELAYED, DONE, HELD, READY
+from wrasse.backends.sqlite.write_transaction import DEAD, DELAYED, DONE, HELD, READY
 from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import from_micros, to_micros
-from wrasse.ports.jobs import Hold, JobState, Place, Reason
+from wrasse.ports.jobs import Claim, JobState, Place, Reason
 
 PLACES = {READY: Place.READY, DELAYED: Place.READY, HELD: Place.HELD, DONE: Place.DONE, DEAD: Place.DEAD}
 INLINE_BYTES_MAX = 1_024  # longer payloads stand apart
@@ -46,7 +46,7 @@ class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
     team: str | None  # the group that has not counted it yet
     kept_until: int  # of a done job whose result is kept, else 0
 
-    def held_by(self, hold: Hold) -> bool:
+    def held_by(self, hold: Claim) -> bool:
         """Whether this hold is the newest one."""
         return self.token == hold.token and self.nonce == hold.nonce
 

@@ -16,8 +16,8 @@ import apsw
 import msgspec
 
 from wrasse.backends.sqlite.bulk import write_rows
-from wrasse.backends.sqlite.lane import GROUP_ROWS_MAX, Reader, Writer
-from wrasse.backends.sqlite.step import Step
+from wrasse.backends.sqlite.connection_thread import GROUP_ROWS_MAX, SqliteReader, SqliteWriter
+from wrasse.backends.sqlite.write_transaction import Step
 from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import StoreBroken
@@ -27,12 +27,12 @@ from wrasse.ports.page import Page, check_limit
 from wrasse.ports.sightings import (
     COLUMNS,
     Change,
-    Mark,
-    Round,
-    Seen,
+    CompleteScan,
+    NewSighting,
     Sighting,
+    SightingChange,
+    SightingState,
     Standing,
-    State,
     Unseen,
     check_marks,
     round_of,
@@ -63,7 +63,7 @@ _log = logging.getLogger("wrasse.orphans")
 class SqliteSightings:
     """The port."""
 
-    def __init__(self, writer: Writer, reader: Reader, clock: Clock) -> None:
+    def __init__(self, writer: SqliteWriter, reader: SqliteReader, clock: Clock) -> None:
         self._writer = writer
         self._reader = reader
         self._clock = clock
@@ -88,7 +88,9 @@ class SqliteSightings:
 
         return await self._writer.do(run)
 
-    async def page(self, root: str, after: str | None, limit: int, state: State | None = None) -> Page[Sighting]:
+    async def page(
+        self, root: str, after: str | None, limit: int, state: SightingState | None = None
+    ) -> Page[Sighting]:
         limit = check_limit(limit, "sightings", PAGE_MAX)
         only = "" if state is None else " AND state = :state"
         sql = f"SELECT {_READ} FROM sightings WHERE root = :root AND unit > :after{only} ORDER BY unit"
@@ -111,7 +113,7 @@ class SqliteSightings:
 
         return await self._reader.do(run)
 
-    async def commit(self, made: Round, changes: Iterable[Sequence[Change]]) -> bool:
+    async def commit(self, made: CompleteScan, changes: Iterable[Sequence[Change]]) -> bool:
         def run(step: Step) -> bool:
             last = _last(step.db, made.root)
             if made.number != (0 if last is None else last.number) + 1:
@@ -137,7 +139,7 @@ class SqliteSightings:
         # It goes alone: if something else in its transaction failed, all of it would be done again.
         return await self._writer.do(run, GROUP_ROWS_MAX)
 
-    async def mark(self, root: str, marks: Sequence[Mark]) -> Sequence[Outcome]:
+    async def mark(self, root: str, marks: Sequence[SightingChange]) -> Sequence[Outcome]:
         check_marks(marks)
 
         def run(step: Step) -> list[Outcome]:
@@ -159,13 +161,13 @@ def _small_cache(db: apsw.Connection) -> Iterator[None]:
 
 
 def _change(db: apsw.Connection, root: str, batch: Sequence[Change]) -> None:
-    write_rows(db, _SEEN, [(root, *values(each.sighting)) for each in batch if isinstance(each, Seen)], _OVER)
+    write_rows(db, _SEEN, [(root, *values(each.sighting)) for each in batch if isinstance(each, NewSighting)], _OVER)
     gone = [(root, raw_key(each.unit)) for each in batch if isinstance(each, Unseen)]
     if gone:
         db.executemany(_UNSEEN, gone)
 
 
-def _mark(db: apsw.Connection, root: str, mark: Mark, now: int) -> Outcome:
+def _mark(db: apsw.Connection, root: str, mark: SightingChange, now: int) -> Outcome:
     here = (root, raw_key(mark.unit), mark.state, mark.fingerprint)
     if mark.to is None:
         db.execute(f"DELETE FROM sightings WHERE {_HERE}", here)
@@ -175,7 +177,7 @@ def _mark(db: apsw.Connection, root: str, mark: Mark, now: int) -> Outcome:
     return Outcome.DONE if db.changes() else Outcome.LOST
 
 
-def _last(db: apsw.Connection, root: str) -> Round | None:
+def _last(db: apsw.Connection, root: str) -> CompleteScan | None:
     try:
         return next((round_of(root, row) for row in db.execute(_LAST, (root,))), None)
     except UNREADABLE as error:

@@ -20,12 +20,13 @@ import msgspec
 
 from wrasse.backends.sqlite import entries
 from wrasse.backends.sqlite.bulk import text
+from wrasse.backends.sqlite.connection_thread import SqliteReader, SqliteWriter
 from wrasse.backends.sqlite.entries import Range, decode_fields
-from wrasse.backends.sqlite.lane import Reader, Writer
 from wrasse.backends.sqlite.rows import in_calendar
 from wrasse.clock import Clock, from_micros, to_micros
-from wrasse.ports.drains import Stretch
+from wrasse.ports.entry_chunks import EntryChunk
 from wrasse.ports.page import Page, check_limit
+from wrasse.ports.rules.subjects import SUBJECT_BYTES_MAX, check_pattern, check_subject, fixed_part, is_subject, matches
 from wrasse.ports.streams import (
     SEQ_MAX,
     Draft,
@@ -36,7 +37,6 @@ from wrasse.ports.streams import (
     Trimmed,
     check_drafts,
 )
-from wrasse.ports.subjects import SUBJECT_BYTES_MAX, check_pattern, check_subject, fixed_part, is_subject, matches
 
 T = TypeVar("T")
 _COLUMNS = """
@@ -98,7 +98,7 @@ _GROUPS = """
 class SqliteStreams:
     """The streams of one database."""
 
-    def __init__(self, writer: Writer, reader: Reader, clock: Clock) -> None:
+    def __init__(self, writer: SqliteWriter, reader: SqliteReader, clock: Clock) -> None:
         self._writer = writer
         self._reader = reader
         self._clock = clock
@@ -127,13 +127,13 @@ class SqliteStreams:
         shown = tuple(entries.taken_apart(loaded[0]))
         return Page(shown, tuple(str(entry.id) for entry in shown), self._clock.now(), loaded[1] and bool(shown))
 
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> Stretch:
+    async def stretch(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
         """Entries in columns, as the port promises."""
         loaded = await self._loaded(subject, after, limit, load)
         if loaded is None:
-            return Stretch(subject, (), (), {}, self._clock.now(), False)
+            return EntryChunk(subject, (), (), {}, self._clock.now(), False)
         ids, bodies, beside = taken_apart(loaded[0])
-        return Stretch(subject, ids, bodies, beside, self._clock.now(), loaded[1] and bool(ids))
+        return EntryChunk(subject, ids, bodies, beside, self._clock.now(), loaded[1] and bool(ids))
 
     async def _loaded(
         self, subject: str, after: EntryId, limit: int, load: Callable[[apsw.Connection, int, Range], T]

@@ -22,11 +22,11 @@ from typing import Generic, Protocol, TypeVar
 from wrasse.bounded import LATEST
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import Gone, StoreBroken, StoreUnavailable, TooLarge, WrasseError
-from wrasse.ports import job_transitions as rules
-from wrasse.ports.job_transitions import StoredJob
-from wrasse.ports.jobs import PAYLOAD_BYTES_MAX, Hold
+from wrasse.ports.jobs import PAYLOAD_BYTES_MAX, Claim
 from wrasse.ports.objects import Objects, read_small
-from wrasse.ports.store_time import StoreTime
+from wrasse.ports.rules import job_transitions as rules
+from wrasse.ports.rules.job_transitions import StoredJob
+from wrasse.ports.rules.store_time import StoreTime
 
 T = TypeVar("T")
 ABREAST_MAX = 32
@@ -88,7 +88,7 @@ def whole_up(at: datetime) -> datetime:
     return down if down == at or down > LATEST - _MILLISECOND else down + _MILLISECOND
 
 
-class Seen(Protocol):
+class VersionedJob(Protocol):
     """A job's record as it was read or written. One that is `leaving` is finished, and only what comes after its end
     is left to do; `apart`: its payload or result lies beside the record."""
 
@@ -105,7 +105,7 @@ class Seen(Protocol):
     def apart(self) -> bool: ...
 
 
-S = TypeVar("S", bound=Seen)
+S = TypeVar("S", bound=VersionedJob)
 
 
 class RecordStore(Protocol[S]):
@@ -140,7 +140,7 @@ async def read_apart(objects: Objects, name: str) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class RecordClaim:
     """Who takes, for how long, and the request by which a claim is known again."""
 
     worker: str
@@ -158,7 +158,7 @@ class Claim:
     def holds(self, stored: StoredJob) -> bool:
         """Is this job held by this very claim?"""
         state = stored.state
-        return rules.holds(stored, Hold(state.id, state.token, self.nonce(state.id)))
+        return rules.holds(stored, Claim(state.id, state.token, self.nonce(state.id)))
 
 
 class Claims(ABC, Generic[S]):
@@ -170,15 +170,15 @@ class Claims(ABC, Generic[S]):
         self._records = store
 
     @abstractmethod
-    async def take(self, claim: Claim, wait: timedelta) -> list[S]:
+    async def take(self, claim: RecordClaim, wait: timedelta) -> list[S]:
         """Up to the claim's limit of jobs, waiting for the first for as long as `wait`."""
 
-    async def again(self, claim: Claim) -> list[S]:
+    async def again(self, claim: RecordClaim) -> list[S]:
         """What an earlier asking of this claim took and still holds."""
         found = [await self._records.load(key) for key in dict.fromkeys(claim.tried)]
         return [seen for seen in found if seen is not None and claim.holds(seen.stored)]
 
-    async def _claim(self, claim: Claim, seen: S) -> S | None:
+    async def _claim(self, claim: RecordClaim, seen: S) -> S | None:
         """The job, held; None if it is not to be had, or if this very claim has it already."""
         state = seen.stored.state
         claim.tried.append(seen.key)
@@ -197,7 +197,7 @@ class Claims(ABC, Generic[S]):
             seen = found
         raise changing(state.id)
 
-    def _new(self, claim: Claim, seen: S) -> S | None:
+    def _new(self, claim: RecordClaim, seen: S) -> S | None:
         if seen.key in claim.got:
             return None
         claim.got.add(seen.key)

@@ -13,7 +13,7 @@ _OLD_MAX = 100  # forgotten at one keeping
 _PLAIN = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
-class KnownIds:
+class RecordedIds:
     """Ids of lasting jobs that were deleted, each until its own moment."""
 
     def __init__(self, records: Records, time: MillisecondTime) -> None:

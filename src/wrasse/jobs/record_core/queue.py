@@ -30,30 +30,31 @@ from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, TooLarge, UsageError, WrasseError
 from wrasse.jobs.record_core.claims import (
     ABREAST_MAX,
-    Claim,
     Claims,
     MillisecondTime,
+    RecordClaim,
     RecordStore,
     S,
     abreast,
     by_id,
     changing,
 )
-from wrasse.jobs.record_core.counting import Numbers
-from wrasse.jobs.record_core.known_ids import KnownIds
+from wrasse.jobs.record_core.job_counts import Numbers
+from wrasse.jobs.record_core.known_ids import RecordedIds
 from wrasse.jobs.retry import RetryPolicy
-from wrasse.ports import job_transitions as rules
-from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import (
     BATCH_MAX,
     IDS_KEPT,
     NO_PROGRESS,
-    Beaten,
     Budget,
-    Bury,
+    Claim,
+    Claimed,
+    ClaimedJob,
     Counts,
+    DeadLetterJob,
     Delete,
-    Hold,
+    Enqueued,
+    HeartbeatAnswer,
     Job,
     JobFilter,
     JobGroup,
@@ -62,15 +63,12 @@ from wrasse.ports.jobs import (
     Move,
     Place,
     Progress,
-    Put,
     Rate,
     Reason,
     Rejected,
     Requeue,
-    Revive,
+    RequeueDead,
     Settlement,
-    Taken,
-    TakenJob,
     WorkerInfo,
     WorkerState,
     bounded,
@@ -82,7 +80,9 @@ from wrasse.ports.jobs import (
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit, pages
 from wrasse.ports.records import Records
-from wrasse.ports.remembered import Remembered
+from wrasse.ports.rules import job_transitions as rules
+from wrasse.ports.rules.job_transitions import StoredJob
+from wrasse.ports.rules.reply_cache import Remembered
 
 SILENT_KEPT = timedelta(hours=1)
 _PAGE = 1_000
@@ -192,7 +192,7 @@ def unreadable(
     )  # fmt: skip
 
 
-class Turns:
+class QueueOrder:
     """Turns of jobs that join their queue, each behind everything that this process put before."""
 
     def __init__(self) -> None:
@@ -212,20 +212,20 @@ class RecordQueue(ABC, Generic[S]):
     _views: Views
 
     def __init__(
-        self, store: RecordStore[S], claims: Claims[S], ids: Records, workers: Records, clock: Clock, turns: Turns
+        self, store: RecordStore[S], claims: Claims[S], ids: Records, workers: Records, clock: Clock, turns: QueueOrder
     ) -> None:
         self._records, self._claims, self._turns = store, claims, turns
         self.time = store.time
-        self._ids = KnownIds(ids, self.time)
+        self._ids = RecordedIds(ids, self.time)
         self.workers = RecordedWorkers(workers, self.time)
         # One memory for each call, since one request id may name a put, a take and a settle. Only in this process:
         # whoever restarts has no request left to ask again.
-        self._puts: Remembered[Sequence[Put]] = Remembered(clock, ANSWERS_MAX)
-        self._takes: Remembered[Claim] = Remembered(clock, ANSWERS_MAX)
+        self._puts: Remembered[Sequence[Enqueued]] = Remembered(clock, ANSWERS_MAX)
+        self._takes: Remembered[RecordClaim] = Remembered(clock, ANSWERS_MAX)
         self._settles: Remembered[Sequence[Outcome]] = Remembered(clock, ANSWERS_MAX)
         self._doubtful: dict[str, None] = {}  # requests that began to end a job, and got no answer yet
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
         if groups:
             raise UsageError(f"a group of {self.what}", do="use a queue on SQLite or Redis")
         for job in bounded(jobs):
@@ -239,7 +239,7 @@ class RecordQueue(ABC, Generic[S]):
         turns = [self._turn(max(job.not_before or at, at + job.delay, at), at) for job in fresh]
         adds = [partial(self._add, job, rank, at, request) for job, rank in zip(fresh, turns, strict=True)]
         new = dict(zip((job.id for job in fresh), await abreast(adds, self.put_at_once), strict=True))
-        puts = [Put(job.id, new=first[job.id] == n and new[job.id]) for n, job in enumerate(jobs)]
+        puts = [Enqueued(job.id, new=first[job.id] == n and new[job.id]) for n, job in enumerate(jobs)]
         self._puts.keep(request, puts)
         return puts
 
@@ -253,14 +253,14 @@ class RecordQueue(ABC, Generic[S]):
         request: str,
         wait: timedelta = _NOW,
         rates: Sequence[Rate] = (),
-    ) -> Taken:
+    ) -> Claimed:
         check_take(limit, silence)
         if rates:
             raise UsageError(f"a rate for {self.what}", do="use a queue on SQLite or Redis")
         claim = self._takes.get(request)
         seen = [] if claim is None else await self._claims.again(claim)
         if claim is None:
-            claim = Claim(worker, silence, request, self._served(queues), min(limit, BATCH_MAX))
+            claim = RecordClaim(worker, silence, request, self._served(queues), min(limit, BATCH_MAX))
             self._takes.keep(request, claim)
         if not seen and not claim.got:  # new, or cut short before it got anything
             seen = await self._claims.take(claim, wait)
@@ -271,9 +271,9 @@ class RecordQueue(ABC, Generic[S]):
         read = iter(await abreast([partial(self._read_apart, each) for each in apart], self.at_once) if apart else ())
         found = [next(read) if each.apart else self._taken(each.stored) for each in seen]
         rejected = tuple(each for each in found if isinstance(each, Rejected))
-        return Taken(tuple(each for each in found if isinstance(each, TakenJob)), await self.time.now(), rejected)
+        return Claimed(tuple(each for each in found if isinstance(each, ClaimedJob)), await self.time.now(), rejected)
 
-    async def _read_apart(self, seen: S) -> TakenJob | Rejected | None:
+    async def _read_apart(self, seen: S) -> ClaimedJob | Rejected | None:
         """A claimed job with its payload. One whose payload cannot be read is dead-lettered; None for one whose store
         does not answer, which is released and due again after a growing delay."""
         state = seen.stored.state
@@ -281,22 +281,24 @@ class RecordQueue(ABC, Generic[S]):
             return self._taken(await self._records.whole(seen))
         except StoreUnavailable as away:
             delay = _AWAY.delay(state.interruptions + 1, 0.5)
-            ended: Requeue | Bury = Requeue(
+            ended: Requeue | DeadLetterJob = Requeue(
                 state.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=away.message, delay=delay
             )
         except WrasseError as error:
-            ended = Bury(state.hold, Reason.INVALID_PAYLOAD, error=f"its parameters cannot be read: {error.message}")
+            ended = DeadLetterJob(
+                state.hold, Reason.INVALID_PAYLOAD, error=f"its parameters cannot be read: {error.message}"
+            )
         await self.settle([ended], request=f"params {state.token} {state.nonce}")
-        return Rejected(state.queue, state.id, ended.error) if isinstance(ended, Bury) else None
+        return Rejected(state.queue, state.id, ended.error) if isinstance(ended, DeadLetterJob) else None
 
     async def beat(
         self,
         worker: WorkerInfo,
-        holds: Sequence[Hold],
+        holds: Sequence[Claim],
         *,
         silence: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
-    ) -> Beaten:
+    ) -> HeartbeatAnswer:
         at = await self.time.now()
         calls = [partial(self._is_current, hold) for hold in bounded(holds)]
         if silence <= _NOW:
@@ -304,9 +306,9 @@ class RecordQueue(ABC, Generic[S]):
         else:
             await self.workers.beat(worker, at, silence)
             calls = [partial(self._beat, hold, silence, progress.get(hold.id)) for hold in holds]
-        return Beaten(tuple(await abreast(calls, self.at_once)), at)
+        return HeartbeatAnswer(tuple(await abreast(calls, self.at_once)), at)
 
-    async def _is_current(self, hold: Hold) -> bool:
+    async def _is_current(self, hold: Claim) -> bool:
         seen = await self._named(hold.id, self._find)
         return seen is not None and rules.holds(seen.stored, hold)
 
@@ -318,7 +320,7 @@ class RecordQueue(ABC, Generic[S]):
             _log.error("job %s is left as it is: %s", id, broken)
             return None
 
-    async def _beat(self, hold: Hold, silence: timedelta, told: Progress | None = None) -> bool:
+    async def _beat(self, hold: Claim, silence: timedelta, told: Progress | None = None) -> bool:
         def beaten(stored: StoredJob, at: datetime) -> StoredJob | None:
             return rules.beat(stored, hold, at, silence=silence, progress=told)
 
@@ -387,7 +389,7 @@ class RecordQueue(ABC, Generic[S]):
             return Outcome.FAILED
 
     async def _move(self, move: Move) -> Outcome:
-        delay = move.delay if isinstance(move, Requeue | Revive) else _NOW
+        delay = move.delay if isinstance(move, Requeue | RequeueDead) else _NOW
 
         def moved(stored: StoredJob, at: datetime) -> StoredJob | None:
             return rules.move(stored, move, at, rank=self._turn(at + delay, at))
@@ -487,7 +489,7 @@ class RecordQueue(ABC, Generic[S]):
         """The turn of a job that becomes ready then."""
         return self._turns.next(at)
 
-    def _taken(self, stored: StoredJob) -> TakenJob:
+    def _taken(self, stored: StoredJob) -> ClaimedJob:
         """As its worker gets it."""
         return stored.taken
 

@@ -37,25 +37,31 @@ from typing import Protocol
 
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import StoreBroken
-from wrasse.jobs.record_core.claims import Claim, Claims
+from wrasse.jobs.record_core.claims import Claims, RecordClaim
 from wrasse.jobs.record_core.known_ids import plain
-from wrasse.jobs.record_core.queue import Cause, RecordQueue, Turns
-from wrasse.jobs.record_queue.store import CHARGE, INLINE_BYTES_MAX, Names, RecordedStore, Seen, Sign, read_sign
+from wrasse.jobs.record_core.queue import Cause, QueueOrder, RecordQueue
+from wrasse.jobs.record_queue.store import (
+    CHARGE,
+    INLINE_BYTES_MAX,
+    JobRecordNames,
+    JobRecordRead,
+    ReadyMarker,
+    RecordedStore,
+    read_sign,
+)
 from wrasse.jobs.record_queue.views import UNREADABLE, RecordedViews
-from wrasse.ports import job_transitions as rules
-from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import (
     BATCH_MAX,
     IDS_KEPT,
+    Claim,
+    Complete,
     Delete,
-    Finish,
-    Hold,
+    Enqueued,
     Job,
     JobGroup,
     JobRecord,
     JobState,
     Place,
-    Put,
     Requeue,
     Settlement,
 )
@@ -63,6 +69,8 @@ from wrasse.ports.objects import Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection, Records
+from wrasse.ports.rules import job_transitions as rules
+from wrasse.ports.rules.job_transitions import StoredJob
 
 PAGE = 200
 LISTED_FOR = 5.0  # seconds; then the list is read anew, since others may have put what goes first
@@ -77,7 +85,7 @@ _log = logging.getLogger("wrasse.jobs")
 
 @dataclass(slots=True)
 class _List:
-    signs: list[tuple[str, Sign]] = field(default_factory=list)  # by name, which is their order
+    signs: list[tuple[str, ReadyMarker]] = field(default_factory=list)  # by name, which is their order
     last: str | None = None  # what is after this is not known; None: all was
     listed_at: float = float("-inf")
 
@@ -90,13 +98,13 @@ class Ready:
         self._lists: OrderedDict[str, _List] = OrderedDict()
         self._over: OrderedDict[str, None] = OrderedDict()  # signs whose job was taken: they never count again
 
-    def note(self, queue: str, sign: Sign) -> None:
+    def note(self, queue: str, sign: ReadyMarker) -> None:
         """A sign that this process made: it takes its place in a list that is known."""
         known = self._lists.get(queue)
         if known is not None and (known.last is None or sign.name < known.last) and len(known.signs) < 2 * PAGE:
             insort(known.signs, (sign.name, sign), key=lambda each: each[0])
 
-    def spent(self, sign: Sign) -> None:
+    def spent(self, sign: ReadyMarker) -> None:
         """Its job was taken: it never counts again."""
         self._over[sign.name] = None
         if len(self._over) > SEEN_MAX:
@@ -107,12 +115,12 @@ class Ready:
         known = self._lists.get(queue)
         return known is not None and self._clock.monotonic() - known.listed_at < LISTED_FOR
 
-    def pop(self, queue: str, count: int, at: datetime) -> list[Sign]:
+    def pop(self, queue: str, count: int, at: datetime) -> list[ReadyMarker]:
         """The next signs whose moment has come; they leave the list."""
         known = self._lists.get(queue)
         if known is None:
             return []
-        found: list[Sign] = []
+        found: list[ReadyMarker] = []
         now = to_micros(at)
         while known.signs and len(found) < count:
             sign = known.signs[0][1]
@@ -145,7 +153,7 @@ class Ready:
         return from_micros(known.signs[0][1].ready_at) if known is not None and known.signs else None
 
 
-class RecordedTakes(Claims[Seen]):
+class RecordQueueClaims(Claims[JobRecordRead]):
     """Takes jobs by their signs. `expire` sees to what is overdue; `poll_max` is the longest pause between two looks
     while nothing is there."""
 
@@ -162,7 +170,7 @@ class RecordedTakes(Claims[Seen]):
         """Something became ready here."""
         self._rung.set()
 
-    def readied(self, seen: Seen) -> None:
+    def readied(self, seen: JobRecordRead) -> None:
         """A job that this process made ready takes its place in the list, and whoever waits looks."""
         name = self._store.names.sign(seen.stored, seen.recorded.mark)
         sign = None if name is None else read_sign(name, "")
@@ -170,7 +178,7 @@ class RecordedTakes(Claims[Seen]):
         self._ready.note(seen.stored.state.queue, sign)
         self.ring()
 
-    async def take(self, claim: Claim, wait: timedelta) -> list[Seen]:
+    async def take(self, claim: RecordClaim, wait: timedelta) -> list[JobRecordRead]:
         """Up to the claim's limit, waiting for the first for as long as `wait`."""
         taken = await self._to_the_end(self._look(claim))
         if taken or wait <= timedelta(0):
@@ -195,7 +203,7 @@ class RecordedTakes(Claims[Seen]):
         finally:
             self.waiting -= 1
 
-    async def _look(self, claim: Claim) -> list[Seen]:
+    async def _look(self, claim: RecordClaim) -> list[JobRecordRead]:
         """What is there; what is overdue is looked for when there is nothing else, or after the answer now and then."""
         taken = await self._now(claim)
         if not taken:
@@ -212,9 +220,9 @@ class RecordedTakes(Claims[Seen]):
         if await self._look_overdue():
             self.ring()
 
-    async def _now(self, claim: Claim) -> list[Seen]:
+    async def _now(self, claim: RecordClaim) -> list[JobRecordRead]:
         """What is there now, queue by queue."""
-        taken: list[Seen] = []
+        taken: list[JobRecordRead] = []
         for queue in claim.queues:
             listed = False
             if not self._ready.fresh(queue):
@@ -235,7 +243,7 @@ class RecordedTakes(Claims[Seen]):
                     break
         return taken
 
-    async def _claim_sign(self, claim: Claim, sign: Sign) -> Seen | None:
+    async def _claim_sign(self, claim: RecordClaim, sign: ReadyMarker) -> JobRecordRead | None:
         """The job, held; None if it is not to be had."""
         at = await self._store.time.now()
         seen = await self._store.looked_at(sign.key, entering=at + claim.silence)
@@ -251,7 +259,7 @@ class RecordedTakes(Claims[Seen]):
         self._ready.spent(sign)
         return written
 
-    async def _until_next(self, claim: Claim) -> float:
+    async def _until_next(self, claim: RecordClaim) -> float:
         """Seconds until a delayed job of these queues becomes ready, as far as it is known."""
         at = await self._store.time.now()
         known = [each for each in map(self._ready.next_at, claim.queues) if each is not None]
@@ -294,7 +302,7 @@ class RecordedOptions:
     """`rescues_max`: how often a job may lose its worker before a take buries it; None leaves that to the sweep.
     `done_max`: how many done jobs are kept. `poll_max`: seconds between two looks while nothing is ready."""
 
-    names: Names = field(default_factory=Names)
+    names: JobRecordNames = field(default_factory=JobRecordNames)
     done_max: int = 0
     rescues_max: int | None = 3
     poll_max: float = 1.0
@@ -304,7 +312,7 @@ class RecordedOptions:
 OPTIONS = RecordedOptions()
 
 
-class RecordedJobs(RecordQueue[Seen]):
+class RecordedJobs(RecordQueue[JobRecordRead]):
     """All queues below one root."""
 
     at_once = put_at_once = 16
@@ -319,14 +327,14 @@ class RecordedJobs(RecordQueue[Seen]):
         names = options.names
         self._store = RecordedStore(records(names.jobs), objects, names, clock)
         self._ready = Ready(self._store, clock)
-        self._signs = RecordedTakes(self._store, self._ready, clock, self._expire_due, options.poll_max)
-        super().__init__(self._store, self._signs, records(names.ids), records(names.workers), clock, Turns())
+        self._signs = RecordQueueClaims(self._store, self._ready, clock, self._expire_due, options.poll_max)
+        super().__init__(self._store, self._signs, records(names.ids), records(names.workers), clock, QueueOrder())
         self._views: RecordedViews = RecordedViews(self._store, clock)
         self._options = options
-        self._held: dict[str, Seen] = {}  # what this process took, as it wrote it last
+        self._held: dict[str, JobRecordRead] = {}  # what this process took, as it wrote it last
         self._finished = 0
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Put]:
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
         puts = await super().put(jobs, request=request, groups=groups)
         self._signs.ring()
         return puts
@@ -351,14 +359,14 @@ class RecordedJobs(RecordQueue[Seen]):
         seen = self._held.get(id) or await self._store.get(id)
         return None if seen is None or seen.leaving else seen.stored.at(await self.time.now()).state
 
-    async def extend(self, hold: Hold, silence: timedelta) -> datetime | None:
+    async def extend(self, hold: Claim, silence: timedelta) -> datetime | None:
         """Holds a job for `silence` from now, without a worker's row; None if the hold is no longer current."""
         at = await self.time.now()
         return at + silence if await self._beat(hold, silence) else None
 
-    async def finish(self, hold: Hold, *, request: str) -> Outcome:
+    async def finish(self, hold: Claim, *, request: str) -> Outcome:
         """Finishes a job beside which something is kept, which goes with it, whatever crashes."""
-        return await self._settle(Finish(hold), request, beside=True)
+        return await self._settle(Complete(hold), request, beside=True)
 
     async def expire(self, id: str) -> None:
         """Sees to one job that is overdue, as a take would."""
@@ -386,7 +394,7 @@ class RecordedJobs(RecordQueue[Seen]):
     def _turn(self, due: datetime, at: datetime) -> int:
         return rules.back(due) if due > at else self._turns.next(at)
 
-    async def _find(self, id: str) -> Seen | None:
+    async def _find(self, id: str) -> JobRecordRead | None:
         """A job as the store has it. A record that cannot be read is nobody's hold: it costs one job of a batch."""
         seen = await self._store.looked_at(plain(id))
         if isinstance(seen, StoreBroken):
@@ -394,16 +402,16 @@ class RecordedJobs(RecordQueue[Seen]):
             return None
         return seen
 
-    async def _stored(self, job: Job) -> Seen | None:
+    async def _stored(self, job: Job) -> JobRecordRead | None:
         return await self._store.get(job.id)
 
-    async def _look(self, id: str) -> Seen | None:
+    async def _look(self, id: str) -> JobRecordRead | None:
         return self._held.get(id) or await self._find(id)
 
-    def _was_outdated(self, id: str, seen: Seen) -> bool:
+    def _was_outdated(self, id: str, seen: JobRecordRead) -> bool:
         return self._held.pop(id, None) is seen
 
-    def _took(self, taken: Sequence[Seen]) -> None:
+    def _took(self, taken: Sequence[JobRecordRead]) -> None:
         """Remembers what this process took, so that its holder need not read before it writes."""
         for seen in taken:
             self._held[seen.stored.state.id] = seen
@@ -416,7 +424,7 @@ class RecordedJobs(RecordQueue[Seen]):
             self._signs.readied(seen)
         return seen is not None
 
-    async def _write(self, seen: Seen, after: StoredJob, at: datetime, cause: Cause) -> Outcome:
+    async def _write(self, seen: JobRecordRead, after: StoredJob, at: datetime, cause: Cause) -> Outcome:
         written = await self._store.write(seen, after)
         if written is None:
             return Outcome.LOST
@@ -424,7 +432,14 @@ class RecordedJobs(RecordQueue[Seen]):
         return Outcome.DONE
 
     async def _end(
-        self, seen: Seen, after: StoredJob, at: datetime, settlement: Settlement, aside: dict[str, str], *, beside: bool
+        self,
+        seen: JobRecordRead,
+        after: StoredJob,
+        at: datetime,
+        settlement: Settlement,
+        aside: dict[str, str],
+        *,
+        beside: bool,
     ) -> Outcome:
         """Writes the end of an attempt. One that is done and not kept goes at once, if nothing comes after it."""
         goes = after.state.place is Place.DONE and not self._options.done_max and after.state.kept_until is None
@@ -444,7 +459,7 @@ class RecordedJobs(RecordQueue[Seen]):
             await self._trim()
         return Outcome.DONE
 
-    async def _go_on(self, seen: Seen) -> None:
+    async def _go_on(self, seen: JobRecordRead) -> None:
         """What comes after the end of a job: its follow-ups, then what is beside it, its parts, its record."""
         mine = await self._charged(seen) if seen.leaving or seen.stored.follow else None
         if mine is None:
@@ -462,7 +477,7 @@ class RecordedJobs(RecordQueue[Seen]):
         await self._store.drop_parts(mine)
         await self._store.delete(mine)
 
-    async def _charged(self, seen: Seen) -> Seen | None:
+    async def _charged(self, seen: JobRecordRead) -> JobRecordRead | None:
         """A job with something left to do, if this process is in charge of it: it wrote it just now, or is the one
         that makes it due later again. None if another was faster."""
         if seen.due_at is not None and seen.due_at - await self.time.now() > CHARGE / 2:
@@ -480,10 +495,10 @@ class RecordedJobs(RecordQueue[Seen]):
         at = await self.time.now()
         for sign in await self._views.oldest(Place.DONE, most):
             seen = await self._store.looked_at(sign.key)
-            if isinstance(seen, Seen) and seen.recorded.mark == sign.mark:
+            if isinstance(seen, JobRecordRead) and seen.recorded.mark == sign.mark:
                 await self._remove(seen, Delete(seen.stored.state.hold, Place.DONE), at, IDS_KEPT)
 
-    async def _drop(self, seen: Seen, at: datetime) -> Outcome:
+    async def _drop(self, seen: JobRecordRead, at: datetime) -> Outcome:
         if not seen.apart:
             return await self._store.delete(seen)
         leaving = await self._store.write(seen, seen.stored, leaving=True)
@@ -498,7 +513,7 @@ class RecordedJobs(RecordQueue[Seen]):
         found, at = await self._store.overdue(EXPIRED_MAX)
         return sum([await self._expire(seen, at) for seen in found])
 
-    async def _expire(self, seen: Seen, at: datetime) -> bool:
+    async def _expire(self, seen: JobRecordRead, at: datetime) -> bool:
         """The same for one job; whether it became ready."""
         state = seen.stored.state
         if seen.leaving or seen.stored.follow:
@@ -514,13 +529,13 @@ class RecordedJobs(RecordQueue[Seen]):
             return False
         fate = Fate.RESCUED if beside is None else await beside.fate(state)
         if fate is Fate.FINISHED:
-            await self._settle(Finish(state.hold), f"{state.id}#{state.token}", beside=True)
+            await self._settle(Complete(state.hold), f"{state.id}#{state.token}", beside=True)
         if fate is not Fate.RESCUED:
             return False
         change = rules.rescue(state, at, most)
         return await self._move(change) is Outcome.DONE and isinstance(change, Requeue)
 
-    def _note(self, seen: Seen) -> None:
+    def _note(self, seen: JobRecordRead) -> None:
         """What was just written: ready here, or among what is held here."""
         state = seen.stored.state
         if state.place is Place.READY:

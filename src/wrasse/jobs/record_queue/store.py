@@ -37,18 +37,18 @@ from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
 from wrasse.jobs.record_core.claims import MillisecondTime, read_apart, whole
 from wrasse.jobs.record_core.known_ids import plain
-from wrasse.ports.job_transitions import StoredJob, check_stored
 from wrasse.ports.jobs import Place
 from wrasse.ports.objects import ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import pages
 from wrasse.ports.records import Collection, Record, Records
+from wrasse.ports.rules.job_transitions import StoredJob, check_stored
 
 _MIDDLE = 1 << 63  # turns below zero come first
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class JobRecordNames:
     """The names below one root."""
 
     root: str = "jobs"
@@ -92,7 +92,7 @@ class Names:
 
 
 @dataclass(frozen=True, slots=True)
-class Sign:
+class ReadyMarker:
     """What the name of a sign says. `turn` is in nanoseconds where the job is ready, else when it finished."""
 
     name: str
@@ -109,7 +109,7 @@ class Sign:
         return abs(self.turn) // 1_000
 
 
-def read_sign(name: str, version: str, made_at: datetime | None = None) -> Sign | None:
+def read_sign(name: str, version: str, made_at: datetime | None = None) -> ReadyMarker | None:
     """The sign of this name; None if it is not one of ours."""
     folder, _, last = name.rpartition("/")
     parts = last.split(".")
@@ -118,7 +118,7 @@ def read_sign(name: str, version: str, made_at: datetime | None = None) -> Sign 
     ready = len(parts) == 3
     turn = int(parts[0]) - (_MIDDLE if ready else 0)
     queue = folder.rpartition("/")[2] if ready else parts[3]
-    return Sign(name, version, turn, parts[1], parts[2], queue, made_at)
+    return ReadyMarker(name, version, turn, parts[1], parts[2], queue, made_at)
 
 
 INLINE_BYTES_MAX = 64 << 10  # beyond this a payload or a result is an object of its own
@@ -130,7 +130,7 @@ _FAR = timedelta(days=366)  # further than any hold lasts
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StoredPart:
     """Bytes that are stored beside the record."""
 
     name: str
@@ -144,14 +144,14 @@ class Recorded:
 
     stored: StoredJob
     mark: str
-    payload: Part | None = None
-    result: Part | None = None
+    payload: StoredPart | None = None
+    result: StoredPart | None = None
     leaving: bool = False
     beside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class JobRecordRead:
     """A job's record as it was read or written."""
 
     key: str
@@ -205,22 +205,22 @@ def decode_recorded(key: str, value: bytes) -> Recorded:
 class RecordedStore:
     """The records, signs and parts of one queue root."""
 
-    def __init__(self, records: Records, objects: Objects, names: Names, clock: Clock) -> None:
+    def __init__(self, records: Records, objects: Objects, names: JobRecordNames, clock: Clock) -> None:
         self._records, self._objects, self.names, self._clock = records, objects, names, clock
         self.time = MillisecondTime(clock, self._asked)
         self._versions: OrderedDict[str, str] = OrderedDict()  # of signs that were made or seen here
         self._later: set[asyncio.Task[None]] = set()
         self.changes = 0
 
-    async def get(self, id: str) -> Seen | None:
+    async def get(self, id: str) -> JobRecordRead | None:
         """The job of this id."""
         return await self.load(plain(id))
 
-    async def load(self, key: str, entering: datetime | None = None) -> Seen | None:
+    async def load(self, key: str, entering: datetime | None = None) -> JobRecordRead | None:
         """The job of this key; `entering`: it is about to be held until then."""
         return self.seen(await self._records.get(key, entering=entering))
 
-    async def looked_at(self, key: str, entering: datetime | None = None) -> Seen | StoreBroken | None:
+    async def looked_at(self, key: str, entering: datetime | None = None) -> JobRecordRead | StoreBroken | None:
         """The same, for whoever looks at many: a record that cannot be read costs that one."""
         try:
             return await self.load(key, entering)
@@ -233,19 +233,19 @@ class RecordedStore:
         read = [self._read_due(record) for record in page if record.key == key]
         return read[0] if read and isinstance(read[0], Unreadable) else None
 
-    def seen(self, record: Record | None) -> Seen | None:
+    def seen(self, record: Record | None) -> JobRecordRead | None:
         """What a record says."""
         if record is None:
             return None
-        return Seen(record.key, decode_recorded(record.key, record.value), record.version, record.due_at)
+        return JobRecordRead(record.key, decode_recorded(record.key, record.value), record.version, record.due_at)
 
-    def _read_due(self, record: Record) -> Seen | Unreadable:
+    def _read_due(self, record: Record) -> JobRecordRead | Unreadable:
         try:
-            return Seen(record.key, decode_recorded(record.key, record.value), record.version, record.due_at)
+            return JobRecordRead(record.key, decode_recorded(record.key, record.value), record.version, record.due_at)
         except StoreBroken as broken:
             return Unreadable(record.key, record.value, record.due_at, broken.message)
 
-    async def add(self, stored: StoredJob) -> Seen | None:
+    async def add(self, stored: StoredJob) -> JobRecordRead | None:
         """A new job; None if there is one of its id."""
         mark, key, begun = secrets.token_hex(5), plain(stored.state.id), self._clock.monotonic()
         sign = await self._sign(stored, mark)
@@ -261,15 +261,21 @@ class RecordedStore:
             return None
         await self._sign_again(sign, begun)
         self.changes += 1
-        return Seen(key, recorded, version)
+        return JobRecordRead(key, recorded, version)
 
-    async def put(self, seen: Seen, after: StoredJob, at: datetime) -> Seen | None:
+    async def put(self, seen: JobRecordRead, after: StoredJob, at: datetime) -> JobRecordRead | None:
         """Changes a job that stays; None if its record is another by now."""
         return await self.write(seen, after)
 
     async def write(
-        self, seen: Seen, after: StoredJob, *, leaving: bool = False, result: bytes | None = None, beside: bool = False
-    ) -> Seen | None:
+        self,
+        seen: JobRecordRead,
+        after: StoredJob,
+        *,
+        leaving: bool = False,
+        result: bytes | None = None,
+        beside: bool = False,
+    ) -> JobRecordRead | None:
         """Changes a job; None if its record is another by now."""
         mark, begun, before = secrets.token_hex(5), self._clock.monotonic(), seen.recorded
         sign = None if leaving else await self._sign(after, mark)
@@ -294,9 +300,9 @@ class RecordedStore:
         if due_at is not None:
             # The time that a reply brings is as old as the reply: what passed meanwhile is taken off here.
             due_at -= timedelta(seconds=self._clock.monotonic() - begun)
-        return Seen(seen.key, recorded, version, due_at)
+        return JobRecordRead(seen.key, recorded, version, due_at)
 
-    async def delete(self, seen: Seen) -> Outcome:
+    async def delete(self, seen: JobRecordRead) -> Outcome:
         """Takes a job away, with its sign. Its parts have gone before, or there are none."""
         deleted = await self._records.delete(seen.key, at=seen.version)
         self.time.heard(deleted.at)
@@ -307,13 +313,13 @@ class RecordedStore:
             await self.later(self._drop(sign, None))
         return deleted.outcome
 
-    async def drop_parts(self, seen: Seen) -> None:
+    async def drop_parts(self, seen: JobRecordRead) -> None:
         """Takes away what is stored beside the record."""
         for part in (seen.recorded.payload, seen.recorded.result):
             if part is not None:
                 await self._objects.delete([ObjectDelete(part.name, part.version)])
 
-    async def whole(self, seen: Seen) -> StoredJob:
+    async def whole(self, seen: JobRecordRead) -> StoredJob:
         """The job with its payload and result, wherever they are."""
         stored, recorded = seen.stored, seen.recorded
         if recorded.payload is not None:
@@ -323,7 +329,7 @@ class RecordedStore:
             stored = replace(stored, result=await read_apart(self._objects, recorded.result.name))
         return stored
 
-    async def signs(self, prefix: str, after: str | None, limit: int) -> tuple[list[Sign], bool]:
+    async def signs(self, prefix: str, after: str | None, limit: int) -> tuple[list[ReadyMarker], bool]:
         """Signs in order, and whether there are more. One request."""
         page = await self._objects.page(prefix, after, limit)
         self.time.heard(page.at)
@@ -333,7 +339,7 @@ class RecordedStore:
             self._note(sign.name, sign.version)
         return found, page.more
 
-    async def counts(self, sign: Sign, seen: Seen | None, at: datetime) -> bool:
+    async def counts(self, sign: ReadyMarker, seen: JobRecordRead | None, at: datetime) -> bool:
         """Whether a sign stands for the job as it was seen. One that does not, and is old, goes, and with it what a
         crash left beside it."""
         if seen is not None and seen.recorded.mark == sign.mark:
@@ -342,7 +348,7 @@ class RecordedStore:
             await self.later(self._forget(sign, seen))
         return False
 
-    async def every_due(self) -> AsyncIterator[Seen | Unreadable]:
+    async def every_due(self) -> AsyncIterator[JobRecordRead | Unreadable]:
         """Every record that is in the index of what is due: held jobs, and those with something left to do."""
         far = await self.time.now() + _FAR
         async for page in pages(lambda after: self._records.due(far, after, 1_000)):
@@ -350,14 +356,14 @@ class RecordedStore:
             for record in page:
                 yield self._read_due(record)
 
-    async def overdue(self, limit: int) -> tuple[list[Seen], datetime]:
+    async def overdue(self, limit: int) -> tuple[list[JobRecordRead], datetime]:
         """Records that are due, or will be within what a look may be late. One that cannot be read stays as it is, for
         a person to mend or delete, and takes nobody's room."""
-        found: list[Seen] = []
+        found: list[JobRecordRead] = []
         before = await self.time.now() + self._records.resolution
         async for page in pages(lambda after: self._records.due(before, after, limit)):
             # Its time is not noted: this is asked beside other work, and an answer that waited would set the time back.
-            found += [seen for seen in map(self._read_due, page) if isinstance(seen, Seen)]
+            found += [seen for seen in map(self._read_due, page) if isinstance(seen, JobRecordRead)]
             if len(found) >= limit:
                 break
         return found[:limit], whole(page.at)
@@ -376,7 +382,7 @@ class RecordedStore:
         while self._later:
             await asyncio.wait([*self._later])
 
-    async def _forget(self, sign: Sign, seen: Seen | None) -> None:
+    async def _forget(self, sign: ReadyMarker, seen: JobRecordRead | None) -> None:
         await self._drop(sign.name, None)
         name = self.names.part(sign.key, sign.mark)
         parts = () if seen is None else (seen.recorded.payload, seen.recorded.result)
@@ -401,25 +407,25 @@ class RecordedStore:
         if name is not None and self._clock.monotonic() - begun > STALE.total_seconds() / 2:
             await self._objects.create(name, b"")
 
-    async def _apart(self, key: str, mark: str, stored: StoredJob) -> tuple[Part | None, StoredJob]:
+    async def _apart(self, key: str, mark: str, stored: StoredJob) -> tuple[StoredPart | None, StoredJob]:
         payload = stored.job.payload
         if len(payload) <= INLINE_BYTES_MAX:
             return None, stored
         return await self._part(key, mark, payload), replace(stored, job=replace(stored.job, payload=b""))
 
-    async def _part(self, key: str, mark: str, data: bytes) -> Part:
+    async def _part(self, key: str, mark: str, data: bytes) -> StoredPart:
         name = self.names.part(key, mark)
         made = await self._objects.create(name, data)
         if made.version is None:
             raise StoreUnavailable("whether the bytes of a job were written is not known", do="try again")
-        return Part(name, made.version)
+        return StoredPart(name, made.version)
 
     async def _own(self, key: str, mark: str) -> str | None:
         """The version of the record, if it is the one that was written under this mark."""
         seen = await self.load(key)
         return seen.version if seen is not None and seen.recorded.mark == mark else None
 
-    async def _drop(self, sign: str | None, part: Part | None) -> None:
+    async def _drop(self, sign: str | None, part: StoredPart | None) -> None:
         if sign is not None:
             version = self._versions.pop(sign, None)
             if version is None:

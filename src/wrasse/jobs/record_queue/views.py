@@ -15,12 +15,12 @@ from datetime import datetime
 
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import StoreBroken
-from wrasse.jobs.record_core.counting import Counted, Numbers, Tally
+from wrasse.jobs.record_core.job_counts import CachedCounts, Numbers, QueueTally
 from wrasse.jobs.record_core.queue import unreadable
-from wrasse.jobs.record_queue.store import RecordedStore, Seen, Sign, Unreadable
+from wrasse.jobs.record_queue.store import JobRecordRead, ReadyMarker, RecordedStore, Unreadable
 from wrasse.ports.jobs import Job, JobFilter, JobRecord, JobState, Place
 from wrasse.ports.page import Page
-from wrasse.ports.shelves import read_cursor, spot_cursor
+from wrasse.ports.status_index import read_cursor, spot_cursor
 
 _PAGE = 1_000
 _AT_ONCE = 32  # records read together
@@ -34,7 +34,7 @@ class RecordedViews:
 
     def __init__(self, store: RecordedStore, clock: Clock) -> None:
         self._store, self._clock = store, clock
-        self._counted = Counted(clock)
+        self._counted = CachedCounts(clock)
         self._queues: dict[str, str] = {}  # names of queues by the part of a sign
 
     async def page(
@@ -56,7 +56,7 @@ class RecordedViews:
                     break
         return Page.cut(found, limit, await self._store.time.now())
 
-    async def overdue(self, after: str | None, limit: int) -> tuple[list[Seen], Page[JobState]]:
+    async def overdue(self, after: str | None, limit: int) -> tuple[list[JobRecordRead], Page[JobState]]:
         """Held jobs whose deadline has passed, longest ago first; and what else is due."""
         at = await self._store.time.now()
         held, others = await self._held()
@@ -74,17 +74,17 @@ class RecordedViews:
     async def _count(self) -> Numbers:
         await self._store.finished()
         at = await self._store.time.now()
-        tally: dict[str, Tally] = {}
+        tally: dict[str, QueueTally] = {}
         for place in (Place.READY, Place.DONE, Place.DEAD):
             async for sign in self._forwards(self._store.names.folder(place), None):
                 delayed = place is Place.READY and sign.turn > 0 and sign.ready_at > to_micros(at)
                 where = "delayed" if delayed else place.value
-                tally.setdefault(await self._queue(sign), Tally()).add(where, sign.ready_at)
+                tally.setdefault(await self._queue(sign), QueueTally()).add(where, sign.ready_at)
         for _, state in (await self._held())[0]:
-            tally.setdefault(state.queue, Tally()).add("held")
+            tally.setdefault(state.queue, QueueTally()).add("held")
         return tuple(each.count(queue) for queue, each in sorted(tally.items())), at
 
-    async def oldest(self, place: Place, beyond: int) -> list[Sign]:
+    async def oldest(self, place: Place, beyond: int) -> list[ReadyMarker]:
         """The oldest signs of a place, of those beyond so many; all of them are listed."""
         signs = [sign async for sign in self._forwards(self._store.names.folder(place), None)]
         return signs[: max(0, len(signs) - beyond)]
@@ -116,10 +116,10 @@ class RecordedViews:
         found = [(spot_cursor(*position), state) for position, state in chosen]
         return Page.cut(found, limit, await self._store.time.now())
 
-    async def _held(self) -> tuple[list[tuple[tuple[int, str], JobState]], list[Seen]]:
+    async def _held(self) -> tuple[list[tuple[tuple[int, str], JobState]], list[JobRecordRead]]:
         """Every held job with its deadline, and what else is due: of jobs that left something to do."""
         held: list[tuple[tuple[int, str], JobState]] = []
-        others: list[Seen] = []
+        others: list[JobRecordRead] = []
         at = await self._store.time.now()
         async for seen in self._store.every_due():
             if isinstance(seen, Unreadable):
@@ -133,7 +133,7 @@ class RecordedViews:
                 others.append(seen)
         return held, others
 
-    async def _forwards(self, prefix: str, after: str | None) -> AsyncIterator[Sign]:
+    async def _forwards(self, prefix: str, after: str | None) -> AsyncIterator[ReadyMarker]:
         start = None if after is None else prefix + after
         while True:
             signs, more = await self._store.signs(prefix, start, _PAGE)
@@ -143,16 +143,18 @@ class RecordedViews:
                 return
             start = signs[-1].name
 
-    async def _backwards(self, prefix: str, after: str | None) -> AsyncIterator[Sign]:
+    async def _backwards(self, prefix: str, after: str | None) -> AsyncIterator[ReadyMarker]:
         """Stores list forwards only: all names of the place are read."""
         signs = [sign async for sign in self._forwards(prefix, None)]
         for sign in reversed(signs):
             if after is None or sign.name < prefix + after:
                 yield sign
 
-    async def _states(self, signs: AsyncIterator[Sign], place: Place) -> AsyncIterator[tuple[Sign, JobState]]:
+    async def _states(
+        self, signs: AsyncIterator[ReadyMarker], place: Place
+    ) -> AsyncIterator[tuple[ReadyMarker, JobState]]:
         at = await self._store.time.now()
-        batch: list[Sign] = []
+        batch: list[ReadyMarker] = []
         async for sign in signs:
             batch.append(sign)
             if len(batch) == _AT_ONCE:
@@ -162,9 +164,9 @@ class RecordedViews:
         for each in await self._read(batch, place, at):
             yield each
 
-    async def _read(self, signs: list[Sign], place: Place, at: datetime) -> list[tuple[Sign, JobState]]:
+    async def _read(self, signs: list[ReadyMarker], place: Place, at: datetime) -> list[tuple[ReadyMarker, JobState]]:
         jobs = await asyncio.gather(*(self._store.looked_at(sign.key) for sign in signs))
-        found: list[tuple[Sign, JobState]] = []
+        found: list[tuple[ReadyMarker, JobState]] = []
         for sign, seen in zip(signs, jobs, strict=True):
             if isinstance(seen, StoreBroken):
                 known = Unreadable(sign.key, b"", None, seen.message)
@@ -174,7 +176,7 @@ class RecordedViews:
                 found += [(sign, state)] if state.place is place else []
         return found
 
-    async def _queue(self, sign: Sign) -> str:
+    async def _queue(self, sign: ReadyMarker) -> str:
         """The name of the queue that a sign belongs to; one that is not plain is read from a record, once."""
         if not sign.queue.startswith("~"):
             return sign.queue

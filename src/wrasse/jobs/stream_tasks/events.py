@@ -29,8 +29,8 @@ from wrasse.jobs.stream_tasks.fields import (
     wire_key,
 )
 from wrasse.ports.groups import DeadLetter, Delivery
-from wrasse.ports.job_transitions import StoredJob
-from wrasse.ports.jobs import Budget, Bury, Cancel, Move, Place, Reason, Requeue, Revive
+from wrasse.ports.jobs import Budget, Cancel, DeadLetterJob, Move, Place, Reason, Requeue, RequeueDead
+from wrasse.ports.rules.job_transitions import StoredJob
 from wrasse.ports.streams import Draft, Entry, Streams
 
 SPENT = "retry budget exhausted"
@@ -39,7 +39,7 @@ WATCHER = "watcher"  # what the origin's sweeper calls itself
 EVERY = timedelta(minutes=10)  # between two reports of a sweep that had nothing to do
 
 
-class Post(Protocol):
+class EventCodec(Protocol):
     """How events become entries and come back: the envelope is not ours."""
 
     def seal(self, subject: str, payload: bytes, key: str) -> Draft:
@@ -214,9 +214,9 @@ def after_move(before: StoredJob, after: StoredJob, move: Move, fields: Fields, 
             source, reason = (WATCHER, "stuck") if move.spends is Budget.RESCUES else (SOURCE, "retry")
             told = queued(after, fields, source=source, reason=reason, worker=before.state.worker)
             return () if after.delayed else (told,)
-        case Bury():
+        case DeadLetterJob():
             return ended(after, fields, at, spent=move.reason is Reason.WORKER_DIED)
-        case Revive():
+        case RequeueDead():
             return () if after.delayed else (queued(after, fields, reason="revived"),)
         case Cancel():
             return ended(after, fields, at)
@@ -236,7 +236,7 @@ def hinted(payload: bytes, task_type: str) -> tuple[str, bytes]:
 class TaskReports:
     """Publishes what the sweep of tasks did."""
 
-    def __init__(self, streams: Streams, post: Post, clock: Clock, malformed: Mapping[str, str]) -> None:
+    def __init__(self, streams: Streams, post: EventCodec, clock: Clock, malformed: Mapping[str, str]) -> None:
         self._streams = streams
         self._post = post
         self._clock = clock

@@ -29,11 +29,11 @@ import msgspec
 from wrasse.bounded import DURATION_SECONDS_MAX, UNREADABLE, VALUE_MAX, decoded, instant, integer
 from wrasse.clock import EPOCH, from_micros, to_micros
 from wrasse.errors import StoreBroken, UsageError
-from wrasse.ports.job_transitions import Settled, Shelf, StoredJob, back
 from wrasse.ports.jobs import NOTHING, Attempt, Job, JobState, Place, Progress, Reason
 from wrasse.ports.page import number_in
 from wrasse.ports.records import Collection
-from wrasse.ports.shelves import Spot
+from wrasse.ports.rules.job_transitions import JobStatus, SettledRequest, StoredJob, back
+from wrasse.ports.status_index import IndexPosition
 
 ROOT = "gbe"
 TASKS = Collection(
@@ -120,12 +120,12 @@ def shelf_name(task_type: str, shelf: str) -> str:
 
 def shelves_of(place: Place) -> tuple[str, ...]:
     """What a listing of a place is made of, in order."""
-    return (Shelf.READY, Shelf.DELAYED) if place is Place.READY else (place.value,)
+    return (JobStatus.READY, JobStatus.DELAYED) if place is Place.READY else (place.value,)
 
 
-def spot_of(stored: StoredJob) -> Spot:
+def spot_of(stored: StoredJob) -> IndexPosition:
     """Where a task stands."""
-    return Spot(shelf_name(stored.state.queue, stored.shelf), stored.turn)
+    return IndexPosition(shelf_name(stored.state.queue, stored.shelf), stored.turn)
 
 
 def position_of(stored: StoredJob) -> Position:
@@ -272,7 +272,7 @@ def _decode(task_type: str, id: str, fields: Fields) -> StoredJob:
         result=(b"" if text == "-" else base64.b64decode(text, validate=True)) if text else None,
         progress=_of(fields, "progress", Progress),
         put_by=fields.get("put_by", ""),
-        settled=_of(fields, "settled_by", tuple[Settled, ...]) or (),
+        settled=_of(fields, "settled_by", tuple[SettledRequest, ...]) or (),
         follow=_of(fields, "follow", tuple[Job, ...]) or (),
     )
 

@@ -29,10 +29,10 @@ from functools import partial
 
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, UnknownName
-from wrasse.jobs.record_core.claims import Claim, Claims, MillisecondTime, abreast, whole_up
-from wrasse.jobs.record_core.queue import Cause, RecordQueue, Turns, unreadable
+from wrasse.jobs.record_core.claims import Claims, MillisecondTime, RecordClaim, abreast, whole_up
+from wrasse.jobs.record_core.queue import Cause, QueueOrder, RecordQueue, unreadable
 from wrasse.jobs.stream_tasks.events import (
-    Post,
+    EventCodec,
     Said,
     TaskReports,
     after_attempt,
@@ -53,11 +53,11 @@ from wrasse.jobs.stream_tasks.fields import (
     record_key,
 )
 from wrasse.jobs.stream_tasks.search import TaskSearch, TaskStrays, due_tasks, is_stuck
-from wrasse.jobs.stream_tasks.store import THRESHOLD, Kept, Malformed, StoreParts, Task, TaskStore
+from wrasse.jobs.stream_tasks.store import THRESHOLD, Malformed, StoreParts, Task, TaskRetention, TaskStore
 from wrasse.jobs.stream_tasks.views import views_of
 from wrasse.ports.groups import Ack, Answer, Delivery, Groups, Nak, StartAt
-from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import (
+    ClaimedJob,
     Job,
     JobFilter,
     JobRecord,
@@ -65,12 +65,12 @@ from wrasse.ports.jobs import (
     Place,
     Progress,
     Settlement,
-    TakenJob,
 )
 from wrasse.ports.objects import Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Collection, Records
+from wrasse.ports.rules.job_transitions import StoredJob
 from wrasse.ports.streams import Streams
 
 ACK_TIMEOUT = timedelta(seconds=30)  # within which a hint is claimed and acked
@@ -78,12 +78,12 @@ _NAP = timedelta(seconds=1)  # the longest wait between two looks at what is due
 _SHORTEST = timedelta(milliseconds=5)
 
 
-class Takes(Claims[Task]):
+class TaskClaims(Claims[Task]):
     """Takes tasks from their streams."""
 
     tries = 3
 
-    def __init__(self, store: TaskStore, groups: Groups, post: Post, search: TaskSearch) -> None:
+    def __init__(self, store: TaskStore, groups: Groups, post: EventCodec, search: TaskSearch) -> None:
         super().__init__(store)
         self._store = store
         self._groups = groups
@@ -91,7 +91,7 @@ class Takes(Claims[Task]):
         self._search = search
         self._joined: set[str] = set()
 
-    async def take(self, claim: Claim, wait: timedelta) -> list[Task]:
+    async def take(self, claim: RecordClaim, wait: timedelta) -> list[Task]:
         """Up to the claim's limit of tasks, waiting for the first for as long as `wait`."""
         for task_type in claim.queues:
             await self._join(task_type)
@@ -110,7 +110,7 @@ class Takes(Claims[Task]):
                 if taken:
                     return taken
 
-    async def _now(self, claim: Claim, next_ones: Sequence[Task]) -> list[Task]:
+    async def _now(self, claim: RecordClaim, next_ones: Sequence[Task]) -> list[Task]:
         """What is there now: queue by queue, in each first what was given back."""
         taken: list[Task] = []
         for task_type in claim.queues:
@@ -131,7 +131,7 @@ class Takes(Claims[Task]):
                 taken += await self._claim_hints(claim, deliveries, claim.limit - len(taken))
         return taken
 
-    async def _claim_hints(self, claim: Claim, deliveries: Sequence[Delivery], limit: int) -> list[Task]:
+    async def _claim_hints(self, claim: RecordClaim, deliveries: Sequence[Delivery], limit: int) -> list[Task]:
         answers: dict[int, Answer] = {}
         try:
             found = await abreast(
@@ -144,7 +144,7 @@ class Takes(Claims[Task]):
         return [task for task in found if task is not None]
 
     async def _claim_hint(
-        self, claim: Claim, numbered: tuple[int, Delivery], answers: dict[int, Answer]
+        self, claim: RecordClaim, numbered: tuple[int, Delivery], answers: dict[int, Answer]
     ) -> Task | None:
         number, delivery = numbered
         entry = delivery.entry
@@ -163,7 +163,7 @@ class Takes(Claims[Task]):
         answers[number] = Ack(entry.subject, delivery.group, entry.id)
         return taken
 
-    async def _wait(self, claim: Claim, nap: timedelta) -> Sequence[Delivery]:
+    async def _wait(self, claim: RecordClaim, nap: timedelta) -> Sequence[Delivery]:
         """Hints, as soon as one of the types has any."""
         waits = [
             asyncio.ensure_future(
@@ -222,11 +222,11 @@ class TaskPorts:
     records: Callable[[Collection], Records]
     streams: Streams
     groups: Groups
-    post: Post
+    post: EventCodec
     clock: Clock
     objects: Objects | None = None
     together: bool = True
-    kept: Kept | None = None
+    kept: TaskRetention | None = None
     threshold: timedelta = THRESHOLD  # of types that nothing is said of
 
 
@@ -242,14 +242,14 @@ class StreamedJobs(RecordQueue[Task]):
         self.types = tuple(types)
         self._types = {each.name: each for each in types}
         self._seen: dict[str, str] = {}  # type by id, newest last
-        records, turns = ports.records(TASKS), Turns()
+        records, turns = ports.records(TASKS), QueueOrder()
         emits = records.emits and ports.together
         thresholds = {each.name: each.threshold for each in types}
         spans = thresholds, ports.kept, ports.threshold
         parts = StoreParts(records, ports.streams, ports.objects, ports.post, emits, *spans)
         self._store = TaskStore(parts, MillisecondTime(ports.clock, lambda: _asked(records)))
         self.search = TaskSearch(self._store, self._follow, turns)
-        takes = Takes(self._store, ports.groups, ports.post, self.search)
+        takes = TaskClaims(self._store, ports.groups, ports.post, self.search)
         super().__init__(self._store, takes, ports.records(KNOWN_IDS), ports.records(WORKERS), ports.clock, turns)
         if not emits:
             # Where a record and its event are two steps, the next task waits for both: entries keep the batch's order.
@@ -281,7 +281,7 @@ class StreamedJobs(RecordQueue[Task]):
     def _served(self, queues: Sequence[str]) -> tuple[str, ...]:
         return tuple(each for each in super()._served(queues) if each in self._types)
 
-    def _taken(self, stored: StoredJob) -> TakenJob:
+    def _taken(self, stored: StoredJob) -> ClaimedJob:
         """As its worker gets it. A type with one budget for all retries counts rescues among the failures."""
         taken, state = stored.taken, stored.state
         if state.retries_max is None or self._types[state.queue].retries_max is None:

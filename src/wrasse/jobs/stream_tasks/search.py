@@ -18,16 +18,16 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from wrasse.errors import StoreBroken
-from wrasse.jobs.record_core.queue import Turns
+from wrasse.jobs.record_core.queue import QueueOrder
 from wrasse.jobs.stream_tasks.events import queued
 from wrasse.jobs.stream_tasks.fields import group_of, queue_of, spot_of
 from wrasse.jobs.stream_tasks.store import Malformed, Task, TaskStore, due_of
-from wrasse.ports.foreign import SharedRecords
+from wrasse.ports.foreign_records import SharedRecords
 from wrasse.ports.jobs import Job, JobState, Place
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit, pages
 from wrasse.ports.records import Record, Records
-from wrasse.ports.strays import Looked
+from wrasse.ports.strays import StrayScan
 from wrasse.ports.streams import Streams
 
 _PAGES_MAX = 10
@@ -49,7 +49,7 @@ class Due:
 class TaskSearch:
     """Looks at what is due. `put` makes follow-up tasks."""
 
-    def __init__(self, store: TaskStore, put: PutJobs, turns: Turns) -> None:
+    def __init__(self, store: TaskStore, put: PutJobs, turns: QueueOrder) -> None:
         self._store, self._put, self._turns = store, put, turns
         self.malformed: dict[str, str] = {}  # why, by key; the newest MALFORMED_MAX
 
@@ -172,7 +172,7 @@ class TaskStrays:
         self._streams, self._store, self._search, self._types = streams, store, search, types
         self._after: dict[str, str | None] = {}  # by type: where the look for tasks without an entry goes on
 
-    async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> Looked:
+    async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> StrayScan:
         """One look at records of other programs, and one at what waits. `silence` counts for neither: a deadline is
         the record's own."""
         seen = adopted = 0
@@ -191,7 +191,7 @@ class TaskStrays:
         for task_type in self._types:
             more = await self._untold(task_type, limit, dry=dry)
             seen, adopted = seen + more, adopted + (0 if dry else more)
-        return Looked(len(self._types), seen, adopted, cursor, ended)
+        return StrayScan(len(self._types), seen, adopted, cursor, ended)
 
     async def _note(self, shared: SharedRecords, record: Record, at: datetime) -> int:
         task = self._search.read(record)

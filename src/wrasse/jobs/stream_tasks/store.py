@@ -21,7 +21,7 @@ import msgspec
 from wrasse.bounded import UNREADABLE
 from wrasse.errors import StoreBroken, TooLarge
 from wrasse.jobs.record_core.claims import MillisecondTime, read_apart
-from wrasse.jobs.stream_tasks.events import Post, Said
+from wrasse.jobs.stream_tasks.events import EventCodec, Said
 from wrasse.jobs.stream_tasks.fields import (
     FAR,
     Fields,
@@ -33,13 +33,13 @@ from wrasse.jobs.stream_tasks.fields import (
     record_key,
     spot_of,
 )
-from wrasse.ports.job_transitions import StoredJob
 from wrasse.ports.jobs import Place
 from wrasse.ports.objects import ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record, Records
-from wrasse.ports.shelves import Spot
+from wrasse.ports.rules.job_transitions import StoredJob
+from wrasse.ports.status_index import IndexPosition
 from wrasse.ports.streams import Draft, Streams
 
 INLINE_MAX = 128 << 10
@@ -83,7 +83,7 @@ class Malformed:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class TaskRetention:
     """How long finished tasks are kept before they are due to go."""
 
     done: timedelta
@@ -97,10 +97,10 @@ class StoreParts:
     records: Records
     streams: Streams
     objects: Objects | None
-    post: Post
+    post: EventCodec
     emits: bool
     thresholds: Mapping[str, timedelta]
-    kept: Kept | None = None
+    kept: TaskRetention | None = None
     threshold: timedelta = THRESHOLD
 
 
@@ -207,7 +207,7 @@ class TaskStore:
             return await self.deliver(replace(after, outbox=tuple(said)), at) or after
         return after
 
-    def _spot(self, stored: StoredJob) -> Spot | None:
+    def _spot(self, stored: StoredJob) -> IndexPosition | None:
         return None if self.shelves is None else spot_of(stored)
 
     async def _made(self, task: Task, after: Task) -> str | None:
@@ -297,7 +297,7 @@ def read_task(record: Record) -> Task:
     return Task(decode_fields(*names_in(record.key), fields), fields, record.version, record.due_at, outbox)
 
 
-def due_of(stored: StoredJob, at: datetime, kept: Kept | None = None) -> datetime | None:
+def due_of(stored: StoredJob, at: datetime, kept: TaskRetention | None = None) -> datetime | None:
     """When somebody must look at a task: a held one at its deadline, a delayed one when it is ready, one that goes
     before the others and one that owes follow-ups at once, a finished one when it may go. A waiting one never."""
     state = stored.state

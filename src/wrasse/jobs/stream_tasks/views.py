@@ -20,7 +20,7 @@ from datetime import datetime
 from functools import partial
 
 from wrasse.clock import Clock, from_micros, to_micros
-from wrasse.jobs.record_core.counting import Counted, Numbers, Tally
+from wrasse.jobs.record_core.job_counts import CachedCounts, Numbers, QueueTally
 from wrasse.jobs.record_core.queue import Views
 from wrasse.jobs.stream_tasks.fields import (
     Position,
@@ -33,11 +33,11 @@ from wrasse.jobs.stream_tasks.fields import (
 )
 from wrasse.jobs.stream_tasks.search import TaskSearch
 from wrasse.jobs.stream_tasks.store import Malformed, TaskStore
-from wrasse.ports.job_transitions import Shelf, StoredJob
 from wrasse.ports.jobs import JobFilter, JobState, Place, QueueCount
 from wrasse.ports.page import Page, pages
 from wrasse.ports.records import stored_name
-from wrasse.ports.shelves import ShelvedRecords, Span, read_cursor, spot_cursor
+from wrasse.ports.rules.job_transitions import JobStatus, StoredJob
+from wrasse.ports.status_index import IndexedRecords, StatusRange, read_cursor, spot_cursor
 
 SCAN_MAX = 10_000
 _PAGE = 1_000
@@ -48,7 +48,7 @@ _BY_ID = "~"  # begins the cursor of a listing in the order of ids
 
 
 def views_of(
-    shelves: ShelvedRecords | None, store: TaskStore, search: TaskSearch, types: Sequence[str], clock: Clock
+    shelves: IndexedRecords | None, store: TaskStore, search: TaskSearch, types: Sequence[str], clock: Clock
 ) -> Views:
     """The views of a store with or without shelves."""
     if shelves is not None:
@@ -57,7 +57,7 @@ def views_of(
 
 
 @dataclass(slots=True)
-class _Round(Tally):
+class _Round(QueueTally):
     """How far the counting of a type has come."""
 
     after: str | None = None
@@ -72,7 +72,7 @@ class ScannedTasks:
         self._store, self._search, self._types, self._scan_max = store, search, tuple(types), scan_max
         self._rounds = {each: _Round() for each in types}
         self._told: dict[str, QueueCount] = {}  # by type: what the last whole round came to
-        self._counted = Counted(clock, _LONG)
+        self._counted = CachedCounts(clock, _LONG)
 
     async def page(
         self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool
@@ -151,7 +151,7 @@ class ScannedTasks:
 class TaskShelves:
     """What can be seen of tasks."""
 
-    def __init__(self, shelves: ShelvedRecords, store: TaskStore, search: TaskSearch, types: Sequence[str]) -> None:
+    def __init__(self, shelves: IndexedRecords, store: TaskStore, search: TaskSearch, types: Sequence[str]) -> None:
         self._shelves, self._store, self._search, self._types = shelves, store, search, tuple(types)
 
     async def page(
@@ -189,7 +189,7 @@ class TaskShelves:
         """Since when the task that waits longest is ready."""
         if not some:
             return None
-        ready, delayed = shelf_name(task_type, Shelf.READY), shelf_name(task_type, Shelf.DELAYED)
+        ready, delayed = shelf_name(task_type, JobStatus.READY), shelf_name(task_type, JobStatus.DELAYED)
         waits, next_ones, let_out = await asyncio.gather(
             self._shelves.shelf_page(ready, spot_cursor(-1, _AFTER_ALL), 1),
             # Below zero is who goes before the others, the newest first.
@@ -251,13 +251,13 @@ class _Row:
             self.waiting, self._after, self._ended = found, after, after is None
 
 
-def _spans(task_type: str, now: int) -> tuple[Span, ...]:
+def _spans(task_type: str, now: int) -> tuple[StatusRange, ...]:
     """Ready, delayed until now, delayed, held, done and dead."""
-    names = {each: shelf_name(task_type, each) for each in Shelf}
+    names = {each: shelf_name(task_type, each) for each in JobStatus}
     return (
-        Span(names[Shelf.READY]),
-        Span(names[Shelf.DELAYED], now),
-        *(Span(names[each]) for each in (Shelf.DELAYED, Shelf.HELD, Shelf.DONE, Shelf.DEAD)),
+        StatusRange(names[JobStatus.READY]),
+        StatusRange(names[JobStatus.DELAYED], now),
+        *(StatusRange(names[each]) for each in (JobStatus.DELAYED, JobStatus.HELD, JobStatus.DONE, JobStatus.DEAD)),
     )
 
 

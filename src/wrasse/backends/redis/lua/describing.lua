@@ -18,7 +18,7 @@ local function describe(log, facts_key, found)
   local added, length = stream['entries-added'], stream['length']
   local first, last = stream['first-entry'] and stream['first-entry'][1] or '', stream['last-generated-id']
   local ours = (counted(facts[2]) or 0) == added
-  local bytes = ours and counted(facts[1]) or redis.call('MEMORY', 'USAGE', log)
+  local bytes = ours and counted(facts[1] or '0') or redis.call('MEMORY', 'USAGE', log)
 
   -- Where all entries are ours and none was deleted out of turn, their ids count them. What the server says itself is wrong
   -- or missing after a trim.

@@ -1,0 +1,361 @@
+"""App: wrasse in a program. `connect` gives one; nothing is opened before it is used.
+
+app = wrasse.connect()                                   # or a settings file, or the URL of a store
+
+@app.handler("resize")
+async def resize(job): ...
+
+await app.jobs.put("resize", {"path": "a.png"})
+await app.worker().run()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+from wrasse.api.jobs import Jobs
+from wrasse.api.streams import AppStreams
+from wrasse.clock import Clock, SystemClock
+from wrasse.config.load import Config, load
+from wrasse.config.new_job import Duration, as_duration, encoded
+from wrasse.config.server_options import is_nats
+from wrasse.engine.loop import Engine
+from wrasse.errors import UnknownName, UsageError, first_error
+from wrasse.jobs.handlers import Function, Middleware
+from wrasse.jobs.periodic import Cron, Every, Missed, Periodic, parse_cron
+from wrasse.jobs.producer import Producer
+from wrasse.jobs.rate_limiter import SharedRate
+from wrasse.jobs.registry import Registry
+from wrasse.jobs.retry import Retry
+from wrasse.jobs.scheduler import PeriodicScheduler
+from wrasse.jobs.tally import Tally
+from wrasse.jobs.worker.worker import Worker
+from wrasse.leases.lease_scope import hold_key
+from wrasse.leases.operations import Operations
+from wrasse.leases.transactions.scope import transact
+from wrasse.leases.xid import Xids
+from wrasse.ports.backend import StreamStore
+from wrasse.ports.jobs import JobQueue
+from wrasse.runtime.backends import Stores
+from wrasse.runtime.engine import JOB_SWEEPS, open_engine
+from wrasse.runtime.leases import lease_client
+from wrasse.runtime.open_ports import JOBS, LEASES, STREAMS, OpenPorts, open_homes
+from wrasse.runtime.signals import on_stop
+from wrasse.runtime.worker import (
+    WorkerRuntime,
+    build_handlers,
+    build_pace,
+    build_producer,
+    build_repeater,
+    build_worker,
+    configured,
+    owner_name,
+)
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]+:")
+_HANDLER = TypeVar("_HANDLER", bound=Function)
+_MIDDLEWARE = TypeVar("_MIDDLEWARE", bound=Middleware)
+_log = logging.getLogger("wrasse.app")
+
+
+class Registering(ABC):
+    """What a program registers, with or without an event loop: handlers, middleware and periodic jobs."""
+
+    def __init__(self, config: Config, registry: Registry) -> None:
+        self.config, self.registry = config, registry
+
+    @abstractmethod
+    def configure(self, config: Config) -> None:
+        """Uses these settings, where nothing is open yet: those of the `wrasse run` that runs this App's handlers."""
+
+    def handler(self, kind: str = "", *, retry: Retry | None = None) -> Callable[[_HANDLER], _HANDLER]:
+        """Registers a function as the handler of a kind; async or plain. No kind: jobs without one. "*": the rest.
+        `retry`: how often and how soon a failed job of this kind is tried again, and after which exceptions."""
+
+        def register(function: _HANDLER) -> _HANDLER:
+            self.registry.add(kind, function, retry)
+            return function
+
+        return register
+
+    def middleware(self, function: _MIDDLEWARE) -> _MIDDLEWARE:
+        """Registers `async def m(job, call_next)`, which is called around every handler, async or plain: it awaits
+        `call_next(job)` for the result, or does not. The first registered is the outermost."""
+        return self.registry.wrap(function)
+
+    def every(
+        self,
+        interval: Duration,
+        *,
+        name: str = "",
+        data: object = None,
+        priority: str | None = None,
+        missed: str = "once",
+    ) -> Callable[[_HANDLER], _HANDLER]:
+        """Runs the function as a job at every multiple of an interval, once however many processes are up. `missed`:
+        what becomes of slots when none was up: skip, once or all."""
+        return self._repeated(Every(as_duration(interval)), name, data, priority, missed)
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        tz: str = "UTC",
+        name: str = "",
+        data: object = None,
+        priority: str | None = None,
+        missed: str = "once",
+    ) -> Callable[[_HANDLER], _HANDLER]:
+        """Runs the function as a job at every slot of a cron expression, once however many processes are up."""
+        return self._repeated(parse_cron(expression, tz), name, data, priority, missed)
+
+    def _repeated(
+        self, schedule: Cron | Every, name: str, data: object, priority: str | None, missed: str
+    ) -> Callable[[_HANDLER], _HANDLER]:
+        if missed not in [*Missed]:
+            raise UnknownName(missed, [*Missed], what="policy for missed slots")
+        if priority is not None and priority not in self.config.settings.worker.queues:
+            raise UnknownName(priority, self.config.settings.worker.queues, what="priority")
+
+        def register(function: _HANDLER) -> _HANDLER:
+            called = name or getattr(function, "__name__", "")
+            self.registry.repeat(Periodic(called, schedule, called, encoded(data), priority, Missed(missed)))
+            self.registry.add(called, function)
+            return function
+
+        return register
+
+
+class App(Registering):
+    """The parts of wrasse a program uses, on one configuration."""
+
+    def __init__(self, config: Config, clock: Clock | None = None) -> None:
+        super().__init__(config, Registry())
+        self._clock = clock or SystemClock()
+        self._stores = Stores.of(config.settings.worker, self._clock)
+        self._opening = asyncio.Lock()
+        self._opened: OpenPorts | None = None
+        self._producer: Producer | None = None
+        self._remote: Operations | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.tally = Tally()
+        self.jobs = Jobs(self._jobs, self._pace)
+        self.streams = AppStreams(self._streams, self._clock)
+        self.on = self.streams.on
+
+    def configure(self, config: Config) -> None:
+        if self._opened is None:
+            self.config, self._stores = config, Stores.of(config.settings.worker, self._clock)
+
+    async def repeater(self) -> PeriodicScheduler:
+        """What puts periodic jobs, for a process without a worker: `await (await app.repeater()).run()`."""
+        settings = self.config.settings
+        registry = configured(settings, self.registry)
+        return build_repeater(settings, await self.open(JOBS), self._clock, self.tally, registry)
+
+    def worker(self, concurrency: int | None = None, *, signals: bool = True) -> AppWorker:
+        """A worker with this app's handlers and those of the settings. Without `signals` it leaves SIGTERM and SIGINT
+        to the program it is part of, which then calls `stop`."""
+        return AppWorker(self, concurrency, signals)
+
+    def hold(
+        self,
+        key: str,
+        *,
+        ttl: Duration = "30s",
+        wait: Duration | None = None,
+        owner: str | None = None,
+        namespace: str = "",
+    ) -> hold_key:
+        """Holds the lease of a key for the length of an `async with`. It is renewed by itself, and the body is
+        cancelled if it is lost. `wait`: how long to wait for it, for ever without one. What the body saves with
+        `lease.save` is committed when it ends well."""
+        waits = None if wait is None else as_duration(wait)
+        who, lasts = owner or owner_name(), as_duration(ttl)
+        return hold_key(self._leases, key, who, lasts, self._clock, namespace=namespace, wait=waits)
+
+    def transaction(
+        self,
+        *,
+        ttl: Duration = "30s",
+        wait: Duration | None = "30s",
+        owner: str | None = None,
+        namespace: str = "",
+    ) -> transact:
+        """Several keys that change together or not at all, for the length of an `async with`: `change.hold(key)` takes
+        one in. What the body saves is committed when it ends well, on all keys or on none. `wait`: how long to wait for
+        each key; two that wait for each other's keys for ever would."""
+        waits = None if wait is None else as_duration(wait)
+        id, who, lasts = Xids(self._clock).unmarked(), owner or owner_name(), as_duration(ttl)
+        return transact(self._leases, id, who, lasts, self._clock, namespace=namespace, wait=waits)
+
+    async def engine(self) -> Engine:
+        """The engine with every configured sweep: run it, or ask it for a plan."""
+        engine, _ = await open_engine(self.config, self._stores, self._clock, into=await self.open())
+        return engine
+
+    async def run_pending(self) -> int:
+        """Runs every job that is ready now, in this loop, until none is; gives how many attempts that took. For tests
+        of handlers."""
+        return await (await self._build_worker(None)).run_pending()
+
+    async def open(self, *needs: str) -> OpenPorts:
+        """Opens what is needed and not yet open: jobs, records, streams, objects, engine, leases."""
+        async with self._opening:
+            loop = asyncio.get_running_loop()
+            if self._opened is None:
+                self._opened, self._loop = await open_homes(self.config, self._stores), loop
+            if self._loop is not loop:
+                raise UsageError(
+                    "this app was opened in another event loop",
+                    do="use one asyncio.run() for everything, close the app before, or use wrasse.sync",
+                )
+            return await open_homes(self.config, self._stores, *needs, into=self._opened)
+
+    async def close(self) -> None:
+        """Closes what was opened; the app may be used again."""
+        self._opened = self._producer = self._loop = self._remote = None
+        await self._stores.close()
+
+    def forget(self) -> object:
+        """Lets go of what was opened without closing it, for a process that was forked: it belongs to the parent, and
+        must stay alive here, untouched. The app opens its own on next use."""
+        left = (self._stores, self._opened, self._producer, self._loop, self._remote)
+        self._stores = Stores.of(self.config.settings.worker, self._clock)
+        self._opening = asyncio.Lock()
+        self._opened = self._producer = self._loop = self._remote = None
+        return left
+
+    async def __aenter__(self) -> Self:
+        await self.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _leases(self) -> Operations:
+        """Leases where the settings have them: in the backend of records, or at a server."""
+        own = self.config.settings.leases
+        if not own.server:
+            leasing = (await self.open(LEASES)).leasing
+            assert leasing is not None, "what is opened has leases"
+            return leasing.leases
+        await self.open()
+        if self._remote is None:
+            client = lease_client(own, self._clock)
+            self._stores.finish_first(client.close)
+            self._remote = client
+        return self._remote
+
+    async def _streams(self) -> StreamStore:
+        return (await self.open(STREAMS)).streams
+
+    async def _jobs(self) -> tuple[Producer, JobQueue]:
+        opened = self._opened
+        if opened is None or self._loop is not asyncio.get_running_loop() or JOBS not in opened.stores:
+            opened = await self.open(JOBS)
+        if self._producer is None:
+            self._producer = build_producer(self.config.settings, opened, self._clock, self.tally)
+        return self._producer, opened.queue
+
+    async def _pace(self, rate: int) -> SharedRate:
+        return build_pace(self.config.settings, await self.open(JOBS), rate)
+
+    async def _build_worker(self, concurrency: int | None) -> WorkerRuntime:
+        opened = await self.open(JOBS)
+        handlers = build_handlers(configured(self.config.settings, self.registry))
+        return build_worker(self.config, opened, self._clock, handlers, self.tally, concurrency)
+
+
+class AppWorker:
+    """A worker in a program, and beside it the sweeps that give a dead worker's jobs to the next."""
+
+    def __init__(self, app: App, concurrency: int | None, signals: bool = True) -> None:
+        self._app = app
+        self._concurrency = concurrency
+        self._signals = signals
+        self._worker: Worker | None = None
+        self._engine: Engine | None = None
+        self._repeater: PeriodicScheduler | None = None
+        self._stopped = False
+
+    async def run(self) -> None:
+        """Works until it is stopped or cancelled. SIGTERM and SIGINT stop it within `worker.grace` if heard."""
+        app = self._app
+        settings = app.config.settings
+        with on_stop(lambda _: self.stop(settings.worker.grace), heard=self._signals):
+            working = await app._build_worker(self._concurrency)
+            self._worker = working.worker
+            engine, _ = await open_engine(app.config, app._stores, app._clock, JOB_SWEEPS, await app.open())
+            self._engine = engine
+            repeater = self._repeater = await app.repeater()
+            if self._stopped:
+                return
+            try:
+                async with asyncio.TaskGroup() as group:
+                    others = [group.create_task(engine.run()), group.create_task(repeater.run())]
+                    try:
+                        await working.run()
+                    finally:
+                        engine.stop()
+                        repeater.stop()
+                        await asyncio.wait(others)
+            except BaseExceptionGroup as errors:
+                raise first_error(errors) from errors
+
+    def stop(self, grace: Duration = "30s") -> None:
+        """Ends `run`: nothing new is taken, and running handlers have `grace` to finish."""
+        self._stopped = True
+        if self._worker is not None and self._engine is not None:
+            self._engine.stop()
+            self._worker.stop(as_duration(grace))
+        if self._repeater is not None:
+            self._repeater.stop()
+
+
+def connect(where: str | Path | None = None, *, clock: Clock | None = None) -> App:
+    """An App on a settings file, on the store of a URL (`sqlite:wrasse.db`, `redis://host:6379/0`,
+    `nats://host:4222`, `s3://bucket`, `file:folder`, `memory:`), or on `wrasse.yaml` and the embedded default. Nothing
+    is opened yet."""
+    if isinstance(where, str) and _URL.match(where):
+        # What the program says is said: neither a file nor another program's variables have a part in it.
+        environ = {name: text for name, text in os.environ.items() if name.startswith("WRASSE_")}
+        environ.pop("WRASSE_CONFIG", None)
+        # Job lists are no part of NATS, and streams none of a bucket: there using them is refused.
+        ports = ("records", "streams") if is_nats(where) else ("jobs", "records", "streams")
+        ports = ("jobs", "records", "objects") if where.startswith(("s3:", "file:")) else ports
+        everything = {f"backends.{port}": where for port in ports}
+        config = load(os.devnull, environ=environ, program=everything)
+    else:
+        config = load(where)
+    for warning in config.warnings:
+        _log.warning(warning)
+    return App(config, clock)
+
+
+_default: App | None = None
+
+
+def hold(
+    key: str,
+    *,
+    ttl: Duration = "30s",
+    wait: Duration | None = None,
+    owner: str | None = None,
+    namespace: str = "",
+) -> hold_key:
+    """`App.hold` on the default configuration, opened once for the process."""
+    global _default
+    if _default is None:
+        _default = connect()
+    return _default.hold(key, ttl=ttl, wait=wait, owner=owner, namespace=namespace)

@@ -1,0 +1,249 @@
+"""Where an object stands: a plain file at its path, or `%o` inside the directory of that name.
+
+Invariant: a name is a file or a directory, never both, and `a` becomes a directory with `a/%o` in one instant. So two
+creators of one key meet at one name, and a reader finds the object on one of the two at any moment.
+
+A directory that has become empty is removed. Whoever finds theirs gone makes it again; it cannot have held anything.
+
+A file becomes a directory with the file inside, so that `a` may stand beside `a/b`.
+
+Where the file system can exchange two names this is one instant: a directory is prepared that holds the object under
+`%o`, and changes places with the file. Where it cannot (NFS), there is a moment without either. There everything that
+looks at objects shares a lock that the change has alone; the object keeps a second name during the change, and whoever
+gets the lock after a crash finishes it first. So nobody ever sees that moment.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+
+from wrasse.backends.directory.files import Files, FileState
+from wrasse.backends.directory.locks import Locks
+from wrasse.backends.directory.names import OBJECT, WORKPLACE
+from wrasse.backends.directory.temp_files import Temps
+from wrasse.errors import StoreBroken, StoreUnavailable
+
+TRIES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPath:
+    """An object that is there: where its file is now, and what the file system says of it."""
+
+    path: bytes
+    state: FileState
+
+
+class ObjectPaths:
+    """Finds objects, and makes and removes the directories they stand in."""
+
+    def __init__(self, files: Files, turns: Exchange | InTurns) -> None:
+        self._files = files
+        self._turns = turns
+
+    def settled(self) -> AbstractContextManager[None]:
+        """Look for objects, and change them, inside this."""
+        return self._turns.settled()
+
+    def find(self, path: bytes) -> ObjectPath | None:
+        """The object of this path, if it is there."""
+        state = self._files.state(path)
+        if state is not None and state.is_folder:
+            path = inside(path)
+            state = self._files.state(path)
+        return ObjectPath(path, state) if state is not None and state.is_file else None
+
+    def free(self, path: bytes) -> bytes | None:
+        """Where an object may get its name; None if there is one already."""
+        state = self._files.state(path)
+        if state is None:
+            return path
+        if state.is_folder:
+            return inside(path) if self._files.state(inside(path)) is None else None
+        if state.is_file:
+            return None
+        raise self._foreign()
+
+    def open(self, path: bytes) -> tuple[int, FileState] | None:
+        """The object's open file."""
+        for place in (path, inside(path)):
+            file = self._files.open(place)
+            if file is None:
+                return None
+            state = self._files.state_of(file)
+            if state.is_file:
+                return file, state
+            self._files.close(file)
+            if not state.is_folder:
+                return None
+        return None
+
+    def make_room(self, folder: bytes) -> None:
+        """Makes the directory and those above it, on the disk, turning files in the way into directories."""
+        if not folder:
+            return
+        chain = [folder]
+        while above := parent(chain[-1]):
+            chain.append(above)
+        for _ in range(TRIES):
+            missing = next((at for at, each in enumerate(chain) if self._is_folder(each)), len(chain))
+            try:
+                for each in reversed(chain[:missing]):
+                    self._make(each)
+            except FileNotFoundError:
+                continue  # the one above it was empty until now, and somebody removed it
+            return
+        raise unsteady(self._files)
+
+    def prune(self, folder: bytes, stop: bytes = b"") -> None:
+        """Removes empty directories from here upwards, but not `stop` and what is above it."""
+        while folder and folder != stop and self._files.remove_folder(folder):
+            folder = parent(folder)
+
+    def sync(self, folder: bytes) -> None:
+        """Puts the names of a directory on the disk; one that is gone has no names left to put there."""
+        try:
+            self._files.sync_folder(folder)
+        except FileNotFoundError:
+            return
+
+    def _foreign(self) -> StoreBroken:
+        return StoreBroken(
+            f"in {self._files.root} something that is neither file nor directory is in an object's way",
+            do="move the link or device out of the directory, or use another key",
+        )
+
+    def _is_folder(self, path: bytes) -> bool:
+        state = self._files.state(path)
+        return state is not None and state.is_folder
+
+    def _make(self, folder: bytes) -> None:
+        for _ in range(TRIES):
+            try:
+                self._files.make_folder(folder)
+            except FileExistsError:
+                state = self._files.state(folder)
+                if state is not None and state.is_file:
+                    self._turns.turn(folder)
+                elif state is not None and not state.is_folder:
+                    raise self._foreign() from None
+            if self._is_folder(folder):
+                # Also if somebody else made it just now: they may not have come to this yet.
+                self.sync(parent(folder))
+                return
+        raise unsteady(self._files)
+
+
+def inside(path: bytes) -> bytes:
+    """Where the object stands when its name is a directory."""
+    return path + b"/" + OBJECT
+
+
+def parent(path: bytes) -> bytes:
+    """The directory a path is in; empty for the root."""
+    return path.rpartition(b"/")[0]
+
+
+def unsteady(files: Files) -> StoreUnavailable:
+    """Somebody removes what we make as fast as we make it."""
+    return StoreUnavailable(
+        f"directories in {files.root} keep disappearing while they are written to",
+        do="look for another program that deletes in this directory",
+    )
+
+
+FOLDER = WORKPLACE + b"/swap"  # exists only where names cannot be exchanged
+_LOCK = b"swap"
+_INTENT = b".path"
+
+
+class Exchange:
+    """The way of file systems that can exchange names."""
+
+    def __init__(self, files: Files, locks: Locks, temps: Temps) -> None:
+        self._files = files
+        self._locks = locks
+        self._temps = temps
+
+    def settled(self) -> AbstractContextManager[None]:
+        """While nobody is between file and directory: always."""
+        return nullcontext()
+
+    def turn(self, path: bytes) -> None:
+        """Makes a directory of the file."""
+        with self._locks.held(path):  # nobody may replace or delete the object meanwhile
+            state = self._files.state(path)
+            if state is None or not state.is_file:
+                return
+            prepared = self._temps.path()
+            self._files.make_folder(prepared)
+            self._files.link(path, inside(prepared))
+            self._files.sync_folder(prepared)
+            if not self._files.exchange(path, prepared):
+                raise StoreUnavailable(
+                    f"{self._files.root} can no longer exchange two names", do="open the directory again"
+                )
+            # If a cleaner took us for dead and emptied what we prepared, the object is still at the other name.
+            with suppress(FileExistsError):
+                self._files.link(prepared, inside(path))
+            self._files.sync_folder(path)
+            self._files.sync_folder(parent(path))
+            self._files.unlink(prepared)
+
+
+class InTurns:
+    """The way of file systems that cannot."""
+
+    def __init__(self, files: Files, locks: Locks, temps: Temps) -> None:
+        self._files = files
+        self._locks = locks
+        self._temps = temps
+
+    @contextmanager
+    def settled(self) -> Iterator[None]:
+        """While nobody is between file and directory, and nobody died there."""
+        while True:
+            with self._locks.file(_LOCK, shared=True):
+                if not self._open_intents():
+                    yield
+                    return
+            with self._locks.file(_LOCK):
+                self._finish()
+
+    def turn(self, path: bytes) -> None:
+        """Makes a directory of the file."""
+        with self._locks.held(path), self._locks.file(_LOCK):
+            self._finish()
+            state = self._files.state(path)
+            if state is None or not state.is_file:
+                return
+            second = FOLDER + b"/" + hashlib.sha256(path).hexdigest().encode()
+            with self._temps.holding(path) as temp:
+                self._files.rename(temp.path, second + _INTENT)
+            self._files.link(path, second)
+            self._files.sync_folder(FOLDER)
+            self._files.unlink(path)
+            self._finish()
+
+    def _open_intents(self) -> list[bytes]:
+        return [FOLDER + b"/" + name for name, _ in self._files.names(FOLDER) if name.endswith(_INTENT)]
+
+    def _finish(self) -> None:
+        for intent in self._open_intents():
+            path, second = self._files.load(intent), intent.removesuffix(_INTENT)
+            if path and self._files.state(second) is not None and not self._is_file(path):
+                with suppress(FileExistsError):
+                    self._files.make_folder(path)
+                with suppress(FileExistsError):
+                    self._files.link(second, inside(path))
+                self._files.sync_folder(path)
+                self._files.sync_folder(parent(path))
+            self._files.unlink(second)
+            self._files.unlink(intent)
+
+    def _is_file(self, path: bytes) -> bool:
+        state = self._files.state(path)
+        return state is not None and state.is_file

@@ -1,0 +1,77 @@
+"""The last writes to keys whose record was deleted, so that asking again after a lost reply stays safe.
+
+One small file for each of 256 lots of keys, the same lots as the locks: it is read and replaced alone with the key.
+Each remembers the newest GONE_MAX deleted keys, and that it has forgotten some. A file that cannot be read has
+forgotten everything: then the answer is `unknown`, which is true.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+
+from wrasse.backends.directory.files import Files
+from wrasse.backends.directory.names import WORKPLACE
+from wrasse.backends.directory.temp_files import Temps
+from wrasse.backends.record_files.envelope import LastWrites, Write
+
+FOLDER = WORKPLACE + b"/gone"
+GONE_MAX = 40
+
+
+class _Key(msgspec.Struct):
+    hash: str
+    writes: list[Write]
+    whole: bool
+
+
+class _Lot(msgspec.Struct):
+    forgot: bool = False
+    keys: list[_Key] = []  # oldest first
+
+
+_decode = msgspec.json.Decoder(_Lot).decode
+
+
+class Tombstones:
+    """What is known of keys without a record. The caller is alone with the key."""
+
+    def __init__(self, files: Files, temps: Temps) -> None:
+        self._files = files
+        self._temps = temps
+
+    def writes(self, path: bytes) -> LastWrites:
+        """The last writes to the record that had this path."""
+        hash, lot = _hash(path), self._load(_file(path))
+        for key in lot.keys:
+            if key.hash == hash:
+                return LastWrites(tuple(key.writes), key.whole)
+        return LastWrites(whole=not lot.forgot)
+
+    def keep(self, path: bytes, writes: LastWrites) -> None:
+        """Remembers them, on the disk."""
+        hash, file = _hash(path), _file(path)
+        lot = self._load(file)
+        keys = [*(key for key in lot.keys if key.hash != hash), _Key(hash, list(writes.kept), writes.whole)]
+        kept = _Lot(lot.forgot or len(keys) > GONE_MAX, keys[-GONE_MAX:])
+        with self._temps.holding(msgspec.json.encode(kept), renamed=True) as temp:
+            self._files.rename(temp.path, file)
+            self._files.sync_folder(FOLDER)
+
+    def _load(self, file: bytes) -> _Lot:
+        packed = self._files.load(file)
+        if packed is None:
+            return _Lot()
+        try:
+            return _decode(packed)
+        except ValueError:
+            return _Lot(forgot=True)
+
+
+def _hash(path: bytes) -> str:
+    return hashlib.sha256(path).hexdigest()
+
+
+def _file(path: bytes) -> bytes:
+    return FOLDER + b"/" + _hash(path)[:2].encode() + b".json"

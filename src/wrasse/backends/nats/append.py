@@ -1,0 +1,389 @@
+"""Appending: every entry names the one it follows, so that ids only grow whoever else writes.
+
+Appends of one process to one stream take turns, and those that wait go together. Whatever ends a step before it is
+confirmed, its entries are looked for, and only those that are not there are sent again: what lands late finds its place
+taken. Entries with a key are sent one by one.
+
+Pens: who alone writes to a stream, so that long batches may be sent as chains (`publish_batches.py`).
+
+The holder's name is in the note about the stream. Everybody believes what he read for at most a second, and whoever
+wants it otherwise says so in the note and waits for longer than that: the one who takes a pen before he relies on it,
+the one who finds another's before he writes. A stream that two have written to is shared for good. Programs that know
+nothing of pens are noticed when their entries come between ours.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+from collections import OrderedDict
+from collections.abc import Awaitable, Sequence
+from dataclasses import replace
+from itertools import count, groupby
+from typing import TypeVar
+from urllib.parse import quote
+
+from wrasse.backends.nats.client.connection import NatsConnection
+from wrasse.backends.nats.client.jetstream import NO_BATCHES, JsError
+from wrasse.backends.nats.client.server_clock import ServerTime
+from wrasse.backends.nats.client.transport import HEADERS_MAX
+from wrasse.backends.nats.message_codec import written_fields
+from wrasse.backends.nats.publish_batches import (
+    STEP_MAX,
+    AppendConflict,
+    Begun,
+    NotConfirmed,
+    PublishBatch,
+    PublishSteps,
+    Vanished,
+)
+from wrasse.backends.nats.stream_config import DEDUP_SECONDS
+from wrasse.backends.nats.stream_map import NOTE_SECONDS, StreamMap, SubjectNote, SubjectStream, WaitingDrafts
+from wrasse.clock import Clock
+from wrasse.errors import StoreUnavailable, TooLarge, WrasseError
+from wrasse.ports.streams import Draft, EntryId, draft_bytes
+
+SHARED = "*"
+CHAIN_MIN = 64  # shorter batches are not worth a pen
+_OTHERS_KNOW = NOTE_SECONDS * 1.5
+
+
+class SingleWriters:
+    """The pens of one process."""
+
+    def __init__(self, lanes: StreamMap, clock: Clock) -> None:
+        self._lanes = lanes
+        self._clock = clock
+        self._name = secrets.token_hex(8)
+        self._taken: dict[str, float] = {}  # by subject: when others may still have believed otherwise
+
+    async def mine(self, subject: str, lane: SubjectStream, count: int) -> bool:
+        """Whether nobody else writes to it now; takes the pen for a long batch if it is free."""
+        if not lane.own or count < CHAIN_MIN:
+            return False
+        pen = (await self._lanes.note(subject, lane)).pen
+        if not pen:
+            pen = (await self._lanes.change(subject, lane, self._take)).pen
+            self._taken[subject] = self._clock.monotonic()
+        if pen != self._name:
+            return False
+        return self._clock.monotonic() - self._taken.get(subject, self._clock.monotonic()) > _OTHERS_KNOW
+
+    async def respect(self, subject: str, lane: SubjectStream) -> None:
+        """Before anything is written: takes the pen from another, and waits until he knows."""
+        pen = (await self._lanes.note(subject, lane)).pen
+        if pen not in ("", SHARED, self._name):
+            await self.share(subject, lane)
+            await asyncio.sleep(_OTHERS_KNOW)
+            lane.tip = None
+
+    def _take(self, note: SubjectNote) -> SubjectNote:
+        return note if note.pen else replace(note, pen=self._name)
+
+    async def share(self, subject: str, lane: SubjectStream) -> None:
+        """From now on it has several writers."""
+        await self._lanes.change(subject, lane, lambda note: replace(note, pen=SHARED))
+
+
+T = TypeVar("T")
+_HEADER_BYTES = 512  # at most, fields and key apart
+_TRIES_MAX = 1_000  # against other writers: each try that fails means that somebody else's went through
+_UNKNOWN_MAX = 2  # times that an answer may be lost
+_PATIENCE = 4  # tries before a pause is made
+_PAUSE_MAX = 0.02
+_REMEMBERED = 20_000  # keys
+_NEVER = str(1 << 62)
+
+
+class Appender:
+    """Appends for one backend."""
+
+    def __init__(self, lanes: StreamMap, time: ServerTime, clock: Clock, *, atomic: bool | None = None) -> None:
+        self._lanes = lanes
+        self._time = time
+        self._link: NatsConnection = lanes.js.link
+        self._batches = count(1)
+        self._salt = b"%x." % random.getrandbits(40)
+        self._keys = KeyMemory(lanes, time)
+        self._pens = SingleWriters(lanes, clock)
+        self._steps = PublishSteps(lanes, time, atomic=atomic)
+
+    async def append(self, drafts: Sequence[Draft]) -> tuple[EntryId, ...]:
+        """Appends, in order; a draft whose key is known answers with the first entry's id."""
+        self._fits(drafts)
+        if len(drafts) <= STEP_MAX and len({draft.subject for draft in drafts}) == 1 and not _keyed(drafts):
+            return tuple(await self._plain(drafts[0].subject, drafts))
+        by_subject: dict[str, list[int]] = {}
+        for place, draft in enumerate(drafts):
+            by_subject.setdefault(draft.subject, []).append(place)
+        ids: list[EntryId | None] = [None] * len(drafts)
+        for subject, places in by_subject.items():
+            for place, id in zip(places, await self._write(subject, [drafts[p] for p in places]), strict=True):
+                ids[place] = id
+        return tuple(id for id in ids if id is not None)
+
+    def _fits(self, drafts: Sequence[Draft]) -> None:
+        most = self._link.server.max_payload
+        for draft in drafts:
+            header = _HEADER_BYTES + (len(written_fields(draft.fields)) if draft.fields else 0)
+            if header > HEADERS_MAX:
+                raise TooLarge(
+                    f"fields beside an entry for {draft.subject!r} that take {header} bytes of headers, and a NATS "
+                    f"server keeps {HEADERS_MAX}",
+                    do="put the data into the body",
+                )
+            if len(draft.body) + header > most:
+                raise TooLarge(
+                    f"an entry of {draft_bytes(draft)} bytes for {draft.subject!r}, and the server takes {most}",
+                    do="raise max_payload of the NATS server, or put the data elsewhere and send its name",
+                )
+
+    async def _write(self, subject: str, drafts: Sequence[Draft]) -> list[EntryId]:
+        if not _keyed(drafts):
+            return await self._plain(subject, drafts)
+        ids: list[EntryId] = []
+        for keyed, run in groupby(drafts, key=lambda draft: bool(draft.key)):
+            if keyed:
+                ids += [await self._keyed(subject, draft) for draft in run]
+            else:
+                ids += await self._plain(subject, list(run))
+        return ids
+
+    async def _plain(self, subject: str, drafts: Sequence[Draft]) -> list[EntryId]:
+        """Entries without keys. Those of callers who wait for the same turn go together."""
+        lane = await self._lanes.make(subject)
+        mine = WaitingDrafts(drafts)
+        lane.waiting.append(mine)
+        taken: list[WaitingDrafts] = []
+        try:
+            async with lane.turn:
+                if mine in lane.waiting:  # nobody took it along
+                    taken, batch = self._taken(lane)
+                    begun = await self._settled(taken, self._alone(subject, batch))
+                    if begun is None:
+                        await self._settled(taken, self._in_steps(subject, batch), answers=True)
+            if taken and begun is not None:
+                # The next in turn sends behind it while the server still works.
+                await self._settled(taken, self._finished(subject, lane, batch, begun), answers=True)
+        except BaseException:
+            if mine in lane.waiting:
+                lane.waiting.remove(mine)
+            raise
+        return await mine.future
+
+    def _taken(self, lane: SubjectStream) -> tuple[list[WaitingDrafts], PublishBatch]:
+        """What waits, as much as one step takes and at least the first."""
+        taken = [lane.waiting.pop(0)]
+        size = len(taken[0].drafts)
+        while lane.waiting and size + len(lane.waiting[0].drafts) <= STEP_MAX:
+            taken.append(lane.waiting.pop(0))
+            size += len(taken[-1].drafts)
+        drafts = taken[0].drafts if len(taken) == 1 else [draft for each in taken for draft in each.drafts]
+        return taken, PublishBatch(drafts, self._salt + b"%x" % next(self._batches))
+
+    async def _settled(self, taken: Sequence[WaitingDrafts], work: Awaitable[T], *, answers: bool = False) -> T:
+        """Tells all whose drafts were taken what became of them."""
+        try:
+            done = await work
+        except BaseException as error:
+            told = error if isinstance(error, WrasseError) else _unknown()
+            for each in taken:
+                if not each.future.done():
+                    each.future.set_exception(told)
+                    each.future.exception()  # its caller may be the one that was cancelled
+            raise
+        if answers:
+            assert isinstance(done, list), "ids"
+            at = 0
+            for each in taken:
+                if not each.future.done():
+                    each.future.set_result(done[at : at + len(each.drafts)])
+                at += len(each.drafts)
+        return done
+
+    async def _alone(self, subject: str, batch: PublishBatch) -> Begun | None:
+        """Sends a whole batch if it is one step and nobody else writes; None if that is not so."""
+        if not CHAIN_MIN <= len(batch.drafts) <= STEP_MAX:
+            return None
+        lane = await self._ready(subject, 0)
+        if not await self._pens.mine(subject, lane, len(batch.drafts)) or lane.tip is None:
+            return None
+        batch.since = lane.tip.seq
+        try:
+            return await self._steps.begin(lane, batch, range(len(batch.drafts)), alone=True)
+        except NotConfirmed:
+            lane.tip = None
+            await self._steps.find(subject, lane, batch)
+            return None
+
+    async def _finished(self, subject: str, lane: SubjectStream, batch: PublishBatch, begun: Begun) -> list[EntryId]:
+        try:
+            batch.stored(range(len(batch.drafts)), await self._steps.end(begun))
+            return batch.whole()
+        except (AppendConflict, Vanished, NotConfirmed) as failure:
+            async with lane.turn:
+                lane.tip = None
+                if isinstance(failure, Vanished):
+                    self._lanes.forget(subject)
+                    batch.since = None
+                else:
+                    if isinstance(failure, AppendConflict):
+                        await self._pens.share(subject, lane)
+                    await self._steps.find(subject, lane, batch)
+                return await self._in_steps(subject, batch)
+
+    async def _in_steps(self, subject: str, batch: PublishBatch) -> list[EntryId]:
+        drafts, unknown = batch.drafts, 0
+        for attempt in range(_TRIES_MAX + len(drafts) // STEP_MAX):
+            places = batch.left(STEP_MAX)
+            if not places:
+                return batch.whole()
+            lane = await self._ready(subject, attempt if batch.untouched else 0)
+            assert lane.tip is not None, "the lane is ready"
+            batch.since = lane.tip.seq if batch.since is None else batch.since
+            alone = await self._pens.mine(subject, lane, len(places))
+            try:
+                batch.stored(places, await self._steps.take(lane, batch, places, alone=alone))
+                continue
+            except AppendConflict:
+                if alone:
+                    await self._pens.share(subject, lane)
+            except Vanished:
+                self._lanes.forget(subject)
+                batch.since = None
+                continue
+            except JsError as refused:
+                if refused.code != NO_BATCHES:
+                    raise
+                lane.batches = False
+                continue
+            except NotConfirmed as lost:
+                unknown += 1
+                if unknown > _UNKNOWN_MAX:
+                    raise lost.error from lost
+            await self._steps.find(subject, lane, batch)
+        raise _crowded(subject)
+
+    async def _keyed(self, subject: str, draft: Draft) -> EntryId:
+        lane = await self._lanes.make(subject)
+        async with lane.turn:
+            for attempt in range(_TRIES_MAX):
+                lane = await self._ready(subject, attempt)
+                known = await self._keys.known(subject, lane, draft.key, probe=attempt > 0)
+                if known is not None:
+                    return known
+                one = PublishBatch([draft], self._salt + b"%x" % next(self._batches))
+                try:
+                    ids = await self._steps.take(lane, one, [0], msg_id=self._keys.header(subject, lane, draft.key))
+                except AppendConflict:
+                    continue
+                except Vanished:
+                    self._lanes.forget(subject)
+                    continue
+                except NotConfirmed as lost:  # under the same key it is stored once, however often it is sent
+                    if attempt > _UNKNOWN_MAX:
+                        raise lost.error from lost
+                    continue
+                (id,) = ids
+                if not one.duplicate:
+                    self._keys.note(subject, draft.key, id)
+                    return id
+                first = await self._keys.first(subject, lane, draft.key, id.seq)
+                if first is not None:
+                    return first
+                # By our clock its window is over: once more, under another name.
+        raise _crowded(subject)
+
+    async def _ready(self, subject: str, attempt: int) -> SubjectStream:
+        """A lane whose tip is known."""
+        if attempt > _PATIENCE:
+            await asyncio.sleep(random.random() * min(_PAUSE_MAX, 0.001 * attempt))
+        lane = await self._lanes.make(subject)
+        await self._time.now()
+        await self._pens.respect(subject, lane)
+        if lane.tip is None:
+            lane.tip = await self._lanes.tip_of(subject, lane, leader=attempt > 0)
+        return lane
+
+
+def _keyed(drafts: Sequence[Draft]) -> bool:
+    return any(draft.key for draft in drafts)
+
+
+def _unknown() -> StoreUnavailable:
+    return StoreUnavailable("an append was given up before it was confirmed", do="look whether it was stored")
+
+
+def _crowded(subject: str) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"other writers of {subject!r} were faster {_TRIES_MAX} times",
+        do="write in larger batches, or from fewer processes",
+    )
+
+
+class KeyMemory:
+    """Idempotency keys: the server remembers them for two minutes (`Nats-Msg-Id`), and this says which entry they mean.
+
+    The window is counted by the same clock as everything else. Where the server still knows a key whose window is over,
+    it is used once more under a name of its own, which is the sequence of the entry it stood for.
+    """
+
+    def __init__(self, lanes: StreamMap, time: ServerTime) -> None:
+        self._lanes = lanes
+        self._time = time
+        self._ids: OrderedDict[tuple[str, str], EntryId] = OrderedDict()
+        self._again: OrderedDict[tuple[str, str], int] = OrderedDict()  # a key whose window is over: of which entry
+
+    def header(self, subject: str, lane: SubjectStream, key: str) -> bytes:
+        """The header that names it to the server."""
+        return b"Nats-Msg-Id:%b\r\n" % self._name(subject, lane, key).encode()
+
+    def note(self, subject: str, key: str, id: EntryId) -> None:
+        """It stands for this entry now."""
+        _put(self._ids, (subject, key), id)
+
+    async def known(self, subject: str, lane: SubjectStream, key: str, *, probe: bool = True) -> EntryId | None:
+        """The entry that a key stands for, asked without storing anything: the server looks at keys first, and the
+        condition of this question never holds."""
+        id = self._ids.get((subject, key))
+        if id is not None and not self._over(id, await self._time.millis()):
+            return id
+        if not probe:
+            return None
+        headers = {"Nats-Msg-Id": self._name(subject, lane, key), "Nats-Expected-Last-Sequence": _NEVER}
+        try:
+            seq = await self._lanes.js.store(lane.subject, b"", headers)
+        except JsError as refused:
+            if refused.wrong_sequence:
+                return None
+            raise
+        return await self.first(subject, lane, key, seq)
+
+    async def first(self, subject: str, lane: SubjectStream, key: str, seq: int) -> EntryId | None:
+        """The entry at this sequence, as the one that the key stands for; None if its window is over."""
+        id = self._ids.get((subject, key))
+        if id is None or id.seq != seq:
+            message = await self._lanes.reader.one(lane.stream, {"seq": seq}, leader=True)
+            # Trimmed meanwhile: the key is known all the same.
+            id = EntryId((await self._time.millis()) if message is None else message.ms, seq)
+        if self._over(id, await self._time.millis()):
+            _put(self._again, (subject, key), seq)
+            return None
+        self.note(subject, key, id)
+        return id
+
+    def _name(self, subject: str, lane: SubjectStream, key: str) -> str:
+        again = self._again.get((subject, key))
+        named = quote(key, safe="") if lane.own else quote(f"{subject} {key}", safe="")
+        return named if again is None else f"{named}@{again}"
+
+    def _over(self, id: EntryId, ms: int) -> bool:
+        return ms - id.ms >= DEDUP_SECONDS * 1_000
+
+
+def _put(kept: OrderedDict[tuple[str, str], T], key: tuple[str, str], value: T) -> None:
+    kept[key] = value
+    kept.move_to_end(key)
+    if len(kept) > _REMEMBERED:
+        kept.popitem(last=False)

@@ -1,0 +1,1 @@
+"""Our client of NATS: transport, connection, parser, JetStream calls."""

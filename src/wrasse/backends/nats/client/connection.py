@@ -1,0 +1,385 @@
+"""The link to NATS: publishes, asks and hears over one connection; comes back by itself after a restart or a failover.
+
+A question is sent once. If its answer is lost, `StoreUnavailable` says so, and the caller finds out what became of it.
+Whoever asks next connects again, to any server of the list or of the cluster that the last one named, and everything
+that is listened to is listened to again. What was said in between is not heard: who listens asks again as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import re
+import ssl
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from wrasse.backends.nats.client.transport import Heard, NatsDenied, NatsTransport, ServerInfo, Taken, dial
+from wrasse.backends.nats.options import NatsOptions, parse_addresses
+from wrasse.backends.tcp import Connecting, ConnectionLost, Silent
+from wrasse.errors import ConfigError, StoreUnavailable, WrasseError, reason_of
+
+_STATUS = re.compile(rb"NATS/1\.0 +(\d{3})")
+_DENIED = re.compile(r'Permissions Violation for (?:Publish|Subscription) to "([^"]+)"', re.IGNORECASE)
+_TURNS = 3  # how often the whole list is tried before it is said that nobody answers
+_PAUSE, _PAUSE_MAX = 0.02, 0.5
+_NODES_MAX = 32
+
+
+class NoResponders(StoreUnavailable):
+    """The server says that nobody serves this subject: no JetStream, or no such stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class NatsAnswer:
+    """An answer. `header` is the block as it came, empty without one."""
+
+    payload: bytes
+    header: bytes = b""
+
+    @property
+    def status(self) -> int:
+        """The number on the header's first line, 0 without one."""
+        return status_of(self.header)
+
+    def field(self, name: str) -> str:
+        """One field of the header, empty without it; the last of that name."""
+        return server_field_of(self.header, name.encode()).decode("utf-8", "replace")
+
+
+def status_of(header: bytes) -> int:
+    """The number on a header's first line, 0 without one."""
+    found = _STATUS.match(header)
+    return int(found[1]) if found else 0
+
+
+def field_of(header: bytes, name: bytes) -> bytes:
+    """One field of a header block, empty without it. Names are compared as they are written."""
+    return _field_at(header, name, header.find(b"\r\n" + name + b":"))
+
+
+def server_field_of(header: bytes, name: bytes) -> bytes:
+    """A field that the server adds: the last of that name, since a publisher may have written one of the same."""
+    return _field_at(header, name, header.rfind(b"\r\n" + name + b":"))
+
+
+def _field_at(header: bytes, name: bytes, at: int) -> bytes:
+    if at < 0:
+        return b""
+    at += len(name) + 3
+    return header[at : header.find(b"\r\n", at)].strip()
+
+
+def packed_header(fields: Mapping[str, str]) -> bytes:
+    """A header block as it is sent."""
+    return b"NATS/1.0\r\n" + b"".join(b"%b:%b\r\n" % (k.encode(), v.encode()) for k, v in fields.items()) + b"\r\n"
+
+
+def packed(subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> bytes:
+    """A publish as it is sent."""
+    if header:
+        return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
+            subject, reply, len(header), len(header) + len(payload), header, payload,
+        )  # fmt: skip
+    return b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(payload), payload)
+
+
+class _Asked:
+    __slots__ = ("future", "subject")
+
+    def __init__(self, future: asyncio.Future[NatsAnswer], subject: str) -> None:
+        self.future = future
+        self.subject = subject
+
+
+class _Inbox:
+    __slots__ = ("asking", "denied", "heard", "lost")
+
+    def __init__(
+        self, heard: Heard, lost: Callable[[str], None], asking: str, denied: Callable[[WrasseError], None] | None
+    ) -> None:
+        self.heard = heard
+        self.lost = lost
+        self.asking = asking
+        self.denied = denied
+
+
+class Subscription:
+    """Something that is listened to, until `end`."""
+
+    __slots__ = ("_link", "number", "subject")
+
+    def __init__(self, link: NatsConnection, subject: bytes, number: bytes) -> None:
+        self._link = link
+        self.subject = subject
+        self.number = number
+
+    def end(self) -> None:
+        """Hears nothing more."""
+        self._link._unsubscribe(self)
+
+    def drain(self) -> None:
+        """Hears what the server has sent until it knows, and nothing more then."""
+        self._link._drain(self)
+
+
+class NatsConnection:
+    """Make it with `open`. It serves the event loop that opened it, until `close`."""
+
+    __slots__ = (
+        "_asked", "_closed", "_connecting", "_heard", "_inbox", "_inboxes", "_nodes", "_numbers",
+        "_subscriptions", "_taken", "_tokens", "_wire", "connections", "options", "server",
+    )  # fmt: skip
+
+    def __init__(self, options: NatsOptions) -> None:
+        self.options = options
+        self.server = ServerInfo()
+        self.connections = 0  # how many there have been: after a change, what was heard has a hole
+        self._wire: NatsTransport | None = None
+        self._nodes: list[tuple[str, int]] = list(options.nodes)
+        self._connecting: Connecting[NatsTransport] = Connecting()
+        self._closed = False
+        self._inbox = b"_INBOX.%032x." % random.getrandbits(128)
+        self._tokens = count(1)
+        self._numbers = count(2)
+        self._asked: dict[bytes, _Asked] = {}
+        self._inboxes: dict[bytes, _Inbox] = {}
+        self._heard: dict[bytes, Heard] = {b"1": self._answered}
+        self._subscriptions: dict[bytes, bytes] = {b"1": self._inbox + b"*"}
+        self._taken: dict[bytes, Taken] = {}
+
+    @classmethod
+    async def open(cls, options: NatsOptions) -> NatsConnection:
+        """A link that has been connected once."""
+        link = cls(options)
+        await link.ready()
+        return link
+
+    async def request(self, subject: str, payload: bytes = b"", headers: Mapping[str, str] | None = None) -> NatsAnswer:
+        """Asks once. Raises NoResponders where nobody serves the subject, StoreUnavailable where no answer came: what
+        was asked may have been done."""
+        wire = await self.ready()
+        token = b"%d" % next(self._tokens)
+        future: asyncio.Future[NatsAnswer] = asyncio.get_running_loop().create_future()
+        self._asked[token] = _Asked(future, subject)
+        seconds = self.options.read_timeout.total_seconds()
+        try:
+            header = packed_header(headers) if headers else b""
+            wire.send(packed(subject.encode(), payload, self._inbox + token, header))
+            async with asyncio.timeout(seconds):
+                answer = await future
+        except TimeoutError:
+            raise StoreUnavailable(
+                f"{self.options.where} did not answer in {seconds:g}s", do="check that the server is up and not busy"
+            ) from None
+        except ConnectionLost as cut:
+            raise self._unavailable(str(cut)) from cut
+        finally:
+            del self._asked[token]
+        if answer.header and answer.status == 503:
+            raise NoResponders(
+                f"nobody serves {subject!r} on {self.options.where}",
+                do="check that JetStream is on (nats-server -js) and that the stream exists",
+            )
+        return answer
+
+    async def listen(self, subject: bytes, heard: Heard, taken: Taken | None = None) -> Subscription:
+        """Calls back with every message of the subject from now on, also after the link came back; `taken` is asked
+        first where they come by the thousand."""
+        wire = await self.ready()
+        number = b"%d" % next(self._numbers)
+        self._heard[number] = heard
+        self._subscriptions[number] = subject
+        try:
+            wire.send(b"SUB %b %b\r\n" % (subject, number))
+        except ConnectionLost as cut:
+            del self._heard[number], self._subscriptions[number]
+            raise self._unavailable(str(cut)) from cut
+        if taken is not None:
+            self._taken[number] = taken
+        return Subscription(self, subject, number)
+
+    def open_inbox(
+        self,
+        heard: Heard,
+        lost: Callable[[str], None],
+        asking: str = "",
+        denied: Callable[[WrasseError], None] | None = None,
+    ) -> bytes:
+        """A subject for many answers to one question; `lost` is told if the connection ends, `denied` if the server
+        does not let us publish to the subject that is `asking`. Close it."""
+        token = b"%d" % next(self._tokens)
+        self._inboxes[token] = _Inbox(heard, lost, asking, denied)
+        return self._inbox + token
+
+    def close_inbox(self, subject: bytes) -> None:
+        """Hears no more answers there."""
+        self._inboxes.pop(subject[len(self._inbox) :], None)
+
+    async def send(self, data: bytes, *, now: bool = False) -> None:
+        """Sends packed publishes, and waits while the server does not read. `now`: before anything else is done."""
+        wire = await self.ready()
+        try:
+            wire.send_now(data) if now else wire.send(data)
+        except ConnectionLost as cut:
+            raise self._unavailable(str(cut)) from cut
+
+    def post(self, data: bytes) -> None:
+        """Sends packed publishes if the connection stands and the server reads; nobody is told whether they arrived."""
+        if data and self._wire is not None and self._wire.open and not self._wire.crowded:
+            self._wire.send(data)
+
+    async def close(self) -> None:
+        """Ends the connection. Whoever waits for an answer gets StoreUnavailable."""
+        self._closed = True
+        if self._wire is not None:
+            self._wire.end("this process closed the connection")
+            self._wire = None
+
+    async def ready(self) -> NatsTransport:
+        """The connection, made again if it is gone, with room to write."""
+        wire = self._standing() or await self._connecting.once(self._standing, self._connect)
+        if wire.crowded:
+            await wire.room(self.options.read_timeout.total_seconds())
+        return wire
+
+    def _standing(self) -> NatsTransport | None:
+        wire = self._wire
+        return wire if wire is not None and wire.open and not wire.retired else None
+
+    def _unsubscribe(self, subscription: Subscription) -> None:
+        if self._heard.pop(subscription.number, None) is None:
+            return
+        self._subscriptions.pop(subscription.number, None)
+        self._taken.pop(subscription.number, None)
+        if self._wire is not None and self._wire.open:
+            self._wire.send(b"UNSUB %b\r\n" % subscription.number)
+
+    def _drain(self, subscription: Subscription) -> None:
+        wire = self._wire
+        if wire is None or not wire.open or self._subscriptions.pop(subscription.number, None) is None:
+            self._unsubscribe(subscription)
+            return
+
+        def ended(pong: asyncio.Future[None]) -> None:
+            if not pong.cancelled():
+                pong.exception()
+            self._heard.pop(subscription.number, None)
+            self._taken.pop(subscription.number, None)
+
+        wire.send(b"UNSUB %b\r\n" % subscription.number)
+        wire.ping().add_done_callback(ended)
+
+    def _answered(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
+        token = subject[len(self._inbox) :]
+        inbox = self._inboxes.get(token)
+        if inbox is not None:
+            inbox.heard(subject, reply, header, payload)
+            return
+        asked = self._asked.get(token)
+        if asked is not None and not asked.future.done():
+            asked.future.set_result(NatsAnswer(payload, header))
+
+    def _complained(self, words: str) -> None:
+        """What the server refuses while the connection goes on; nobody else would answer that question."""
+        denied = _DENIED.search(words)
+        if denied is None:
+            return
+        refusal = ConfigError(
+            f"{self.options.where} does not let us use {denied[1]!r}", do="give this user the permission for it"
+        )
+        for asked in self._asked.values():
+            if asked.subject == denied[1] and not asked.future.done():
+                asked.future.set_exception(refusal)
+        for inbox in list(self._inboxes.values()):
+            if inbox.denied is not None and inbox.asking == denied[1]:
+                inbox.denied(refusal)
+
+    def _lost(self, why: str) -> None:
+        for asked in list(self._asked.values()):
+            if not asked.future.done():
+                asked.future.set_exception(ConnectionLost(why))
+        for inbox in list(self._inboxes.values()):
+            inbox.lost(why)
+
+    async def _connect(self) -> NatsTransport:
+        old, self._wire = self._wire, None
+        if old is not None:
+            old.end("the link goes to another server")
+        why = "no server is known"
+        for turn in range(_TURNS):
+            quick = False
+            for host, port in self._order():
+                if self._closed:
+                    raise StoreUnavailable(f"the link to {self.options.where} is closed", do="open it again")
+                try:
+                    return self._begin(await dial(host, port, self.options, self._heard, self._complained, self._taken))
+                except NatsDenied as denied:
+                    raise self._denied(str(denied)) from denied
+                except (OSError, ssl.SSLError, TimeoutError, ConnectionLost) as error:
+                    why = _reason(error)
+                    quick = quick or not isinstance(error, TimeoutError | Silent)
+            if not quick:
+                break  # every server was waited for as long as may be: another turn would find the same
+            if turn < _TURNS - 1:
+                await asyncio.sleep(_pause(turn))
+        raise self._unavailable(why)
+
+    def _begin(self, wire: NatsTransport) -> NatsTransport:
+        assert wire.info is not None, "a server greets first"
+        if not wire.info.headers:
+            wire.end("it has no headers")
+            raise ConfigError(f"{self.options.where} has no headers", do="use NATS 2.9 or newer, with headers on")
+        self.server = wire.info
+        self._learn(wire.info.connect_urls or ())
+        wire.lost = self._lost
+        wire.send(b"".join([b"SUB %b %b\r\n" % (s, number) for number, s in self._subscriptions.items()]))
+        self._wire = wire
+        self.connections += 1
+        return wire
+
+    def _learn(self, urls: Sequence[str]) -> None:
+        """Servers of the cluster that the list does not name."""
+        for url in urls:
+            try:
+                (node,) = parse_addresses(url)
+            except (ConfigError, ValueError):
+                continue
+            if node not in self._nodes and len(self._nodes) < _NODES_MAX:
+                self._nodes.append(node)
+
+    def _order(self) -> list[tuple[str, int]]:
+        """Those of the list first, then those it led to; a different one each time, so that clients spread."""
+        own, learned = list(self.options.nodes), self._nodes[len(self.options.nodes) :]
+        random.shuffle(own)
+        random.shuffle(learned)
+        return own + learned
+
+    def _denied(self, words: str) -> WrasseError:
+        if "authorization" in words.lower() or "authentication" in words.lower():
+            return ConfigError(
+                f"{self.options.where} refuses our login: {words}", do="check the user, password, token, nkey or creds"
+            )
+        return self._unavailable(words)
+
+    def _unavailable(self, why: str) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"{self.options.where} cannot be reached: {why}", do="check the address, and that the server is up"
+        )
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, TimeoutError) and not error.errno:
+        return "no answer in time"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not trusted: {error.verify_message}"
+    if isinstance(error, OSError):
+        return reason_of(error) or type(error).__name__
+    return str(error) or type(error).__name__
+
+
+def _pause(attempt: int) -> float:
+    """A little longer each time, and never the same for two processes."""
+    longest: float = min(_PAUSE_MAX, _PAUSE * 4**attempt)
+    return longest * (0.5 + random.random() / 2)

@@ -1,0 +1,395 @@
+"""One connection to one NATS server: lines of text and counted bytes, any number of questions under way.
+
+Nothing is ever sent twice from here. When the connection ends, `lost` is called once with why; whoever waits for an
+answer decides what that means. A server that does not answer two PINGs in a row is deaf, and the connection ends.
+
+The server is not trusted: every size, line and INFO field is checked against the limits below, and bytes that break the
+protocol end the connection with `ConnectionLost`, as a broken connection does. Before the login nothing is delivered to
+subscriptions, and nothing is accepted between INFO and the TLS handshake.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from typing import Annotated, cast
+
+import msgspec
+
+from wrasse.backends.foreign_protocol import named, printable
+from wrasse.backends.nats.client.credentials import sign
+from wrasse.backends.nats.client.parser import Frame, frames_in
+from wrasse.backends.nats.options import NatsOptions
+from wrasse.backends.tcp import ConnectionLost, Silent, TcpConnection, Tls, reach
+
+# What hears the messages of a subscription: subject, reply, header and payload, as they came.
+Heard = Callable[[bytes, bytes, bytes, bytes], None]
+# What takes messages of a consumer, as many of one subscription as came one after the other.
+Taken = Callable[[Sequence[Frame]], None]
+
+CONTROL_LINE_MAX = 1 << 16
+"""Bytes of one line from a NATS server, INFO included."""
+PAYLOAD_MAX = 64 << 20
+"""Bytes: the largest max_payload that a NATS server may announce. It is nats-server's own ceiling."""
+HEADERS_MAX = 1 << 16
+"""Bytes of headers that a NATS message may have beyond its payload: JetStream adds its own to what is stored."""
+ANSWER_MAX = 32 << 20
+"""Bytes of one message from a NATS server, or twice its max_payload where that is more. JetStream's own answers are not
+held to max_payload: one lists up to 100,000 subjects, another has a stored message in base64."""
+CONNECT_URLS_MAX = 1_000
+"""Addresses of a cluster that a NATS server may name in INFO."""
+STEADY_BYTES = 1 << 16
+"""Bytes of an unfinished NATS message that must arrive between two PINGs, or the server counts as not answering."""
+
+_DEAF_AFTER = 2
+_DIGITS_MAX = 9  # of a size
+_WORDS_MAX = 200  # characters of a server's own words in an error
+_WRITE_HIGH = 1 << 20
+
+
+class ProtocolError(ValueError):
+    """Bytes that are not the protocol of NATS."""
+
+
+class NatsDenied(Exception):
+    """The server refused the connection or the login; its own words."""
+
+
+_Text = Annotated[str, msgspec.Meta(max_length=512)]
+
+
+class ServerInfo(msgspec.Struct, frozen=True):
+    """What a server says about itself, by the names of INFO."""
+
+    version: Annotated[str, msgspec.Meta(max_length=64)] = "0"
+    max_payload: Annotated[int, msgspec.Meta(ge=1, le=PAYLOAD_MAX)] = 1 << 20
+    headers: bool = False
+    name: _Text = msgspec.field(default="", name="server_name")
+    id: _Text = msgspec.field(default="", name="server_id")
+    nonce: _Text = ""
+    tls_required: bool = False
+    connect_urls: Annotated[list[_Text], msgspec.Meta(max_length=CONNECT_URLS_MAX)] | None = None
+    leaving: bool = msgspec.field(default=False, name="ldm")  # it is about to stop: its clients are to go elsewhere
+
+    def at_least(self, *wanted: int) -> bool:
+        """Whether the server is of this version or newer."""
+        return self.numbers >= wanted
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The version in numbers; what is no number ends it, as in 2.11.0-beta."""
+        parts = self.version.partition("-")[0].split(".")
+        return tuple(int(part) for part in parts if part.isdecimal())
+
+    @classmethod
+    def parse(cls, line: bytes) -> ServerInfo:
+        """Reads the JSON of an INFO line; ValueError if a field that we use has another type or is out of range."""
+        try:
+            told = _decode_info(line)
+        except RecursionError as error:
+            raise ValueError("INFO is nested too deeply") from error
+        return msgspec.structs.replace(told, version=printable(told.version))
+
+
+_decode_info = msgspec.json.Decoder(ServerInfo).decode
+
+
+class NatsTransport(TcpConnection):
+    """An open connection. Make it with `dial`."""
+
+    __slots__ = (
+        "_buffer", "_encrypts", "_largest", "_need", "_out", "_owes_pong", "_pongs", "_scheduled", "_silent", "_steady",
+        "_timer", "complained", "greeted", "heard", "info", "lost", "retired", "taken",
+    )  # fmt: skip
+
+    def __init__(self, complained: Callable[[str], None], *, encrypts: bool = False) -> None:
+        super().__init__()
+        self._buffer = bytearray()  # of a message that is not whole
+        self._need = 0  # bytes that must be there before it is
+        self._steady = 0  # bytes of it that were there at the last PING
+        self._largest = ANSWER_MAX + HEADERS_MAX
+        self._encrypts = encrypts  # INFO is followed by the TLS handshake
+        self._out: list[bytes] = []
+        self._scheduled = False
+        self._pongs: list[asyncio.Future[None]] = []
+        self._owes_pong = False
+        self._silent = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.heard: dict[bytes, Heard] = {}  # by the number of the subscription; none before the login
+        self.taken: dict[bytes, Taken] = {}  # for those that are heard by the thousand
+        self.complained = complained
+        self.lost: Callable[[str], None] | None = None
+        self.greeted: asyncio.Future[ServerInfo] = self._loop.create_future()
+        self.info: ServerInfo | None = None
+        self.retired = False  # asked by the server to go elsewhere
+
+    def send(self, data: bytes) -> None:
+        """Sends; what is sent within one turn of the event loop goes out together."""
+        if self._transport is None or self._transport.is_closing():
+            raise ConnectionLost(self._why)
+        self._out.append(data)
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+
+    def send_now(self, data: bytes) -> None:
+        """Sends at once, so that the server begins while the rest is made."""
+        self.send(data)
+        self._flush()
+
+    def ping(self) -> asyncio.Future[None]:
+        """Asks for a PONG: when it comes, everything sent before has been read."""
+        pong: asyncio.Future[None] = self._loop.create_future()
+        self._pongs.append(pong)
+        self.send(b"PING\r\n")
+        return pong
+
+    def watch(self, seconds: float) -> None:
+        """From now on ends the connection when the server has been deaf for two such spans."""
+        self._timer = self._loop.call_later(seconds, self._tick, seconds)
+
+    def _flush(self) -> None:
+        self._scheduled = False
+        out, self._out = self._out, []
+        if out and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+
+    def _tick(self, seconds: float) -> None:
+        if not self.open:
+            return
+        if self._silent >= _DEAF_AFTER:
+            self.end(f"no answer to a PING within {seconds * _DEAF_AFTER:g}s")
+            return
+        # A message that is under way counts as life only if it moves: one that trickles would hold up all behind it.
+        moves = len(self._buffer) - self._steady >= STEADY_BYTES
+        self._silent = 0 if moves else self._silent + 1
+        self._steady = len(self._buffer)
+        self.ping()
+        self._timer = self._loop.call_later(seconds, self._tick, seconds)
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The connection stands."""
+        super().connection_made(transport)
+        cast(asyncio.Transport, transport).set_write_buffer_limits(high=_WRITE_HIGH)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the server."""
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._need:
+                return
+            data = bytes(self._buffer)
+            self._buffer = bytearray()
+        try:
+            used, self._need = self._read(data)
+        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+            what = str(error) if isinstance(error, ProtocolError) else type(error).__name__
+            kind = named(data) if self.info is None and not data.startswith(b"INFO") else ""
+            self._abort(f"the server does not speak the protocol of NATS: {kind or what}")
+            return
+        if used:
+            self._silent = self._steady = 0
+        if used < len(data):
+            self._buffer += memoryview(data)[used:]
+
+    def _abort(self, why: str) -> None:
+        self.end(why)
+        self._buffer, self._need = bytearray(), 0
+
+    def _read(self, data: bytes) -> tuple[int, int]:
+        """Takes all whole messages; gives how much was used, and how much there must be before it goes on."""
+        at, size, heard, taken = 0, len(data), self.heard, self.taken
+        while True:
+            end = data.find(b"\r\n", at)
+            if (size if end < 0 else end) - at > CONTROL_LINE_MAX:
+                raise ProtocolError("a line without an end")
+            if end < 0:
+                return at, 0
+            kind = data[at : at + 4]
+            if kind != b"MSG " and kind != b"HMSG":
+                self._told(data[at:end], last=end + 2 == size)
+                at = end + 2
+                continue
+            words = data[at:end].split(b" ")
+            if words[2] in taken:
+                frames, at = frames_in(data, at, taken)
+                if frames:
+                    self._take(frames)
+                    if at == size:
+                        return at, 0
+                    continue
+                taken = {}  # who writes such a message may have written more: the rest is read by its sizes
+            digits, body = words[-1], end + 2
+            if not digits.isdigit() or len(digits) > _DIGITS_MAX:
+                raise ProtocolError("a size that is no number")
+            stop = body + int(digits)
+            if stop + 2 > size:
+                self._wait_for(stop + 2 - at)
+                return at, stop + 2 - at
+            split = body
+            if kind == b"HMSG":
+                digits = words.pop(-2)
+                split += int(digits) if digits.isdigit() and len(digits) <= _DIGITS_MAX else size
+            if split > stop or not 4 <= len(words) <= 5 or data[stop : stop + 2] != b"\r\n":
+                raise ProtocolError("a message whose line and sizes do not fit it")
+            hear = heard.get(words[2])
+            if hear is None:
+                self._ignore()
+            else:
+                hear(words[1], words[3] if len(words) == 5 else b"", data[body:split], data[split:stop])
+            at = stop + 2
+            if at == size:
+                return at, 0
+
+    def _wait_for(self, size: int) -> None:
+        """The rest of a message is waited for, if it may be as long as it says."""
+        if size > self._largest:
+            raise ProtocolError(f"a message of {size} bytes, and {self._largest} are the limit")
+
+    def _ignore(self) -> None:
+        if self.info is None:
+            raise ProtocolError("it does not begin with INFO")
+
+    def _take(self, frames: list[Frame]) -> None:
+        number, begin = frames[0][1], 0
+        if [frame[1] for frame in frames].count(number) < len(frames):  # of several, one after the other
+            for place, frame in enumerate(frames):
+                if frame[1] != number:
+                    self.taken[number](frames[begin:place])
+                    number, begin = frame[1], place
+        self.taken[number](frames[begin:] if begin else frames)
+
+    def _told(self, line: bytes, *, last: bool) -> None:
+        word = line[:4].upper()
+        if self.info is None and word not in (b"INFO", b"-ERR"):
+            raise ProtocolError("it does not begin with INFO")
+        if word == b"PING":
+            self._answer_ping()
+        elif word == b"PONG":
+            if not self._pongs:
+                self._ignore()
+            elif not (pong := self._pongs.pop(0)).done():
+                pong.set_result(None)
+        elif word == b"INFO":
+            self._informed(ServerInfo.parse(line[4:]), last=last)
+        elif word == b"-ERR":
+            self._refused(printable(line[4:].strip().strip(b"'").decode("utf-8", "replace"), _WORDS_MAX))
+        elif word[:3] == b"+OK" or not line:
+            return
+        else:
+            raise ProtocolError("an unknown word")
+
+    def _informed(self, info: ServerInfo, *, last: bool) -> None:
+        first, self.info = self.info is None, info
+        self._largest = max(ANSWER_MAX, 2 * info.max_payload) + HEADERS_MAX
+        self.retired = self.retired or info.leaving
+        if first and (self._encrypts or info.tls_required) and not self.encrypted:
+            # What somebody on the way puts behind INFO would otherwise be read as if it had come encrypted.
+            if not last:
+                raise ProtocolError("bytes between INFO and the TLS handshake")
+            if self._transport is not None:
+                self._transport.pause_reading()  # the handshake reads on
+        if not self.greeted.done():
+            self.greeted.set_result(info)
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether it is in TLS."""
+        return self._transport is not None and self._transport.get_extra_info("sslcontext") is not None
+
+    def _answer_ping(self) -> None:
+        """One PONG answers all PINGs that come while the server does not read: they would pile up here."""
+        if self._room is not None:
+            self._owes_pong = True
+        elif self.open:
+            self.send(b"PONG\r\n")
+
+    def _refused(self, words: str) -> None:
+        self._why = words
+        waiting: list[asyncio.Future[ServerInfo] | asyncio.Future[None]] = [self.greeted, *self._pongs]
+        logging_in = self._timer is None
+        for future in waiting:
+            if logging_in and not future.done():
+                future.set_exception(NatsDenied(words))
+        self.complained(words)
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        super().resume_writing()
+        if self._owes_pong and self.open:
+            self._owes_pong = False
+            self.send(b"PONG\r\n")
+
+    def _lose(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.resume_writing()
+        pongs, self._pongs = self._pongs, []
+        waiting: list[asyncio.Future[ServerInfo] | asyncio.Future[None]] = [self.greeted, *pongs]
+        for future in waiting:
+            if not future.done():
+                future.set_exception(ConnectionLost(self._why))
+                future.exception()  # whoever waits for it gets it; nobody has to
+        lost, self.lost = self.lost, None
+        if lost is not None:
+            lost(self._why)
+
+
+async def dial(
+    host: str,
+    port: int,
+    options: NatsOptions,
+    heard: dict[bytes, Heard],
+    complained: Callable[[str], None],
+    taken: dict[bytes, Taken] | None = None,
+) -> NatsTransport:
+    """An open connection, logged in. Raises OSError, ssl.SSLError, TimeoutError, Cut or Denied."""
+    wire: NatsTransport | None = None
+    try:
+        async with asyncio.timeout(options.dial_timeout.total_seconds()):
+            first = options.tls is not None and options.tls.first
+            wire = await reach(
+                host, port, lambda: NatsTransport(complained, encrypts=options.tls is not None and not first),
+                options.tls.context("nats.tls") if options.tls is not None and first else None,
+            )  # fmt: skip
+            info = await wire.greeted
+            encrypted = options.tls is not None or info.tls_required
+            if encrypted and not wire.encrypted:
+                await wire.encrypt((options.tls or Tls()).context("nats.tls"), host)
+            await _log_in(wire, info, options, encrypted=encrypted)
+    except TimeoutError:
+        if wire is None:
+            raise
+        wire.end("logging in failed")
+        if wire.info is not None:
+            raise
+        raise Silent("no answer in time: it takes connections and sends no INFO; is it a NATS server?") from None
+    except BaseException:
+        if wire is not None:
+            wire.end("logging in failed")
+        raise
+    wire.heard, wire.taken = heard, {} if taken is None else taken
+    wire.watch(options.ping_interval.total_seconds())
+    return wire
+
+
+async def _log_in(wire: NatsTransport, info: ServerInfo, options: NatsOptions, *, encrypted: bool) -> None:
+    told = {
+        "verbose": False,
+        "pedantic": False,
+        "echo": True,
+        "headers": True,
+        "no_responders": True,
+        "protocol": 1,
+        "lang": "python-wrasse",
+        "version": "1",
+        "name": options.name,
+        "tls_required": encrypted,
+        **sign(options, info.nonce).fields(),
+    }
+    wire.send(b"CONNECT " + json.dumps(told, separators=(",", ":")).encode() + b"\r\n")
+    await wire.ping()

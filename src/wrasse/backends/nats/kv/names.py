@@ -1,0 +1,96 @@
+"""What records, due entries and namespaces are called in a JetStream key-value bucket. Pure.
+
+    $KV.<root>.<collection>.r.<key>                       a record
+    $KV.<root>.<collection>.due.<bucket>.<key>.<mark>     that it is due in this bucket; the record names the mark
+    $KV.<root>.<collection>.buckets.<bucket>              that there are, or were, entries in this bucket
+    $KV.<root>.ns.<namespace>                             that this namespace has, or had, keys
+
+A bucket takes letters, digits and `-/_=.` only, and a dot ends a token: every other byte of UTF-8 is written as `=` and
+two hexadecimal digits, so that any key comes back as it was. Order is none of the server's business: whoever lists
+sorts by `stored_name`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_OTHERS = re.compile(rb"[^A-Za-z0-9_/-]")
+_ESCAPED = re.compile(rb"=([0-9A-F]{2})")
+_TOKEN = re.compile(r"(?:[A-Za-z0-9_/-]|=[0-9A-F]{2})+")
+
+
+def token(text: str) -> str:
+    """One token of a subject that stands for the text."""
+    return _OTHERS.sub(lambda found: b"=%02X" % found[0][0], text.encode()).decode()
+
+
+def text_of(written: str) -> str | None:
+    """What `token` wrote; None for what it never writes, such as a key of somebody else's."""
+    if not _TOKEN.fullmatch(written):
+        return None
+    try:
+        return _ESCAPED.sub(lambda found: bytes([int(found[1], 16)]), written.encode()).decode()
+    except UnicodeDecodeError:
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class DueEntry:
+    """That a record is due in a bucket. No two entries have the same mark, so that one is never taken for another."""
+
+    bucket: str
+    mark: str
+
+
+class KvNames:
+    """The subjects of one collection."""
+
+    def __init__(self, root: str, collection: str) -> None:
+        self._start = f"$KV.{root}.{token(collection)}."
+
+    @property
+    def records(self) -> str:
+        """What matches every record."""
+        return f"{self._start}r.*"
+
+    @property
+    def buckets(self) -> str:
+        """What matches every bucket."""
+        return f"{self._start}buckets.*"
+
+    def record(self, key: str) -> str:
+        """The record of a key."""
+        return f"{self._start}r.{token(key)}"
+
+    def bucket(self, bucket: str) -> str:
+        """That there are entries in a bucket."""
+        return f"{self._start}buckets.{bucket}"
+
+    def entry(self, key: str, entry: DueEntry) -> str:
+        """An entry of a key."""
+        return f"{self._start}due.{entry.bucket}.{token(key)}.{entry.mark}"
+
+    def entries(self, bucket: str, key: str | None = None) -> str:
+        """What matches every entry of a bucket, or of one key in it."""
+        return f"{self._start}due.{bucket}.{'*' if key is None else token(key)}.*"
+
+    def key(self, subject: str) -> str | None:
+        """The key of a record's subject."""
+        return text_of(subject.removeprefix(f"{self._start}r."))
+
+    def bucket_of(self, subject: str) -> str:
+        """The bucket of its subject."""
+        return subject.rpartition(".")[2]
+
+    def entry_of(self, subject: str) -> tuple[str, DueEntry] | None:
+        """The key and the entry of an entry's subject."""
+        bucket, _, rest = subject.removeprefix(f"{self._start}due.").partition(".")
+        name, _, mark = rest.partition(".")
+        key = text_of(name)
+        return None if key is None else (key, DueEntry(bucket, mark))
+
+
+def namespace_subject(root: str, name: str) -> str:
+    """That a namespace has keys; the name `*` matches each."""
+    return f"$KV.{root}.ns.{name if name == '*' else token(name)}"

@@ -1,0 +1,221 @@
+"""Reading a stream of JetStream: a page in one question, one message in one question.
+
+From 2.11 the server sends a page of messages for one question. Older servers are read by a consumer, and so are newer
+ones by whoever goes on where the last long page ended. A replica may be behind: whoever must know asks the leader.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+
+from wrasse.backends.nats.client.connection import NoResponders, field_of, packed, status_of
+from wrasse.backends.nats.client.jetstream import MESSAGE_NOT_FOUND, STREAM_NOT_FOUND, JetStream, JsError, number
+from wrasse.backends.nats.client.parser import Frame
+from wrasse.backends.nats.client.transport import ANSWER_MAX
+from wrasse.backends.nats.message_codec import StoredMessage, stored, stored_of
+from wrasse.backends.nats.page_consumer import PageBudget, PageEnd, Puller
+from wrasse.errors import StoreUnavailable
+
+_PAGE_MAX = 1_000
+_PAGE_BYTES_MAX = 8 << 20
+_LONG = 100  # entries of a page after which a reader is expected to go on
+_PULLERS_MAX = 100
+_STOPPED_MAX = 1_000
+_OF_QUEUES = (10084, 10099, 10100)  # a work queue has consumers that ack, and one for each message
+
+
+class PageReader:
+    """Reads what streams hold."""
+
+    __slots__ = ("_batches", "_direct", "_js", "_link", "_pullers", "_queues", "_stopped")
+
+    def __init__(self, js: JetStream, *, batches: bool | None = None) -> None:
+        self._js = js
+        self._link = js.link
+        self._batches = batches  # None: as the server's version says
+        self._direct: dict[str, bool] = {}
+        self._pullers: dict[tuple[str, str], Puller] = {}
+        self._stopped: dict[tuple[str, str], int] = {}  # where long pages ended
+        self._queues: set[str] = set()  # streams that have consumers for work only
+
+    async def page(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[StoredMessage], bool]:
+        """Up to `limit` messages of the subject beyond this sequence, and whether there are more."""
+        found, more = await self.frames(stream, subject, after, limit)
+        return [*map(stored_of, found)], more
+
+    async def frames(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:
+        """The same as they came, for whoever makes no value of each."""
+        found: list[Frame] = []
+        more = True
+        while more and len(found) < limit:
+            wanted = min(limit - len(found), _PAGE_MAX)
+            piece, more = await self._piece(stream, subject, int(found[-1][2]) if found else after, wanted)
+            if not piece:
+                break
+            found += piece
+            self._note(stream, subject, piece)
+        return found, more and bool(found)
+
+    def _note(self, stream: str, subject: str, piece: list[Frame]) -> None:
+        if len(piece) >= _LONG:
+            self._stopped[stream, subject] = int(piece[-1][2])
+            if len(self._stopped) > _STOPPED_MAX:
+                self._stopped.pop(next(iter(self._stopped)))
+
+    async def one(self, stream: str, asked: Mapping[str, object], *, leader: bool = False) -> StoredMessage | None:
+        """One message: `{"seq": n}`, `{"last_by_subj": s}` or `{"seq": n, "next_by_subj": s}`."""
+        if leader or not await self._answers_directly(stream):
+            return await self._from_leader(stream, asked)
+        body = json.dumps(asked, separators=(",", ":")).encode()
+        try:
+            answer = await self._link.request(f"{self._js.api}.DIRECT.GET.{stream}", body)
+        except NoResponders:
+            # No such stream, or one that another program made without direct reads.
+            return await self._from_leader(stream, asked)
+        if answer.status:
+            return None
+        try:
+            return _direct(answer.header, answer.payload)
+        except ValueError as error:
+            raise StoreUnavailable(
+                f"{self._link.options.where} answered with what is no message", do="look at the server's log"
+            ) from error
+
+    async def _answers_directly(self, stream: str) -> bool:
+        """Whether a direct read is answered at all. Old servers are silent where a stream was made without direct
+        reads, so they are asked once how it was made."""
+        if self._link.server.at_least(2, 11):
+            return True
+        known = self._direct.get(stream)
+        if known is None:
+            try:
+                info = await self._js.call(f"STREAM.INFO.{stream}")
+            except JsError as refused:
+                if refused.code == STREAM_NOT_FOUND:
+                    return False  # whoever makes it may make it otherwise
+                raise
+            known = self._direct[stream] = bool(info.get("config", {}).get("allow_direct"))
+            if len(self._direct) > _STOPPED_MAX:
+                self._direct.pop(next(iter(self._direct)))
+        return known
+
+    async def _from_leader(self, stream: str, asked: Mapping[str, object]) -> StoredMessage | None:
+        try:
+            answer = await self._js.call(f"STREAM.MSG.GET.{stream}", asked)
+        except JsError as refused:
+            if refused.code in (MESSAGE_NOT_FOUND, STREAM_NOT_FOUND):
+                return None
+            raise
+        message = answer["message"]
+        try:
+            header, body = (base64.b64decode(message.get(name, "")) for name in ("hdrs", "data"))
+        except (ValueError, TypeError, AttributeError) as error:
+            raise StoreUnavailable(
+                f"{self._link.options.where} answered with what is no message", do="look at the server's log"
+            ) from error
+        return stored(number(message["seq"]), header, body, str(message["time"]).encode("utf-8", "replace"))
+
+    async def _piece(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:
+        batches = self._link.server.at_least(2, 11) if self._batches is None else self._batches
+        puller = self._pullers.get((stream, subject))
+        reads_on = limit >= _LONG and after and self._stopped.get((stream, subject)) == after
+        if stream in self._queues and not batches:
+            return await self._one_by_one(stream, subject, after, limit)
+        if batches and reads_on and stream not in self._queues:
+            # Somebody reads on and on: a consumer costs the server a fifth of what a question for a page does.
+            batches = False
+        elif batches and puller is not None and puller.position != after:
+            await self._pullers.pop((stream, subject)).end()
+        if batches:
+            try:
+                return await self._batch(stream, subject, after, limit)
+            except NoResponders:
+                pass  # not made for direct reads
+        try:
+            return await self._by_consumer(stream, subject, after, limit)
+        except JsError as refused:
+            if refused.code == STREAM_NOT_FOUND:
+                return [], False
+            if refused.code not in _OF_QUEUES:
+                raise
+            self._queues = {stream, *self._queues} if len(self._queues) < _STOPPED_MAX else {stream}
+            return await self._one_by_one(stream, subject, after, limit)
+
+    async def _one_by_one(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:
+        """By a question for each message: a work queue gives its consumers to those who work."""
+        found: list[Frame] = []
+        while len(found) < limit:
+            message = await self.one(stream, {"seq": after + 1, "next_by_subj": subject}, leader=True)
+            if message is None:
+                return found, False
+            after = message.seq
+            # As a consumer would have given it: the number there, nanoseconds, what is pending.
+            rest = b"0.%d.0" % (message.ms * 1_000_000)
+            found.append((b"", b"", b"%d" % message.seq, rest, b"", message.header, b"", message.body))
+        return found, True
+
+    async def _batch(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:
+        asked = {"seq": after + 1, "next_by_subj": subject, "batch": limit, "max_bytes": _PAGE_BYTES_MAX}
+        found: list[Frame] = []
+        ended = PageEnd()
+        budget = PageBudget(limit, _PAGE_BYTES_MAX + ANSWER_MAX)
+
+        def heard(_: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
+            status = status_of(header) if header.startswith(b"NATS/1.0 ") else 0
+            if not status:
+                budget.spend(len(header) + len(payload))
+                found.append((b"", b"", _sequence(header), b"", b"", header, b"", payload))
+            elif status == 503:
+                ended.fail(NoResponders(f"there is no stream {stream!r} to read", do="make it first"))
+            else:
+                ended.end(field_of(header, b"Nats-Num-Pending").strip(b"0") != b"")
+
+        inbox = self._link.open_inbox(heard, ended.cut)
+        try:
+            subject_ = f"{self._js.api}.DIRECT.GET.{stream}".encode()
+            await self._link.send(packed(subject_, json.dumps(asked, separators=(",", ":")).encode(), inbox))
+            more = await ended.wait(self._link.options.read_timeout.total_seconds(), self._link.options.where)
+        finally:
+            self._link.close_inbox(inbox)
+        return found, more
+
+    async def _by_consumer(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:
+        """By a consumer that is kept as long as the reader goes on where it stopped."""
+        puller = self._pullers.pop((stream, subject), None)
+        if puller is not None and puller.position != after:
+            await puller.end()
+            puller = None
+        known = puller is not None
+        puller = puller or await Puller.open(self._js, stream, subject, after)
+        try:
+            found, more = await puller.pull(limit)
+        except BaseException as error:
+            puller.listening.end()
+            if known and isinstance(error, NoResponders):  # dropped while nobody read
+                return await self._by_consumer(stream, subject, after, limit)
+            raise
+        if found:
+            self._pullers[stream, subject] = puller
+            if len(self._pullers) > _PULLERS_MAX:
+                await self._pullers.pop(next(iter(self._pullers))).end()
+        else:
+            await puller.end()
+        return found, more
+
+
+_DIGITS_MAX = 20
+_SEQUENCE = b"\r\nNats-Sequence: "
+
+
+def _direct(header: bytes, payload: bytes) -> StoredMessage:
+    return stored(int(_sequence(header)), header, payload)
+
+
+def _sequence(header: bytes) -> bytes:
+    at = header.rfind(_SEQUENCE) + len(_SEQUENCE)  # the last one is the server's own
+    found = header[at : header.find(b"\r\n", at)]
+    if not found.isdigit() or len(found) > _DIGITS_MAX:
+        raise ValueError("a message without its sequence")
+    return found

@@ -1,0 +1,327 @@
+"""Lanes: which stream of JetStream holds a subject, and how far it has come.
+
+A subject that no stream takes yet gets one of its own (or the one of its pattern), without a maximal age: where nobody
+reads it in a group it may get one later, see `server_ages.py`. A stream that somebody else made for the subject is used
+as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from wrasse.backends.nats.client.jetstream import (
+    STREAM_NAME_IN_USE,
+    STREAM_NOT_FOUND,
+    SUBJECTS_OVERLAP,
+    JetStream,
+    JsError,
+)
+from wrasse.backends.nats.layout import NatsNames, stream_name
+from wrasse.backends.nats.message_codec import StoredMessage, fields_of, millis
+from wrasse.backends.nats.page_reader import PageReader
+from wrasse.backends.nats.stream_config import new_config, server_age
+from wrasse.bounded import UNREADABLE
+from wrasse.clock import Clock
+from wrasse.errors import StoreBroken, StoreUnavailable
+from wrasse.ports.server_ages import ServerAge
+from wrasse.ports.streams import START, Draft, EntryId
+
+_LANES_MAX = 20_000
+NOTE_SECONDS = 1.0  # how soon what another process noted is seen
+_TRIES = 50
+UNKNOWN = -1  # the bytes up to an entry that another program wrote
+
+
+@dataclass(frozen=True, slots=True)
+class Tip:
+    """The newest entry of a subject: what the next append follows. `expected` is what the server compares."""
+
+    seq: int = 0
+    ms: int = 0
+    number: int = 0
+    total: int = 0
+    expected: int = 0
+
+    @property
+    def id(self) -> EntryId | None:
+        """Its id; None where there never was an entry."""
+        return EntryId(self.ms, self.seq) if self.seq else None
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectNote:
+    """What is noted about a subject: who writes to it, and its newest entry where a trim took that away."""
+
+    last: Tip = Tip()
+    pen: str = ""  # who alone writes to it, see single_writer.py
+    revision: int = 0
+
+    def packed(self) -> bytes:
+        """As it is stored."""
+        last = self.last
+        return json.dumps(
+            {
+                "entries_max": None,  # this and the others that never change: older versions read them
+                "bytes_max": None,
+                "last": [last.seq, last.ms, last.number, last.total],
+                "known": False,
+                "pen": self.pen,
+            }
+        ).encode()
+
+    @classmethod
+    def read(cls, message: StoredMessage) -> SubjectNote | None:
+        """What `packed` wrote; None where another program wrote something else."""
+        try:
+            told = json.loads(message.body)
+            return cls(Tip(*map(int, told["last"])), str(told["pen"]), message.seq)
+        except UNREADABLE:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamNumbers:
+    """The stream behind a lane in numbers."""
+
+    count: int  # messages of the subject
+    bytes: int  # what they take there
+    last_seq: int
+    last_ms: int
+    at: str  # the server's clock, empty on servers that do not tell
+    history: str  # changes when another server leads it, or the only one was started again
+    age: ServerAge  # what the server removes by itself
+    consumers: int  # that JetStream has there, whoever they belong to
+    work_queue: bool  # an ack removes a message
+
+
+class WaitingDrafts:
+    """Drafts that wait for their turn, and what became of them."""
+
+    __slots__ = ("drafts", "future")
+
+    def __init__(self, drafts: Sequence[Draft]) -> None:
+        self.drafts = drafts
+        self.future: asyncio.Future[list[EntryId]] = asyncio.get_running_loop().create_future()
+
+
+class SubjectStream:
+    """One subject and the stream that holds it."""
+
+    __slots__ = ("batches", "note", "note_at", "own", "stream", "subject", "tip", "turn", "waiting")
+
+    def __init__(self, stream: str, subject: str, *, own: bool) -> None:
+        self.stream = stream
+        self.subject = subject  # as JetStream knows it
+        self.own = own  # the stream has no other subject
+        self.batches = True  # False once it was seen to take no atomic ones
+        self.tip: Tip | None = None  # None: to be asked for
+        self.note = SubjectNote()
+        self.note_at = -NOTE_SECONDS
+        self.turn = asyncio.Lock()  # appends of this process go one after the other: each names the one it follows
+        self.waiting: list[WaitingDrafts] = []
+
+    def condition(self, expected: int) -> bytes:
+        """The header of an entry that must follow this sequence."""
+        what = b"" if self.own else b"-Subject"
+        return b"Nats-Expected-Last%b-Sequence:%d\r\n" % (what, expected)
+
+
+def size_between(first: StoredMessage, last: Tip, state: StreamNumbers) -> int:
+    """The bytes of the entries from first to last: exact where all are ours, else what they take in the stream."""
+    if not first.number or last.total < first.total:
+        return state.bytes
+    beside = fields_of(first.header) or {}
+    size = len(first.body) + sum(len(name.encode()) + len(value) for name, value in beside.items())
+    return last.total - first.total + size
+
+
+class StreamMap:
+    """All lanes that this process has met."""
+
+    def __init__(self, js: JetStream, layout: NatsNames, reader: PageReader, clock: Clock) -> None:
+        self.js = js
+        self.layout = layout
+        self.reader = reader
+        self._clock = clock
+        self._lanes: dict[str, SubjectStream] = {}
+
+    async def open(self) -> None:
+        """Makes the stream of books."""
+        books = self._config(self.layout.books, self.layout.books_subjects)
+        await self._make({**books, "allow_rollup_hdrs": True, "allow_atomic": False})
+
+    async def find(self, subject: str) -> SubjectStream | None:
+        """The lane of a subject that some stream takes."""
+        lane = self._lanes.get(subject)
+        if lane is not None:
+            return lane
+        stored = self.layout.stored(subject)
+        answer = await self.js.call("STREAM.NAMES", {"subject": stored})
+        names = [str(name) for name in answer.get("streams") or ()]
+        if not names:
+            return None
+        home, takes = self.layout.home(subject)
+        return self._met(subject, SubjectStream(names[0], stored, own=names[0] == home and takes == stored))
+
+    async def make(self, subject: str) -> SubjectStream:
+        """The lane of a subject, with a stream if there is none."""
+        lane = await self.find(subject)
+        if lane is not None:
+            return lane
+        name, takes = self.layout.home(subject)
+        try:
+            await self._make(self._config(name, takes))
+        except JsError as refused:
+            if refused.code not in (SUBJECTS_OVERLAP, STREAM_NAME_IN_USE):
+                raise
+            lane = await self.find(subject)  # somebody was faster
+            if lane is not None:
+                return lane
+            if takes == self.layout.stored(subject):
+                raise
+            # Others of its pattern have streams of their own since before it was archived as one: so does this.
+            takes = self.layout.stored(subject)
+            name = stream_name(takes)
+            await self._make(self._config(name, takes))
+        stored = self.layout.stored(subject)
+        return self._met(subject, SubjectStream(name, stored, own=takes == stored))
+
+    def forget(self, subject: str) -> None:
+        """The stream is not there any more."""
+        self._lanes.pop(subject, None)
+
+    async def note(self, subject: str, lane: SubjectStream, *, leader: bool = False) -> SubjectNote:
+        """What is noted about the subject, at most a moment old."""
+        now = self._clock.monotonic()
+        if not leader and lane.note_at + NOTE_SECONDS > now >= lane.note_at:
+            return lane.note
+        asked = {"last_by_subj": self.layout.lane_note(subject)}
+        message = await self.reader.one(self.layout.books, asked, leader=leader)
+        note = SubjectNote() if message is None else SubjectNote.read(message)
+        if note is None:
+            books = self.layout.books
+            raise StoreBroken(
+                f"what is noted of the stream {subject} cannot be read in {books}",
+                do="see who else writes there, and take it away: nats stream purge "
+                f"{books} --subject={self.layout.lane_note(subject)}",
+            )
+        lane.note = note
+        lane.note_at = now
+        return lane.note
+
+    async def remember(self, subject: str, lane: SubjectStream, last: Tip) -> None:
+        """Notes the newest entry, before a trim takes it away."""
+        await self.change(subject, lane, lambda old: replace(old, last=max(old.last, last, key=lambda tip: tip.seq)))
+
+    async def state(self, lane: SubjectStream) -> StreamNumbers | None:
+        """The stream behind a lane; None if it is gone."""
+        try:
+            told = await self.js.call(f"STREAM.INFO.{lane.stream}", {"subjects_filter": lane.subject})
+        except JsError as refused:
+            if refused.code == STREAM_NOT_FOUND:
+                return None
+            raise
+        state: dict[str, Any] = told["state"]
+        count = int((state.get("subjects") or {}).get(lane.subject, 0))
+        messages = int(state["messages"])
+        size = int(state["bytes"]) * count // messages if messages else 0
+        last_seq = int(state["last_seq"])
+        last_ms = millis(str(state["last_ts"]).encode()) if last_seq else 0
+        cluster = told.get("cluster") or {}
+        leads = f"{cluster.get('leader')} {cluster.get('leader_since')}"
+        leads = leads if cluster.get("name") else self.js.link.server.id
+        history = f"{told.get('created')} {leads}"
+        age = server_age(told["config"], self.layout)
+        age = replace(age, ours=age.ours and lane.own)
+        at, consumers = str(told.get("ts", "")), int(state.get("consumer_count", 0))
+        queue = told["config"].get("retention") == "workqueue"
+        return StreamNumbers(count, size, last_seq, max(last_ms, 0), at, history, age, consumers, queue)
+
+    async def tip_of(self, subject: str, lane: SubjectStream, *, leader: bool = False) -> Tip:
+        """The newest entry there is or was, from the server."""
+        last = await self.reader.one(lane.stream, {"last_by_subj": lane.subject}, leader=leader)
+        if last is not None:
+            number, total = (last.number, last.total) if last.number else (last.seq, UNKNOWN)
+            return Tip(last.seq, last.ms, number, total, last.seq)
+        note = await self.note(subject, lane, leader=True)
+        if not lane.own:
+            return replace(note.last, expected=0)
+        state = await self.state(lane)
+        if state is None or not state.last_seq:
+            return note.last
+        if note.last.seq == state.last_seq:
+            return replace(note.last, expected=state.last_seq)
+        # Somebody else emptied it: the server's own numbers are what is left.
+        return Tip(state.last_seq, max(state.last_ms, note.last.ms), state.last_seq, note.last.total, state.last_seq)
+
+    async def last_upto(self, lane: SubjectStream, upto: EntryId, first: int, last: int) -> EntryId | None:
+        """The newest entry from sequence `first` to `last` whose id is not above `upto`, found by halving, since ids
+        only grow; None if there is none. Where the subject shares its stream, these need not be its own."""
+        found: EntryId | None = None
+        while first <= last:
+            middle = (first + last + 1) // 2
+            message = await self.reader.one(lane.stream, {"seq": middle, "next_by_subj": lane.subject})
+            if message is None or message.seq > last:
+                last = middle - 1
+            elif message.id <= upto:
+                found = message.id
+                first = message.seq + 1
+            else:
+                last = middle - 1
+        return found
+
+    async def place_after(self, lane: SubjectStream, seq: int, tip: EntryId | None = None) -> EntryId:
+        """The highest id that everything up to this sequence has or is below of, also where that is not stored any
+        more: the one before the entry that follows; of the last entry its own."""
+        if not seq:
+            return START
+        if tip is None:
+            last = await self.reader.one(lane.stream, {"last_by_subj": lane.subject}, leader=True)
+            tip = START if last is None else last.id
+        if seq < tip.seq:
+            following = await self.reader.one(lane.stream, {"seq": seq + 1, "next_by_subj": lane.subject}, leader=True)
+            if following is not None:
+                return following.id.previous
+        return EntryId(tip.ms, max(tip.seq, seq))
+
+    async def change(
+        self, subject: str, lane: SubjectStream, changed: Callable[[SubjectNote], SubjectNote]
+    ) -> SubjectNote:
+        """Changes what is noted, whoever else does."""
+        for _ in range(_TRIES):
+            note = await self.note(subject, lane, leader=True)
+            new = changed(note)
+            if new == note:
+                return note
+            headers = {"Nats-Rollup": "sub", "Nats-Expected-Last-Subject-Sequence": str(note.revision)}
+            try:
+                revision = await self.js.store(self.layout.lane_note(subject), new.packed(), headers)
+            except JsError as refused:
+                if not refused.wrong_sequence:
+                    raise
+                continue
+            lane.note = replace(new, revision=revision)
+            lane.note_at = self._clock.monotonic()
+            return lane.note
+        raise StoreUnavailable("too many change what is noted of one stream at once", do="try again")
+
+    async def _make(self, config: dict[str, object]) -> None:
+        name = config["name"]
+        try:
+            await self.js.call(f"STREAM.CREATE.{name}", config)
+        except JsError as refused:
+            if refused.code != STREAM_NAME_IN_USE:
+                raise
+            await self.js.call(f"STREAM.INFO.{name}")  # made by another version or by hand: used as it is
+
+    def _config(self, name: str, takes: str) -> dict[str, object]:
+        return new_config(self.layout, name, takes, self.js.link.server)
+
+    def _met(self, subject: str, lane: SubjectStream) -> SubjectStream:
+        if len(self._lanes) >= _LANES_MAX:
+            self._lanes.clear()
+        return self._lanes.setdefault(subject, lane)

@@ -1,0 +1,1 @@
+"""Clients of Redis: ours and redis-py's, behind one interface."""

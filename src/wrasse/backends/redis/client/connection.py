@@ -1,0 +1,269 @@
+"""The link to one Redis: asks, runs scripts, waits for wake-ups; comes back by itself after a restart or a failover.
+
+A script is sent once. If its answer is lost, `StoreUnavailable` says so, and the caller asks again under the same
+request id: only the script knows whether it was done. A server that refuses (wrong node, script unknown, slot on the
+move) has done nothing, so that is followed at once. Reads may be repeated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import Any
+
+from wrasse.backends.redis.client.client import RedisClient
+from wrasse.backends.redis.client.topology import FAILURES, ServerRoute, redirected
+from wrasse.backends.redis.client.transport import RedisRefusal, RedisTransport, Word, dial, pack
+from wrasse.backends.redis.failure import NotInTime, ReplyTooLarge, keys_of, ours
+from wrasse.backends.redis.options import RedisOptions
+from wrasse.backends.redis.scripts import Script
+from wrasse.backends.tcp import Connecting, ConnectionLost
+from wrasse.clock import Clock
+from wrasse.errors import ConfigError, StoreUnavailable
+
+_HOPS_MAX = 5
+_PAUSE, _PAUSE_MAX = 0.008, 0.512
+# The server that said so is not the one to ask: find out again who serves our keys.
+_ELSEWHERE = ("READONLY", "CLUSTERDOWN", "MASTERDOWN", "LOADING", "MOVED")
+
+
+class OwnRedisClient(RedisClient):
+    """Make it with `open`. It serves the event loop that opened it, until `close`."""
+
+    __slots__ = ("_closed", "_connecting", "_route", "_serving", "_spare", "_wire")
+
+    def __init__(self, options: RedisOptions, time: Clock | None = None) -> None:
+        super().__init__(options, time)
+        self._route = ServerRoute(options, self._another_serves)
+        self._wire: RedisTransport | None = None
+        self._connecting: Connecting[RedisTransport] = Connecting()
+        self._spare: list[RedisTransport] = []
+        self._closed = False
+        self._serving = 0  # how often another server took over
+
+    @classmethod
+    async def open(cls, options: RedisOptions, time: Clock | None = None) -> OwnRedisClient:
+        """A link that has been connected once."""
+        link = cls(options, time)
+        await link._ready()
+        return link
+
+    @property
+    def connections(self) -> int:
+        """Grows with every attempt to connect: while it is the same, it was the same server that answered."""
+        return self._connecting.attempts
+
+    async def run(self, script: Script, keys: Sequence[str | bytes], args: Sequence[Word] = ()) -> Any:
+        """Runs the script once. ARGV[1] is `told`; `args` are ARGV[2] and on."""
+        told = self.told
+        try:
+            return await self._follow(pack(("EVALSHA", script.sha, len(keys), *keys, told, *args)))
+        except RedisRefusal as refusal:
+            if refusal.code != "NOSCRIPT":
+                raise ours(refusal, self.options.where, keys) from refusal
+        try:
+            return await self._follow(pack(("EVAL", script.text, len(keys), *keys, told, *args)))
+        except RedisRefusal as refusal:
+            raise ours(refusal, self.options.where, keys) from refusal
+
+    async def together(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
+        """Runs commands as one step, once. A command that was refused has its Refusal among the answers; the others
+        were done all the same."""
+        packed = b"".join([pack(each) for each in (("MULTI",), *commands, ("EXEC",))])
+        for hop in range(_HOPS_MAX):
+            wire = await self._ready()
+            try:
+                answers = await wire.ask_many(packed, len(commands) + 2)
+                self.replies += 1
+            except ConnectionLost as cut:
+                raise ours(cut, self.options.where) from cut
+            refusal = _refusal_among(answers)
+            if refusal is not None:
+                self._note(refusal, wire)
+            if refusal is not None and refusal.code == "ASK":
+                # ASKING holds from MULTI to EXEC.
+                answers = await self._asking(packed, len(commands) + 2, refusal)
+                refusal = _refusal_among(answers)
+            if refusal is None and isinstance(answers[-1], list):
+                return answers[-1]
+            failure = refusal or ConnectionLost("EXEC was answered with what is no list")
+            if refusal is None or refusal.code not in ("MOVED", "ASK", "TRYAGAIN") or hop == _HOPS_MAX - 1:
+                raise ours(failure, self.options.where) from failure
+            await asyncio.sleep(_pause(hop))
+        raise AssertionError("the last hop answers or raises")
+
+    async def ask_many(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
+        """Several reads in one round trip; repeated if an answer is lost."""
+        if not commands:
+            return []
+        packed = b"".join([pack(each) for each in commands])
+        for attempt in range(self.options.max_retries + 1):
+            wire = await self._ready()  # which tries to connect as often by itself
+            try:
+                return await self._read(wire, packed, commands)
+            except ReplyTooLarge:
+                raise
+            except StoreUnavailable:
+                if attempt == self.options.max_retries:
+                    raise
+                await asyncio.sleep(_pause(attempt))
+        raise AssertionError("the last attempt answers or raises")
+
+    async def block(self, *command: Word, timeout: float) -> Any:
+        """A command that waits at the server for at most `timeout` seconds, on a connection of its own; never
+        repeated."""
+        async with self._seat(timeout):
+            serving = self._serving
+            wire = self._spare.pop() if self._spare else None
+            try:
+                if wire is None or not wire.open:
+                    wire = await self._connect()
+                wire.patience(timeout + self.options.read_timeout.total_seconds())
+                answer = await wire.ask(pack(command))
+                self.replies += 1
+            except BaseException as error:
+                if wire is not None:
+                    wire.end("the wait was given up")
+                if wire is not None and isinstance(error, RedisRefusal):
+                    self._note(error, wire)
+                if isinstance(error, FAILURES):
+                    raise ours(error, self.options.where) from error
+                raise
+            if self._closed or serving != self._serving or len(self._spare) >= self.options.min_idle:
+                wire.end("it is not needed any more")
+            else:
+                self._spare.append(wire)
+            return answer
+
+    async def close(self) -> None:
+        """Ends all connections. Whoever waits for an answer gets StoreUnavailable."""
+        self._closed = True
+        self._route.close()
+        for wire in (*self._spare, *([self._wire] if self._wire is not None else [])):
+            wire.end("this process closed the connection")
+        self._spare.clear()
+        self._wire = None
+
+    async def _read(self, wire: RedisTransport, packed: bytes, commands: Sequence[Sequence[Word]]) -> list[Any]:
+        try:
+            answers = await wire.ask_many(packed, len(commands))
+            self.replies += 1
+            for number, answer in enumerate(answers):
+                if isinstance(answer, RedisRefusal):
+                    self._note(answer, wire)
+                    if answer.code != "ASK":
+                        raise answer
+                    (answers[number],) = await self._asking(pack(commands[number]), 1, answer)
+                    if isinstance(answers[number], RedisRefusal):
+                        raise answers[number]
+        except RedisRefusal as refusal:
+            raise ours(refusal, self.options.where, keys_of(commands)) from refusal
+        except ConnectionLost as cut:
+            raise ours(cut, self.options.where) from cut
+        return answers
+
+    async def _follow(self, packed: bytes) -> Any:
+        """Sends one command to whichever node takes it. Refusals mean that nothing was done; a cut ends it."""
+        for hop in range(_HOPS_MAX):
+            wire = self._wire
+            if wire is None or wire.crowded or not wire.open:
+                wire = await self._ready()
+            try:
+                answer = await wire.ask(packed)
+                self.replies += 1
+                return answer
+            except ConnectionLost as cut:
+                raise ours(cut, self.options.where) from cut
+            except RedisRefusal as said:
+                refusal = said
+            self._note(refusal, wire)
+            if refusal.code == "ASK":
+                (answer,) = await self._asking(packed, 1, refusal)
+                if not isinstance(answer, RedisRefusal):
+                    return answer
+                refusal = answer
+            if refusal.code not in ("MOVED", "TRYAGAIN") or hop == _HOPS_MAX - 1:
+                raise refusal
+            if refusal.code == "TRYAGAIN":
+                await asyncio.sleep(_pause(hop))
+        raise AssertionError("the last hop answers or raises")
+
+    async def _asking(self, packed: bytes, count: int, refusal: RedisRefusal) -> list[Any]:
+        """What a slot on the move has sent to its new node: one command, or one MULTI to EXEC; what comes after goes to
+        the old one again. Refusals are among the answers."""
+        try:
+            address = redirected(refusal, self.options.nodes[0][0])
+            if address is None:
+                raise ConnectionLost("it sends us to an address that is none")
+            wire = await dial(*address, self.options)
+            try:
+                answers = await wire.ask_many(pack(("ASKING",)) + packed, count + 1)
+                self.replies += 1
+                return answers[1:]
+            finally:
+                wire.end("the slot's other node answered")
+        except FAILURES as error:
+            raise ours(error, self.options.where) from error
+
+    def _note(self, refusal: RedisRefusal, wire: RedisTransport) -> None:
+        if refusal.code in ("MOVED", "ASK") and not self.options.cluster:  # no server sends us to another one
+            raise ConfigError(f"{self.options.where} is a node of a cluster", do="set redis.cluster: true")
+        self._leave(refusal, wire)
+
+    def _leave(self, refusal: RedisRefusal, wire: RedisTransport) -> None:
+        """Who else was sent the same way by the same server has found the new one already, perhaps."""
+        if refusal.code not in _ELSEWHERE or (self._wire is not wire and self._wire is not None):
+            return
+        if refusal.code == "MOVED" and (address := redirected(refusal, self.options.nodes[0][0])) is not None:
+            self._route.moved(address)
+        wire.retire(f"this server is not the one to ask any more ({refusal.code})")
+        self._wire = None
+
+    def _another_serves(self) -> None:
+        self._serving += 1
+        why = "another server is the master now"
+        for wire in self._spare:
+            wire.end(why)
+        self._spare.clear()
+        if self._wire is not None:
+            self._wire.retire(why)
+            self._wire = None
+
+    async def _ready(self) -> RedisTransport:
+        wire = self._standing() or await self._connecting.once(self._standing, self._reopen)
+        if wire.crowded:
+            await wire.room(self.options.write_timeout.total_seconds())
+        return wire
+
+    def _standing(self) -> RedisTransport | None:
+        return self._wire if self._wire is not None and self._wire.open else None
+
+    async def _reopen(self) -> RedisTransport:
+        self._wire = await self._connect()
+        return self._wire
+
+    async def _connect(self) -> RedisTransport:
+        for attempt in range(self.options.max_retries + 1):
+            if self._closed:
+                raise StoreUnavailable(f"the link to {self.options.where} is closed", do="open it again")
+            try:
+                return await self._route.connect()
+            except StoreUnavailable as error:
+                if isinstance(error, NotInTime) and not (self.options.sentinel or self.options.cluster):
+                    raise
+                if attempt == self.options.max_retries:
+                    raise
+                await asyncio.sleep(_pause(attempt))
+        raise AssertionError("the last attempt answers or raises")
+
+
+def _refusal_among(answers: Sequence[Any]) -> RedisRefusal | None:
+    """Why a MULTI was not run. A refusal within the list of its EXEC is one command's own."""
+    return next((answer for answer in answers if isinstance(answer, RedisRefusal)), None)
+
+
+def _pause(attempt: int) -> float:
+    """A little longer each time, and never the same for two processes."""
+    longest: float = min(_PAUSE_MAX, _PAUSE * 2**attempt)
+    return longest * (0.5 + random.random() / 2)

@@ -1,0 +1,219 @@
+"""Asking the server for deliveries, in one step however it is done.
+
+One script does all of it. For a single stream whose messages are of a known size the new entries are read by the
+server's own command between two small scripts, in one step with them: that costs the server a third. It may bring more
+than was wanted, when something was due as well; what is too much is given back as if it had never been handed out.
+
+Large pages travel one after the other. A server works out the next answer before it has sent the rest of a large one:
+asked for two at once, it would send both late, and then have nothing to do while both are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from wrasse.backends.redis.client.client import RedisClient
+from wrasse.backends.redis.client.transport import ELEMENT_BYTES, RedisRefusal, Word
+from wrasse.backends.redis.failure import ReplyTooLarge, ours
+from wrasse.backends.redis.scripts import load
+from wrasse.backends.redis.stream_entries import deliveries_of, new_deliveries
+from wrasse.backends.redis.stream_keys import GroupKeys, StreamKeys
+from wrasse.clock import from_micros
+from wrasse.ports.groups import Delivery, no_group
+from wrasse.ports.streams import Entry
+
+_MICROSECOND = timedelta(microseconds=1)
+_ANSWER_BYTES = 32 << 20  # what one answer is meant to hold at most
+_SENT_AT_ONCE = 64 << 10  # what a server writes to one connection before it looks at the next command
+_TURN_SECONDS_MAX = 0.02
+_SIZES_MAX = 10_000
+
+
+class DeliveryRequest:
+    """One question for deliveries."""
+
+    __slots__ = ("args", "consumer", "group", "limit", "logs", "names", "subjects", "until")
+
+    def __init__(
+        self, subjects: tuple[str, ...], group: str, consumer: str, limit: int, ack_timeout: timedelta, keys: StreamKeys
+    ) -> None:
+        self.subjects, self.group, self.consumer, self.limit = subjects, group, consumer, limit
+        self.until = ack_timeout // _MICROSECOND
+        self.names: list[str] = []
+        self.logs: list[str] = []  # what a wait blocks on: of each stream itself, and what wakes the group
+        for subject in subjects:
+            of = keys.group(subject, group)
+            self.names += (of.log, of.held, of.due, of.consumers, of.wake)
+            self.logs += (of.log, of.wake)
+        self.names += [keys.of(subject).facts for subject in subjects]
+        self.args: list[Word] = [group, consumer, limit, self.until]
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryAnswer:
+    """The answer: deliveries, or when the next is due (-1: never) and the positions to wait from."""
+
+    now: int
+    deliveries: list[Delivery]
+    due: int = -1
+    positions: Sequence[bytes] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """How large the last page of a stream was, and the longest message in it."""
+
+    page: int
+    longest: int
+
+
+class ScriptKeys:
+    """KEYS of a script that names several groups, each once."""
+
+    __slots__ = ("_bases", "_keys", "names")
+
+    def __init__(self, keys: StreamKeys, *first: str) -> None:
+        self._keys = keys
+        self._bases: dict[tuple[str, str], int] = {}
+        self.names: list[str] = [*first]
+
+    def of(self, subject: str, group: str, chosen: Callable[[GroupKeys], tuple[str, ...]]) -> int:
+        """The number of the first key of this group."""
+        base = self._bases.get((subject, group))
+        if base is None:
+            base = self._bases[subject, group] = len(self.names) + 1
+            self.names += chosen(self._keys.group(subject, group))
+        return base
+
+
+class Handouts:
+    """Hands out entries of one Redis."""
+
+    __slots__ = ("_keys", "_link", "_most", "_sizes", "_taught", "_travelling")
+
+    def __init__(self, link: RedisClient, keys: StreamKeys) -> None:
+        self._link = link
+        self._keys = keys
+        # Bytes of a page, and of the entry that ends it: other programs append longer ones than a publish accepts.
+        page = min(_ANSWER_BYTES, link.options.reply_bytes_max // 3)
+        self._most = page, link.options.reply_bytes_max - page
+        self._sizes: dict[str, _Size] = {}  # of streams that are read alone
+        self._taught = 0  # the connection whose server is known to know the scripts
+        self._travelling = asyncio.Lock()
+
+    async def ask(self, asking: DeliveryRequest) -> DeliveryAnswer:
+        """What is due and what is new, up to the limit."""
+        native = len(asking.subjects) == 1 and asking.limit and asking.subjects[0] in self._sizes
+        given = await self._natively(asking) if native else None
+        if given is None:
+            given = await self._by_script(asking)
+        self._note_size(asking, given.deliveries)
+        return given
+
+    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+        """Makes it as if these had not been handed out."""
+        if not deliveries:
+            return
+        places = ScriptKeys(self._keys)
+        args: list[Word] = [deliveries[0].group, deliveries[0].consumer]
+        for each in deliveries:
+            base = places.of(each.entry.subject, each.group, lambda keys: (keys.log, keys.due, keys.wake))
+            args += (base, str(each.entry.id), each.number)
+        await self._link.run(load("group_return"), places.names, args)
+
+    async def _by_script(self, asking: DeliveryRequest) -> DeliveryAnswer:
+        answer = await self._link.run(load("group_deliver"), asking.names, [*asking.args, "all", *self._most])
+        _check_group(answer, asking)
+        now, due, count, words = answer
+        return DeliveryAnswer(now, _read(words, asking, now)) if count else DeliveryAnswer(now, [], due, words)
+
+    async def _natively(self, asking: DeliveryRequest) -> DeliveryAnswer | None:
+        """None where the server did not know the scripts; nothing has been handed out then."""
+        (subject,), link = asking.subjects, self._link
+        due, noted = load("group_deliver"), load("group_noted")
+        if self._taught != link.connections:
+            # In time: a page that was handed out without being noted has to be given back, entry by entry.
+            await self._teach()
+        head: list[Word] = [len(asking.names), *asking.names, link.told]
+        size = self._sizes[subject]
+        most = min(asking.limit, self._most[0] // size.longest + 1)
+        steps: Sequence[Sequence[Word]] = (
+            ("EVALSHA", due.sha, *head, *asking.args, "due", *self._most),
+            ("XREADGROUP", "GROUP", asking.group, asking.consumer, "COUNT", most, "STREAMS", asking.names[0], ">"),
+            ("EVALSHA", noted.sha, *head, asking.group, asking.consumer, asking.until),
+        )
+        try:
+            first, read, last = await (self._in_turn(steps) if size.page > _SENT_AT_ONCE else link.together(steps))
+        except ReplyTooLarge:
+            # Handed out, and due again after their time; the script that hands them out then counts their bytes.
+            self._sizes.pop(subject, None)
+            raise
+        if not isinstance(first, RedisRefusal):
+            _check_group(first, asking)
+        now, _, _, words = (0, -1, 0, ()) if isinstance(first, RedisRefusal) else first
+        found = read[0][1] if isinstance(read, list) else ()
+        until = from_micros(now + asking.until)
+        given = _read(words, asking, now) + new_deliveries(found, subject, asking.group, asking.consumer, until)
+        refusals = [each for each in (first, read, last) if isinstance(each, RedisRefusal)]
+        await self.give_back(given if refusals else given[asking.limit :])
+        if any(refusal.code == "NOSCRIPT" for refusal in refusals):
+            await self._teach()
+            return None
+        for refusal in refusals:
+            raise ours(refusal, link.options.where, asking.names) from refusal
+        return DeliveryAnswer(now, given[: asking.limit], last[0], last[1:])
+
+    async def _teach(self) -> None:
+        connection = self._link.connections
+        await self._link.ask_many([("SCRIPT", "LOAD", load(name).text) for name in ("group_deliver", "group_noted")])
+        self._taught = connection
+
+    async def _in_turn(self, steps: Sequence[Sequence[Word]]) -> list[Any]:
+        mine = await self._turn()
+        try:
+            answers = await self._link.together(steps)
+        finally:
+            if mine:
+                self._travelling.release()
+        # Whose turn it is now asks before this page is read, also one that begins to ask in this moment, as a task of
+        # its own: so the server is at work meanwhile.
+        for _ in range(2):
+            await asyncio.sleep(0)
+        return answers
+
+    async def _turn(self) -> bool:
+        """Whoever has waited for long asks all the same: the server is far away, or silent."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_TURN_SECONDS_MAX):
+                return await self._travelling.acquire()
+        return False
+
+    def _note_size(self, asking: DeliveryRequest, deliveries: Sequence[Delivery]) -> None:
+        if len(asking.subjects) > 1 or not asking.limit:
+            return
+        subject = asking.subjects[0]
+        before = self._sizes.get(subject)
+        if deliveries and (before is not None or len(self._sizes) < _SIZES_MAX):
+            sizes = [_size_of(each.entry) for each in deliveries]
+            self._sizes[subject] = _Size(sum(sizes), max(*sizes, 1))
+        elif before is not None:
+            self._sizes[subject] = replace(before, page=0)
+
+
+def _size_of(entry: Entry) -> int:
+    beside = entry.fields.items() if entry.fields else ()
+    return len(entry.body) + sum(len(name) + len(value) + 2 * ELEMENT_BYTES for name, value in beside)
+
+
+def _read(words: Sequence[Any], asking: DeliveryRequest, now: int) -> list[Delivery]:
+    return deliveries_of(words, asking.subjects, asking.group, asking.consumer, from_micros(now + asking.until))
+
+
+def _check_group(answer: Sequence[Any], asking: DeliveryRequest) -> None:
+    if answer[0] == b"none":
+        raise no_group(asking.group, asking.subjects[answer[1] - 1])

@@ -1,0 +1,384 @@
+"""Damages on Redis: the looks in their order, as often as a repair needs.
+
+A repair may uncover what it hid: an index entry of which nothing is known is dropped, and then its job's entry has no
+hold. So a check that repairs looks again until it finds nothing.
+
+Finished jobs: their texts, the two indexes, the list of dead letters, and the way to a job by its id.
+
+Held jobs from three sides: the index of takes, the holds, and the entries of the processing lists.
+
+What is not about single jobs: heartbeats, workers, remembered answers, the names of queues, the numbers of jobs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+
+from wrasse.backends.redis.client.client import RedisClient
+from wrasse.backends.redis.client.transport import Word
+from wrasse.backends.redis.fsck.kinds import Kind
+from wrasse.backends.redis.fsck.names import NamesFound
+from wrasse.backends.redis.fsck.pages import (
+    Seen,
+    digest,
+    entries,
+    keys_like,
+    pairs,
+    scores,
+    takes_of,
+    there,
+    workers_with,
+)
+from wrasse.backends.redis.fsck.suspects import GROUP_MAX, FsckSuspect, Judge
+from wrasse.backends.redis.jobs.claim_codec import read_finished, read_hold
+from wrasse.backends.redis.jobs.dead_list import dead_letters
+from wrasse.backends.redis.jobs.job_json import decode
+from wrasse.backends.redis.jobs.queue_guess import known_queues
+from wrasse.backends.redis.jobs.ready_search import find_waiting
+from wrasse.backends.redis.jobs.states import Take, text_of
+from wrasse.backends.redis.key_types import KeyTypes
+from wrasse.backends.redis.keys import RedisKeys, pattern_glob, workers_in
+from wrasse.backends.redis.options import RedisOptions
+from wrasse.backends.redis.replies import reads_replies
+from wrasse.backends.redis.scripts import load
+from wrasse.ports.inconsistency import NAMES_MAX, Inconsistency
+from wrasse.ports.jobs import Place
+
+_BESIDE = (":delayed", ":wake", ":rate")  # what stands beside a queue's own list
+_COUNTED_MAX = 20_000  # in one script, which is then over within some 20 ms
+_OF = {
+    "held": (
+        Kind.UNREADABLE,
+        Kind.INDEX_WITHOUT_HOLD,
+        Kind.HOLD_WITHOUT_INDEX,
+        Kind.HOLD_LEFT_OVER,
+        Kind.ENTRY_WITHOUT_HOLD,
+    ),
+    "done": (Kind.FINISHED_WITHOUT_INDEX, Kind.INDEX_WITHOUT_FINISHED),
+    "dead": (
+        Kind.FINISHED_WITHOUT_INDEX,
+        Kind.INDEX_WITHOUT_FINISHED,
+        Kind.DEAD_WITHOUT_ENTRY,
+        Kind.DEAD_ENTRY_WITHOUT_INDEX,
+    ),
+}
+
+
+async def surroundings(link: RedisClient, keys: RedisKeys, seen: Seen) -> AsyncIterator[FsckSuspect]:
+    """All but the numbers."""
+    for n, key in enumerate(keys.requests, 1):
+        if await link.ask("PTTL", key) == -1:
+            yield FsckSuspect(Kind.REQUESTS_WITHOUT_END, key, (n,))
+    async for page in pairs(link, keys.workers_info, seen):
+        workers = [text_of(worker) for worker, _ in page]
+        (rows,) = await scores(link, [keys.workers], workers)
+        for worker, row in zip(workers, rows, strict=True):
+            if row is None:
+                yield FsckSuspect(Kind.WORKER_LEFT_OVER, worker, (worker,))
+    for worker in await workers_with(link, link.options.heartbeat_key_pattern, "string"):
+        if await link.ask("PTTL", keys.heartbeat(worker)) == -1:
+            yield FsckSuspect(Kind.HEARTBEAT_WITHOUT_END, worker, worker=worker)
+    known = set(await known_queues(link, keys))
+    async for name in _queues(link, keys):
+        if name not in known:
+            yield FsckSuspect(Kind.QUEUE_NOT_LISTED, name, (name,), queue=name)
+
+
+async def _queues(link: RedisClient, keys: RedisKeys) -> AsyncIterator[str]:
+    """Queues by what they have on the server. One that is called by its key is known by a job in it."""
+    before = f"{keys.root}:queue:"
+    for kind, end in (("list", ""), ("zset", ":delayed")):
+        async for names in keys_like(link, pattern_glob(f"{keys.root}:%s{end}"), kind):
+            for key in map(text_of, names):
+                name = key.removesuffix(end)
+                if not end and key.endswith(_BESIDE):
+                    continue
+                if key.startswith(before):
+                    yield name.removeprefix(before)
+                elif end or (not _is_ours(key, keys, link.options) and await _has_job(link, key)):
+                    yield name
+
+
+def _is_ours(key: str, keys: RedisKeys, options: RedisOptions) -> bool:
+    worker = [*workers_in([key.encode()], options.processing_list_pattern)]
+    return bool(worker) or key in keys.shared
+
+
+async def _has_job(link: RedisClient, key: str) -> bool:
+    raw = await link.ask("LINDEX", key, -1)
+    return raw is not None and decode(raw) is not None
+
+
+async def recount(link: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
+    """Compares the numbers of jobs with the jobs. What else is wrong about a place is repaired first."""
+    indexes = {"held": (keys.holds, keys.held), "done": (keys.finished, keys.done), "dead": (keys.finished, keys.dead)}
+    for place, (texts, index) in indexes.items():
+        if judge.found(*_OF[place]):
+            continue
+        names = [texts, keys.counts, index]
+        counted, *wrong = await link.run(load("recount"), names, [place, _COUNTED_MAX, int(judge.repair)])
+        if not counted:
+            wrong = await _recount_many(link, keys, place, texts, judge, seen)
+        for name in map(text_of, wrong):
+            judge.tally(Kind.WRONG_COUNT).add(f"{place}:{name}", 1, repaired=int(judge.repair))
+
+
+async def _recount_many(
+    link: RedisClient, keys: RedisKeys, place: str, texts: str, judge: Judge, seen: Seen
+) -> list[bytes]:
+    """Too many for one step. They are read page by page, and that counts only if no number changed meanwhile."""
+    before = await _numbers(link, keys, place)
+    right: Counter[bytes] = Counter()
+    met: set[bytes] = set()
+    async for page in pairs(link, texts, seen, large=True):
+        for take, text in page:
+            if take not in met and (queue := _queue_of(place, text)) is not None:
+                met.add(take)
+                right[queue] += 1
+    if before != await _numbers(link, keys, place):
+        return []
+    wrong = [queue for queue in {*before, *right} if before.get(queue, b"0") != b"%d" % right[queue]]
+    if judge.repair and wrong:
+        told = [word for queue in wrong for word in (queue, before.get(queue, b"0"), right[queue])]
+        await link.run(load("recount"), [texts, keys.counts, keys.held], [place, -1, 1, *told])
+    return wrong
+
+
+async def _numbers(link: RedisClient, keys: RedisKeys, place: str) -> Mapping[bytes, bytes]:
+    start, found = f"{place}:".encode(), {}
+    async for page in pairs(link, keys.counts, lambda count: None):
+        found.update({field[len(start) :]: number for field, number in page if field.startswith(start)})
+    return found
+
+
+def _queue_of(place: str, text: bytes) -> bytes | None:
+    if place == "held":
+        return read_hold(text).queue
+    finished = read_finished(text)
+    return finished.queue if finished.place.value == place else None
+
+
+_Place = tuple[str, bytes]  # a worker, and the digest of what it holds
+
+
+class ClaimedJobsFound:
+    """What one look at held jobs found."""
+
+    def __init__(self, link: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
+        self.link, self.keys, self.judge, self.seen = link, keys, judge, seen
+        self.token = 0  # the highest that was met
+        self._takes: dict[_Place, list[bytes]] = {}
+        self._ids: dict[bytes, str] = {}
+
+    async def suspects(self) -> AsyncIterator[FsckSuspect]:
+        """All but holds without an entry, of which `without_entry` says more."""
+        async for page in pairs(self.link, self.keys.held, self.seen):
+            takes = [take for take, _ in page]
+            for take, known in zip(takes, await there(self.link, self.keys.holds, takes), strict=True):
+                self.token = max(self.token, Take.of(take).token)
+                if not known:
+                    yield FsckSuspect(Kind.INDEX_WITHOUT_HOLD, text_of(take), (take,))
+        async for page in pairs(self.link, self.keys.holds, self.seen, large=True):
+            async for suspect in self._holds(page):
+                yield suspect
+        async for suspect in self._entries():
+            yield suspect
+
+    async def _holds(self, page: Sequence[tuple[bytes, bytes]]) -> AsyncIterator[FsckSuspect]:
+        takes, texts = [take for take, _ in page], [read_hold(text) for _, text in page]
+        (index,) = await scores(self.link, [self.keys.held], takes)
+        newest = await takes_of(self.link, self.keys, [text.id for text in texts])
+        for take, text, score, other in zip(takes, texts, index, newest, strict=True):
+            self.token = max(self.token, Take.of(take).token)
+            if not text.readable:
+                place = self.keys.shared.index(self.keys.holds) + 1
+                yield FsckSuspect(Kind.UNREADABLE, f"the hold {text_of(take)}", (place, take, text.bytes))
+                continue
+            known = self._takes.setdefault((text_of(text.worker), digest(text.bytes)), [])
+            if take not in known:
+                known.append(take)
+            self._ids[take] = text_of(text.id)
+            if score is None:
+                yield FsckSuspect(Kind.HOLD_WITHOUT_INDEX, text_of(text.id), (take,))
+            if other is None and text.id:
+                yield FsckSuspect(Kind.WHERE_MISSING, text_of(text.id), (text.id, take))
+
+    async def _entries(self) -> AsyncIterator[FsckSuspect]:
+        met: Counter[_Place] = Counter()
+        for worker in await workers_with(self.link, self.link.options.processing_list_pattern, "list"):
+            async for raw in entries(self.link, self.keys.processing(worker), self.seen):
+                place = worker, digest(raw)
+                takes = self._takes.get(place, [])
+                met[place] += 1
+                if met[place] == len(takes) + 1:
+                    words: tuple[Word, ...] = (worker, raw, *takes[:GROUP_MAX])
+                    yield FsckSuspect(Kind.ENTRY_WITHOUT_HOLD, worker, words, worker, raw=raw)
+        # Only those that lack an entry are of interest from here on.
+        self._takes = {place: takes for place, takes in self._takes.items() if len(takes) > met[place]}
+
+    async def without_entry(self) -> AsyncIterator[FsckSuspect]:
+        """Holds whose entries are gone, told apart by whether their jobs are anywhere else. After `suspects`."""
+        missing = [
+            FsckSuspect(Kind.HOLD_LEFT_OVER, self._ids[takes[0]], tuple(takes[:GROUP_MAX]), worker)
+            for (worker, _), takes in self._takes.items()
+        ]
+        guilty = await self.judge.guilty(missing)
+        for start in range(0, len(guilty), GROUP_MAX):
+            some = guilty[start : start + GROUP_MAX]
+            elsewhere = await self._elsewhere(some)
+            for each in some:
+                yield each if each.name in elsewhere else replace(each, kind=Kind.ENTRY_LOST)
+
+    async def _elsewhere(self, suspects: Sequence[FsckSuspect]) -> set[str]:
+        """The ids of jobs that are somewhere else. What has no id cannot be looked for: it is put back."""
+        ids = [each.name for each in suspects if each.name]
+        found = set(await find_waiting(self.link, self.keys, ids)) if ids else set()
+        newest = await takes_of(self.link, self.keys, ids)
+        own = {each.name: {*each.words} for each in suspects}
+        found |= {id for id, take in zip(ids, newest, strict=True) if take is not None and take not in own[id]}
+        workers = await workers_with(self.link, self.link.options.processing_list_pattern, "list")
+        lists = [self.keys.completed, self.keys.dead_letter, *map(self.keys.processing, workers)]
+        for each in suspects:
+            if each.name not in found and await self._listed(each, lists):
+                found.add(each.name)
+        return found
+
+    async def _listed(self, suspect: FsckSuspect, lists: Sequence[str]) -> bool:
+        """Whether one of these has the very bytes: another worker took them, or another program finished the job."""
+        text = await self.link.ask("HGET", self.keys.holds, suspect.words[0])
+        if text is None:
+            return True
+        raw = read_hold(text).bytes
+        return any(found is not None for found in await self.link.ask_many([("LPOS", key, raw) for key in lists]))
+
+
+class FinishedJobsFound:
+    """What one look at finished jobs found."""
+
+    def __init__(self, link: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
+        self.link, self.keys, self.judge, self.seen = link, keys, judge, seen
+        self.token = 0  # the highest that was met
+        self._dead: dict[bytes, list[bytes]] = {}  # digest of a dead job to its takes
+
+    async def suspects(self) -> AsyncIterator[FsckSuspect]:
+        """Texts without index, and indexes without text."""
+        async for page in pairs(self.link, self.keys.finished, self.seen, large=True):
+            takes = [take for take, _ in page]
+            texts = [read_finished(text) for _, text in page]
+            done, dead = await scores(self.link, [self.keys.done, self.keys.dead], takes)
+            newest = await takes_of(self.link, self.keys, [text.id for text in texts])
+            for take, text, *known, way in zip(takes, texts, done, dead, newest, strict=True):
+                self.token = max(self.token, Take.of(take).token)
+                if text.place is Place.DEAD:
+                    self._met(digest(text.bytes), take)
+                if known == [None, None]:
+                    yield FsckSuspect(Kind.FINISHED_WITHOUT_INDEX, text_of(text.id), (take,))
+                if way is None and text.id:
+                    yield FsckSuspect(Kind.WHERE_MISSING, text_of(text.id), (text.id, take))
+        for index in (self.keys.done, self.keys.dead):
+            async for page in pairs(self.link, index, self.seen):
+                takes = [take for take, _ in page]
+                for take, known_here in zip(takes, await there(self.link, self.keys.finished, takes), strict=True):
+                    if not known_here:
+                        yield FsckSuspect(Kind.INDEX_WITHOUT_FINISHED, text_of(take), (take,))
+
+    def _met(self, mark: bytes, take: bytes) -> None:
+        takes = self._dead.setdefault(mark, [])
+        if take not in takes:
+            takes.append(take)
+
+    async def letters(self) -> AsyncIterator[FsckSuspect]:
+        """The list of dead letters beside the index. After `suspects`."""
+        met: Counter[bytes] = Counter()
+        new: list[FsckSuspect] = []
+        place = 0
+        async for raw in dead_letters(self.link, self.keys):
+            self.seen(1)
+            mark, place = digest(raw), place + 1
+            takes = self._dead.get(mark, [])
+            met[mark] += 1
+            if met[mark] > len(takes):
+                wire = decode(raw)
+                name = "" if wire is None else wire.id
+                words: tuple[Word, ...] = (raw, place, met[mark], *takes[:GROUP_MAX])
+                new.append(FsckSuspect(Kind.DEAD_ENTRY_WITHOUT_INDEX, name, words, raw=raw, place=place))
+        for mark, takes in self._dead.items():
+            if len(takes) > met[mark]:
+                yield FsckSuspect(Kind.DEAD_WITHOUT_ENTRY, text_of(takes[0]), tuple(takes[:GROUP_MAX]))
+        # An index entry of which nothing is known stands for a letter, and is damage of its own kind.
+        for each in new[self.judge.tally(Kind.INDEX_WITHOUT_FINISHED).count :] if not self.judge.repair else new:
+            yield each
+
+    async def ways(self) -> AsyncIterator[FsckSuspect]:
+        """Ids that lead nowhere."""
+        async for page in pairs(self.link, self.keys.where, self.seen):
+            takes = [take for _, take in page]
+            held, done, dead = await scores(self.link, [self.keys.held, self.keys.done, self.keys.dead], takes)
+            for (id, take), *known in zip(page, held, done, dead, strict=True):
+                if known == [None, None, None]:
+                    yield FsckSuspect(Kind.WHERE_LEFT_OVER, text_of(id), (id, take))
+
+
+_ROUNDS_MAX = 5
+
+
+@reads_replies
+class RedisFsck:
+    """The damage of one root."""
+
+    def __init__(self, link: RedisClient) -> None:
+        self._link, self._keys = link, RedisKeys(link.options)
+
+    async def check(
+        self, *, repair: bool, silence: timedelta, seen: Callable[[int], None] = lambda count: None
+    ) -> Sequence[Inconsistency]:
+        """See the port."""
+        found: dict[str, Inconsistency] = {}
+        misfits = await KeyTypes(self._link, self._keys).everywhere()
+        if misfits:
+            kind, names = Kind.WRONG_TYPE, tuple(map(str, misfits))
+            about = kind.value.about, kind.value.repair
+            found[kind.shown] = Inconsistency(kind.shown, *about, len(misfits), 0, names[:NAMES_MAX])
+        rounds = 0 if {each.key for each in misfits} & {*KeyTypes(self._link, self._keys).shared} else _ROUNDS_MAX
+        for _ in range(rounds):
+            judge = Judge(self._link, self._keys, repair=repair, silence=silence)
+            await self._look(judge, seen, every_queue=not misfits)
+            for each in judge.report():
+                found[each.kind] = _sum(found[each.kind], each) if each.kind in found else each
+            if not repair or not judge.found():
+                break
+        order = [kind.shown for kind in Kind]
+        return tuple(sorted(found.values(), key=lambda each: order.index(each.kind)))
+
+    async def _look(self, judge: Judge, seen: Callable[[int], None], *, every_queue: bool) -> None:
+        # A job that is not found may be where nothing can be read.
+        await judge.hear(surroundings(self._link, self._keys, seen))
+        held = ClaimedJobsFound(self._link, self._keys, judge, seen)
+        await judge.hear(held.suspects())
+        if every_queue:
+            await judge.hear(held.without_entry())
+        finished = FinishedJobsFound(self._link, self._keys, judge, seen)
+        await judge.hear(finished.suspects())
+        await judge.hear(finished.letters())
+        await judge.hear(finished.ways())
+        names = NamesFound(self._link, self._keys, seen)
+        # Whether a job waits can be said only once all queues are known; and what a way led past looks as if it were
+        # nowhere until the next look has found it.
+        unknown = Kind.WHERE_LEFT_OVER if judge.repair else Kind.QUEUE_NOT_LISTED
+        if every_queue and not judge.found(unknown):
+            await judge.hear(names.suspects())
+        await judge.hear(_tokens(max(held.token, finished.token, names.token)))
+        await recount(self._link, self._keys, judge, seen)
+
+
+async def _tokens(highest: int) -> AsyncIterator[FsckSuspect]:
+    if highest:
+        yield FsckSuspect(Kind.TOKEN_BEHIND, str(highest), (highest,))
+
+
+def _sum(first: Inconsistency, then: Inconsistency) -> Inconsistency:
+    names = tuple(dict.fromkeys((*first.names, *then.names)))[:NAMES_MAX]
+    return replace(first, count=first.count + then.count, repaired=first.repaired + then.repaired, names=names)

@@ -1,0 +1,76 @@
+"""Whole structures, a page at a time, while others change them: what is there all the while is met at least once."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from hashlib import blake2b
+
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.redis.client.client import RedisClient
+from wrasse.backends.redis.client.transport import Word
+from wrasse.backends.redis.key_types import workers_among
+from wrasse.backends.redis.keys import RedisKeys, pattern_glob
+from wrasse.backends.redis.reply_limit import fitting, scanned
+
+_SMALL, _LARGE = 1_000, 100  # a page of short values, a page of texts with payloads
+Seen = Callable[[int], None]
+
+
+async def pairs(
+    link: RedisClient, key: str, seen: Seen, *, large: bool = False
+) -> AsyncIterator[list[tuple[bytes, bytes]]]:
+    """Names and values of a hash, or members and scores of a sorted set."""
+    command = "ZSCAN" if await link.ask("TYPE", key) in (b"zset", "zset") else "HSCAN"
+    async for found in scanned(link, (command, key), _LARGE if large else _SMALL):
+        rows = list(zip(found[::2], found[1::2], strict=True))
+        seen(len(rows))
+        yield rows
+
+
+async def keys_like(link: RedisClient, glob: str, kind: str) -> AsyncIterator[list[bytes]]:
+    """Keys of one type whose names match."""
+    async for names in scanned(link, ("SCAN",), _SMALL, ("MATCH", glob, "TYPE", kind)):
+        yield names
+
+
+async def workers_with(link: RedisClient, pattern: str, kind: str) -> list[str]:
+    """Every worker that has a key by this pattern."""
+    return await workers_among(link, keys_like(link, pattern_glob(pattern), kind), pattern)
+
+
+async def entries(link: RedisClient, key: str, seen: Seen) -> AsyncIterator[bytes]:
+    """A list from the end where it is pushed."""
+    start, rounds = 0, PageLoop(link.options.where, f"LRANGE {key}")
+    while True:
+        rounds.turn(start)
+        asked = await fitting(_LARGE, lambda count: link.ask("LRANGE", key, start, start + count - 1))  # noqa: B023
+        found: list[bytes] = asked[0]
+        seen(len(found))
+        for raw in found:
+            yield raw
+        if len(found) < asked[1]:
+            return
+        start += asked[1]
+
+
+async def scores(link: RedisClient, sets: Sequence[str], members: Sequence[Word]) -> list[list[bytes | None]]:
+    """Of each sorted set the scores of the same members."""
+    return await link.ask_many([("ZMSCORE", key, *members) for key in sets])
+
+
+async def there(link: RedisClient, key: str, names: Sequence[Word]) -> list[bool]:
+    """Which of these a hash has; without reading what it has of them."""
+    return [found == 1 for found in await link.ask_many([("HEXISTS", key, name) for name in names])]
+
+
+async def takes_of(link: RedisClient, keys: RedisKeys, ids: Sequence[str | bytes]) -> list[bytes | None]:
+    """The newest take of each id."""
+    if not ids:
+        return []
+    found: list[bytes | None] = await link.ask("HMGET", keys.where, *ids)
+    return found
+
+
+def digest(raw: bytes) -> bytes:
+    """A short name for these bytes."""
+    return blake2b(raw, digest_size=16).digest()

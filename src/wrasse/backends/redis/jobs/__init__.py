@@ -1,0 +1,1 @@
+"""JobQueue on Redis: the queue, and what each of its operations sends and reads."""

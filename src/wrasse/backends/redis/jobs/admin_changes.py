@@ -1,0 +1,260 @@
+"""Moves of jobs by anybody but their holders: rescues, burials, revivals, cancels; and deletes of jobs that nobody
+holds.
+
+The bytes that a move writes are made here from those that are stored, under a token that no holder has; the script
+then compares everything again at the very step. What changed in between makes a move `lost`, except a cancel: that is
+looked for again where the job is now, since it means the job and not where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from wrasse.backends.redis.client.client import RedisClient
+from wrasse.backends.redis.client.transport import Word
+from wrasse.backends.redis.failure import ReplyTooLarge
+from wrasse.backends.redis.jobs.changes import AttemptEnd, ClaimedBytes, buried, cancelled, requeued, revived
+from wrasse.backends.redis.jobs.claim_codec import FinishedText, Flag, read_finished, read_hold
+from wrasse.backends.redis.jobs.enqueue import Ring, in_ms
+from wrasse.backends.redis.jobs.job_json import JobFields, decode
+from wrasse.backends.redis.jobs.queue_guess import Router, known_queues
+from wrasse.backends.redis.jobs.ready_search import WaitingJob, find_waiting
+from wrasse.backends.redis.jobs.settle import outcomes, take_of
+from wrasse.backends.redis.jobs.states import text_of
+from wrasse.backends.redis.keys import RedisKeys
+from wrasse.backends.redis.scripts import load
+from wrasse.ports.jobs import Cancel, DeadLetterJob, Delete, Move, Place, Reason, Requeue, RequeueDead
+from wrasse.ports.outcome import Outcome
+
+SCRIPT_BYTES_MAX = 8 << 20  # of jobs that one script moves or deletes, and the one that goes beyond
+_FINISHED = {Place.DONE: "D", Place.DEAD: "X"}
+_TRIES = 5  # how often a cancel follows a job that moves on
+
+
+@dataclass(frozen=True, slots=True)
+class _Holding:
+    """A held job, and whether its worker's heartbeat is evidence beside the deadline."""
+
+    held: ClaimedBytes
+    foreign: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What was read about the jobs of a batch: by take what is held or dead, by id where a job is."""
+
+    held: Mapping[str, _Holding]
+    dead: Mapping[str, FinishedText]
+    where: Mapping[str, str]
+    waiting: Mapping[str, WaitingJob]
+
+
+async def move(link: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> tuple[Outcome, ...]:
+    """Makes the moves, in two round trips where nothing is cancelled that waits and the jobs are small."""
+    try:
+        ends = await _tried(link, keys, moves)
+    except ReplyTooLarge:  # nothing was moved: what the jobs are is read first
+        if len(moves) == 1:
+            raise
+        half = len(moves) // 2
+        return (*await move(link, keys, moves[:half]), *await move(link, keys, moves[half:]))
+    for _ in range(_TRIES - 1):
+        again = [n for n, move in enumerate(moves) if isinstance(move, Cancel) and ends[n] is None]
+        if not again:
+            break
+        for n, outcome in zip(again, await _tried(link, keys, [moves[n] for n in again]), strict=True):
+            ends[n] = outcome
+    return tuple(Outcome.LOST if end is None else end for end in ends)
+
+
+async def _tried(link: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> list[Outcome | None]:
+    """The outcomes; None for a cancel whose job was there, but moved on before the script ran."""
+    now, first, known = await _read(link, keys, moves)
+    queues = await known_queues(link, keys) if any(isinstance(each, RequeueDead) for each in moves) else []
+    router = Router(link.options, queues)
+    ends: list[Outcome | None] = []
+    while len(ends) < len(moves):
+        sending = _Sending(Ring(keys, keys.shared), router, now, first + len(ends))
+        ends += await _sent(link, sending, moves[len(ends) :], known)
+    return ends
+
+
+async def _sent(link: RedisClient, sending: _Sending, moves: Sequence[Move], known: _Known) -> list[Outcome | None]:
+    """The outcomes of as many moves as one script makes: the server does nothing else meanwhile."""
+    sent: list[bool] = []
+    for each in moves:
+        if sending.bytes > SCRIPT_BYTES_MAX:
+            break
+        sent.append(sending.add(each, known))
+    run = link.run(load("move"), sending.ring.keys, [sum(sent), *sending.args]) if any(sent) else None
+    answer = iter(outcomes(await run)) if run is not None else iter(())
+    ends: list[Outcome | None] = []
+    for each, was_sent in zip(moves, sent, strict=False):
+        outcome = next(answer) if was_sent else Outcome.LOST
+        followed = isinstance(each, Cancel) and was_sent and outcome is Outcome.LOST
+        ends.append(None if followed else outcome)
+    return ends
+
+
+async def _read(link: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> tuple[int, int, _Known]:
+    """The time (ms), the first of as many new tokens as there are moves, and what is stored of the jobs meant."""
+    ids = list(dict.fromkeys(move.id for move in moves if isinstance(move, Cancel)))
+    held = [take_of(move.hold) for move in moves if isinstance(move, Requeue | DeadLetterJob)]
+    dead = [take_of(move.hold) for move in moves if isinstance(move, RequeueDead)]
+    # Asked twice, some tokens are left out: they only have to grow.
+    commands: list[Sequence[Word]] = [("TIME",), ("INCRBY", keys.token, len(moves))]
+    commands += [("HMGET", key, *names) for key, names in _asked(keys, ids, held, dead)]
+    time, last, *replies = await link.ask_many(commands)
+    told = dict(zip([key for key, _ in _asked(keys, ids, held, dead)], replies, strict=True))
+    where = {id: text_of(take) for id, take in zip(ids, told.get(keys.where, ()), strict=False) if take is not None}
+    texts = dict(zip(held, told.get(keys.holds, ()), strict=False))
+    if where:
+        takes = list(where.values())
+        texts |= dict(zip(takes, await link.ask("HMGET", keys.holds, *takes), strict=True))
+    holds = {take: _holding(take, text) for take, text in texts.items() if text is not None}
+    missing = [id for id in ids if id not in where or where[id] not in holds]
+    found = await find_waiting(link, keys, missing) if missing else {}
+    finished = zip(dead, told.get(keys.finished, ()), strict=False)
+    dead_ones = {take: read_finished(text) for take, text in finished if text is not None}
+    return link.time_in(time) // 1_000, int(last) - len(moves) + 1, _Known(holds, dead_ones, where, found)
+
+
+def _asked(keys: RedisKeys, ids: list[str], held: list[str], dead: list[str]) -> list[tuple[str, list[str]]]:
+    wanted = [(keys.where, ids), (keys.holds, held), (keys.finished, dead)]
+    return [(key, names) for key, names in wanted if names]
+
+
+def _holding(take: str, text: bytes) -> _Holding:
+    hold = read_hold(text)
+    wire = decode(hold.bytes)
+    id = text_of(hold.id) if wire is None else wire.id
+    held = ClaimedBytes(take, text_of(hold.worker), text_of(hold.queue), id, hold.taken, hold.bytes, wire)
+    return _Holding(held, bool(hold.flags & Flag.FOREIGN))
+
+
+class _Sending:
+    """Writes the moves of one call as arguments."""
+
+    def __init__(self, ring: Ring, router: Router, now: int, first: int) -> None:
+        self.ring = ring
+        self.args: list[Word] = []
+        self._measured = self._bytes = 0
+        self._router = router
+        self._now = now
+        self._token = first
+
+    @property
+    def bytes(self) -> int:
+        """What the jobs take so far."""
+        self._bytes += sum(len(word) for word in self.args[self._measured :] if isinstance(word, bytes))
+        self._measured = len(self.args)
+        return self._bytes
+
+    def add(self, move: Move, known: _Known) -> bool:
+        """Whether there is anything to move."""
+        token, self._token = self._token, self._token + 1
+        match move:
+            case Requeue() | DeadLetterJob():
+                held = known.held.get(take_of(move.hold))
+                if held is None:
+                    return False
+                ending = AttemptEnd(move.reason, move.error, move.spends, self._now)
+                take = f"{token}-{move.hold.nonce}"
+                if isinstance(move, Requeue):
+                    self._requeue(held, ending, take, in_ms(move.delay))
+                else:
+                    self._bury("B", held, ending, take)
+            case RequeueDead():
+                dead = known.dead.get(take_of(move.hold))
+                if dead is None:
+                    return False
+                self._revive(dead, take_of(move.hold), f"{token}-{move.hold.nonce}", in_ms(move.delay))
+            case Cancel():
+                return self._cancel(move, known, token)
+        return True
+
+    def _requeue(self, holding: _Holding, ending: AttemptEnd, take: str, delay: int) -> None:
+        held, name = holding.held, holding.held.queue
+        raw = requeued(held, ending, take, self._router.options)
+        self.args += ("R", held.take, self.ring.worker(held.worker), int(holding.foreign), name)
+        self.args += (self.ring.queue(name), name, raw, delay)
+
+    def _bury(self, kind: str, holding: _Holding, ending: AttemptEnd, take: str) -> None:
+        held = holding.held
+        raw, text = buried(held, ending, self._router.options)
+        self.args += (kind, held.take, self.ring.worker(held.worker), int(holding.foreign), held.queue)
+        self.args += (text, raw, held.id, *_ties(held.wire), take)
+
+    def _revive(self, dead: FinishedText, take: str, new_take: str, delay: int) -> None:
+        wire = decode(dead.bytes)
+        counted = text_of(dead.queue)
+        queue = self._router.back_to(wire, counted)
+        unique = "" if wire is None or wire.window else wire.unique
+        self.args += ("V", take, dead.bytes, dead.id, unique, counted, self.ring.queue(queue), queue)
+        self.args += (revived(dead, wire, new_take), delay)
+
+    def _cancel(self, cancel: Cancel, known: _Known, token: int) -> bool:
+        held = known.held.get(known.where.get(cancel.id, ""))
+        if held is not None:
+            ending = AttemptEnd(Reason.CANCELLED, cancel.error, None, self._now)
+            self._bury("C", held, ending, f"{token}-{held.held.take.partition('-')[2]}")
+            return True
+        found = known.waiting.get(cancel.id)
+        wire = None if found is None else decode(found.bytes)
+        if found is None or wire is None:
+            return False
+        raw, text = cancelled(found.bytes, wire, found.queue, cancel.error, self._now, self._router.options)
+        self.args += ("W", self.ring.queue(found.queue), found.queue, found.kind, found.entry, found.at)
+        self.args += (text, raw, wire.id, *_ties(wire), f"{token}-{wire.nonce}")
+        return True
+
+
+def _ties(wire: JobFields | None) -> tuple[str, str]:
+    """The group that a job that ends is to be counted in, and the unique name that it gives back."""
+    return ("", "") if wire is None else ("" if wire.counted else wire.group, wire.unique)
+
+
+async def delete(
+    link: RedisClient, keys: RedisKeys, deletes: Sequence[Delete], ids_kept: timedelta
+) -> tuple[Outcome, ...]:
+    """Deletes each that is still in its place under its token."""
+    ids = list(dict.fromkeys(each.hold.id for each in deletes if each.place is Place.READY))
+    waiting = await find_waiting(link, keys, ids) if ids else {}
+    ring = Ring(keys, keys.shared)
+    items = [_item(each, ring, waiting) for each in deletes]
+    left = [item for item in items if item]
+    ends: list[Outcome] = []
+    while left:
+        sent = left[: _fitting(left)]
+        args = [in_ms(ids_kept), SCRIPT_BYTES_MAX, len(sent), *(word for item in sent for word in item)]
+        some = outcomes(await link.run(load("delete"), ring.keys, args))
+        if not 0 < len(some) <= len(sent):
+            raise ValueError(f"{len(some)} outcomes of {len(sent)} deletes")
+        ends += some
+        del left[: len(some)]  # the script ends early where finished jobs are large
+    answer = iter(ends)
+    return tuple(next(answer) if item else Outcome.LOST for item in items)
+
+
+def _fitting(items: Sequence[Sequence[Word]]) -> int:
+    """How many of these one script deletes."""
+    size = 0
+    for count, item in enumerate(items):
+        if size > SCRIPT_BYTES_MAX:
+            return count
+        size += sum(len(word) for word in item if isinstance(word, bytes))
+    return len(items)
+
+
+def _item(each: Delete, ring: Ring, waiting: Mapping[str, WaitingJob]) -> tuple[Word, ...]:
+    """The arguments of one delete; none if there is nothing to delete."""
+    if each.place in _FINISHED:
+        return _FINISHED[each.place], take_of(each.hold)
+    found = waiting.get(each.hold.id) if each.place is Place.READY else None
+    wire = None if found is None else decode(found.bytes)
+    if found is None or wire is None or (wire.token, wire.nonce) != (each.hold.token, each.hold.nonce):
+        return ()
+    group = "" if wire.counted else wire.group
+    return "W", ring.queue(found.queue), found.kind, found.entry, found.at, wire.id, group, wire.unique

@@ -1,0 +1,151 @@
+"""What each end of an attempt, a cancel and a revival make of a job's bytes. Pure: whether it is allowed is for the
+script to say.
+
+Bytes are changed here and nowhere else, from the very bytes that were taken. Those that are no job stay as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from wrasse.backends.redis.jobs.claim_codec import FinishedText, dead_text, pack_finished
+from wrasse.backends.redis.jobs.job_json import (
+    History,
+    JobChange,
+    JobFields,
+    changed,
+    from_ms,
+    history_json,
+    read_history,
+    rfc3339,
+)
+from wrasse.backends.redis.options import RedisOptions
+from wrasse.ports.jobs import HISTORY_MAX, Budget, Reason, error_text
+
+TOLD = ("error", "reason", "failed_at")  # what the bytes of a dead job say about its death
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedBytes:
+    """One take, as whoever ends it must know it. `wire` is None where the bytes are no job."""
+
+    take: str  # K: token and nonce
+    worker: str
+    queue: str
+    id: str
+    taken: int
+    raw: bytes
+    wire: JobFields | None
+
+    @property
+    def attempts(self) -> int:
+        """This one included."""
+        return 1 if self.wire is None else self.wire.attempts + 1
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    """Why an attempt ended, and when (ms)."""
+
+    reason: Reason
+    error: str
+    spends: Budget | None
+    now: int
+
+
+def default_queue(options: RedisOptions, priority: str) -> str:
+    """The queue that a priority stands for; a job in it need not name it."""
+    return options.queues.get(priority, priority)
+
+
+def requeued(held: ClaimedBytes, ending: AttemptEnd, token: str, options: RedisOptions) -> bytes:
+    """The bytes that go back to the queue, under this take."""
+    wire = held.wire
+    if wire is None:
+        return held.raw
+    change = _spent(wire, ending.spends)
+    change.attempts = held.attempts
+    change.history = _noted(held, ending)
+    number, _, change.nonce = token.partition("-")
+    change.token = int(number)
+    if held.queue != wire.origin_queue and held.queue != default_queue(options, wire.priority):
+        change.origin_queue = held.queue
+    return changed(held.raw, change)
+
+
+def buried(held: ClaimedBytes, ending: AttemptEnd, options: RedisOptions) -> tuple[bytes, bytes]:
+    """The bytes for the dead letters, and the text that is kept beside them but for its first line."""
+    wire, raw, spent, history = held.wire, held.raw, JobChange(), _noted(held, ending)
+    if wire is not None:
+        spent = _spent(wire, ending.spends)
+        spent.attempts, spent.history = held.attempts, history
+        spent.error, spent.reason = error_text(ending.error), ending.reason.value
+        spent.failed_at = rfc3339(from_ms(ending.now))
+        spent.counted = True if wire.group else None
+        if held.queue != wire.origin_queue and held.queue != default_queue(options, wire.priority):
+            spent.origin_queue = held.queue
+        raw = changed(held.raw, spent)
+    kept = (0, 0, 0) if wire is None else (wire.retries, wire.rescues, wire.interruptions)
+    new = (spent.retries, spent.rescues, spent.interruptions)
+    failures, rescues, interruptions = (had if now is None else now for had, now in zip(kept, new, strict=True))
+    counts = (held.attempts, failures, rescues, interruptions)
+    reason, told = ending.reason.value, history_json(history)
+    text = dead_text(raw, held.queue, held.id, counts, reason, ending.error, told, worker=held.worker, taken=held.taken)
+    return raw, pack_finished(text)
+
+
+def cancelled(
+    raw: bytes, wire: JobFields, queue: str, error: str, now: int, options: RedisOptions
+) -> tuple[bytes, bytes]:
+    """The bytes for the dead letters, and the text kept beside them but for its first line. No attempt ended."""
+    error = error_text(error)
+    change = JobChange(error=error, reason=Reason.CANCELLED.value, failed_at=rfc3339(from_ms(now)))
+    change.counted = True if wire.group else None
+    if queue != wire.origin_queue and queue != default_queue(options, wire.priority):
+        change.origin_queue = queue
+    dead = changed(raw, change)
+    counts = (wire.attempts, wire.retries, wire.rescues, wire.interruptions)
+    history = history_json(wire.history) if wire.history else b""
+    return dead, pack_finished(dead_text(dead, queue, wire.id, counts, Reason.CANCELLED.value, error, history))
+
+
+def revived(dead: FinishedText, wire: JobFields | None, take: str) -> bytes:
+    """The bytes that go back to a queue: fresh budgets, a new token, everything else as it was."""
+    if wire is None:
+        return dead.bytes
+    token, _, nonce = take.partition("-")
+    history = read_history(dead.history)
+    change = JobChange(retries=0, rescues=0, attempts=dead.attempts, token=int(token), nonce=nonce)
+    change.history = history or None
+    return changed(dead.bytes, change, drop=TOLD)
+
+
+def finished(held: ClaimedBytes, result: bytes | None) -> bytes:
+    """The text kept of a done job, but for its first line and the job's bytes."""
+    worker, queue, id, wire = held.worker.encode(), held.queue.encode(), held.id.encode(), held.wire
+    assert wire is not None, "what is no job is never handed out"
+    history = history_json(wire.history) if wire.history else b""
+    size = -1 if result is None else len(result)
+    return b"done %d %d %d %d %d %d %d %d 0 0 %d %d\n%b%b%b%b%b" % (
+        held.taken, wire.attempts + 1, wire.retries, wire.rescues, wire.interruptions, len(worker), len(queue),
+        len(id), size, len(history), worker, queue, id, result or b"", history,
+    )  # fmt: skip
+
+
+def _spent(wire: JobFields, budget: Budget | None) -> JobChange:
+    match budget:
+        case Budget.FAILURES:
+            return JobChange(retries=wire.retries + 1)
+        case Budget.RESCUES:
+            return JobChange(rescues=wire.rescues + 1)
+        case Budget.INTERRUPTIONS:
+            return JobChange(interruptions=wire.interruptions + 1)
+        case None:
+            return JobChange()
+
+
+def _noted(held: ClaimedBytes, ending: AttemptEnd) -> History:
+    """The history with the attempt that just ended."""
+    before = held.wire.history or [] if held.wire is not None else []
+    error = error_text(ending.error)
+    return [*before, (held.attempts, held.worker, held.taken, ending.now, ending.reason.value, error)][-HISTORY_MAX:]

@@ -1,0 +1,184 @@
+"""What a put sends: the jobs as runs of plain ones, which a script only has to push, and single ones that need a look.
+
+A plain job has an id made for its put, no name to itself and no time to wait for: most jobs are plain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from uuid import uuid4
+
+import msgspec
+
+from wrasse.backends.redis.client.transport import Word
+from wrasse.backends.redis.jobs.changes import default_queue
+from wrasse.backends.redis.jobs.job_json import encode, rfc3339
+from wrasse.backends.redis.keys import QueueKeys, RedisKeys
+from wrasse.backends.redis.options import RedisOptions
+from wrasse.clock import to_micros
+from wrasse.errors import UsageError
+from wrasse.ports.jobs import GROUP_DEAD_HEADER, GROUP_DONE_HEADER, GROUP_HEADER, Enqueued, Job, JobGroup
+from wrasse.ports.rules.claimed_jobs import setters
+
+_NO_DELAY = timedelta(0)
+_MILLISECOND = timedelta(milliseconds=1)
+_new = object.__new__
+_put_id, _put_new = setters(Enqueued, "id", "new")
+_answers = msgspec.msgpack.Decoder(list[int | str]).decode
+
+
+class Ring:
+    """KEYS of one call: those every script of its kind has, then those of the workers and queues it is about."""
+
+    __slots__ = ("_first", "_keys", "keys")
+
+    def __init__(self, keys: RedisKeys, fixed: Sequence[str]) -> None:
+        self._keys = keys
+        self._first: dict[tuple[str, str], int] = {}
+        self.keys = [*fixed]
+
+    def queue(self, name: str) -> int:
+        """Where in KEYS the three of this queue begin."""
+        found = self._first.get(("q", name))
+        return self._added(("q", name), self._of(self._keys.queue(name))) if found is None else found
+
+    def worker(self, id: str) -> int:
+        """Where in KEYS the two of this worker begin."""
+        found = self._first.get(("w", id))
+        if found is not None:
+            return found
+        return self._added(("w", id), (self._keys.processing(id), self._keys.heartbeat(id)))
+
+    def _added(self, what: tuple[str, str], names: Sequence[str]) -> int:
+        first = self._first[what] = len(self.keys) + 1
+        self.keys += names
+        return first
+
+    @staticmethod
+    def _of(queue: QueueKeys) -> tuple[str, str, str]:
+        return queue.list, queue.delayed, queue.wake
+
+
+class EnqueueArguments:
+    """Writes the jobs of one call as arguments."""
+
+    __slots__ = ("_created", "_options", "_ring")
+
+    def __init__(self, ring: Ring, options: RedisOptions, now: datetime) -> None:
+        self._ring, self._options = ring, options
+        self._created = rfc3339(now)
+
+    def runs(self, jobs: Sequence[Job]) -> list[Word]:
+        """The runs of these jobs, begun by their number."""
+        args: list[Word] = []
+        runs, under_way, begun = 0, ("", ""), 0
+        for job in jobs:
+            raw, kind = self._bytes(job), "" if job.unique or job.delay or job.not_before else _known(job) or "plain"
+            if not kind:
+                args += (0, *self._single(job, raw))
+                runs, under_way = runs + 1, ("", "")
+                continue
+            step = 1 if kind == "plain" else -1
+            if under_way == (kind, job.queue):
+                args[begun] = int(args[begun]) + step
+            else:
+                begun, runs, under_way = len(args), runs + 1, (kind, job.queue)
+                args += (step, self._ring.queue(job.queue), job.queue)
+                args += () if kind == "plain" else (kind,)
+            args += (raw,) if kind == "plain" else (job.id, raw)
+        return [runs, *args]
+
+    def groups(self, groups: Sequence[JobGroup]) -> list[Word]:
+        """The groups to open, begun by their number."""
+        args: list[Word] = [len(groups)]
+        for group in groups:
+            done, dead = uuid4().hex, uuid4().hex  # stand where the numbers will
+            told = {GROUP_HEADER: group.id, GROUP_DONE_HEADER: done, GROUP_DEAD_HEADER: dead}
+            job = group.callback
+            filled = Job(
+                job.id, job.kind, job.queue, job.priority, job.payload, {**job.headers, **told}, job.not_before,
+                job.delay, job.timeout, job.lasting, job.unique, job.window, job.keep, job.group, job.minted,
+            )  # fmt: skip
+            head, _, rest = self._bytes(filled).partition(done.encode())
+            middle, _, tail = rest.partition(dead.encode())
+            args += (group.id, group.size, middle, tail)
+            args += self._single(filled, head)
+        return args
+
+    def _single(self, job: Job, raw: bytes) -> tuple[Word, ...]:
+        due = 0 if job.not_before is None else -(-to_micros(job.not_before) // 1_000)
+        first = self._ring.queue(job.queue)
+        return first, job.queue, job.id, raw, due, in_ms(job.delay), _known(job), job.unique, in_ms(job.window)
+
+    def _bytes(self, job: Job) -> bytes:
+        try:
+            return encode(job, self._created, default_queue(self._options, job.priority))
+        except UnicodeEncodeError:
+            raise _no_text(job) from None
+
+
+def pushed(jobs: Sequence[Job], keys: RedisKeys, options: RedisOptions, now: datetime) -> tuple[list[str], list[Word]]:
+    """KEYS and ARGV (but for the request) of the script that pushes plain jobs."""
+    created, queues = rfc3339(now), options.queues
+    if len(jobs) == 1:  # most puts are of one job: nothing needs sorting
+        (job,) = jobs
+        found = keys.queue(job.queue)
+        names = [*keys.requests, keys.queues, found.list, found.wake]
+        return names, [1, job.queue, 1, _text(job, created, queues)]
+    runs: dict[str, list[Word]] = {}  # all of one queue together: in it they keep their order
+    for job in jobs:
+        run = runs.get(job.queue)
+        if run is None:
+            run = runs[job.queue] = []
+        run.append(_text(job, created, queues))
+    names = [*keys.requests, keys.queues]
+    args: list[Word] = [len(runs)]
+    for queue, run in runs.items():
+        found = keys.queue(queue)
+        names += (found.list, found.wake)
+        args += (queue, len(run), *run)
+    return names, args
+
+
+def _text(job: Job, created: str, queues: Mapping[str, str]) -> bytes:
+    try:
+        return encode(job, created, queues.get(job.priority, job.priority))
+    except UnicodeEncodeError:
+        raise _no_text(job) from None
+
+
+def _no_text(job: Job) -> UsageError:
+    return UsageError(f"the headers of job {job.id!r} are no text", do="use characters that UTF-8 has")
+
+
+def answers(answer: bytes, jobs: Sequence[Job]) -> tuple[Enqueued, ...]:
+    """What the script answered, for each job."""
+    if answer == b"1":
+        return tuple([_all_new(job.id) for job in jobs])
+    return tuple(
+        Enqueued(job.id, True) if each == 1 else Enqueued(str(each), False)
+        for job, each in zip(jobs, _answers(answer), strict=True)
+    )
+
+
+def _all_new(id: str) -> Enqueued:
+    put = _new(Enqueued)
+    _put_id(put, id)
+    _put_new(put, True)
+    return put
+
+
+def in_ms(time: timedelta) -> int:
+    """Whole milliseconds, rounded up: never earlier than asked for."""
+    return -(-time // _MILLISECOND) if time > _NO_DELAY else 0
+
+
+def _known(job: Job) -> str:
+    """How its id is remembered: one that lasts, one that was given, or not at all."""
+    return "1" if job.lasting else "" if job.minted else "0"
+
+
+def is_plain_put(job: Job) -> bool:
+    """Whether nothing about this job needs a look."""
+    return job.minted and not job.unique and not job.delay and job.not_before is None and not job.lasting

@@ -1,0 +1,218 @@
+"""Listings of jobs: each place in its own order, with cursors that survive what happens in between.
+
+Held and finished jobs are read from their sorted sets. Ready jobs are read queue by queue, in the order of the queues'
+names: first what is served, then what is delayed. A delayed job that is due is ready, also before a take has moved it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.redis.client.client import RedisClient
+from wrasse.backends.redis.jobs.claim_codec import read_finished, read_hold
+from wrasse.backends.redis.jobs.job_json import decode, from_ms
+from wrasse.backends.redis.jobs.queue_pages import ListPosition, ServedList
+from wrasse.backends.redis.jobs.ready_search import WaitingJob
+from wrasse.backends.redis.jobs.sorted_pages import SLICE_MAX, PageStart, ScoreRange, SortedMember, slice_of, slices
+from wrasse.backends.redis.jobs.states import finished_state, held_state, waiting_state
+from wrasse.backends.redis.key_types import usable_queues
+from wrasse.backends.redis.keys import RedisKeys
+from wrasse.clock import to_micros
+from wrasse.ports.jobs import JobFilter, JobState, Place
+from wrasse.ports.page import Page, check_limit, no_cursor, other_listing
+
+PAGE_MAX = 10_000
+_SERVED, _DELAYED = "served", "delayed"
+_FOREIGN_MAX = 256  # bytes of a delayed member without a number that its cursor carries
+
+
+@dataclass(frozen=True, slots=True)
+class _Listed:
+    state: JobState
+    cursor: str
+
+
+async def page(
+    link: RedisClient, keys: RedisKeys, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool
+) -> Page[JobState]:
+    """Jobs of one place that match, in its order."""
+    limit = check_limit(limit, "jobs", PAGE_MAX)
+    now = await read_now(link)
+    if place is Place.READY:
+        listed = _ready(link, keys, where, after, limit, newest=newest, now=now)
+    else:
+        listed = _indexed(link, keys, place, _span(where, newest=newest), after, limit)
+    return await _cut(listed, where, limit, now)
+
+
+async def overdue(link: RedisClient, keys: RedisKeys, after: str | None, limit: int) -> Page[JobState]:
+    """Held jobs whose deadline has passed, longest ago first. One round trip."""
+    limit = check_limit(limit, "jobs", PAGE_MAX)
+    behind, listed = _behind(Place.HELD, after), list[_Listed]()
+    rounds = PageLoop(link.options.where, "the list of overdue jobs")
+    while True:
+        rounds.turn(behind)
+        found = await slice_of(link, keys.held, keys.holds, ScoreRange(high="now"), behind, limit)
+        listed = [each for each in map(_held, found.found) if each is not None]
+        behind = found.behind
+        # Of a hold whose text is gone nothing can be said, so it is passed over; an empty page would be the last.
+        if listed or behind is None:
+            break
+    items, cursors = tuple(each.state for each in listed), tuple(each.cursor for each in listed)
+    return Page(items, cursors, from_ms(found.now), found.more)
+
+
+async def read_now(link: RedisClient) -> int:
+    """The server's time in milliseconds."""
+    return link.time_in(await link.ask("TIME")) // 1_000
+
+
+async def _cut(listed: AsyncIterator[_Listed], where: JobFilter, limit: int, now: int) -> Page[JobState]:
+    shown: list[_Listed] = []
+    more = False
+    async for each in listed:
+        if not where.allows(each.state):
+            continue
+        if len(shown) == limit:
+            more = True
+            break
+        shown.append(each)
+    return Page(tuple(each.state for each in shown), tuple(each.cursor for each in shown), from_ms(now), more)
+
+
+async def _indexed(
+    link: RedisClient, keys: RedisKeys, place: Place, span: ScoreRange, after: str | None, limit: int
+) -> AsyncIterator[_Listed]:
+    index = {Place.HELD: keys.held, Place.DONE: keys.done, Place.DEAD: keys.dead}[place]
+    texts = keys.holds if place is Place.HELD else keys.finished
+    behind = _behind(place, after)
+    async for found in slices(link, index, texts, span, behind, min(limit + 1, SLICE_MAX)):
+        listed = _held(found) if place is Place.HELD else _finished(found, place)
+        if listed is not None:
+            yield listed
+
+
+async def _ready(
+    link: RedisClient, keys: RedisKeys, where: JobFilter, after: str | None, limit: int, *, newest: bool, now: int
+) -> AsyncIterator[_Listed]:
+    queues = await usable_queues(link, keys) if where.queue is None else [where.queue]
+    parts = [(kind, queue) for kind in (_SERVED, _DELAYED) for queue in queues]
+    if where.delayed:
+        parts = [part for part in parts if part[0] == _DELAYED]
+    if newest:
+        parts.reverse()
+    if not parts:
+        return
+    kind, queue, rest = (*parts[0], "") if after is None else _read_ready(after)
+    if (kind, queue) not in parts:
+        raise other_listing(after)
+    for part in parts[parts.index((kind, queue)) :]:
+        cursor = rest if part == (kind, queue) else ""
+        listed = _served if part[0] == _SERVED else _delayed
+        async for each in listed(link, keys, part[1], cursor, limit, newest, where, now):
+            yield each
+
+
+async def _served(
+    link: RedisClient, keys: RedisKeys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
+) -> AsyncIterator[_Listed]:
+    behind = None
+    if cursor:
+        index, last, next = cursor.split(":")
+        if not index.isdecimal() or len(index) > 18:  # more is beyond what LRANGE takes
+            raise no_cursor(cursor)
+        behind = ListPosition(int(index), last, next)
+    chunk = min(limit + 1, SLICE_MAX)
+    async for entry in ServedList(link, keys.queue(queue).list, newest=newest).entries(behind, chunk):
+        state = waiting_state(WaitingJob(queue, entry.raw), decode(entry.raw), now)
+        yield _Listed(state, f"{_SERVED}:{entry.mark}:{queue}")
+
+
+async def _delayed(
+    link: RedisClient, keys: RedisKeys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
+) -> AsyncIterator[_Listed]:
+    behind = _behind_delayed(cursor) if cursor else None
+    span = {None: ScoreRange(), True: ScoreRange(low=f"({now}"), False: ScoreRange(high=f"{now}")}[where.delayed]
+    key = keys.queue(queue).delayed
+    async for found in slices(link, key, None, replace(span, newest=newest), behind, min(limit + 1, SLICE_MAX)):
+        waiting = WaitingJob(queue, found.member, found.score)
+        state = waiting_state(waiting, decode(waiting.bytes), now)
+        yield _Listed(state, f"{_DELAYED}:{found.exact}:{_delayed_name(found.member)}:{queue}")
+
+
+def _delayed_name(member: bytes) -> str:
+    """A delayed member as part of a cursor: its number, or the first bytes of what another program added."""
+    number, colon, _ = member.partition(b":")
+    return f"{number.decode()}:" if colon and number.isdigit() else f":x{member[:_FOREIGN_MAX].hex()}"
+
+
+def _behind_delayed(cursor: str) -> PageStart:
+    score, number, foreign = cursor.split(":")
+    if not foreign:
+        return PageStart(score, f"{number}:".encode(), begins=True)
+    try:
+        member = bytes.fromhex(foreign[1:])
+    except ValueError:
+        raise no_cursor(cursor) from None
+    return PageStart(score, member, begins=len(member) == _FOREIGN_MAX)
+
+
+def _held(found: SortedMember) -> _Listed | None:
+    if found.text is None:
+        return None
+    state = held_state(found.member, found.score, read_hold(found.text))
+    return _Listed(state, f"{Place.HELD.value}:{found.exact}:{_name(found.member)}")
+
+
+def _finished(found: SortedMember, place: Place) -> _Listed | None:
+    if found.text is None:
+        return None
+    text = replace(read_finished(found.text), place=place)  # of a text that cannot be read the index says it
+    return _Listed(finished_state(found.member, text), f"{place.value}:{found.exact}:{_name(found.member)}")
+
+
+def _name(member: bytes) -> str:
+    """A member as part of a cursor, from which it comes back as it is."""
+    return member.decode("utf-8", "surrogateescape")
+
+
+def _span(where: JobFilter, *, newest: bool) -> ScoreRange:
+    """Between which scores. Both ends of a filter are open, and scores are whole milliseconds."""
+    low, high = where.finished_after, where.finished_before
+    return ScoreRange(
+        "-inf" if low is None else f"({to_micros(low) // 1_000}",
+        "+inf" if high is None else f"({-(-to_micros(high) // 1_000)}",
+        newest,
+    )
+
+
+def _behind(place: Place, after: str | None) -> PageStart | None:
+    if after is None:
+        return None
+    try:
+        name, score, member = after.split(":", 2)
+        behind = PageStart(_score(score), member.encode("utf-8", "surrogateescape"))
+    except ValueError:
+        raise no_cursor(after) from None
+    if name != place.value:
+        raise other_listing(after)
+    return behind
+
+
+def _read_ready(after: str) -> tuple[str, str, str]:
+    """Of a cursor among ready jobs: which part, of which queue, and where there."""
+    try:
+        kind, first, second, third, queue = after.split(":", 4)
+        _score(first)
+    except ValueError:
+        raise no_cursor(after) from None
+    return kind, queue, f"{first}:{second}:{third}"
+
+
+def _score(text: str) -> str:
+    if math.isnan(float(text)):
+        raise ValueError("no score")
+    return text

@@ -1,0 +1,162 @@
+"""One job whole, and all of them in numbers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+from typing import Any
+
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.redis.client.client import RedisClient
+from wrasse.backends.redis.client.transport import Word
+from wrasse.backends.redis.failure import WrongType
+from wrasse.backends.redis.jobs.claim_codec import read_finished, read_hold
+from wrasse.backends.redis.jobs.heartbeats import read_progress, read_worker
+from wrasse.backends.redis.jobs.job_json import attempts_of, decode, from_ms, read_attempts, read_history
+from wrasse.backends.redis.jobs.job_listing import page, read_now
+from wrasse.backends.redis.jobs.ready_search import find_waiting
+from wrasse.backends.redis.jobs.states import UNREADABLE, finished_state, held_state, job_in, waiting_state
+from wrasse.backends.redis.key_types import KeyTypes, usable_queues
+from wrasse.backends.redis.keys import QueueKeys, RedisKeys
+from wrasse.backends.redis.scripts import load
+from wrasse.bounded import clamped_ms
+from wrasse.ports.jobs import Counts, JobFilter, JobRecord, Place, Progress, QueueCount, WorkerState
+
+_PAGE = 500
+SILENT_WORKERS_KEPT = timedelta(hours=1)
+
+
+async def record(link: RedisClient, keys: RedisKeys, id: str) -> JobRecord | None:
+    """One job, whole. What is neither held nor finished is looked for among those that wait; a job that was taken
+    meanwhile is then held."""
+    asked: list[Word] = [id, id.removeprefix(UNREADABLE)] if id.startswith(UNREADABLE) else [id]
+    misled = False
+    for look_for_waiting in (True, False):
+        found, misled = await _indexed(link, keys, id, asked)
+        if found is None and look_for_waiting:
+            found = await _waiting(link, keys, id)
+        if found is not None:
+            return found
+    return await _misplaced(link, keys, id) if misled else None
+
+
+async def _misplaced(link: RedisClient, keys: RedisKeys, id: str) -> JobRecord | None:
+    """A job that the index leads past, since another program wrote there: from the listings, until fsck mends it."""
+    for place in (Place.HELD, Place.DEAD, Place.DONE):
+        after: str | None = None
+        rounds = PageLoop(link.options.where, "a search for a job that its index does not lead to")
+        while True:
+            seen = await page(link, keys, place, JobFilter(), after, _PAGE, newest=False)
+            take = next((f"{state.token}-{state.nonce}" for state in seen if state.id == id), None)
+            if take is not None:
+                return (await _indexed(link, keys, id, [id, take, "found"]))[0]
+            if seen.cursor is None:
+                break
+            after = seen.cursor
+            rounds.turn(after)
+    return None
+
+
+async def _indexed(link: RedisClient, keys: RedisKeys, id: str, asked: Sequence[Word]) -> tuple[JobRecord | None, bool]:
+    """A held or finished job; else whether its id leads to a take of which nothing is known."""
+    names = [keys.where, keys.held, keys.holds, keys.finished, keys.progress]
+    reply: list[Any] = [*await link.run(load("get"), names, asked), None, None, None, None]
+    told, take, until, hold, finished = reply[1:6]
+    progress = None if told is None else read_progress(told)
+    if until is not None and hold is not None:
+        text = read_hold(hold)
+        state, wire = held_state(take, clamped_ms(until), text), decode(text.bytes)
+        job = job_in(text.bytes, wire, state.queue, state.id)
+        return JobRecord(job, state, () if wire is None else attempts_of(wire), None, progress), False
+    if finished is not None:
+        ended = read_finished(finished)
+        state, wire = finished_state(take, ended), decode(ended.bytes)
+        job = job_in(ended.bytes, wire, state.queue, state.id)
+        return JobRecord(job, state, read_attempts(read_history(ended.history)), ended.result, progress), False
+    return None, take is not None
+
+
+async def _waiting(link: RedisClient, keys: RedisKeys, id: str) -> JobRecord | None:
+    found = (await find_waiting(link, keys, [id])).get(id)
+    wire = None if found is None else decode(found.bytes)
+    if found is None or wire is None:
+        return None
+    state = waiting_state(found, wire, await read_now(link))
+    progress: Progress | None = None
+    with suppress(WrongType):
+        told = await link.ask("HGET", keys.progress, id)
+        progress = None if told is None else read_progress(told)
+    return JobRecord(job_in(found.bytes, wire, found.queue, id), state, attempts_of(wire), None, progress)
+
+
+async def counts(link: RedisClient, keys: RedisKeys) -> Counts:
+    """Jobs per queue and place, and the workers. Its cost follows their number, not that of the jobs."""
+    now = await read_now(link)
+    damage = await KeyTypes(link, keys).of_jobs()
+    bad = {each.key for each in damage}
+    queues = await usable_queues(link, keys)
+    hashes = [key for key in (keys.counts, keys.workers_info) if key not in bad]
+    asked: list[Sequence[Word]] = [("HGETALL", key) for key in hashes]
+    asked += [command for queue in queues for command in _questions(keys.queue(queue), now)]
+    answers = await link.ask_many(asked)
+    told, hashed = answers[len(hashes) :], dict(zip(hashes, answers, strict=False))
+    numbers, workers = hashed.get(keys.counts, ()), hashed.get(keys.workers_info, ())
+    stored = {key.decode("utf-8", "replace"): int(n) for key, n in _pairs(numbers) if _WHOLE(n)}
+    waits = {queue: _Waits(*told[_QUESTIONS * n : _QUESTIONS * (n + 1)]) for n, queue in enumerate(queues)}
+    names = sorted({*queues, *(key.partition(":")[2] for key, n in stored.items() if n > 0)})
+    rows = tuple(_count(queue, waits.get(queue, _NONE), stored) for queue in names)
+    return Counts(rows, tuple(_workers(workers, now)), from_ms(now), tuple(map(str, damage)))
+
+
+def _questions(queue: QueueKeys, now: int) -> tuple[Sequence[Word], ...]:
+    return (
+        ("LLEN", queue.list),
+        ("ZCARD", queue.delayed),
+        ("ZCOUNT", queue.delayed, "-inf", now),
+        ("LINDEX", queue.list, -1),
+        ("ZRANGEBYSCORE", queue.delayed, "-inf", now, "WITHSCORES", "LIMIT", 0, 1),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """What was answered about one queue. A delayed job that is due is ready, also before a take has moved it."""
+
+    listed: int
+    delayed: int
+    due: int
+    first: bytes | None
+    first_due: Sequence[Any]
+
+    def since(self) -> datetime | None:
+        """Since when the oldest is ready, as far as its own bytes say: what is served next is the oldest, or older."""
+        moments = [from_ms(clamped_ms(score)) for _, score in _pairs(self.first_due)]
+        wire = None if self.first is None else decode(self.first)
+        if wire is not None:
+            moments.append(max(each for each in (wire.creation_time, wire.not_before) if each is not None))
+        return min(moments, default=None)
+
+
+_WHOLE = re.compile(rb"-?\d{1,18}").fullmatch
+_NONE = _Waits(0, 0, 0, None, ())
+_QUESTIONS = len(fields(_Waits))
+
+
+def _count(queue: str, waits: _Waits, stored: Mapping[str, int]) -> QueueCount:
+    held, done, dead = (max(stored.get(f"{place}:{queue}", 0), 0) for place in ("held", "done", "dead"))
+    ready, delayed = waits.listed + waits.due, waits.delayed - waits.due
+    return QueueCount(queue, ready, delayed, held, done, dead, waits.since())
+
+
+def _workers(rows: Sequence[Any], now: int) -> Iterator[WorkerState]:
+    horizon = from_ms(now) - SILENT_WORKERS_KEPT
+    found = [worker for id, text in _pairs(rows) if (worker := read_worker(id, text)) is not None]
+    return (worker for worker in sorted(found, key=lambda each: each.info.id) if worker.until >= horizon)
+
+
+def _pairs(reply: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    """Names and values."""
+    return zip(reply[::2], reply[1::2], strict=True)

@@ -1,0 +1,400 @@
+"""JobQueue on Redis. Every change is one script, in which the lists that other programs see and what the port promises
+change together; see docs/design/008-redis-layout.md.
+
+A script whose answer is lost is never sent again from here: whoever asked does so under the same request id.
+
+What a take sends, and what a taker gets. The hottest loop outside the server.
+
+Waking takers that wait: one listener per process hears of our own puts at once.
+
+A put leaves tokens in the wake list of its queue; the listener blocks on the lists of all who wait, on a connection of
+its own. Whoever waits also looks by himself every POLL seconds, so that a job pushed by another program, one that
+became due, and one whose token somebody else got, are found soon all the same; and so that a listener that cannot
+listen costs some milliseconds, never a job. It asks again after any error, for as long as somebody waits, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from wrasse.backends.redis.client.client import RedisClient
+from wrasse.backends.redis.client.transport import Word
+from wrasse.backends.redis.jobs import job_listing, overview
+from wrasse.backends.redis.jobs.admin_changes import delete, move
+from wrasse.backends.redis.jobs.changes import ClaimedBytes
+from wrasse.backends.redis.jobs.claim_codec import read_hold
+from wrasse.backends.redis.jobs.dead_list import compare_dead
+from wrasse.backends.redis.jobs.enqueue import EnqueueArguments, Ring, answers, in_ms, is_plain_put, pushed
+from wrasse.backends.redis.jobs.heartbeats import beat_args, beat_keys, beaten
+from wrasse.backends.redis.jobs.job_json import decode, flaw, from_ms, job_of
+from wrasse.backends.redis.jobs.settle import Settling, outcomes, take_of
+from wrasse.backends.redis.jobs.states import Take, text_of
+from wrasse.backends.redis.keys import RedisKeys
+from wrasse.backends.redis.replies import not_its_answer, reads_replies
+from wrasse.backends.redis.reply_limit import in_pieces
+from wrasse.backends.redis.scripts import load
+from wrasse.backends.wakeup import Wakeup, hung
+from wrasse.clock import Clock, to_micros
+from wrasse.errors import WrasseError
+from wrasse.ports.jobs import (
+    BATCH_MAX,
+    IDS_KEPT,
+    NO_PROGRESS,
+    Claim,
+    Claimed,
+    ClaimedJob,
+    Counts,
+    DeadLetterJob,
+    Delete,
+    Enqueued,
+    HeartbeatAnswer,
+    Job,
+    JobFilter,
+    JobGroup,
+    JobRecord,
+    JobState,
+    Move,
+    Place,
+    Progress,
+    Rate,
+    Reason,
+    Rejected,
+    Settlement,
+    WorkerInfo,
+    bounded,
+    check_put,
+    check_settlements,
+    check_take,
+)
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+from wrasse.ports.rules.claimed_jobs import setters, taken_job
+from wrasse.ports.rules.store_time import StoreTime
+
+POLL = 0.04  # seconds: foreign pushes are to be found within 50 ms
+_BLOCK = 1  # seconds one blocking command lasts at most
+_PAUSE = 0.2  # seconds after an error
+
+_log = logging.getLogger("wrasse.jobs")
+
+
+class RedisWakeups:
+    """Whoever waits in this process, and the task that listens for them."""
+
+    __slots__ = ("_link", "_task", "_waiting")
+
+    def __init__(self, link: RedisClient) -> None:
+        self._link = link
+        self._task: asyncio.Task[None] | None = None
+        self._waiting: set[Wakeup] = set()
+
+    @contextmanager
+    def waiting(self, keys: Iterable[str], wait: timedelta) -> Iterator[Wakeup]:
+        """A bell for these wake lists, which rings at the latest after `wait`."""
+        with hung(self._waiting, keys, wait) as bell:
+            if self._task is None or self._task.done():
+                self._task = asyncio.create_task(self._listen(), name="redis wake-ups")
+            yield bell
+
+    async def close(self) -> None:
+        """Stops listening, and wakes everybody."""
+        for bell in self._waiting:
+            bell.expire()
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def _listen(self) -> None:
+        deaf = False
+        while keys := list(dict.fromkeys(key for bell in self._waiting for key in bell.names)):
+            try:
+                heard = await self._link.block("BLPOP", *keys, _BLOCK, timeout=_BLOCK)
+                key = None if heard is None else _key_in(heard, self._link)
+            except WrasseError as error:
+                if not deaf:
+                    _log.warning("wake-ups are not heard, so jobs are looked for instead: %s", error.message)
+                deaf = True
+                await asyncio.sleep(_PAUSE)
+                continue
+            if deaf:
+                _log.info("wake-ups are heard again")
+            deaf = False
+            if key is not None:
+                self._ring(key)
+                await asyncio.sleep(0)  # who was woken takes the job before this listens again
+
+    def _ring(self, key: str) -> None:
+        for bell in self._waiting:
+            if key in bell.names:
+                bell.ring()
+
+
+def _key_in(heard: object, link: RedisClient) -> str:
+    """The list that BLPOP took a token from."""
+    match heard:
+        case [bytes(key), _]:
+            return key.decode(errors="replace")
+    raise not_its_answer(link, "BLPOP")
+
+
+_new = object.__new__
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRequest:
+    """What a taker asks for."""
+
+    queues: tuple[str, ...]
+    limit: int
+    worker: str
+    silence: timedelta
+    rates: Sequence[Rate]
+
+    def keys(self, keys: RedisKeys) -> list[str]:
+        """KEYS of the script."""
+        names = [*keys.shared, keys.processing(self.worker), keys.heartbeat(self.worker)]
+        for queue in self.queues:
+            found = keys.queue(queue)
+            names += (found.list, found.delayed, found.rate)
+        return names
+
+    def args(self, request: str, nonce: str) -> list[Word]:
+        """ARGV of the script."""
+        args: list[Word] = [request, self.limit, in_ms(self.silence), self.worker, nonce, len(self.queues)]
+        for queue in self.queues:
+            rates = [rate for rate in self.rates if rate.queue == queue]
+            args += (queue, len(rates))
+            for rate in rates:
+                args += (rate.limit, in_ms(rate.per))
+        return args
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimAnswer:
+    """The answer: jobs and, for whoever ends them, their holds; and what turned out to be no job."""
+
+    jobs: list[ClaimedJob]
+    held: list[ClaimedBytes]
+    bad: list[ClaimedBytes]
+    now: int
+
+
+def granted(answer: list[Any], wanted: ClaimRequest, nonce: str) -> ClaimAnswer:
+    """The script's answer, read."""
+    now, token, *found = answer
+    given = ClaimAnswer([], [], [], now)
+    if token == 0:
+        for take, until, text in zip(found[::3], found[1::3], found[2::3], strict=True):
+            hold = read_hold(text)
+            held = _held(text_of(take), text_of(hold.worker), text_of(hold.queue), hold.taken, hold.bytes)
+            known = Take.of(take)
+            _add(given, held, known.token, known.nonce, from_ms(float(until)))
+        return given
+    until = from_ms(now + in_ms(wanted.silence))
+    for queue, raws in zip(wanted.queues, found, strict=True):
+        for raw in raws:
+            _add(given, _held(f"{token}-{nonce}", wanted.worker, queue, now, raw), token, nonce, until)
+            token += 1
+    return given
+
+
+def _held(take: str, worker: str, queue: str, taken: int, raw: bytes) -> ClaimedBytes:
+    wire = decode(raw)
+    held = _new(ClaimedBytes)
+    _set_take(held, take)
+    _set_worker(held, worker)
+    _set_held_queue(held, queue)
+    _set_held_id(held, "" if wire is None else wire.id)
+    _set_taken(held, taken)
+    _set_raw(held, raw)
+    _set_wire(held, wire)
+    return held
+
+
+def _add(given: ClaimAnswer, held: ClaimedBytes, token: int, nonce: str, until: datetime) -> None:
+    wire = held.wire
+    job = None if wire is None else job_of(wire, held.queue)
+    if wire is None or job is None:
+        given.bad.append(held)
+        return
+    counts = wire.attempts + 1, wire.retries, wire.rescues, wire.interruptions
+    given.jobs.append(taken_job(job, token, nonce, counts, wire.creation_time, until))
+    given.held.append(held)
+
+
+_set_take, _set_worker, _set_held_queue, _set_held_id, _set_taken, _set_raw, _set_wire = setters(
+    ClaimedBytes, "take", "worker", "queue", "id", "taken", "raw", "wire"
+)
+
+
+_LOOKS_MAX = 100  # of one take, at entries of which none is a job
+_TIME_KEPT = 3_600.0  # seconds until the server is asked for its time again: it tells it with every take
+_KNOWN_MAX = 20_000  # holds whose bytes are remembered; those of others are read when they are needed
+
+
+@reads_replies
+class RedisJobs:
+    """The jobs of one root."""
+
+    def __init__(self, link: RedisClient, clock: Clock, *, done_max: int = 10_000) -> None:
+        assert done_max >= 0, "a limit is not negative"
+        self._link, self._clock, self._done_max = link, clock, done_max
+        self._keys = RedisKeys(link.options)
+        self._bells = RedisWakeups(link)
+        self._held: dict[str, ClaimedBytes] = {}
+        self._time = StoreTime(clock, self._asked, kept=_TIME_KEPT)
+
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
+        check_put(jobs, groups)
+        if not jobs and not groups:
+            return ()
+        if not groups and all(map(is_plain_put, jobs)):
+            keys, words = pushed(jobs, self._keys, self._link.options, self._clock.now())
+            return answers(await self._link.run(load("push"), keys, [request, *words]), jobs)
+        ring = Ring(self._keys, self._keys.putting)
+        putting = EnqueueArguments(ring, self._link.options, self._clock.now())
+        args = [request, *putting.runs(jobs), *putting.groups(groups)]
+        return answers(await self._link.run(load("put"), ring.keys, args), jobs)
+
+    async def take(
+        self,
+        queues: Sequence[str],
+        limit: int,
+        *,
+        worker: str,
+        silence: timedelta,
+        request: str,
+        wait: timedelta = timedelta(0),
+        rates: Sequence[Rate] = (),
+    ) -> Claimed:
+        check_take(limit, silence)
+        wanted = ClaimRequest(tuple(dict.fromkeys(queues)), min(limit, BATCH_MAX), worker, silence, rates)
+        taken = await self._take(wanted, request)
+        if taken.jobs or taken.rejected or wait <= timedelta(0):
+            return taken
+        with self._bells.waiting([self._keys.queue(queue).wake for queue in wanted.queues], wait) as bell:
+            while not (taken.jobs or taken.rejected or bell.late):
+                await bell.rung(POLL)
+                taken = await self._take(wanted, request)
+        return taken
+
+    async def beat(
+        self,
+        worker: WorkerInfo,
+        holds: Sequence[Claim],
+        *,
+        silence: timedelta,
+        progress: Mapping[str, Progress] = NO_PROGRESS,
+    ) -> HeartbeatAnswer:
+        args = beat_args(worker, bounded(holds), silence, progress)
+        return beaten(await self._link.run(load("beat"), beat_keys(self._keys, worker.id), args))
+
+    async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
+        check_settlements(settlements)
+        if not settlements:
+            return ()
+        held = await self._known([take_of(settlement.hold) for settlement in settlements])
+        return await self._settle(settlements, held, request)
+
+    async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
+        return await move(self._link, self._keys, bounded(moves))
+
+    async def get(self, id: str) -> JobRecord | None:
+        found = await overview.record(self._link, self._keys, id)
+        if found is None and await compare_dead(self._link, self._keys):
+            found = await overview.record(self._link, self._keys, id)
+        return found
+
+    async def page(
+        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobState]:
+        if place is Place.DEAD and after is None:
+            await compare_dead(self._link, self._keys)
+        return await job_listing.page(self._link, self._keys, place, where, after, limit, newest=newest)
+
+    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+        return await job_listing.overdue(self._link, self._keys, after, limit)
+
+    async def counts(self) -> Counts:
+        await compare_dead(self._link, self._keys)
+        return await overview.counts(self._link, self._keys)
+
+    async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
+        return await delete(self._link, self._keys, bounded(deletes), ids_kept)
+
+    async def close(self) -> None:
+        """Stops listening for wake-ups."""
+        await self._bells.close()
+
+    async def _take(self, wanted: ClaimRequest, request: str) -> Claimed:
+        """One look. What turns out to be no job is buried, and the look is repeated under a request id that follows
+        from the first: asked again, the same steps are found."""
+        rejected: list[Rejected] = []
+        looks = 0
+        while True:
+            looks += 1
+            found = await self._grant(wanted, request)
+            if found.bad:
+                rejected += await self._bury(found.bad)
+            if found.jobs or not found.bad or looks == _LOOKS_MAX:
+                return Claimed(tuple(found.jobs), from_ms(found.now), tuple(rejected))
+            request += "+"
+
+    async def _grant(self, wanted: ClaimRequest, request: str) -> ClaimAnswer:
+        nonce = secrets.token_hex(4)
+        answer = await self._link.run(load("take"), wanted.keys(self._keys), wanted.args(request, nonce))
+        found = granted(answer, wanted, nonce)
+        self._time.note(from_ms(found.now))
+        for held in found.held:
+            self._held[held.take] = held
+        while len(self._held) > _KNOWN_MAX:
+            del self._held[next(iter(self._held))]
+        return found
+
+    async def _bury(self, bad: Sequence[ClaimedBytes]) -> list[Rejected]:
+        """Dead-letters what cannot be decoded; gives those of which that is certain."""
+        buries = []
+        for held in bad:
+            token, _, nonce = held.take.partition("-")
+            buries.append(
+                DeadLetterJob(Claim(held.id, int(token), nonce), Reason.INVALID_PAYLOAD, error=flaw(held.raw))
+            )
+        done = await self._settle(buries, {held.take: held for held in bad}, f"bad {bad[0].take}")
+        ended = zip(bad, buries, done, strict=True)
+        return [Rejected(held.queue, held.id, bury.error) for held, bury, is_ in ended if is_ is Outcome.DONE]
+
+    async def _settle(
+        self, settlements: Sequence[Settlement], held: Mapping[str, ClaimedBytes], request: str
+    ) -> Sequence[Outcome]:
+        ring = Ring(self._keys, self._keys.shared)
+        putting = EnqueueArguments(ring, self._link.options, self._clock.now())
+        settling = Settling(ring, putting, self._link.options, to_micros(await self._time.now()) // 1_000)
+        args = [request, self._done_max, in_ms(IDS_KEPT), *settling.args(settlements, held)]
+        answer = await self._link.run(load("settle"), ring.keys, args)
+        for take in held:
+            self._held.pop(take, None)
+        return outcomes(answer)
+
+    async def _known(self, takes: Sequence[str]) -> Mapping[str, ClaimedBytes]:
+        """What is held under each of these takes: mostly our own, else read."""
+        known = {take: held for take in takes if (held := self._held.get(take)) is not None}
+        missing = [take for take in takes if take not in known]
+        texts = await in_pieces(missing, lambda takes: self._link.ask("HMGET", self._keys.holds, *takes))
+        for take, text in zip(missing, texts, strict=True):
+            if text is not None:
+                hold = read_hold(text)
+                worker, queue, id = text_of(hold.worker), text_of(hold.queue), text_of(hold.id)
+                known[take] = ClaimedBytes(take, worker, queue, id, hold.taken, hold.bytes, decode(hold.bytes))
+        return known
+
+    async def _asked(self) -> datetime:
+        return from_ms(await job_listing.read_now(self._link))

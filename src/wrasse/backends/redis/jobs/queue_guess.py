@@ -1,0 +1,53 @@
+"""Which queue a job belongs to that is found outside of one. Pure, but for the names of the queues."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from wrasse.backends.redis.client.client import RedisClient
+from wrasse.backends.redis.failure import WrongType
+from wrasse.backends.redis.jobs.job_json import JobFields
+from wrasse.backends.redis.keys import RedisKeys
+from wrasse.backends.redis.options import RedisOptions
+
+
+async def known_queues(link: RedisClient, keys: RedisKeys) -> list[str]:
+    """Every queue that a job was put into or that the settings name, in order."""
+    try:
+        put = {name.decode("utf-8", "replace") for name in await link.ask("SMEMBERS", keys.queues)}
+    except WrongType:  # costs only the names in it; `jobs fsck` names the key
+        put = set()
+    return sorted(put | set(link.options.queues.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueGuess:
+    """A queue, and whether that is where the job came from as far as anybody can tell."""
+
+    queue: str
+    right: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """The rule: the queue a job names if it is known; without a name that of its priority, else the default's. A name
+    that nobody knows is not guessed at."""
+
+    options: RedisOptions
+    queues: Collection[str]
+
+    def route(self, wire: JobFields | None) -> QueueGuess:
+        """Where a job belongs that another program left."""
+        default = self.options.queues.get(self.options.default_priority, self.options.default_priority)
+        if wire is None:
+            return QueueGuess(default)
+        if wire.origin_queue:
+            known = wire.origin_queue in self.queues
+            return QueueGuess(wire.origin_queue) if known else QueueGuess(default, right=False)
+        by_priority = self.options.queues.get(wire.priority, wire.priority)
+        return QueueGuess(by_priority if by_priority in self.queues else default)
+
+    def back_to(self, wire: JobFields | None, queue: str) -> str:
+        """Where a dead job goes when it is made ready again: where it came from, else where it was held."""
+        return wire.origin_queue if wire is not None and wire.origin_queue in self.queues else queue

@@ -1,0 +1,99 @@
+"""Waiting jobs by their ids. No index names them, so that a queued job costs no more than its bytes: a script looks
+through the lists, so many entries and bytes a call.
+
+Nothing that stays where it is can be missed. What is due moves from a delayed set to a list, and is looked for in that
+order; a list is read from the end where jobs are pushed, so that what is pushed or taken meanwhile moves no entry
+out of the way. Before that, one call looks at those that are served next: who deletes a page of a listing finds them
+there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.redis.client.client import RedisClient
+from wrasse.backends.redis.jobs.job_json import decode
+from wrasse.backends.redis.key_types import usable_queues
+from wrasse.backends.redis.keys import RedisKeys
+from wrasse.backends.redis.scripts import load
+from wrasse.bounded import clamped_ms
+
+ENTRIES_MAX, BYTES_MAX = 5_000, 32 << 20  # looked at per call, so that a script is over within milliseconds
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingJob:
+    """An entry of a queue, as it stands in its list, or in its delayed set with when it is due (ms). `at` is where it
+    stood when it was found, from the end that moves less."""
+
+    queue: str
+    entry: bytes
+    due: int | None = None
+    at: int = 0
+
+    @property
+    def kind(self) -> str:
+        """What it is an entry of."""
+        return "list" if self.due is None else "set"
+
+    @property
+    def bytes(self) -> bytes:
+        """The job's own bytes: a delayed entry begins with a number that keeps equal bytes apart."""
+        return self.entry if self.due is None else self.entry.partition(b":")[2]
+
+
+async def find_waiting(link: RedisClient, keys: RedisKeys, ids: Collection[str]) -> dict[str, WaitingJob]:
+    """Of these ids, the jobs that wait, each where it is. Looks no further once all are found."""
+    queues = await usable_queues(link, keys)
+    found: dict[str, WaitingJob] = {}
+    async for each in _looks(link, keys, ids, queues):
+        for waiting in each:
+            wire = decode(waiting.bytes)
+            if wire is not None and wire.id in ids:
+                found.setdefault(wire.id, waiting)
+        if len(found) == len(ids):
+            break
+    return found
+
+
+async def _looks(
+    link: RedisClient, keys: RedisKeys, ids: Collection[str], queues: Sequence[str]
+) -> AsyncIterator[list[WaitingJob]]:
+    """What may be meant, look by look; the same entry may come twice."""
+    needles = [needle for id in ids for needle in _spelled(id)]
+    most = min(BYTES_MAX, link.options.reply_bytes_max // 3)
+
+    async def look(queue: str, kind: str, first: int, last: int) -> tuple[int, list[WaitingJob]]:
+        """How many were looked at, 0 if those were the last; and what was found."""
+        names = keys.queue(queue)
+        key = names.list if kind == "list" else names.delayed
+        count, more, *rest = await link.run(load("find"), [key], [kind, first, last, most, *needles])
+        return count if more else 0, list(_entries(queue, rest))
+
+    for queue in queues:
+        yield (await look(queue, "list", -ENTRIES_MAX, -1))[1]
+    for kind, queue in [(kind, queue) for kind in ("set", "list") for queue in queues]:
+        seen, count, rounds = 0, 1, PageLoop(link.options.where, "a search for waiting jobs")
+        while count > 0:
+            rounds.turn(seen)
+            count, found = await look(queue, kind, seen, seen + ENTRIES_MAX - 1)
+            seen += count
+            yield found
+
+
+def _entries(queue: str, reply: Sequence[Any]) -> Iterator[WaitingJob]:
+    for entry, score, at in zip(reply[::3], reply[1::3], reply[2::3], strict=True):
+        yield WaitingJob(queue, entry, clamped_ms(score) if score else None, at)
+
+
+def _spelled(id: str) -> set[str]:
+    """How JSON may spell this id: as it is, in ASCII, and with the escapes of Go."""
+    plain = json.dumps(id, ensure_ascii=False)[1:-1]
+    escaped = json.dumps(id)[1:-1]
+    go = plain.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    go = go.replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    return {plain, escaped, go}

@@ -1,0 +1,99 @@
+"""What a settle sends: how attempts end, as runs of one kind, worker and queue.
+
+Whoever took a job knows its bytes; for one that was taken by another process, or before a restart, they are read
+first. A hold that is not there is sent all the same: if the settle was asked before, the first answer counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from wrasse.backends.redis.client.transport import Word
+from wrasse.backends.redis.jobs.changes import AttemptEnd, ClaimedBytes, buried, finished, requeued
+from wrasse.backends.redis.jobs.enqueue import EnqueueArguments, Ring, in_ms
+from wrasse.backends.redis.jobs.job_json import is_plain, seconds
+from wrasse.backends.redis.options import RedisOptions
+from wrasse.ports.jobs import Claim, Complete, DeadLetterJob, Requeue, Settlement
+from wrasse.ports.outcome import Outcome
+
+_OUTCOMES = {ord("d"): Outcome.DONE, ord("l"): Outcome.LOST}
+
+
+def take_of(hold: Claim) -> str:
+    """K: the name of the take that this hold proves."""
+    return f"{hold.token}-{hold.nonce}"
+
+
+class Settling:
+    """Writes the settlements of one call as arguments."""
+
+    __slots__ = ("_args", "_begun", "_now", "_options", "_putting", "_ring", "_run", "_runs")
+
+    def __init__(self, ring: Ring, putting: EnqueueArguments, options: RedisOptions, now: int) -> None:
+        self._ring, self._putting, self._options, self._now = ring, putting, options, now
+        self._args: list[Word] = []
+        self._runs, self._begun, self._run = 0, 0, ("", "", "")
+
+    def args(self, settlements: Sequence[Settlement], held: Mapping[str, ClaimedBytes]) -> list[Word]:
+        """The runs, begun by their number."""
+        for settlement in settlements:
+            found = held.get(take_of(settlement.hold))
+            if found is None or not _names(settlement, found):
+                self._begin("L", "", "")
+            else:
+                self._add(settlement, found)
+        return [self._runs, *self._args]
+
+    def _add(self, settlement: Settlement, held: ClaimedBytes) -> None:
+        match settlement:
+            case Complete():
+                self._finish(settlement, held)
+            case Requeue():
+                ending = AttemptEnd(settlement.reason, settlement.error, settlement.spends, self._now)
+                self._begin("R", held.worker, held.queue)
+                raw = requeued(held, ending, held.take, self._options)
+                self._args += (held.take, raw, in_ms(settlement.delay))
+            case DeadLetterJob():
+                self._bury(held, AttemptEnd(settlement.reason, settlement.error, settlement.spends, self._now))
+
+    def _finish(self, finish: Complete, held: ClaimedBytes) -> None:
+        wire = held.wire
+        assert wire is not None, "what is no job is never handed out"
+        if not finish.puts and is_plain(wire):
+            self._begin("F", held.worker, held.queue)
+            self._args += (held.take, finished(held, finish.result))
+            return
+        self._begin("S", held.worker, held.queue, alone=True)
+        kept, group = in_ms(seconds(wire.keep)), "" if wire.counted else wire.group
+        self._args += (held.take, finished(held, finish.result), held.id, group, wire.unique, kept)
+        self._args += self._putting.runs(finish.puts)
+
+    def _bury(self, held: ClaimedBytes, ending: AttemptEnd) -> None:
+        wire = held.wire
+        raw, text = buried(held, ending, self._options)
+        self._begin("B", held.worker, held.queue)
+        group = "" if wire is None or wire.counted else wire.group
+        self._args += (held.take, text, raw, held.id, group, "" if wire is None else wire.unique)
+
+    def _begin(self, kind: str, worker: str, queue: str, *, alone: bool = False) -> None:
+        """Counts one more item, in the run that is under way if it is of the same kind."""
+        if self._run == (kind, worker, queue) and not alone:
+            self._args[self._begun] = int(self._args[self._begun]) + 1
+            return
+        places: tuple[Word, Word] = (0, 0)
+        if kind != "L":
+            places = (self._ring.worker(worker), self._ring.queue(queue))
+        self._args += (kind, *places, queue, 1)
+        self._runs, self._begun, self._run = self._runs + 1, len(self._args) - 1, (kind, worker, queue)
+
+
+def _names(settlement: Settlement, held: ClaimedBytes) -> bool:
+    """Whether the settlement is about this job; what is no job can only be given back or buried."""
+    if held.wire is None:
+        return not isinstance(settlement, Complete)
+    return held.id == settlement.hold.id
+
+
+def outcomes(answer: bytes) -> tuple[Outcome, ...]:
+    """What the script answered."""
+    return tuple([_OUTCOMES[letter] for letter in answer])

@@ -1,0 +1,137 @@
+"""What the port shows of a job, from what is stored of it. Pure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from hashlib import sha1
+
+from wrasse.backends.redis.jobs.claim_codec import FinishedText, Flag, StoredClaim
+from wrasse.backends.redis.jobs.job_json import JobFields, decode, flaw, from_ms, job_of, reason_of
+from wrasse.backends.redis.jobs.ready_search import WaitingJob
+from wrasse.ports.jobs import Job, JobState, Place, Reason
+
+_TOKEN = re.compile(r"\d{1,16}", re.ASCII).fullmatch
+UNREADABLE = "unreadable-"  # begins what a held or finished entry without an id is called; its take follows
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """A token and a nonce, as `K` in the keys of this layout."""
+
+    token: int
+    nonce: str
+
+    @classmethod
+    def of(cls, key: bytes) -> Take:
+        """What `K` says; for a name that is none of ours, which no change can be made under, the whole of it."""
+        token, _, nonce = text_of(key).partition("-")
+        return cls(int(token), nonce) if _TOKEN(token) else cls(0, text_of(key))
+
+
+def text_of(raw: bytes) -> str:
+    """A name as text, whoever wrote it."""
+    return raw.decode("utf-8", "replace")
+
+
+def job_in(raw: bytes, wire: JobFields | None, queue: str, id: str) -> Job:
+    """The job in these bytes; where they are no job, one whose payload they are."""
+    found = None if wire is None else job_of(wire, queue)
+    return found if found is not None else Job(id, queue=queue, priority="", payload=raw)
+
+
+def waiting_state(found: WaitingJob, wire: JobFields | None, now: int) -> JobState:
+    """A job in a queue, or in its delayed set; there it is ready once it is due. A reason and an error say why an entry
+    is no job."""
+    error = "" if wire is not None else flaw(found.bytes)
+    if wire is None:
+        wire = JobFields(id=f"{UNREADABLE}{sha1(found.entry, usedforsecurity=False).hexdigest()[:16]}")
+    return JobState(
+        id=wire.id,
+        kind=wire.kind,
+        queue=found.queue,
+        priority=wire.priority,
+        size=len(found.bytes) if error else _size(found.bytes, wire),
+        place=Place.READY,
+        token=wire.token,
+        nonce=wire.nonce,
+        attempts=wire.attempts,
+        failures=wire.retries,
+        rescues=wire.rescues,
+        interruptions=wire.interruptions,
+        created_at=wire.creation_time,
+        not_before=from_ms(found.due) if found.due is not None and found.due > now else None,
+        reason=Reason.INVALID_PAYLOAD if error else None,
+        error=error,
+    )
+
+
+def held_state(key: bytes, until: int, text: StoredClaim) -> JobState:
+    """A held job. A reason says why it cannot go back to a queue when its worker is gone."""
+    take, wire = Take.of(key), decode(text.bytes)
+    base = wire or JobFields(id=_nameless(key))
+    reason, error = (None, "") if wire is not None else (Reason.INVALID_PAYLOAD, flaw(text.bytes))
+    return JobState(
+        id=base.id,
+        kind=base.kind,
+        queue=text_of(text.queue),
+        priority=base.priority,
+        size=_size(text.bytes, wire),
+        place=Place.HELD,
+        token=take.token,
+        nonce=take.nonce,
+        attempts=base.attempts + 1,
+        failures=base.retries,
+        rescues=base.rescues,
+        interruptions=base.interruptions,
+        created_at=base.creation_time,
+        worker=text_of(text.worker),
+        taken_at=from_ms(text.taken),
+        beat_at=from_ms(max(text.taken, until - text.silence)),
+        until=from_ms(until),
+        reason=Reason.UNROUTABLE if text.flags & Flag.UNROUTABLE else reason,
+        error=error,
+    )
+
+
+def finished_state(key: bytes, text: FinishedText) -> JobState:
+    """A done or dead job."""
+    take, wire = Take.of(key), decode(text.bytes)
+    base = wire or JobFields(id=text_of(text.id) or _nameless(key))
+    return JobState(
+        id=base.id,
+        kind=base.kind,
+        queue=text_of(text.queue),
+        priority=base.priority,
+        size=_size(text.bytes, wire),
+        place=text.place,
+        token=take.token,
+        nonce=take.nonce,
+        attempts=text.attempts,
+        failures=text.failures,
+        rescues=text.rescues,
+        interruptions=text.interruptions,
+        created_at=base.creation_time,
+        worker=text_of(text.worker),
+        taken_at=from_ms(text.taken) if text.taken else None,
+        finished_at=from_ms(text.finished),
+        kept_until=from_ms(text.kept) if text.kept else None,
+        reason=reason_of(text_of(text.reason)),
+        error=text_of(text.error),
+    )
+
+
+def _nameless(key: bytes) -> str:
+    """What bytes without a readable id are called."""
+    return f"{UNREADABLE}{text_of(key)}"
+
+
+def _size(raw: bytes, wire: JobFields | None) -> int:
+    """Bytes of the payload, without making it where its length says enough."""
+    if wire is None:
+        return len(raw)
+    text = wire.payload_b64
+    if text:
+        return 3 * len(text) // 4 - text[-2:].count("=")
+    job = job_of(wire, "")
+    return 0 if job is None else len(job.payload)

@@ -1,0 +1,155 @@
+"""Strays on Redis: entries of processing lists that no hold names.
+
+Other programs move jobs into a list of their own and keep no holds; their heartbeat key is all they give. A look scans
+for such lists by the configured pattern, a page at a time. An entry whose worker has no heartbeat, and one under a
+live worker of ours that no hold names (a fault left it), gets a hold whose deadline is one silence away; what the live
+worker of another program has is left alone. The move that rescues it later asks for the heartbeat again.
+
+A scan of a large database takes many searches. Workers of other programs that were seen once are remembered, so that
+every search looks at their lists first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from hashlib import sha1
+
+from wrasse.backends.redis.client.client import RedisClient
+from wrasse.backends.redis.client.transport import Word
+from wrasse.backends.redis.failure import WrongType
+from wrasse.backends.redis.jobs.claim_codec import Flag, read_hold
+from wrasse.backends.redis.jobs.enqueue import Ring, in_ms
+from wrasse.backends.redis.jobs.job_json import decode
+from wrasse.backends.redis.jobs.queue_guess import Router, known_queues
+from wrasse.backends.redis.jobs.states import text_of
+from wrasse.backends.redis.keys import RedisKeys, pattern_glob, workers_in
+from wrasse.backends.redis.replies import reads_replies
+from wrasse.backends.redis.reply_limit import scanned
+from wrasse.backends.redis.scripts import load
+from wrasse.errors import UsageError
+from wrasse.ports.strays import StrayScan
+
+_ENTRIES_MAX = 1_000  # of one list, per look
+_REMEMBERED_MAX = 1_000
+_REMEMBERED = 24 * 3_600_000  # ms since a worker's list was last seen with an entry
+_START = "0"
+
+
+@dataclass(frozen=True, slots=True)
+class Unheld:
+    """An entry without a hold. `ours`: its worker is one of ours, and lives."""
+
+    worker: str
+    raw: bytes
+    ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What one look saw: entries without a hold, and workers that may be another program's."""
+
+    entries: tuple[Unheld, ...]
+    strangers: tuple[str, ...]
+    now: int
+    holders: int = 0
+
+
+@reads_replies
+class RedisStrays:
+    """The strays of one root."""
+
+    def __init__(self, link: RedisClient) -> None:
+        self._link = link
+        self._keys = RedisKeys(link.options)
+
+    async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> StrayScan:
+        if limit < 1:
+            raise UsageError(f"a look at {limit} names", do="ask for at least one")
+        cursor, remembered = (after, []) if after is not None else await self._saved()
+        glob = pattern_glob(self._link.options.processing_list_pattern)
+        scanned, names = await self._link.ask("SCAN", cursor, "MATCH", glob, "COUNT", limit, "TYPE", "list")
+        found_here = workers_in(names, self._link.options.processing_list_pattern)
+        workers = list(dict.fromkeys([*remembered, *found_here]))
+        seen = await self._seen(workers) if workers else _Seen((), (), 0)
+        found = await self._without_ours(seen.entries)
+        adopted = 0 if dry or not found else await adopt(self._link, self._keys, found, silence)
+        cursor = text_of(scanned)
+        if not dry:
+            await self._save(cursor, seen)
+        return StrayScan(seen.holders, len(found), adopted, cursor, ended=cursor == _START)
+
+    async def _saved(self) -> tuple[str, list[str]]:
+        """Where the last look stopped, and whose lists are to be looked at whatever the scan finds."""
+        asked = ("GET", self._keys.strays), ("ZRANGE", self._keys.strangers, 0, _REMEMBERED_MAX - 1)
+        try:
+            saved, workers = await self._link.ask_many(asked)
+        except WrongType:  # a scan from the start finds them too; `jobs fsck` names the key
+            return _START, []
+        # SCAN refuses a cursor that is no number of 64 bits: of another program's text the scan begins anew.
+        right = saved is not None and saved.isdigit() and len(saved) <= 20 and int(saved) < 1 << 64
+        return text_of(saved) if right else _START, [text_of(worker) for worker in workers]
+
+    async def _save(self, cursor: str, seen: _Seen) -> None:
+        key = self._keys.strangers
+        commands: list[Sequence[Word]] = [("SET", self._keys.strays, cursor)]
+        if seen.strangers:
+            rows: list[Word] = [word for worker in seen.strangers for word in (seen.now, worker)]
+            commands.append(("ZADD", key, *rows))
+            commands.append(("ZREMRANGEBYRANK", key, 0, -_REMEMBERED_MAX - 1))
+        commands.append(("ZREMRANGEBYSCORE", key, "-inf", seen.now - _REMEMBERED))
+        with suppress(WrongType):  # what is remembered only saves time
+            await self._link.ask_many(commands)
+
+    async def _seen(self, workers: Sequence[str]) -> _Seen:
+        keys = [self._keys.where, self._keys.held, self._keys.holds, self._keys.workers]
+        for worker in workers:
+            keys += (self._keys.processing(worker), self._keys.heartbeat(worker))
+        reply = iter(await self._link.run(load("strays"), keys, [_ENTRIES_MAX, *workers]))
+        now, entries, strangers, holders = next(reply), [], [], 0
+        for worker in workers:
+            state, count = next(reply), next(reply)
+            entries += [Unheld(worker, next(reply), state == b"ours") for _ in range(count)]
+            holders += state != b"none"
+            if state in (b"live", b"silent"):
+                strangers.append(worker)
+        return _Seen(tuple(entries), tuple(strangers), now, holders)
+
+    async def _without_ours(self, found: Sequence[Unheld]) -> list[Unheld]:
+        """Without those that an older take of the same id holds. A live worker of ours has its holds in good order but
+        for a fault, so all of them are read only then; of one that fell silent a second hold would do no harm."""
+        doubtful = [(each.worker.encode(), each.raw) for each in found if each.ours]
+        if not doubtful:
+            return list(found)
+        async for texts in scanned(self._link, ("HSCAN", self._keys.holds), 500):
+            for text in texts[1::2]:
+                hold = read_hold(text)
+                if (hold.worker, hold.bytes) in doubtful:
+                    doubtful.remove((hold.worker, hold.bytes))
+            if not doubtful:
+                break
+        left = set(doubtful)
+        return [each for each in found if not each.ours or (each.worker.encode(), each.raw) in left]
+
+
+async def adopt(link: RedisClient, keys: RedisKeys, found: Sequence[Unheld], silence: timedelta) -> int:
+    """Gives holds to these entries; how many got one."""
+    router = Router(link.options, await known_queues(link, keys))
+    ring = Ring(keys, keys.shared)
+    args: list[Word] = [in_ms(silence)]
+    for each in found:
+        args += _adoption(each, router, ring)
+    adopted: int = await link.run(load("adopt"), ring.keys, args)
+    return adopted
+
+
+def _adoption(each: Unheld, router: Router, ring: Ring) -> tuple[Word, ...]:
+    wire = decode(each.raw)
+    route = router.route(wire)
+    flags = (Flag.LEFT if each.ours else Flag.FOREIGN) | (Flag(0) if route.right else Flag.UNROUTABLE)
+    token, id = (1, "") if wire is None else (wire.token + 1, wire.id)
+    mark = sha1(each.worker.encode() + b"\0" + each.raw, usedforsecurity=False).hexdigest()[:16]
+    where = ring.worker(each.worker)
+    return where, int(not each.ours), f"{token}-{mark}", each.worker, route.queue, id, int(flags), each.raw

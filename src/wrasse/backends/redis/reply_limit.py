@@ -1,0 +1,66 @@
+"""Reads whose reply may be larger than `redis.reply_bytes_max`: asked again for less until it fits.
+
+How large entries are is not known before they are read, and other programs write them too. A reply beyond the limit
+costs its connection (`ReplyTooLarge`), so a page shrinks fast; a single entry beyond it cannot be read at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from wrasse.backends.page_loop import PageLoop
+from wrasse.backends.redis.client.client import RedisClient
+from wrasse.backends.redis.failure import ReplyTooLarge
+
+T = TypeVar("T")
+Item = TypeVar("Item")
+_SHRINK = 8
+
+
+async def fitting(count: int, ask: Callable[[int], Awaitable[T]]) -> tuple[T, int]:
+    """What `ask` answers for `count`, or for as many fewer as fit; and for how many it was asked."""
+    while True:
+        try:
+            return await ask(count), count
+        except ReplyTooLarge:
+            if count <= 1:
+                raise
+            count = max(1, count // _SHRINK)
+
+
+async def in_pieces(items: Sequence[Item], ask: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> list[T]:
+    """One answer for each item, asked for together, or in as many pieces as it takes."""
+    found: list[T] = []
+    count = len(items)
+    while len(found) < len(items):
+        rest = items[len(found) :]
+        answers, count = await fitting(min(count, len(rest)), partial(_first, ask, rest))
+        if len(answers) != count:
+            raise ValueError(f"{len(answers)} answers for {count} items")
+        found += answers
+    return found
+
+
+async def _first(
+    ask: Callable[[Sequence[Item]], Awaitable[Sequence[T]]], items: Sequence[Item], count: int
+) -> Sequence[T]:
+    return await ask(items[:count])
+
+
+async def scanned(
+    link: RedisClient, command: tuple[str, ...], count: int, options: tuple[str, ...] = ()
+) -> AsyncIterator[list[bytes]]:
+    """What the steps of SCAN, HSCAN or ZSCAN find, each as large as fits into a reply."""
+    cursor, rounds = b"0", PageLoop(link.options.where, " ".join(command))
+    while True:
+        rounds.turn(cursor)
+        (cursor, found), _ = await fitting(
+            count,
+            lambda fewer: link.ask(*command, cursor, *options, "COUNT", fewer),  # noqa: B023
+        )
+        if found:
+            yield found
+        if cursor == b"0":
+            return

@@ -1,0 +1,370 @@
+"""One request to the store: signed, sent, answered or not. The one place that knows the HTTP client and its errors.
+
+A request that only asks, or that may be made twice, is tried again with growing pauses while the store is slow,
+throttles or does not answer. A conditional change is sent once: whether it was made is then unknown (`NoAnswer`), and
+its caller reads back before it sends it again.
+
+The store is not trusted. One deadline covers connection, headers and body; it grows by what a minimum rate allows for
+the bytes that were sent and that came. Bodies are read up to a limit and never unpacked, redirects are not followed
+and cookies are not kept.
+
+The store's time: the local clock, corrected by the `Date` of replies.
+
+A reply says the store's time in whole seconds, so it bounds how far the two clocks are apart to a second and the time
+the request took. While the local clock is within the bounds it is believed; outside, it is moved to the nearer one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+import aiohttp
+from yarl import URL
+
+from wrasse.backends.s3.address import S3Address
+from wrasse.backends.s3.credentials import EMPTY_HASH, Signer, Unsigned, Wallet, query_of, quoted
+from wrasse.backends.s3.failures import S3Denied, S3Failure, failure_of, unavailable
+from wrasse.backends.s3.xml import XML_BYTES_MAX, parse_date
+from wrasse.clock import Clock
+from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError, reason_of
+from wrasse.ports.rules.request_counts import note_request
+
+MARGIN = timedelta(seconds=1)  # what a Date leaves open
+_DRIFT = timedelta(milliseconds=1)  # by which an old bound gives way with every reply
+
+
+class StoreClock:
+    """What time it is at the store."""
+
+    def __init__(self, local: Clock) -> None:
+        self._local = local
+        self._low: timedelta | None = None
+        self._high: timedelta | None = None
+
+    def now(self) -> datetime:
+        """The store's time, as well as it is known."""
+        return self._local.now() + self.offset
+
+    @property
+    def offset(self) -> timedelta:
+        """How far the store is ahead of us."""
+        if self._low is None or self._high is None:
+            return timedelta(0)
+        return min(max(timedelta(0), self._low), self._high)
+
+    def learn(self, date: str | None, sent_at: datetime, received_at: datetime) -> None:
+        """Notes the Date of a reply to a request that was sent and answered at these local times."""
+        try:
+            said = parse_date(date or "")
+        except ValueError:
+            return
+        low, high = said - received_at, said + MARGIN - sent_at
+        if self._low is None or self._high is None or low > self._high or high < self._low:
+            self._low, self._high = low, high  # a clock was set: what was known no longer holds
+            return
+        self._low, self._high = max(low, self._low - _DRIFT), min(high, self._high + _DRIFT)
+
+
+TRIES = 5
+"""Tries of a request that may be made twice."""
+PAUSE = 0.1  # seconds before the second try; doubles
+PAUSE_MAX = 5.0
+CONNECTIONS_MAX = 64
+"""Connections to one bucket."""
+CONNECT_MAX = 5.0
+"""Seconds to connect."""
+SILENCE_MAX = 30.0
+"""Seconds in which a store may send no byte."""
+REQUEST_MAX = 60.0
+"""Seconds for one request and its answer with the body, besides what `RATE_MIN` allows for the bytes that move."""
+RATE_MIN = 32 << 10
+"""Bytes a second: the slowest transfer that is not cut off once `REQUEST_MAX` is used up."""
+ANSWER_BYTES_MAX = XML_BYTES_MAX
+"""Bytes of an answer that is read as a whole: listings, other XML, records. Objects are streamed."""
+ERROR_BYTES_MAX = 64 << 10
+"""Bytes of a refusal that are read; the rest is left unread and the connection closed."""
+SKEW_MAX = timedelta(minutes=5)  # stores refuse what was signed longer ago than 5 to 15 minutes
+_HASH_ASIDE = 1 << 20  # bytes from which hashing would hold up the loop
+_TRY_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
+_PIECE = 256 << 10
+T = TypeVar("T")
+NO_HEADERS: Mapping[str, str] = {}
+
+
+class NoAnswer(Exception):
+    """A change was sent, and nobody knows whether it was made. Never leaves this package."""
+
+    def __init__(self, why: WrasseError) -> None:
+        super().__init__(why.message)
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True)
+class S3Request:
+    """One request. `twice` says that making it two times does no harm."""
+
+    method: str
+    key: bytes | None = None  # None: the bucket itself
+    query: tuple[tuple[str, str | bytes], ...] = ()
+    headers: Mapping[str, str] = field(default_factory=lambda: NO_HEADERS)  # names in lower case
+    body: bytes = b""
+    twice: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came back: anything but a failure that is worth an error of its own."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    at: datetime
+
+
+class Deadline:
+    """What is left of the time for one request. Waiting for the store counts, the reader's own work does not."""
+
+    def __init__(self, seconds: float) -> None:
+        self._left = seconds
+
+    async def wait(self, what: Awaitable[T]) -> T:
+        """Waits for this; TimeoutError at the deadline."""
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        try:
+            async with asyncio.timeout(self._left):
+                return await what
+        finally:
+            self._left -= loop.time() - began
+
+    def moved(self, size: int) -> None:
+        """So many bytes were sent or came."""
+        self._left += size / RATE_MIN
+
+    def cut(self, seconds: float) -> None:
+        """At most this is left: the time that a body took less to send than it might is none for the answer."""
+        self._left = min(self._left, seconds)
+
+
+class Body:
+    """The body of an answer as it comes, up to a limit that its reader may set anew."""
+
+    def __init__(self, response: aiohttp.ClientResponse, deadline: Deadline, where: str) -> None:
+        self._response, self._deadline, self._where = response, deadline, where
+        self._received = 0
+        self.limit = ANSWER_BYTES_MAX
+
+    async def next(self, size: int) -> bytes:
+        """At most so many bytes, none at the end. Raises StoreBroken beyond the limit."""
+        with _named(self._where):
+            piece = await self._deadline.wait(self._response.content.read(size))
+        self._deadline.moved(len(piece))
+        self._received += len(piece)
+        if self._received > self.limit:
+            raise StoreBroken(
+                f"{self._where} answered with more than {self.limit} bytes", do="check that the endpoint is an S3"
+            )
+        return piece
+
+    async def all(self) -> bytes:
+        """All of it; of a refusal the beginning."""
+        refused = self._response.status >= 300
+        pieces: list[bytes] = []
+        while piece := await self.next(_PIECE):
+            pieces.append(piece)
+            if refused and self._received >= ERROR_BYTES_MAX:
+                break
+        return b"".join(pieces)
+
+
+class S3Transport:
+    """The requests of one bucket, over a bounded number of connections."""
+
+    def __init__(
+        self,
+        address: S3Address,
+        clock: Clock,
+        *,
+        tries: int = TRIES,
+        silence_max: float = SILENCE_MAX,
+        request_max: float = REQUEST_MAX,
+    ) -> None:
+        address = address.reached()
+        self.address = address
+        self.requests = 0
+        self._clock = clock
+        self.time = StoreClock(clock)
+        self._wallet = Wallet(address, clock)
+        region = self._wallet.region()
+        self._signer = Signer(region)
+        self._origin = address.origin(region)
+        self._tries = tries
+        self._silence_max = silence_max
+        self._request_max = request_max
+        self._session: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    async def ask(self, ask: S3Request) -> Reply:
+        """The reply. Raises NoAnswer for a change whose fate is unknown, and our errors for what failed."""
+        tries = self._tries if ask.twice else 1
+        for attempt in range(1, tries + 1):
+            try:
+                believed = self.time.offset
+                reply = await self._once(ask)
+                if reply.status == 403 and abs(self.time.offset - believed) > SKEW_MAX:
+                    # Refused, not carried out, and the reply told the store's time: signed by that it may do.
+                    reply = await self._once(ask)
+                failure = failure_of(reply.status, reply.headers, reply.body)
+                if reply.status not in _TRY_AGAIN:
+                    return self._good(ask, reply, failure)
+                raise unavailable(str(self.address), reply.status, failure)
+            except (StoreUnavailable, StoreBroken) as why:
+                if not ask.twice and not isinstance(why, S3Denied):
+                    raise NoAnswer(why) from why
+                if attempt == tries or isinstance(why, S3Denied | StoreBroken):
+                    raise
+            await asyncio.sleep(pause(attempt))
+        raise AssertionError("the last try returns or raises")
+
+    @asynccontextmanager
+    async def stream(self, ask: S3Request) -> AsyncIterator[tuple[Reply, Body]]:
+        """A reply whose body is read piece by piece; one try. Errors while reading are StoreUnavailable."""
+        async with self._send(ask) as (reply, body):
+            if reply.status >= 300:
+                reply = replace(reply, body=await body.all())
+                failure = failure_of(reply.status, reply.headers, reply.body)
+                if reply.status in _TRY_AGAIN:
+                    raise unavailable(str(self.address), reply.status, failure)
+                reply = self._good(ask, reply, failure)
+            yield reply, body
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        self._closed = True
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    def _good(self, ask: S3Request, reply: Reply, failure: S3Failure | None) -> Reply:
+        if failure is not None and (error := failure.error(self.address, ask.key is not None)) is not None:
+            raise error
+        return reply
+
+    async def _once(self, ask: S3Request) -> Reply:
+        async with self._send(ask) as (reply, body):
+            return replace(reply, body=await body.all())
+
+    @asynccontextmanager
+    async def _send(self, ask: S3Request) -> AsyncIterator[tuple[Reply, Body]]:
+        who = await self._wallet.credentials()
+        path = self._origin.path + ("" if ask.key is None else f"/{quoted(ask.key)}")
+        query = query_of(ask.query)
+        asked = Unsigned(ask.method, self._origin.host, path or "/", query, ask.headers, await _hash(ask.body))
+        headers = self._signer.headers(asked, who, self.time.now())
+        if ask.body:
+            headers["content-length"] = str(len(ask.body))  # not signed; without it pieces would be sent as chunks
+        url = URL(f"{self._origin.scheme}://{self._origin.host}{path or '/'}" + f"?{query}" * bool(query), encoded=True)
+        self.requests += 1
+        note_request()
+        sent_at = self._clock.now()
+        deadline = Deadline(self._request_max)
+        deadline.moved(len(ask.body))
+        with _named(str(self.address)):
+            response = await deadline.wait(
+                self._opened().request(ask.method, url, data=_payload(ask.body), headers=headers, allow_redirects=False)
+            )
+        deadline.cut(self._request_max)
+        async with response:
+            self.time.learn(response.headers.get("Date"), sent_at, self._clock.now())
+            body = Body(response, deadline, str(self.address))
+            yield Reply(response.status, _lower(response), b"", self.time.now()), body
+
+    def _opened(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise StoreUnavailable(
+                f"{self.address} is closed", do="open it again; a store serves until its close() and not after"
+            )
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX, ttl_dns_cache=60),
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=CONNECT_MAX, sock_read=self._silence_max, connect=self._request_max
+                ),
+                auto_decompress=False,  # an object is given as it is stored
+                skip_auto_headers=("User-Agent", "Content-Type", "Accept-Encoding", "Accept"),
+                requote_redirect_url=False,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                middlewares=(_sent_once,),
+            )
+        return self._session
+
+
+async def _sent_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """aiohttp sends a PUT or DELETE again when a kept connection breaks, also after it was carried out. It does so on
+    these two errors only, inside of which middlewares run: they leave here as another error, which it passes on."""
+    try:
+        return await handler(request)
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise _Broken from error
+
+
+class _Broken(aiohttp.ClientError):
+    """A connection broke, or none was made; the cause says why."""
+
+
+class _named:
+    """Turns the errors of the client into ours, with the store's name."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
+        if isinstance(error, TimeoutError):
+            raise StoreUnavailable(
+                f"{self._where} did not answer in time", do="check the endpoint and the network"
+            ) from error
+        if isinstance(error, aiohttp.ClientError | OSError):
+            error = error.__cause__ if isinstance(error, _Broken) else error
+            said = reason_of(error) if isinstance(error, OSError) else type(error).__name__
+            raise StoreUnavailable(
+                f"{self._where} cannot be reached ({said})", do="check the endpoint and the network"
+            ) from error
+
+
+def pause(attempt: int) -> float:
+    """Seconds to wait after the nth try: longer each time, never the same for two who wait together."""
+    longest: float = min(PAUSE * 2 ** (attempt - 1), PAUSE_MAX)
+    return longest * random.uniform(0.5, 1.0)
+
+
+def _payload(body: bytes) -> bytes | AsyncIterator[memoryview] | None:
+    return _pieces(body) if len(body) >= _HASH_ASIDE else body or None
+
+
+async def _pieces(body: bytes) -> AsyncIterator[memoryview]:
+    """A large body piece by piece, so that others get their turn meanwhile; no byte of it is copied."""
+    for begin in range(0, len(body), _PIECE):
+        yield memoryview(body)[begin : begin + _PIECE]
+        await asyncio.sleep(0)
+
+
+async def _hash(body: bytes) -> str:
+    if not body:
+        return EMPTY_HASH
+    if len(body) < _HASH_ASIDE:
+        return hashlib.sha256(body).hexdigest()
+    return await asyncio.to_thread(lambda: hashlib.sha256(body).hexdigest())
+
+
+def _lower(response: aiohttp.ClientResponse) -> Mapping[str, str]:
+    return {name.lower(): value for name, value in response.headers.items()}

@@ -1,0 +1,1 @@
+"""JobQueue on SQLite: the queue, and one file per operation."""

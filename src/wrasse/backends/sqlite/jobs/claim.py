@@ -1,0 +1,299 @@
+"""Taking jobs: in one step ready jobs become held, with a token, a nonce and a deadline. For the writer.
+
+The rows come back as text and are made into jobs after the commit (see given), by whoever asked: other processes wait
+for us only as long as SQLite works.
+
+What a taker gets: the rows of a grant as jobs. The hottest loop outside SQLite.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from datetime import datetime, timedelta
+
+import apsw
+import msgspec
+
+from wrasse.backends.sqlite.bulk import numbers
+from wrasse.backends.sqlite.jobs.enqueue import promote
+from wrasse.backends.sqlite.rows import (
+    BODY,
+    BodyRow,
+    Invalid,
+    decode_bodies,
+    decode_extras,
+    decode_numbers,
+    long_payloads,
+    span,
+)
+from wrasse.backends.sqlite.write_transaction import HELD, READY, Step
+from wrasse.bounded import DURATION_MAX, UNREADABLE, why
+from wrasse.clock import from_micros
+from wrasse.ports.jobs import NOTHING, Claimed, Job, Rate
+from wrasse.ports.rules.claimed_jobs import setters, taken_job
+
+_TAKEN = "SELECT coalesce(sum(n), 0) FROM limited_takes WHERE queue = ? AND at > ?"
+_TOOK = "INSERT INTO limited_takes VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
+_FORGET = "DELETE FROM limited_takes WHERE queue = ? AND at <= ?"
+_TIMES = "SELECT at, n FROM limited_takes WHERE queue = ? AND at > ? ORDER BY at DESC"
+
+
+def takes_left(step: Step, queue: str, rates: Sequence[Rate], now: int) -> int | None:
+    """How many jobs of this queue may be taken now; None if no rate speaks of it."""
+    left = [
+        rate.limit - int(step.db.execute(_TAKEN, (queue, now - span(rate.per))).get)
+        for rate in rates
+        if rate.queue == queue
+    ]
+    return min(left, default=None)
+
+
+def took(step: Step, queue: str, count: int, rates: Sequence[Rate], now: int) -> None:
+    """Notes that so many were taken, and forgets what no longer matters."""
+    longest = max(span(rate.per) for rate in rates if rate.queue == queue)
+    step.db.execute(_FORGET, (queue, now - longest))
+    step.db.execute(_TOOK, (queue, now, count))
+
+
+def next_at(db: apsw.Connection, queues: Sequence[str], rates: Sequence[Rate], now: int) -> int | None:
+    """When the first of the queues that are at their limit now may be taken from again."""
+    ends = [_free_at(db, rate, now) for rate in rates if rate.queue in queues]
+    return min((end for end in ends if end is not None), default=None)
+
+
+def _free_at(db: apsw.Connection, rate: Rate, now: int) -> int | None:
+    """When the take that fills the limit leaves the window; None if it is not full."""
+    taken = 0
+    for at, n in db.execute(_TIMES, (rate.queue, now - span(rate.per))):
+        taken += n
+        if taken >= rate.limit:
+            return int(at) + span(rate.per)
+    return None
+
+
+TAKE_BYTES_MAX = 32 << 20  # payloads in one answer, unless the first one alone is longer
+
+# As a blob: text that is not UTF-8 is found where the rows are decoded. As a float: no size makes the sum overflow.
+_ROWS = f"SELECT json_group_array(seq), sum(CAST(size AS REAL)), max(size), CAST(json_group_array({BODY}) AS BLOB)"
+SELECT_READY = f"{_ROWS} FROM (SELECT * FROM jobs WHERE place = 0 AND queue = ? ORDER BY rank LIMIT ?)"
+_SIZES = "SELECT seq, size FROM jobs WHERE place = 0 AND queue = ? ORDER BY rank LIMIT ?"
+UPDATE_HELD = """
+    UPDATE jobs SET place = 2, token = ?, nonce = ?, worker = ?, until = ?, taken_at = ?, beat_at = ?,
+      attempts = min(attempts, 9007199254740991) + 1
+    WHERE seq IN carray(?)
+"""
+_AGAIN = f"""
+    {_ROWS} FROM (SELECT * FROM jobs WHERE seq IN carray(?) AND place = 2 AND token = ? AND nonce = ? ORDER BY rank)
+"""
+_LEFT = "SELECT seq, queue FROM jobs WHERE seq IN carray(?) AND place = 2 AND token = ? AND nonce = ?"
+# Their rank was not touched, so they are back where they stood.
+_GIVE_BACK = """
+    UPDATE jobs SET place = 0, worker = '', until = NULL, taken_at = NULL, beat_at = NULL, attempts = attempts - 1
+    WHERE seq IN carray(?)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimOptions:
+    """What a taker asks for."""
+
+    queues: Sequence[str]
+    limit: int
+    worker: str
+    silence: int
+    request: str
+    rates: tuple[Rate, ...] = ()
+
+    @property
+    def known(self) -> str:
+        """Under which name the answer is remembered."""
+        return f"take {self.request}"
+
+
+class Grant(msgspec.Struct, frozen=True, array_like=True):
+    """Which jobs a request was given: all under one token and one nonce."""
+
+    token: int
+    nonce: str
+    seqs: list[int]
+
+
+_decode_grant = msgspec.json.Decoder(Grant).decode
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedRows:
+    """A grant with its rows, as they were right before it (`fresh`) or as they are now."""
+
+    grant: Grant
+    bodies: tuple[bytes, ...]
+    long: Mapping[int, bytes]
+    now: int
+    until: int = 0
+    fresh: bool = False
+
+
+def take(step: Step, want: ClaimOptions) -> ClaimedRows | int:
+    """Holds ready jobs, or finds those again that this request was given; only the time if there are none."""
+    now = step.now()
+    if (answer := step.recall(want.known)) is not None:
+        return _again(step, _decode_grant(answer), now)
+    promote(step, now)
+    rows = _Rows()
+    for queue in want.queues:
+        room = want.limit - len(rows.seqs)
+        allowed = takes_left(step, queue, want.rates, now) if want.rates else None
+        if allowed is not None and (room := min(room, allowed)) <= 0:
+            continue
+        count = rows.add(step, queue, room)
+        if count:
+            step.moved(queue, READY, HELD, count)
+            if allowed is not None:
+                took(step, queue, count, want.rates, now)
+        if rows.full or len(rows.seqs) == want.limit:
+            break
+    if not rows.seqs:
+        return now
+    grant = Grant(step.draw(), secrets.token_hex(6), rows.seqs)
+    until = now + want.silence
+    step.db.execute(UPDATE_HELD, (grant.token, grant.nonce, want.worker, until, now, now, numbers(rows.seqs)))
+    step.remember(want.known, msgspec.json.encode(grant))
+    return ClaimedRows(
+        grant, tuple(rows.bodies), long_payloads(step.db, rows.seqs, rows.longest), now, until, fresh=True
+    )
+
+
+class _Rows:
+    """What a take has gathered so far."""
+
+    __slots__ = ("bodies", "full", "longest", "room", "seqs")
+
+    def __init__(self) -> None:
+        self.seqs: list[int] = []
+        self.bodies: list[bytes] = []
+        self.longest = 0
+        self.room: float = TAKE_BYTES_MAX
+        self.full = False
+
+    def add(self, step: Step, queue: str, limit: int) -> int:
+        """Adds the first ready jobs of a queue, as many as there is room for; gives how many."""
+        seqs, size, longest, bodies = step.db.execute(SELECT_READY, (queue, limit)).get
+        if size is None:
+            return 0
+        if size > self.room:
+            self.full = True
+            fit = self._fit(size for _, size in step.db.execute(_SIZES, (queue, limit)))
+            if fit == 0:
+                return 0
+            seqs, size, longest, bodies = step.db.execute(SELECT_READY, (queue, fit)).get
+        found = decode_numbers(seqs)
+        self.seqs += found
+        self.bodies.append(bodies)
+        self.longest = max(self.longest, longest)
+        self.room -= size
+        return len(found)
+
+    def _fit(self, sizes: Iterable[int]) -> int:
+        """How many there is room for; the very first has room whatever its size."""
+        left, fit = self.room, 0
+        for size in sizes:
+            left -= size
+            if left < 0 and (self.seqs or fit):
+                break
+            fit += 1
+        return fit
+
+
+def _again(step: Step, grant: Grant, now: int) -> ClaimedRows:
+    found = step.db.execute(_AGAIN, (numbers(grant.seqs), grant.token, grant.nonce)).get
+    seqs, _, longest, bodies = found
+    return ClaimedRows(grant, (bodies,), long_payloads(step.db, decode_numbers(seqs), longest or 0), now)
+
+
+def give_back(step: Step, grant: Grant, known: str) -> None:
+    """Undoes a take whose taker went away before it had the answer: as if it had not been asked for."""
+    step.forget(known)
+    left: dict[int, str] = dict(step.db.execute(_LEFT, (numbers(grant.seqs), grant.token, grant.nonce)))
+    if left:
+        step.db.execute(_GIVE_BACK, (numbers(left),))
+    for queue in left.values():
+        step.moved(queue, HELD, READY)
+
+
+_NO_DELAY = timedelta(0)
+_STORED = (
+    "id", "kind", "queue", "priority", "payload", "headers", "not_before", "delay", "timeout", "lasting",
+)  # fmt: skip
+_new = object.__new__
+_id, _kind, _queue, _priority, _payload, _headers, _not_before, _delay, _timeout, _lasting = setters(Job, *_STORED)
+_others = [(next(setters(Job, field.name)), field.default) for field in fields(Job) if field.name not in _STORED]
+_unique, _window, _keep, _group, _minted = setters(Job, "unique", "window", "keep", "group", "minted")
+
+
+def given(granted: ClaimedRows | int) -> tuple[Claimed, list[Invalid]]:
+    """The answer as the port gives it, and the rows of the grant that are no jobs."""
+    if isinstance(granted, int):
+        return Claimed((), from_micros(granted)), []
+    token, nonce, long = granted.grant.token, granted.grant.nonce, granted.long
+    until, more = from_micros(granted.until), int(granted.fresh)
+    instants: dict[int, datetime] = {}  # jobs that were put together have the same, and making one is not cheap
+    jobs = []
+    invalid: list[Invalid] = []
+    for batch in granted.bodies:
+        rows, others = decode_bodies(batch)
+        invalid += others
+        for row in rows:
+            try:
+                job, ends_at = job_of(row, long), until if row.until is None else from_micros(row.until)
+                created_at = instants.get(row.created_at)
+                if created_at is None:
+                    created_at = instants[row.created_at] = from_micros(row.created_at)
+            except UNREADABLE as error:
+                invalid.append(Invalid(row.seq, why(error)))
+                continue
+            counts = row.attempts + more, row.failures, row.rescues, row.interruptions
+            jobs.append(taken_job(job, token, nonce, counts, created_at, ends_at))
+    return Claimed(tuple(jobs), from_micros(granted.now)), invalid
+
+
+def job_of(row: BodyRow, long: Mapping[int, bytes]) -> Job:
+    """As its producer put it; `long` has the payloads that stand apart."""
+    job = _new(Job)
+    _id(job, row.id)
+    _kind(job, row.kind)
+    _queue(job, row.queue)
+    _priority(job, row.priority)
+    _payload(job, long[row.seq] if row.payload is None else bytes.fromhex(row.payload))
+    _headers(job, NOTHING if row.headers is None else _headers_in(row.headers))
+    _not_before(job, None if row.not_before is None else from_micros(row.not_before))
+    _delay(job, _NO_DELAY if row.delay is None else _duration(row.delay))
+    _timeout(job, None if row.timeout is None else _duration(row.timeout))
+    _lasting(job, row.lasting == 1)
+    if row.extras is None:
+        for fill, default in _others:
+            fill(job, default)
+    else:
+        extras = decode_extras(row.extras)
+        _unique(job, extras.unique)
+        _window(job, _duration(extras.window))
+        _keep(job, _duration(extras.keep))
+        _group(job, extras.group)
+        _minted(job, False)  # said for a put only
+    return job
+
+
+def _duration(micros: int) -> timedelta:
+    found = timedelta(microseconds=micros)
+    if not -DURATION_MAX <= found <= DURATION_MAX:
+        raise ValueError(f"{micros} microseconds are more than 100 years")
+    return found
+
+
+def _headers_in(text: str) -> dict[str, str]:
+    found = json.loads(text)
+    if type(found) is not dict or not all(type(value) is str for value in found.values()):
+        raise ValueError("its headers are not texts by name")
+    return found

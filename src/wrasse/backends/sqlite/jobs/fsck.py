@@ -1,0 +1,73 @@
+"""What another program can leave wrong about jobs in a database: rows in a place that is none, and numbers of jobs that
+are not those of the rows. Each repair is one transaction that looks again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import apsw
+
+from wrasse.backends.sqlite.bulk import text
+from wrasse.backends.sqlite.connection_thread import SqliteReader, SqliteWriter
+from wrasse.backends.sqlite.rows import flaw_of
+from wrasse.backends.sqlite.write_transaction import DEAD, NOWHERE, Step
+from wrasse.ports.inconsistency import NAMES_MAX, Inconsistency
+from wrasse.ports.jobs import Reason
+
+_PLACES = f"SELECT seq, CAST(id AS BLOB), place FROM jobs WHERE {NOWHERE} ORDER BY seq"
+_BURY = f"UPDATE jobs SET place = ?, until = NULL, finished_at = ?, reason = ?, error = ? WHERE seq = ? AND {NOWHERE}"
+# Rows without a place are no part of the numbers: they are dead once they are repaired.
+_WRONG = f"""
+    WITH really AS (SELECT queue, place, count(*) AS n FROM jobs WHERE NOT {NOWHERE} GROUP BY queue, place)
+    SELECT CAST(queue AS BLOB), place FROM (
+      SELECT queue, place, n FROM counts WHERE n > 0 EXCEPT SELECT queue, place, n FROM really
+      UNION SELECT queue, place, n FROM (SELECT * FROM really EXCEPT SELECT queue, place, n FROM counts)
+    ) GROUP BY queue, place
+"""
+_RECOUNT = "INSERT INTO counts (queue, place, n) SELECT queue, place, count(*) FROM jobs GROUP BY queue, place"
+_DONE = "UPDATE numbers SET done = (SELECT count(*) FROM jobs WHERE place >= 3 AND place = 3)"
+
+
+class SqliteFsck:
+    """The port."""
+
+    def __init__(self, writer: SqliteWriter, reader: SqliteReader) -> None:
+        self._writer, self._reader = writer, reader
+
+    async def check(
+        self, *, repair: bool, silence: timedelta, seen: Callable[[int], None] = lambda count: None
+    ) -> Sequence[Inconsistency]:
+        """See Damages."""
+        if repair:
+            return await self._writer.do(_repaired)
+        return await self._reader.do(lambda db: _found(db, repaired=False))
+
+
+def _found(db: apsw.Connection, *, repaired: bool) -> list[Inconsistency]:
+    lost = [text(id) for _, id, _ in db.execute(_PLACES)]
+    wrong = [f"{text(queue)} (place {place})" for queue, place in db.execute(_WRONG)]
+    kinds = [
+        ("place", "a job in a place that is none", "it is dead, with its payload", lost),
+        ("counts", "numbers of jobs that are not those of the rows", "they are counted again", wrong),
+    ]
+    return [
+        Inconsistency(kind, about, repair, len(names), len(names) if repaired else 0, tuple(names[:NAMES_MAX]))
+        for kind, about, repair, names in kinds
+        if names
+    ]
+
+
+def _repaired(step: Step) -> list[Inconsistency]:
+    found = _found(step.db, repaired=True)
+    now = step.now()
+    rows: list[Any] = step.db.execute(_PLACES).fetchall()
+    for seq, _, place in rows:
+        error = flaw_of(seq, f"its place was {place}")
+        step.db.execute(_BURY, (DEAD, now, Reason.INVALID_PAYLOAD, error, seq))
+    if found:
+        step.db.execute("DELETE FROM counts")
+        step.db.execute(_RECOUNT)
+        step.db.execute(_DONE)
+    return found

@@ -1,0 +1,64 @@
+"""Groups of jobs: members are counted as they finish, and the last one makes the callback ready. For the writer."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import msgspec
+
+from wrasse.backends.sqlite.bulk import numbers
+from wrasse.backends.sqlite.rows import Fact, span
+from wrasse.backends.sqlite.write_transaction import Step
+from wrasse.ports.jobs import GROUP_DEAD_HEADER, GROUP_DONE_HEADER, GROUP_HEADER, GROUPS_KEPT, Job, JobGroup
+
+_OPEN = """
+    INSERT INTO teams (id, seen_at, size, callback) VALUES (?, ?, ?, ?)
+    ON CONFLICT (id) DO UPDATE SET size = excluded.size, callback = excluded.callback WHERE size IS NULL
+"""
+_COUNT = """
+    INSERT INTO teams (id, seen_at, done, dead) VALUES (?, ?, ?, ?)
+    ON CONFLICT (id) DO UPDATE SET done = done + excluded.done, dead = dead + excluded.dead
+"""
+_FIRE = """
+    UPDATE teams SET fired = 1 WHERE id = ? AND NOT fired AND size IS NOT NULL AND done + dead >= size
+    RETURNING callback, done, dead
+"""
+_FORGET = """
+    DELETE FROM teams WHERE id IN (
+      SELECT id FROM teams WHERE seen_at < ? AND (fired OR size IS NULL) ORDER BY seen_at LIMIT 2)
+"""
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Job).decode
+
+Put = Callable[[Step, Sequence[Job], int], object]
+
+
+def open_all(step: Step, groups: Sequence[JobGroup], now: int, put: Put) -> None:
+    """Opens groups that are not known, and calls back where all members have finished already."""
+    for group in groups:
+        step.db.execute(_FORGET, (now - span(GROUPS_KEPT),))
+        step.db.execute(_OPEN, (group.id, now, group.size, _encode(group.callback)))
+        _fire(step, group.id, now, put)
+
+
+def count(step: Step, finished: Sequence[tuple[Fact, bool]], now: int, put: Put) -> None:
+    """Counts members that finished (True: done), each once, and calls back for groups that are complete."""
+    members = [(fact, done) for fact, done in finished if fact.team is not None]
+    if not members:
+        return
+    step.db.execute("UPDATE jobs SET member = 0 WHERE seq IN carray(?)", (numbers(fact.seq for fact, _ in members),))
+    ends = Counter((fact.team, done) for fact, done in members)
+    for team in dict.fromkeys(fact.team for fact, _ in members):
+        assert team is not None, "only members are counted"
+        step.db.execute(_COUNT, (team, now, ends[team, True], ends[team, False]))
+        _fire(step, team, now, put)
+
+
+def _fire(step: Step, id: str, now: int, put: Put) -> None:
+    found = list(step.db.execute(_FIRE, (id,)))
+    for callback, done, dead in found:
+        job = _decode(callback)
+        told = {GROUP_HEADER: id, GROUP_DONE_HEADER: str(done), GROUP_DEAD_HEADER: str(dead)}
+        put(step, [replace(job, headers={**job.headers, **told})], now)

@@ -1,0 +1,303 @@
+"""Listings of jobs, each read from the index that has its order. For the reader.
+
+A cursor is a place in an index, not a job: the next page begins there even if that job has moved on.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from operator import attrgetter
+
+import apsw
+import msgspec
+
+from wrasse.backends.sqlite.bulk import text
+from wrasse.backends.sqlite.jobs.changes import SILENT_WORKERS_KEPT
+from wrasse.backends.sqlite.jobs.claim import job_of
+from wrasse.backends.sqlite.rows import (
+    BODY,
+    StateRow,
+    decode_bodies,
+    decode_states,
+    flaw_of,
+    in_calendar,
+    instant,
+    long_payloads,
+    span,
+    state_columns,
+    state_of,
+)
+from wrasse.backends.sqlite.write_transaction import DEAD, DELAYED, DONE, HELD, NOWHERE, READY
+from wrasse.bounded import UNREADABLE, why
+from wrasse.clock import from_micros, to_micros
+from wrasse.ports.jobs import (
+    Attempt,
+    Counts,
+    Job,
+    JobFilter,
+    JobRecord,
+    JobState,
+    Place,
+    Progress,
+    QueueCount,
+    Reason,
+    WorkerInfo,
+    WorkerState,
+)
+from wrasse.ports.page import Page, check_limit, no_cursor, number_in, other_listing
+
+PAGE_MAX = 10_000
+
+_INVALID = DEAD + 1  # stands for every place that is none: listed after the dead
+_NAMES = {READY: "ready", DELAYED: "delayed", HELD: "held", DONE: "done", DEAD: "dead", _INVALID: "invalid"}
+_CODES = {name: code for code, name in _NAMES.items()}
+_GOES_AT = "finished_at + keep"  # the expression that is indexed
+_ORDERS = {READY: "rank", DELAYED: "ready_at", HELD: "until", DONE: _GOES_AT, DEAD: _GOES_AT, _INVALID: "seq"}
+# The terms that lead SQLite to the index of each place.
+_PLACES = {code: f"place = {code}" if code < DONE else f"place >= 3 AND place = {code}" for code in _NAMES}
+_PLACES[_INVALID] = NOWHERE
+_position = attrgetter("order", "seq")
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One condition of a listing."""
+
+    sql: str
+    values: tuple[int | str | bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A cursor: the place it is in, and the position there."""
+
+    code: int
+    order: int
+    seq: int
+
+
+def delayed_are_due(db: apsw.Connection, now: int) -> bool:
+    """Whether a delayed job is to be moved on before jobs that are ready can be listed or counted."""
+    due = db.execute("SELECT min(ready_at) FROM jobs WHERE place = 1").get
+    return due is not None and due <= now
+
+
+def page(
+    db: apsw.Connection, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool, now: int
+) -> Page[JobState]:
+    """Jobs of one place that match, in its order."""
+    limit = check_limit(limit, "jobs", PAGE_MAX)
+    codes = _codes(place, where)
+    if newest:
+        codes.reverse()
+    start = None if after is None else parse_cursor(after)
+    if start is not None and start.code not in codes:
+        raise other_listing(after)
+    rows: list[StateRow] = []
+    for code in codes[0 if start is None else codes.index(start.code) :]:
+        begin = start if start is not None and start.code == code else None
+        rows += _rows(db, code, where, begin, limit + 1 - len(rows), newest=newest)
+        if len(rows) > limit:
+            break
+    return _cut(rows, limit, now)
+
+
+def overdue(db: apsw.Connection, after: str | None, limit: int, now: int) -> Page[JobState]:
+    """Held jobs whose deadline has passed, longest ago first."""
+    limit = check_limit(limit, "jobs", PAGE_MAX)
+    terms = [Term("until <= ?", (now,))]
+    if after is not None:
+        terms.append(_beyond(parse_cursor(after), newest=False))
+    return _cut(_select(db, HELD, terms, limit + 1, newest=False), limit, now)
+
+
+def parse_cursor(cursor: str) -> Start:
+    """What `_cut` wrote."""
+    try:
+        name, order, seq = cursor.split(":")
+        return Start(_CODES[name], number_in(cursor, order), number_in(cursor, seq))
+    except (ValueError, KeyError):
+        raise no_cursor(cursor) from None
+
+
+def _codes(place: Place, where: JobFilter) -> list[int]:
+    if place is not Place.READY:
+        codes = [DEAD, _INVALID] if place is Place.DEAD else [_CODES[place]]
+        return [] if where.delayed else codes
+    return {None: [READY, DELAYED], True: [DELAYED], False: [READY]}[where.delayed]
+
+
+def _rows(
+    db: apsw.Connection, code: int, where: JobFilter, start: Start | None, limit: int, *, newest: bool
+) -> list[StateRow]:
+    terms = _terms(where) + _bounds(where, start, newest=newest)
+    if code != READY:
+        if where.queue is not None:
+            terms.append(Term("queue = ?", (where.queue,)))
+        return _select(db, code, terms, limit, newest=newest)
+    # Turns are indexed by queue, for take; the turns of all queues are merged from the first few of each.
+    queues = [where.queue.encode()] if where.queue is not None else _queues(db)
+    own = [Term("queue = CAST(? AS TEXT)", (queue,)) for queue in queues]
+    parts = [_select(db, code, [each, *terms], limit, newest=newest) for each in own]
+    return list(heapq.merge(*parts, key=_position, reverse=newest))[:limit]
+
+
+def _terms(where: JobFilter) -> list[Term]:
+    terms = []
+    if where.kind is not None:
+        terms.append(Term("kind = ?", (where.kind,)))
+    if where.reason is not None:
+        terms.append(Term("reason = ?", (where.reason,)))
+    if where.error_contains is not None:
+        terms.append(Term("instr(error, ?) > 0", (where.error_contains,)))
+    return terms
+
+
+def _bounds(where: JobFilter, start: Start | None, *, newest: bool) -> list[Term]:
+    """Between which instants, and from which cursor on. Where the cursor is the narrower bound it stands alone: SQLite
+    seeks to one of two bounds and reads on from there."""
+    low = None if where.finished_after is None else to_micros(where.finished_after)
+    high = None if where.finished_before is None else to_micros(where.finished_before)
+    if start is None:
+        terms = []
+    else:
+        terms = [_beyond(start, newest=newest)]
+        if newest:
+            high = None if high is not None and start.order < high else high
+        else:
+            low = None if low is not None and start.order > low else low
+    if low is not None:
+        terms.append(Term(f"{_GOES_AT} > ?", (low,)))
+    if high is not None:
+        terms.append(Term(f"{_GOES_AT} < ?", (high,)))
+    return terms
+
+
+def _beyond(start: Start, *, newest: bool) -> Term:
+    order = _ORDERS[start.code]
+    return Term(f"({order}, seq) {'<' if newest else '>'} (?, ?)", (start.order, start.seq))
+
+
+def _select(db: apsw.Connection, code: int, terms: Iterable[Term], limit: int, *, newest: bool) -> list[StateRow]:
+    order, way = _ORDERS[code], "DESC" if newest else "ASC"
+    terms = [Term(_PLACES[code], ()), *terms]
+    found = db.execute(
+        f"SELECT CAST(json_group_array({state_columns(order)}) AS BLOB) FROM (SELECT * FROM jobs"
+        f" WHERE {' AND '.join(term.sql for term in terms)} ORDER BY {order} {way}, seq {way} LIMIT ?)",
+        (*(value for term in terms for value in term.values), limit),
+    ).get
+    return decode_states(found)
+
+
+def _queues(db: apsw.Connection) -> list[bytes]:
+    return [queue for (queue,) in db.execute("SELECT CAST(queue AS BLOB) FROM counts WHERE place = 0 AND n > 0")]
+
+
+def _cut(rows: Sequence[StateRow], limit: int, now: int) -> Page[JobState]:
+    found = [(f"{_NAMES.get(row.place, _NAMES[_INVALID])}:{row.order}:{row.seq}", state_of(row, now)) for row in rows]
+    return Page.cut(found, limit, from_micros(now))
+
+
+_ONE = f"""
+    SELECT CAST(json_array({state_columns("seq")}) AS BLOB), CAST(json_array({BODY}) AS BLOB), result,
+      CAST(progress AS BLOB)
+    FROM jobs WHERE id = ?
+"""
+_decode_progress = msgspec.json.Decoder(tuple[float, str, int]).decode
+_HISTORY = """
+    SELECT number, CAST(worker AS BLOB), taken_at, ended_at, CAST(reason AS BLOB), CAST(error AS BLOB) FROM attempts
+    WHERE seq = ? ORDER BY number
+"""
+_NOWHERE = f"SELECT CAST(queue AS BLOB) FROM jobs WHERE {NOWHERE}"
+# Turns below zero are served next, the newest of them first; the others wait in the order they came.
+_OLDEST = """
+    SELECT CAST(queue AS BLOB),
+      (SELECT ready_at FROM jobs WHERE place = 0 AND queue = counts.queue AND rank < 0 ORDER BY rank DESC LIMIT 1),
+      (SELECT ready_at FROM jobs WHERE place = 0 AND queue = counts.queue AND rank >= 0 ORDER BY rank LIMIT 1)
+    FROM counts WHERE place = 0 AND n > 0
+"""
+
+
+def record(db: apsw.Connection, id: str, now: int) -> JobRecord | None:
+    """One job, whole."""
+    found = db.execute(_ONE, (id,)).get
+    if found is None:
+        return None
+    (row,), (bodies, invalid) = decode_states(found[0]), decode_bodies(found[1])
+    long = long_payloads(db, [row.seq], row.size)
+    state, history = state_of(row, now), tuple(_history(db, row.seq))
+    try:
+        job, flaw = (job_of(bodies[0], long), "") if bodies else (_nothing_of(state), invalid[0].error)
+    except UNREADABLE as error:
+        job, flaw = _nothing_of(state), why(error)
+    if flaw:
+        state = replace(state, reason=Reason.INVALID_PAYLOAD, error=state.error or flaw_of(row.seq, flaw))
+    return JobRecord(job, state, history, found[2], _progress(found[3]))
+
+
+def _nothing_of(state: JobState) -> Job:
+    """Stands for a job whose row is invalid."""
+    return Job(state.id, kind=state.kind, queue=state.queue, priority=state.priority)
+
+
+def _history(db: apsw.Connection, seq: int) -> Iterator[Attempt]:
+    """Attempts that ended; not those whose rows are invalid."""
+    for number, worker, taken_at, ended_at, reason, error in db.execute(_HISTORY, (seq,)):
+        with suppress(*UNREADABLE):
+            times = from_micros(taken_at), from_micros(ended_at)
+            yield Attempt(number, text(worker), *times, Reason(text(reason)), text(error))
+
+
+def _progress(text: bytes | None) -> Progress | None:
+    if text is None:
+        return None
+    try:
+        fraction, note, at = _decode_progress(text)
+        return Progress(fraction, note, from_micros(at))
+    except UNREADABLE:
+        return None  # shown without it rather than not at all
+
+
+def counts(db: apsw.Connection, now: int) -> Counts:
+    """Jobs per queue and place, and the workers."""
+    numbers: defaultdict[str, dict[int, int]] = defaultdict(dict)
+    for queue, place, n in db.execute("SELECT CAST(queue AS BLOB), place, n FROM counts WHERE n > 0 ORDER BY queue"):
+        numbers[text(queue)][place] = n
+    for (queue,) in db.execute(_NOWHERE):  # listed among the dead, until fsck makes them so
+        numbers[text(queue)][DEAD] = numbers[text(queue)].get(DEAD, 0) + 1
+    oldest = {
+        text(queue): min((at for at in (front, back) if at is not None), default=None)
+        for queue, front, back in db.execute(_OLDEST)
+    }
+    queues = tuple(
+        QueueCount(
+            queue,
+            ready=places.get(READY, 0),
+            delayed=places.get(DELAYED, 0),
+            held=places.get(HELD, 0),
+            done=places.get(DONE, 0),
+            dead=places.get(DEAD, 0),
+            oldest_ready_at=instant(in_calendar(oldest.get(queue), now)),
+        )
+        for queue, places in numbers.items()
+    )
+    return Counts(queues, _workers(db, now), from_micros(now))
+
+
+def _workers(db: apsw.Connection, now: int) -> tuple[WorkerState, ...]:
+    horizon = now - span(SILENT_WORKERS_KEPT)
+    return tuple(
+        WorkerState(
+            WorkerInfo(text(id), text(host), pid, slots),
+            *(from_micros(in_calendar(at, now)) for at in (beat_at, until)),
+        )
+        for id, host, pid, slots, beat_at, until in db.execute(
+            "SELECT CAST(id AS BLOB), CAST(host AS BLOB), pid, slots, beat_at, until FROM workers"
+            " WHERE until >= ? ORDER BY id",
+            (horizon,),
+        )
+    )

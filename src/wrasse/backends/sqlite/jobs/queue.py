@@ -1,0 +1,225 @@
+"""JobQueue on SQLite: every method is one transaction, or one look at one moment.
+
+What a batch may be refused for is looked at before it is sent. The work itself is in puts, takes, changes, beats and
+drops (for the writer), listing and overview (for the reader).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+
+import apsw
+import msgspec
+
+from wrasse.backends.sqlite.connection_thread import SqliteReader, SqliteWriter
+from wrasse.backends.sqlite.jobs import changes, claim, enqueue, job_groups, job_listing
+from wrasse.backends.sqlite.jobs.claim import ClaimOptions, Grant, given
+from wrasse.backends.sqlite.rows import Invalid, span
+from wrasse.backends.sqlite.wakeups import SqliteWakeups
+from wrasse.backends.sqlite.write_transaction import Step
+from wrasse.backends.wakeup import Wakeup
+from wrasse.clock import Clock, to_micros
+from wrasse.errors import StoreBroken, StoreUnavailable
+from wrasse.ports.jobs import (
+    BATCH_MAX,
+    IDS_KEPT,
+    NO_PROGRESS,
+    Claim,
+    Claimed,
+    Complete,
+    Counts,
+    Delete,
+    Enqueued,
+    HeartbeatAnswer,
+    Job,
+    JobFilter,
+    JobGroup,
+    JobRecord,
+    JobState,
+    Move,
+    Place,
+    Progress,
+    Rate,
+    Settlement,
+    WorkerInfo,
+    bounded,
+    check_put,
+    check_settlements,
+    check_take,
+)
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+
+_LOOK_AGAIN = 0.1  # seconds, while a limit is what keeps a taker waiting
+_decode_answer = msgspec.json.Decoder(list[bool | str]).decode
+
+
+class SqliteJobs:
+    """The jobs of one database."""
+
+    def __init__(
+        self, writer: SqliteWriter, reader: SqliteReader, bells: SqliteWakeups, clock: Clock, *, done_max: int
+    ) -> None:
+        assert done_max >= 0, "a limit is not negative"
+        self._writer = writer
+        self._reader = reader
+        self._bells = bells
+        self._clock = clock
+        self._done_max = done_max
+
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
+        check_put(jobs, groups)
+
+        known = f"put {request}"
+
+        def run(step: Step) -> Sequence[bool | str]:
+            answer = step.recall(known)
+            if answer is not None:
+                return _decode_answer(answer)
+            now = step.now()
+            found = enqueue.put(step, jobs, now)
+            job_groups.open_all(step, groups, now, enqueue.put)
+            step.remember(known, msgspec.json.encode(found))
+            return found
+
+        found = await self._writer.do(run, len(jobs) + len(groups), known)
+        return tuple(
+            Enqueued(other, new=False) if isinstance(other, str) else Enqueued(job.id, other)
+            for job, other in zip(jobs, found, strict=True)
+        )
+
+    async def take(
+        self,
+        queues: Sequence[str],
+        limit: int,
+        *,
+        worker: str,
+        silence: timedelta,
+        request: str,
+        wait: timedelta = timedelta(0),
+        rates: Sequence[Rate] = (),
+    ) -> Claimed:
+        check_take(limit, silence)
+        want = ClaimOptions(
+            tuple(dict.fromkeys(queues)), min(limit, BATCH_MAX), worker, span(silence), request, tuple(rates)
+        )
+        taken = await self._grant(want)
+        if taken.jobs or wait <= timedelta(0):
+            return taken
+        with self._bells.listen(want.queues, wait) as bell:
+            # Once more now that the bell is there: nothing that comes from here on is missed.
+            while not (taken := await self._grant(want)).jobs and not bell.late:
+                await self._rung(bell, want)
+        return taken
+
+    async def beat(
+        self,
+        worker: WorkerInfo,
+        holds: Sequence[Claim],
+        *,
+        silence: timedelta,
+        progress: Mapping[str, Progress] = NO_PROGRESS,
+    ) -> HeartbeatAnswer:
+        run = partial(changes.beat, worker=worker, holds=bounded(holds), silence=span(silence), progress=progress)
+        return await self._writer.do(run, 1 + len(holds))
+
+    async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
+        check_settlements(settlements)
+        weight = sum(1 + (len(each.puts) if isinstance(each, Complete) else 0) for each in settlements)
+        known = f"settle {request}"
+
+        def run(step: Step) -> tuple[Outcome, ...]:
+            answer = step.recall(known)
+            if answer is None:
+                outcomes = changes.settle(step, settlements, step.now(), self._done_max)
+                step.remember(known, bytes(outcome is Outcome.LOST for outcome in outcomes))
+                return tuple(outcomes)
+            return tuple(Outcome.LOST if lost else Outcome.DONE for lost in answer)
+
+        return await self._writer.do(run, weight, known)
+
+    async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
+        return tuple(await self._writer.do(partial(changes.move, moves=bounded(moves)), len(moves)))
+
+    async def get(self, id: str) -> JobRecord | None:
+        return await self._reader.do(lambda db: job_listing.record(db, id, self._now()))
+
+    async def page(
+        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobState]:
+        def run(db: apsw.Connection) -> Page[JobState] | None:
+            now = self._now()
+            if place is Place.READY and job_listing.delayed_are_due(db, now):
+                return None
+            return job_listing.page(db, place, where, after, limit, newest=newest, now=now)
+
+        while (page := await self._reader.do(run)) is None:
+            await self._promote()
+        return page
+
+    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+        return await self._reader.do(lambda db: job_listing.overdue(db, after, limit, self._now()))
+
+    async def counts(self) -> Counts:
+        def run(db: apsw.Connection) -> Counts | None:
+            now = self._now()
+            return None if job_listing.delayed_are_due(db, now) else job_listing.counts(db, now)
+
+        while (counts := await self._reader.do(run)) is None:
+            await self._promote()
+        return counts
+
+    async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
+        run = partial(changes.delete, deletes=bounded(deletes), ids_kept=span(ids_kept))
+        return tuple(await self._writer.do(run, len(deletes)))
+
+    def _now(self) -> int:
+        return to_micros(self._clock.now())
+
+    async def _promote(self) -> None:
+        await self._writer.do(lambda step: enqueue.promote(step, step.now()))
+
+    async def _rung(self, bell: Wakeup, want: ClaimOptions) -> None:
+        """Waits for the bell; with limits also for the moment at which one allows more, which rings no bell."""
+        again = None
+        if want.rates:
+            again = await self._reader.do(lambda db: claim.next_at(db, want.queues, want.rates, self._now()))
+        seconds = None if again is None else min(max((again - self._now()) / 1e6, 0.001), _LOOK_AGAIN)
+        await bell.rung(seconds)
+
+    async def _grant(self, want: ClaimOptions) -> Claimed:
+        while (taken := await self._grant_once(want)) is None:
+            pass
+        return taken
+
+    async def _grant_once(self, want: ClaimOptions) -> Claimed | None:
+        """What the grant holds; None if that were only invalid rows, which are dead-lettered now."""
+        answer = self._writer.ask(partial(claim.take, want=want), want.limit, want.known)
+        try:
+            granted = await asyncio.shield(answer)
+            taken, invalid = given(granted)
+            if invalid and isinstance(granted, claim.ClaimedRows):
+                await self._bury(granted.grant, invalid, None if taken.jobs else want.known)
+            return taken if taken.jobs or not invalid else None
+        except asyncio.CancelledError:
+            # The taker will never know these jobs: they go back now and not when their deadline has passed.
+            with suppress(StoreUnavailable, StoreBroken):
+                granted = await asyncio.shield(answer)
+                if isinstance(granted, claim.ClaimedRows) and granted.fresh:
+                    back = partial(claim.give_back, grant=granted.grant, known=want.known)
+                    await asyncio.shield(self._writer.ask(back))
+            raise
+
+    async def _bury(self, grant: Grant, invalid: Sequence[Invalid], forgotten: str | None) -> None:
+        """Dead-letters invalid rows of a grant; a grant of nothing else is forgotten, and its request answered anew."""
+
+        def run(step: Step) -> None:
+            changes.bury_invalid(step, invalid, grant.token, grant.nonce)
+            if forgotten is not None:
+                step.forget(forgotten)
+
+        await self._writer.do(run, len(invalid))

@@ -1,0 +1,95 @@
+"""Who waits for a job, and what wakes them: a put of this process at once, another process or a due job within a tick.
+
+The watching thread works only while somebody waits. A tick costs one look at the database's version; only when that
+has changed does it look which queues have something.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+
+import apsw
+
+from wrasse.backends.sqlite.connection import File
+from wrasse.backends.wakeup import Wakeup, hung
+from wrasse.clock import Clock, to_micros
+
+TICK = 0.025
+CHANGED = "\0changed"  # rings with every change that anybody made; no queue has such a name
+_PAUSE_AFTER_FAILURE = 1.0
+
+
+class SqliteWakeups:
+    """All bells of one process, and the thread that rings them for what happens outside it."""
+
+    def __init__(self, file: File, clock: Clock) -> None:
+        self._file = file
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._bells: set[Wakeup] = set()
+        self._wanted = threading.Event()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="wrasse-sqlite-watch", daemon=True)
+
+    @contextmanager
+    def listen(self, queues: Iterable[str], wait: timedelta) -> Iterator[Wakeup]:
+        """A bell for these queues, which rings at the latest after `wait`."""
+        try:
+            with hung(self._bells, queues, wait) as bell:
+                self._wanted.set()
+                if self._thread.ident is None and not self._stopped.is_set():
+                    self._thread.start()
+                yield bell
+        finally:
+            if not self._bells:
+                self._wanted.clear()
+
+    def ring(self, queues: frozenset[str] | None) -> None:
+        """Rings for all who want one of these queues; None is every queue."""
+        for bell in self._bells:
+            if queues is None or not queues.isdisjoint(bell.names):
+                bell.ring()
+
+    def close(self) -> None:
+        """Ends the watching and wakes everybody."""
+        self._stopped.set()
+        self._wanted.set()
+        for bell in self._bells:
+            bell.expire()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._stopped.is_set():
+            try:
+                db = self._file.open(reads_only=True)
+                try:
+                    self._look(db)
+                finally:
+                    db.close()
+            except Exception:
+                # Whoever is woken asks the writer, which says what is wrong; here we only look again later.
+                self._tell(None)
+                self._stopped.wait(_PAUSE_AFTER_FAILURE)
+
+    def _look(self, db: apsw.Connection) -> None:
+        """Looks once a tick until the end, but only while somebody waits."""
+        seen = due = None
+        while self._wanted.wait() and not self._stopped.wait(TICK):
+            version = db.execute("PRAGMA data_version").get
+            if version != seen:
+                seen = version
+                ready = [queue for (queue,) in db.execute("SELECT queue FROM counts WHERE place = 0 AND n > 0")]
+                due = db.execute("SELECT min(ready_at) FROM jobs WHERE place = 1").get
+                self._tell(frozenset((CHANGED, *ready)))
+            if due is not None and due <= to_micros(self._clock.now()):
+                due = None  # whoever is woken moves it on, and that is a new version
+                self._tell(None)
+
+    def _tell(self, queues: frozenset[str] | None) -> None:
+        with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self.ring, queues)

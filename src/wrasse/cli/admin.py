@@ -1,0 +1,291 @@
+"""wrasse run --role=admin: the admin commands of the design document, with its flags and its names in the answers.
+
+`peek` shows what is served next first, and says so; a purge needs --yes, tells what it deletes by key, and one of
+everything is refused while workers live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from wrasse.cli.admin_flags import AdminOrders, Bench
+from wrasse.cli.context import CommandContext, write_json
+from wrasse.cli.jobs.change import PAGE
+from wrasse.cli.jobs.inspect import opened
+from wrasse.cli.output import progress
+from wrasse.clock import SystemClock
+from wrasse.config.load import Config
+from wrasse.duration import format_duration
+from wrasse.errors import Refused, UnknownName, UsageError, WrasseError
+from wrasse.ids import Ids
+from wrasse.jobs.registry import Registry
+from wrasse.jobs.tally import Tally
+from wrasse.ports.backend import JobStore
+from wrasse.ports.job_lists import JobLists
+from wrasse.ports.jobs import BATCH_MAX, Delete, Job, JobFilter, JobQueue, JobState, Place
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page, pages
+from wrasse.runtime.backends import Stores
+from wrasse.runtime.open_ports import JOBS, open_homes
+from wrasse.runtime.worker import WorkerRuntime, build_handlers, build_worker, configured
+
+QUEUE = "wrasse-bench"
+_STEP = 0.02  # seconds between two puts, and between two looks at what is done
+_UP_MAX = 30.0  # seconds that the worker may take to come up
+_BENCH_PAGE = 1_000
+# The worker serves this one queue, whatever else the settings say of queues.
+_OVERRIDES = {
+    "worker.queues": f"{{bench: '{QUEUE}'}}",
+    "worker.priorities": "[bench]",
+    "worker.weights": "{}",
+    "worker.rates": "{}",
+    "producer.default_priority": "bench",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Benched:
+    """What came of it. Times are in seconds."""
+
+    count: int
+    completed: int
+    duration: float
+    latencies: tuple[float, ...]
+
+    def answer(self) -> dict[str, object]:
+        """In the design document's words; durations in nanoseconds."""
+        return {
+            "count": self.count,
+            "completed": self.completed,
+            "duration": _ns(self.duration),
+            "throughput_jobs_per_sec": self.completed / self.duration if self.duration > 0 else 0.0,
+            "p50_latency": _ns(self._latency(0.50)),
+            "p95_latency": _ns(self._latency(0.95)),
+            "queue": QUEUE,
+        }
+
+    def _latency(self, share: float) -> float:
+        ordered = sorted(self.latencies)
+        return ordered[round(share * (len(ordered) - 1))] if ordered else 0.0
+
+
+def _ns(seconds: float) -> int:
+    return round(seconds * 1e9)
+
+
+async def bench(asked: CommandContext, orders: AdminOrders) -> Benched:
+    """Puts, works, counts, cleans up."""
+    config, clock, wanted = asked.config(_OVERRIDES), SystemClock(), orders.bench
+    async with Stores(clock, done_max=max(config.settings.worker.done_max, wanted.count)) as stores:
+        opened = await open_homes(config, stores, JOBS)
+        handlers = build_handlers(_registry(config, orders))
+        working = build_worker(config, opened, clock, handlers, Tally())
+        run = _Run(opened.jobs.jobs, f"bench-{Ids(clock).new()}-", wanted)
+        try:
+            return await run.measured(working)
+        finally:
+            await run.clean_up()
+
+
+def _registry(config: Config, orders: AdminOrders) -> Registry:
+    if orders.handler or orders.exec:
+        return configured(config.settings, handler=orders.handler, command=orders.exec)
+    registry = Registry()
+    registry.add("", _nothing)
+    return registry
+
+
+async def _nothing(job: object) -> None:
+    """What is measured is the queue, unless a handler is named."""
+
+
+class _Run:
+    def __init__(self, jobs: JobQueue, prefix: str, wanted: Bench) -> None:
+        self._jobs, self._prefix, self._wanted = jobs, prefix, wanted
+        self._clock = SystemClock()
+        self._put_at: dict[str, datetime] = {}  # of jobs that are not known to be done
+        self._latencies: list[float] = []
+
+    async def measured(self, working: WorkerRuntime) -> Benched:
+        async with asyncio.TaskGroup() as group:
+            worker, putting = group.create_task(working.run()), None
+            began = await self._up(working)
+            try:
+                async with asyncio.timeout(self._wanted.timeout.total_seconds()):
+                    putting = group.create_task(self._put())
+                    await self._done()
+                    await putting
+            except TimeoutError:
+                if putting is not None:
+                    putting.cancel()
+            finally:
+                working.worker.stop(timedelta(0))
+                took = self._clock.monotonic() - began
+                await asyncio.wait([worker])
+        return Benched(self._wanted.count, len(self._latencies), took, tuple(self._latencies))
+
+    async def _up(self, working: WorkerRuntime) -> float:
+        """Waits until the worker takes jobs, which is not what is measured; gives when that was."""
+        async with asyncio.timeout(_UP_MAX):
+            while working.wrong() is not None:  # noqa: ASYNC110  # who beats is another process, and sets no event
+                await asyncio.sleep(_STEP)
+        return self._clock.monotonic()
+
+    async def _put(self) -> None:
+        began, sent, wanted = self._clock.monotonic(), 0, self._wanted
+        payload = b"x" * wanted.payload_size
+        while sent < wanted.count:
+            passed = self._clock.monotonic() - began
+            due = wanted.count if wanted.rate == 0 else min(wanted.count, 1 + int(passed * wanted.rate))
+            some = range(sent, min(due, sent + BATCH_MAX))
+            ids = [f"{self._prefix}{n}" for n in some]
+            self._put_at.update(dict.fromkeys(ids, self._clock.now()))
+            jobs = [Job(id, queue=QUEUE, priority=wanted.priority, payload=payload, minted=True) for id in ids]
+            await self._jobs.put(jobs, request=f"{self._prefix}{sent}")
+            sent += len(jobs)
+            if sent < wanted.count:
+                await asyncio.sleep(_STEP)
+
+    async def _done(self) -> None:
+        """Looks until all are done; a second back each time, since what finished in one moment may be seen in part."""
+        since: datetime | None = None
+        while len(self._latencies) < self._wanted.count:
+            async for id, at in self._finished(since):
+                put_at = self._put_at.pop(id, None)
+                if put_at is not None:
+                    self._latencies.append(max(0.0, (at - put_at).total_seconds()))
+                since = at if since is None else max(since, at - timedelta(seconds=1))
+            await asyncio.sleep(_STEP)
+
+    async def _finished(self, since: datetime | None) -> AsyncIterator[tuple[str, datetime]]:
+        async for page in self._pages(Place.DONE, since):
+            for state in page:
+                if state.id.startswith(self._prefix) and state.finished_at is not None:
+                    yield state.id, state.finished_at
+
+    async def clean_up(self) -> None:
+        """Deletes what this run put, wherever it came to be."""
+        for place in (Place.READY, Place.DONE, Place.DEAD):
+            async for page in self._pages(place):
+                mine = [Delete(state.hold, place) for state in page if state.id.startswith(self._prefix)]
+                if mine:
+                    await self._jobs.delete(mine)
+
+    def _pages(self, place: Place, since: datetime | None = None) -> AsyncIterator[Page[JobState]]:
+        where = JobFilter(queue=QUEUE, finished_after=since)
+        return pages(lambda after: self._jobs.page(place, where, after, _BENCH_PAGE))
+
+
+
+_ALIASES = {"dlq": "dead_letter"}
+
+
+async def admin(asked: CommandContext, orders: AdminOrders) -> None:
+    """Runs one admin command and writes its one JSON document."""
+    if orders.command == "bench":
+        await _bench(asked, orders)
+        return
+    if orders.command.startswith("purge") and not (orders.yes or orders.dry_run):
+        raise Refused(f"{orders.command} deletes jobs for good", do="look with --dry-run, then say --yes")
+    config = asked.config()
+    async with opened(config) as store:
+        if orders.command == "purge-dlq":
+            write_json(await _purge_dead(store.jobs, _dead_key(store), dry=orders.dry_run))
+            return
+        lists, limiter = _lists(store), config.settings.producer.rate_limit_key
+        match orders.command:
+            case "stats":
+                write_json(await _stats(lists, limiter))
+            case "stats-keys":
+                write_json(await _stats_keys(lists, limiter))
+            case "peek":
+                write_json(await _peek(lists, orders, config))
+            case _:
+                write_json(await _purge_all(lists, limiter, orders))
+
+
+def _lists(store: JobStore) -> JobLists:
+    if store.lists is None:
+        raise UsageError(
+            "jobs do not lie in Redis lists here, of which --role=admin tells",
+            do="use `wrasse jobs stats`, `wrasse jobs peek` or `wrasse jobs purge`",
+        )
+    return store.lists
+
+
+def _dead_key(store: JobStore) -> str:
+    return "dead" if store.lists is None else store.lists.names["dead_letter"]
+
+
+async def _stats(lists: JobLists, limiter: str) -> dict[str, object]:
+    found = await lists.lengths(limiter)
+    return {"queues": found.named, "processing_lists": found.processing, "heartbeats": found.heartbeats}
+
+
+async def _stats_keys(lists: JobLists, limiter: str) -> dict[str, object]:
+    found = await lists.lengths(limiter)
+    ends = {} if found.limiter_ends is None else {"rate_limit_ttl": format_duration(found.limiter_ends)}
+    return {
+        "queue_lengths": found.named,
+        "processing_lists": len(found.processing),
+        "processing_items": sum(found.processing.values()),
+        "heartbeats": found.heartbeats,
+        "rate_limit_key": limiter,
+        **ends,
+    }
+
+
+async def _peek(lists: JobLists, orders: AdminOrders, config: Config) -> dict[str, object]:
+    if not orders.queue:
+        raise UsageError("peek needs --queue", do=f"use one of: {', '.join(_known(lists))}")
+    alias = _ALIASES.get(orders.queue, orders.queue)
+    key = lists.names.get(alias, "")
+    if not key and alias.startswith(f"{config.settings.redis.root}:"):
+        key = alias
+    if not key:
+        raise UnknownName(orders.queue, _known(lists), what="queue")
+    served = alias not in ("completed", "dead_letter")
+    items = [raw.decode(errors="replace") for raw in await lists.peek(key, orders.count)]
+    return {"queue": key, "items": items, "order": "next first" if served else "oldest first"}
+
+
+def _known(lists: JobLists) -> tuple[str, ...]:
+    return (*lists.names, *_ALIASES)
+
+
+async def _purge_dead(jobs: JobQueue, key: str, *, dry: bool) -> dict[str, object]:
+    """Page by page and each under its precondition: what dies meanwhile is deleted too, what is requeued is not."""
+    count = 0
+    with progress("dead jobs") as seen:
+        async for page in pages(lambda after: jobs.page(Place.DEAD, JobFilter(), after, PAGE)):
+            if dry:
+                count += len(page)
+            elif page.items:
+                gone = await jobs.delete([Delete(state.hold, Place.DEAD) for state in page])
+                count += sum(outcome is Outcome.DONE for outcome in gone)
+            seen(len(page))
+    return {"purged": count, "keys": {key: count}, "dry_run": dry}
+
+
+async def _purge_all(lists: JobLists, limiter: str, orders: AdminOrders) -> dict[str, object]:
+    purged = await lists.purge(limiter, force=orders.force, dry=orders.dry_run)
+    if purged.alive and not (orders.force or orders.dry_run):
+        raise Refused(
+            f"{len(purged.alive)} workers hold jobs and beat, such as {purged.alive[0]}",
+            do="stop them first, or say --force: their jobs are then lost",
+        )
+    answer: dict[str, object] = {"purged": len(purged.keys), "keys": purged.keys, "dry_run": orders.dry_run}
+    return {**answer, "heartbeats": purged.alive} if purged.alive else answer
+
+
+async def _bench(asked: CommandContext, orders: AdminOrders) -> None:
+    done = await bench(asked, orders)
+    write_json(done.answer())
+    if done.completed < done.count:
+        raise WrasseError(
+            f"only {done.completed} of {done.count} jobs were done within {format_duration(orders.bench.timeout)}",
+            do="see the rate in the answer; ask for fewer, or give it longer with --bench-timeout",
+        )

@@ -1,0 +1,1 @@
+"""wrasse demo: the command, the tour, and the processes of the tour."""

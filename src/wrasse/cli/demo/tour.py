@@ -1,0 +1,424 @@
+"""The demo: what wrasse promises, seen to happen on this machine in under a minute, with real processes and no server.
+
+Every scene tells what it does, waits until it has happened, and says what was seen. A scene that does not end as
+promised ends the demo, and its exit code says so. No scene depends on how fast the machine is: where a worker may be
+taken for dead since the machine is busy, and its job is given to another, more attempts than needed are no failure.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TypeVar
+
+from wrasse.api.app import App
+from wrasse.archives.archive_list import ListedArchive, shelved
+from wrasse.archives.drain import GROUP
+from wrasse.archives.verify import Verified, verify
+from wrasse.cli.demo.work import LEASE
+from wrasse.clock import Clock, SystemClock
+from wrasse.config.load import Config, load
+from wrasse.config.new_job import NewJob
+from wrasse.config.settings import Settings
+from wrasse.engine.report import Planned
+from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.ports.jobs import JobQueue, JobRecord, Place, WorkerState
+from wrasse.ports.journal import Line, LineFilter
+from wrasse.runtime.archiver import build_archiver, build_rules
+from wrasse.runtime.backends import Stores
+from wrasse.runtime.forecast import outlook
+from wrasse.runtime.worker import owner_name
+from wrasse.streams.publisher import Publication, Publisher
+
+T = TypeVar("T")
+PATIENCE = 120.0  # seconds for any one thing to happen; it takes a few on an idle machine
+_LOOK_EVERY = 0.05
+
+SETTINGS = """\
+backends: {{jobs: "{url}", records: "{url}", streams: "{url}", objects: "file://{folder}/archives"}}
+archiver: {{streams: [{{stream: "gbe.events.audit.*", batch_size: 10}}]}}
+engine: {{lease: 5s}}
+http: {{listen: ""}}
+worker:
+  heartbeat_ttl: 5s
+  rescues_max: 1
+  grace: 5s
+  count: 4
+  priorities: [high, low, fragile]
+  queues: {{high: high, low: low, fragile: fragile}}
+sweeps:
+  stuck_jobs: {{interval: 1s}}
+  finished_jobs: {{interval: 1h, done_kept: 5s}}
+"""
+
+
+class NotSeen(WrasseError):
+    """Something the demo promised did not happen."""
+
+
+class DemoStage:
+    """One demo's directory, app and processes."""
+
+    def __init__(self, folder: Path, app: App, url: str) -> None:
+        self.folder = folder
+        self.app = app
+        self.url = url
+        self.clock: Clock = SystemClock()
+        self._processes: list[Process] = []
+        self._started = self.clock.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Since the curtain rose."""
+        return self.clock.monotonic() - self._started
+
+    @property
+    def settings(self) -> Settings:
+        """The demo's settings."""
+        return self.app.config.settings
+
+    def process(self, pid: int) -> Process | None:
+        """The process of ours with this id."""
+        return next((process for process in self._processes if process.pid == pid), None)
+
+    async def queue(self) -> JobQueue:
+        """The job queue of the stage."""
+        return (await self.app.open("jobs")).jobs.jobs
+
+    async def start_worker(self, *, fragile: bool = False) -> Process:
+        """Starts `wrasse run --role=worker`, as a user would. A fragile one serves the poison job's queue alone."""
+        arguments = ["--role=worker", "--handler=wrasse.cli.demo.work:handle", f"--config={self.folder / 'demo.yaml'}"]
+        if fragile:
+            # What is about to be killed should not be in the middle of a sweep then: its lease would have to run out.
+            arguments += ["--set=worker.priorities=fragile", "--set=sweeps.stuck_jobs.enabled=false"]
+        else:
+            arguments.append("--set=worker.priorities=high, low")
+        return await self._start("-m", "wrasse", "run", *arguments)
+
+    async def start_holder(self) -> Process:
+        """Starts a process that takes the demo's lease and keeps it."""
+        return await self._start("-m", "wrasse.cli.demo.work", self.url)
+
+    async def _start(self, *arguments: str) -> Process:
+        # The file is handed to the child; ours is closed when the stage is left.
+        with (self.folder / "processes.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, *arguments, stdout=PIPE, stderr=log, cwd=self.folder, start_new_session=True
+            )
+        self._processes.append(process)
+        return process
+
+    async def until(self, look: Callable[[], Awaitable[T | None]], what: str) -> T:
+        """Looks until there is something to see."""
+        async def looking() -> T:
+            while True:
+                with contextlib.suppress(StoreUnavailable):  # a busy machine: it is asked again
+                    if (seen := await look()) is not None:
+                        return seen
+                await asyncio.sleep(_LOOK_EVERY)
+
+        return await self.within(looking(), what)
+
+    async def within(self, happening: Awaitable[T], what: str) -> T:
+        """What comes of it, if it comes in time."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await happening
+        except TimeoutError:
+            raise NotSeen(f"{what} did not happen in {PATIENCE:.0f} s", do=self._log_tail()) from None
+
+    def _log_tail(self) -> str:
+        with contextlib.suppress(OSError):
+            lines = (self.folder / "processes.log").read_text(errors="replace").splitlines()[-5:]
+            return "see what the processes said: " + " | ".join(lines)
+        return "try again on a machine that is less busy"
+
+    async def drain(self) -> list[int | None]:
+        """Asks every process to stop, as `systemctl stop` would; gives the exit codes, None for one that did not end. A
+        worker that a poison job killed may not have been missed yet: it is left out."""
+        alive = [process for process in self._processes if process.returncode is None]
+        for process in alive:
+            # Not process.send_signal: it looks first whether the process has ended, and then the exit code is lost.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGTERM)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                for process in alive:
+                    await process.wait()
+        return [process.returncode for process in alive if process.returncode != -signal.SIGKILL]
+
+    async def clear(self) -> None:
+        """Leaves nobody behind."""
+        for process in self._processes:
+            if process.returncode is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.kill()
+            await process.communicate()
+        await self.app.close()
+
+
+@contextlib.asynccontextmanager
+async def staged() -> AsyncIterator[DemoStage]:
+    """A stage, cleared and removed at the end."""
+    with TemporaryDirectory(prefix="wrasse-demo-") as name:
+        folder = Path(name)
+        url = f"sqlite://{folder / 'demo.db'}"
+        (folder / "demo.yaml").write_text(SETTINGS.format(url=url, folder=folder))
+        stage = DemoStage(folder, App(load(folder / "demo.yaml", environ={})), url)
+        try:
+            yield stage
+        finally:
+            await stage.clear()
+
+
+AUDIT = "gbe.events.audit.change"
+MESSAGES = 25
+
+
+@dataclass(frozen=True, slots=True)
+class ArchivedTotals:
+    """What is in the archives in the end."""
+
+    archives: tuple[ListedArchive, ...]
+    streams: tuple[Verified, ...]
+
+    @property
+    def whole(self) -> bool:
+        """Whether every message is there once."""
+        return sum(each.messages for each in self.streams if each.whole) == MESSAGES
+
+
+async def publish_and_archive(config: Config, clock: Clock) -> ArchivedTotals:
+    """Publishes, archives all of it, and verifies what was written."""
+    async with Stores.of(config.settings.worker, clock) as stores:
+        streams = (await stores.open_streams(config.homes.streams)).streams
+        messages = [Publication(AUDIT, b'{"change": %d}' % number) for number in range(MESSAGES)]
+        await Publisher(streams, clock).publish_many(messages)
+        await (await build_archiver(config, stores, clock, owner_name())).drain()
+        (rule,) = await build_rules(config, stores)
+        archives = [each async for each in shelved(rule.objects, rule.prefix, AUDIT)]
+        proven = [
+            each async for each in verify(rule.objects, rule.prefix, AUDIT, group=GROUP, streams=streams)
+        ]
+        return ArchivedTotals(tuple(archives), tuple(proven))
+
+
+JOBS = 40
+
+
+@dataclass(frozen=True, slots=True)
+class DemoPromise:
+    """One promise of the demo, and what was seen of it."""
+
+    promise: str
+    seen: str
+    ok: bool
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DemoText:
+    """What a narrator says: a heading of a scene, a line of it, or a table."""
+
+    text: str
+    heading: bool = False
+    columns: Sequence[str] = ()
+    rows: Sequence[Sequence[object]] = field(default_factory=tuple)
+
+
+class Demo:
+    """The play. `tell` is whoever shows it."""
+
+    def __init__(self, stage: DemoStage, tell: Callable[[DemoText], None]) -> None:
+        self._stage = stage
+        self._tell = tell
+        self.seen: list[DemoPromise] = []
+
+    async def play(self) -> bool:
+        """All scenes, in order; False if one did not end as promised."""
+        scenes: Sequence[tuple[str, Callable[[], Awaitable[str]]]] = (
+            ("jobs run, each once", self._jobs_run),
+            ("a killed worker's job comes back by itself", self._killed_worker),
+            ("a lease changes hands, and its token grows", self._lease),
+            ("a stream is archived, and nothing is missing", self._archive),
+            ("the job is done by another worker", self._comes_back),
+            ("a poison job is buried after its budget", self._poison),
+            ("a dry run says what would be swept next, and why", self._dry_run),
+            ("the journal kept every action", self._journal),
+            ("workers drain and stop cleanly", self._drain),
+        )
+        for promise, scene in scenes:
+            started = self._stage.seconds
+            try:
+                what, ok = await scene(), True
+            except NotSeen as why:
+                what, ok = f"{why.message} ({why.do})", False
+            self.seen.append(DemoPromise(promise, what, ok, self._stage.seconds - started))
+            if not ok:
+                return False
+        return True
+
+    def _head(self, text: str) -> None:
+        self._tell(DemoText(text, heading=True))
+
+    def _say(self, text: str) -> None:
+        self._tell(DemoText(text))
+
+    async def _jobs_run(self) -> str:
+        stage = self._stage
+        self._head(f"Two workers, {JOBS} jobs")
+        self._say("starting four `wrasse run --role=worker` processes on one SQLite file: two for this, two for later")
+        for fragile in (False, False, True, True):
+            await stage.start_worker(fragile=fragile)
+        await stage.until(lambda: self._beating(4), "the first beat of four workers")
+        await self._put_poison()
+        await stage.app.jobs.put_many(NewJob("resize", {"picture": n}, priority="high") for n in range(JOBS))
+        self._say(f"put {JOBS} jobs in one step; waiting until they are done")
+        await stage.until(lambda: self._done("high", JOBS), f"{JOBS} jobs done")
+        finished = [state async for state in stage.app.jobs.list(Place.DONE)]
+        attempts = sum(state.attempts for state in finished if state.queue == "high")
+        if attempts < JOBS:
+            raise NotSeen(f"{JOBS} jobs took {attempts} attempts", do="report this")
+        return f"{JOBS} done with {attempts} attempts"
+
+    async def _put_poison(self) -> None:
+        """Runs beside the other scenes: its workers die one after the other, each after a silence."""
+        await self._stage.app.jobs.put("poison", b"", id="poison", queue="fragile")
+
+    async def _beating(self, count: int) -> bool | None:
+        counts = await self._stage.app.jobs.counts()
+        return sum(1 for worker in counts.workers if worker.until > counts.at) >= count or None
+
+    async def _done(self, queue: str, count: int) -> bool | None:
+        counts = await self._stage.app.jobs.counts()
+        return any(each.queue == queue and each.done >= count for each in counts.queues) or None
+
+    async def _job(self, id: str, place: Place) -> JobRecord | None:
+        record = await self._stage.app.jobs.get(id)
+        return record if record is not None and record.state.place is place else None
+
+    async def _killed_worker(self) -> str:
+        stage = self._stage
+        self._head("kill -9")
+        await stage.app.jobs.put("slow", {"report": 7}, id="slow-report")
+        held = await stage.until(lambda: self._job("slow-report", Place.HELD), "the take of slow-report")
+        worker = await stage.until(lambda: self._worker(held.state.worker), "its worker's beat")
+        process = self._process(worker)
+        self._say(f"worker {worker.info.id} holds slow-report; killing it with SIGKILL")
+        process.send_signal(signal.SIGKILL)
+        await process.wait()
+        self._say("nobody beats for the job now. `wrasse explain slow-report` says:")
+        counts = await stage.app.jobs.counts()
+        for line in await outlook(held, stage.settings, await stage.queue(), counts.at):
+            self._say(f"  next  {line}")
+        return f"process {worker.info.pid} killed while it held the job"
+
+    async def _worker(self, id: str) -> WorkerState | None:
+        counts = await self._stage.app.jobs.counts()
+        return next((worker for worker in counts.workers if worker.info.id == id), None)
+
+    def _process(self, worker: WorkerState) -> Process:
+        found = self._stage.process(worker.info.pid)
+        if found is None:
+            raise NotSeen(f"worker {worker.info.id} is no process of this demo", do="report this")
+        return found
+
+    async def _lease(self) -> str:
+        stage = self._stage
+        self._head("A lease changes hands meanwhile")
+        holder = await stage.start_holder()
+        assert holder.stdout is not None, "started with a pipe"
+        first = int(await stage.within(holder.stdout.readline(), "the first lease") or b"0")
+        self._say(f"process {holder.pid} holds the lease of {LEASE} with token {first}; killing it too")
+        holder.send_signal(signal.SIGKILL)
+        await holder.wait()
+        async with stage.app.hold(LEASE, ttl="2s", wait=f"{PATIENCE:.0f}s", owner="second") as lease:
+            second = lease.token
+        self._say(f"its term ended without a renewal, and this process got the lease with token {second}")
+        if second <= first or not first:
+            raise NotSeen(f"token {first} was followed by {second}", do="report this")
+        return f"token {first} -> {second}"
+
+    async def _archive(self) -> str:
+        stage = self._stage
+        self._head("A stream becomes archives")
+        self._say(f"publishing {MESSAGES} messages to {AUDIT}, and archiving them ten at a time:")
+        kept = await publish_and_archive(stage.app.config, stage.clock)
+        rows = [(each.name, each.info.size) for each in kept.archives]
+        self._tell(DemoText("each is named after the entry it follows; `wrasse archives verify` walks the chain",
+                        columns=("archive", "bytes"), rows=rows))  # fmt: skip
+        if not kept.whole or len(kept.archives) != 3:
+            found = [problem.what for each in kept.streams for problem in each.problems]
+            raise NotSeen(f"{len(kept.archives)} archives, {found}", do="report this")
+        return f"{MESSAGES} messages in {len(kept.archives)} archives, each once"
+
+    async def _comes_back(self) -> str:
+        stage = self._stage
+        self._head("The job comes back")
+        record = await stage.until(lambda: self._job("slow-report", Place.DONE), "slow-report done by another worker")
+        for attempt in record.history:
+            self._say(f"attempt {attempt.number}: {attempt.reason.value}, {attempt.error}")
+        self._say(f"attempt {record.state.attempts}: done by {record.state.worker or 'another worker'}")
+        if record.state.rescues != 1:  # its budget here: a second one would have buried it
+            raise NotSeen(f"it was rescued {record.state.rescues} times", do="report this")
+        return f"done with attempt {record.state.attempts}, after 1 rescue; failures spent: {record.state.failures}"
+
+    async def _poison(self) -> str:
+        stage = self._stage
+        self._head("Poison")
+        self._say("a job that kills every worker that takes it, with a budget of one rescue")
+        record = await stage.until(lambda: self._job("poison", Place.DEAD), "the burial of the poison job")
+        for attempt in record.history:
+            self._say(f"attempt {attempt.number}: {attempt.reason.value}, {attempt.error}")
+        if record.state.attempts < 2:
+            raise NotSeen(f"it was taken {record.state.attempts} times", do="report this")
+        return f"dead after {record.state.attempts} workers: {record.state.reason}"
+
+    async def _dry_run(self) -> str:
+        self._head("Look before you sweep")
+        self._say("done jobs are kept for 5 s here. `wrasse sweep --dry-run` changes nothing and says:")
+        engine = await self._stage.app.engine()
+        plan = await self._stage.until(lambda: _planned(engine.plan("finished_jobs")), "a plan")
+        rows = [(each.verb, each.suspect, each.reason) for each in plan[:4]]
+        self._tell(DemoText(f"... and {len(plan) - len(rows)} more", columns=("would", "to", "because"), rows=rows))
+        return f"{len(plan)} deletions planned, none made"
+
+    async def _journal(self) -> str:
+        self._head("The journal")
+        lines = await self._stage.until(self._journaled, "lines of what happened to poison and slow-report")
+        self._tell(DemoText("", columns=("sweep", "did", "to", "outcome", "why"), rows=[_row(line) for line in lines]))
+        verbs = [line.intent.verb for line in lines]
+        return f"{len(lines)} lines: {verbs.count('requeue')} requeued, {verbs.count('bury')} buried"
+
+    async def _journaled(self) -> list[Line] | None:
+        """What the sweep did, once all that was seen before has its outcome: a line gets that after the action."""
+        opened = await self._stage.app.open("engine")
+        lines = list(await opened.journal.page(LineFilter(sweep="stuck_jobs"), None, 20))
+        done = {(line.intent.verb, line.intent.suspect) for line in lines if line.outcome == "done"}
+        return lines if done >= {("bury", "poison"), ("requeue", "poison"), ("requeue", "slow-report")} else None
+
+    async def _drain(self) -> str:
+        self._head("Curtain")
+        self._say("SIGTERM to the worker that is left")
+        codes = await self._stage.drain()
+        if not codes or any(codes):
+            raise NotSeen(f"the processes ended with {codes}", do="report this")
+        return f"{len(codes)} process ended with 0"
+
+
+async def _planned(planning: Awaitable[object]) -> tuple[Planned, ...] | None:
+    plan: tuple[Planned, ...] = getattr(await planning, "plan", ())
+    return plan or None
+
+
+def _row(line: Line) -> tuple[str, ...]:
+    outcome = line.outcome.value if line.outcome is not None else "open"
+    return line.intent.sweep, line.intent.verb, line.intent.suspect, outcome, line.intent.reason

@@ -1,0 +1,1 @@
+"""wrasse jobs: enqueue, inspect and change jobs."""

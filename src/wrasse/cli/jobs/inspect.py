@@ -1,0 +1,362 @@
+"""wrasse jobs list, show, peek, stats, dead: looking at jobs changes nothing. And how commands reach the queue."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, TypeVar
+
+import click
+
+from wrasse.cli.context import DURATION, CommandContext, asks, finish
+from wrasse.cli.output import show_pairs, show_table
+from wrasse.config.load import Config
+from wrasse.errors import UnknownName
+from wrasse.jobs.composite_queue import RoutedJobs
+from wrasse.jobs.worker.breakers import SHUT_QUEUES, shut_queues
+from wrasse.observability.json_format import (
+    ago,
+    glimpse,
+    queue_json,
+    record_json,
+    shut_json,
+    state_json,
+    text_of,
+    when,
+    worker_json,
+)
+from wrasse.ports.backend import JobStore
+from wrasse.ports.jobs import JobFilter, JobQueue, JobRecord, JobState, Place, QueueCount, Reason
+from wrasse.ports.page import Page
+from wrasse.runtime.backends import Stores, with_jobs
+from wrasse.runtime.stream_tasks import open_tasks, task_home
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQueue:
+    """Jobs and tasks as one queue, and the backend of the jobs."""
+
+    jobs: JobQueue
+    store: JobStore
+
+
+@asynccontextmanager
+async def opened_queue(config: Config, *, create: bool = False) -> AsyncIterator[OpenQueue]:
+    """Jobs, and the tasks of the types that the settings name, for the length of a command; one that only reads creates
+    nothing."""
+    async with Stores.of(config.settings.worker, create=create) as stores:
+        store, home = with_jobs(await stores.open(config.homes.jobs)), task_home(config)
+        tasks = None if home is None else partial(open_tasks, home, stores)
+        types = list(config.settings.task_types)
+        yield OpenQueue(store.jobs if tasks is None else RoutedJobs(store.jobs, tasks, types), store)
+
+
+@asynccontextmanager
+async def opened(config: Config) -> AsyncIterator[JobStore]:
+    """The backend that holds the jobs, for the length of a command."""
+    async with Stores.of(config.settings.worker, create=False) as stores:
+        yield with_jobs(await stores.open(config.homes.jobs))
+
+
+T = TypeVar("T")
+PLACES = ("ready", "delayed", "held", "done", "dead")
+REASONS = tuple(reason.value for reason in Reason)
+Span = tuple[timedelta | None, timedelta | None]  # how long ago at most and at least
+
+
+def job_filters(
+    *, only: str = "Only", error: bool = False, span: bool = False
+) -> Callable[[Callable[..., T]], Callable[..., T]]:
+    """Adds the options that choose jobs, which the function gets as `where`; `error` and `span` are for commands about
+    dead ones, and the times between which these died are given as `span`."""
+    reason = "jobs that died for this reason" if error else "dead jobs with this reason"
+    options = [
+        click.option("--queue", help=f"{only} jobs of this queue."),
+        click.option("--kind", help=f"{only} jobs of this kind."),
+        click.option("--reason", type=click.Choice(REASONS), help=f"{only} {reason}."),
+    ]
+    if error:
+        about = f"{only} jobs whose error contains this."
+        options.append(click.option("--error", "error_contains", metavar="TEXT", help=about))
+    if span:
+        options.append(click.option("--since", type=DURATION, help="Only jobs that died within this time."))
+        options.append(click.option("--until", type=DURATION, help="Only jobs that died longer ago than this."))
+
+    def add(function: Callable[..., T]) -> Callable[..., T]:
+        @functools.wraps(function)
+        def wrapper(*args: Any, queue: str | None, kind: str | None, reason: str | None, **given: Any) -> T:
+            died = None if reason is None else Reason(reason)
+            given["where"] = JobFilter(queue, kind, died, given.pop("error_contains", None))
+            if span:
+                given["span"] = given.pop("since"), given.pop("until")
+            return function(*args, **given)
+
+        wrapped: Callable[..., T] = wrapper
+        for option in reversed(options):
+            wrapped = option(wrapped)
+        return wrapped
+
+    return add
+
+
+def place_of(name: str) -> tuple[Place, bool | None]:
+    """The place a name means, and whether only delayed or only due jobs of it."""
+    if name == "delayed":
+        return Place.READY, True
+    return Place(name), False if name == "ready" else None
+
+
+async def known_job(queue: JobQueue, id: str) -> JobRecord:
+    """The job with this id; unknown ids are answered with the nearest of those in sight."""
+    record = await queue.get(id)
+    if record is None:
+        seen = [state.id for place in Place for state in await queue.page(place, JobFilter(), None, 100, newest=True)]
+        known = seen if len(seen) <= 20 else _near(id, seen)
+        raise UnknownName(id, known, what="job", do="see `wrasse jobs list`")
+    return record
+
+
+def _near(id: str, seen: list[str]) -> list[str]:
+    # A list of all ids is no help to anybody; only those that begin alike are offered.
+    return [each for each in seen if each[:4] == id[:4]][:20]
+
+
+@click.command("list")
+@click.argument("place", type=click.Choice(PLACES), required=False)
+@job_filters()
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000), help="Jobs per page.")
+@click.option("--after", help="Go on after this cursor, which the last page gave.")
+@click.option("--newest", is_flag=True, help="Newest first.")
+@asks
+def list_jobs(
+    asked: CommandContext, place: str | None, where: JobFilter, limit: int, after: str | None, newest: bool
+) -> None:
+    """List jobs of one PLACE, or of all places.
+
+    \b
+    Examples:
+      wrasse jobs list
+      wrasse jobs list dead --reason=timeout --json
+      wrasse jobs list ready --queue=high --limit=100
+    """
+    if after is not None and place is None:
+        raise click.UsageError("--after needs a place\ndo: write e.g. wrasse jobs list ready --after=CURSOR")
+    finish(_list(asked, (place,) if place else PLACES, where, limit, after, newest))
+
+
+async def _list(
+    asked: CommandContext, places: tuple[str, ...], where: JobFilter, limit: int, after: str | None, newest: bool
+) -> None:
+    states: list[JobState] = []
+    page: Page[JobState] | None = None
+    async with opened_queue(asked.config()) as store:
+        for name in places:
+            if len(states) < limit:
+                place, delayed = place_of(name)
+                narrowed = replace(where, delayed=delayed)
+                page = await store.jobs.page(place, narrowed, after, limit - len(states), newest=newest)
+                states += page.items
+    assert page is not None, "there is a place to look at"
+    cursor = page.cursor if len(places) == 1 else None
+    asked.answer(
+        {"jobs": [state_json(state) for state in states], "next": cursor},
+        lambda: _show_states(states, page.at, cursor),
+    )
+
+
+def _show_states(states: list[JobState], now: datetime, cursor: str | None) -> None:
+    columns = ("id", "kind", "queue", "place", "attempts", "when", "by / why")
+    show_table(columns, [_row(state, now) for state in states], empty="no jobs", after=cursor)
+
+
+def _row(state: JobState, now: datetime) -> tuple[object, ...]:
+    what, at = when(state, now)
+    why = state.worker if state.place is Place.HELD else f"{state.reason or ''} {state.error}".strip()
+    place = "delayed" if what == "due" else state.place.value
+    return state.id, state.kind, state.queue, place, state.attempts, f"{what} {ago(at, now)}", why[:80]
+
+
+@click.command()
+@click.argument("id")
+@click.option("--payload", is_flag=True, help="Write the payload's bytes to stdout and nothing else.")
+@click.option("--result", is_flag=True, help="Write the result's bytes to stdout and nothing else.")
+@asks
+def show(asked: CommandContext, id: str, payload: bool, result: bool) -> None:
+    """Show one job: where it is, what became of its attempts, how its payload begins.
+
+    \b
+    Examples:
+      wrasse jobs show resize-a
+      wrasse jobs show resize-a --payload > a.json
+    """
+    finish(_show(asked, id, payload, result))
+
+
+async def _show(asked: CommandContext, id: str, payload: bool, result: bool) -> None:
+    async with opened_queue(asked.config()) as store:
+        record = await known_job(store.jobs, id)
+        now = (await store.store.pulse()).at
+    if payload or result:
+        sys.stdout.buffer.write(record.job.payload if payload else record.result or b"")
+        sys.stdout.buffer.flush()
+        return
+    asked.answer(record_json(record), lambda: show_record(record, now))
+
+
+def show_record(record: JobRecord, now: datetime) -> None:
+    """Writes a job for a person."""
+    state, job = record.state, record.job
+    what, at = when(state, now)
+    counts = f"{state.attempts} ({state.failures} failed, {state.rescues} rescued, {state.interruptions} interrupted)"
+    show_pairs(
+        [
+            ("id", state.id),
+            ("kind", state.kind),
+            ("queue", state.queue),
+            ("place", f"{state.place.value}, {what} {ago(at, now)}"),
+            ("put", state.created_at.isoformat(timespec="seconds")),
+            ("attempts", counts if state.attempts else ""),
+            ("worker", state.worker if state.place is Place.HELD else ""),
+            ("last beat", ago(state.beat_at, now) if state.place is Place.HELD else ""),
+            ("progress", _progress(record)),
+            ("kept until", state.kept_until.isoformat(timespec="seconds") if state.kept_until else ""),
+            ("reason", state.reason),
+            ("error", state.error),
+            ("timeout", job.timeout),
+            ("headers", ", ".join(f"{key}={value}" for key, value in job.headers.items())),
+            ("payload", f"{state.size} bytes: {glimpse(job.payload)}" if state.size else "empty"),
+            ("result", None if record.result is None else glimpse(record.result)),
+        ]
+    )
+    if record.history:
+        rows = [(a.number, a.worker, ago(a.ended_at, now), a.reason.value, a.error[:100]) for a in record.history]
+        show_table(("attempt", "worker", "ended", "reason", "error"), rows)
+
+
+def _progress(record: JobRecord) -> str:
+    told = record.progress
+    return "" if told is None else f"{told.fraction:.0%} {told.note}".strip()
+
+
+@click.command()
+@click.argument("queue", required=False)
+@click.option("-n", "count", default=10, show_default=True, type=click.IntRange(1, 100), help="How many.")
+@asks
+def peek(asked: CommandContext, queue: str | None, count: int) -> None:
+    """Show the jobs that are served next, the next one first, and how their payloads begin.
+
+    \b
+    Examples:
+      wrasse jobs peek
+      wrasse jobs peek high -n 3
+    """
+    finish(_peek(asked, queue, count))
+
+
+async def _peek(asked: CommandContext, queue: str | None, count: int) -> None:
+    config = asked.config()
+    worker = config.settings.worker
+    queues = [queue] if queue else [worker.queues[name] for name in worker.priorities]
+    records: list[JobRecord] = []
+    async with opened_queue(config) as store:
+        for name in dict.fromkeys(queues):
+            page = await store.jobs.page(Place.READY, JobFilter(queue=name, delayed=False), None, count - len(records))
+            records += [record for state in page if (record := await store.jobs.get(state.id)) is not None]
+            if len(records) >= count:
+                break
+    rows = [
+        (each.job.id, each.job.kind, each.job.queue, each.state.size, glimpse(each.job.payload)) for each in records
+    ]
+    asked.answer(
+        {"jobs": [{**state_json(each.state), "payload": text_of(each.job.payload)} for each in records]},
+        lambda: show_table(("id", "kind", "queue", "bytes", "payload"), rows, empty="nothing is ready"),
+    )
+
+
+@click.command()
+@asks
+def stats(asked: CommandContext) -> None:
+    """Show how many jobs are where, which workers beat, and which queues they leave alone.
+
+    \b
+    Examples:
+      wrasse jobs stats
+      wrasse jobs stats --json | jq .queues
+    """
+    finish(_stats(asked))
+
+
+async def _stats(asked: CommandContext) -> None:
+    config = asked.config()
+    async with opened_queue(config) as queue:
+        counts = await queue.jobs.counts()
+        beating = {worker.info.id for worker in counts.workers if worker.until > counts.at}
+        shut = await shut_queues(queue.store.records(SHUT_QUEUES), beating)
+
+    def text() -> None:
+        rows = [_counted(each, counts.at) for each in counts.queues]
+        show_table(("queue", "ready", "delayed", "held", "done", "dead", "oldest ready"), rows, empty="no jobs")
+        if counts.workers:
+            rows = [
+                (w.info.id, w.info.slots, ago(w.beat_at, counts.at), _alive(w.until, counts.at)) for w in counts.workers
+            ]
+            show_table(("worker", "slots", "last beat", "state"), rows)
+        if shut:
+            left = [(each.queue, each.state, each.worker, ago(each.since, counts.at)) for each in shut]
+            show_table(("queue left alone", "breaker", "by worker", "since"), left)
+        for each in counts.damage:
+            click.echo(f"not counted: {each}; see `wrasse jobs fsck`", err=True)
+
+    workers = [worker_json(each, counts.at) for each in counts.workers]
+    queues, breakers = [queue_json(each) for each in counts.queues], [shut_json(each) for each in shut]
+    answer = {"at": counts.at, "queues": queues, "workers": workers, "breakers": breakers, "damage": counts.damage}
+    asked.answer(answer, text)
+
+
+def _alive(until: datetime, now: datetime) -> str:
+    return "beating" if until > now else "silent"
+
+
+def _counted(count: QueueCount, now: datetime) -> tuple[object, ...]:
+    oldest = ago(count.oldest_ready_at, now)
+    return count.queue, count.ready, count.delayed, count.held, count.done, count.dead, oldest
+
+
+@click.command()
+@job_filters(error=True, span=True)
+@click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000), help="Jobs per page.")
+@click.option("--after", help="Go on after this cursor, which the last page gave.")
+@asks
+def dead(asked: CommandContext, where: JobFilter, span: Span, limit: int, after: str | None) -> None:
+    """List dead jobs, the newest first, and why they died.
+
+    \b
+    Examples:
+      wrasse jobs dead
+      wrasse jobs dead --since=1h --reason=failed --error=Timeout
+    """
+    finish(_dead(asked, where, span, limit, after))
+
+
+def died_within(where: JobFilter, now: datetime, since: timedelta | None, until: timedelta | None) -> JobFilter:
+    """The filter, narrowed to what died between two times ago."""
+    return replace(
+        where,
+        finished_after=None if since is None else now - since,
+        finished_before=None if until is None else now - until,
+    )
+
+
+async def _dead(asked: CommandContext, where: JobFilter, span: Span, limit: int, after: str | None) -> None:
+    async with opened_queue(asked.config()) as store:
+        where = died_within(where, (await store.store.pulse()).at, *span)
+        page = await store.jobs.page(Place.DEAD, where, after, limit, newest=True)
+    asked.answer(
+        {"jobs": [state_json(state) for state in page], "next": page.cursor},
+        lambda: _show_states([*page], page.at, page.cursor),
+    )

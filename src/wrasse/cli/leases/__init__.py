@@ -1,0 +1,1 @@
+"""wrasse leases: inspect and change keys under leases."""

@@ -1,0 +1,452 @@
+"""wrasse leases list, show, get, transaction, messages, fsck: what there is; and how commands get at leases."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import click
+
+from wrasse.cli.context import CommandContext, asks, finish
+from wrasse.cli.output import progress, show_pairs, show_table
+from wrasse.clock import SystemClock
+from wrasse.config.load import Config
+from wrasse.errors import ConfigError, Refused, StoreBroken, UsageError
+from wrasse.lease_server.queues.service import QueueService
+from wrasse.leases.fsck import Fsck, KeyInconsistency, TransactionsFsck
+from wrasse.leases.lease import KeyRecord, shown
+from wrasse.leases.leases import KeyStateRead, Leases
+from wrasse.leases.names import checked_key, checked_namespace
+from wrasse.leases.transactions.states import Decision, Transaction
+from wrasse.leases.xid import checked_transaction
+from wrasse.observability.json_format import ago
+from wrasse.ports.jobs import JobFilter, JobState, Place
+from wrasse.ports.page import Page
+from wrasse.runtime.backends import Stores
+from wrasse.runtime.leases import Leasing, lease_client, open_leasing
+
+if TYPE_CHECKING:
+    from wrasse.leases.client import LeaseClient
+
+
+@asynccontextmanager
+async def opened_leases(asked: CommandContext, command: str) -> AsyncIterator[Leasing]:
+    """The store of leases itself, for the length of a command; refused where `leases.server` has them."""
+    config = asked.config()
+    home = config.homes.ports["leases"]
+    if config.settings.leases.server:
+        raise ConfigError(
+            f"leases live at {home} ({home.by}), and `wrasse leases {command}` looks at the store behind it",
+            do="run it with the settings of that server: --config of its file, which has no leases.server",
+        )
+    async with _store(config) as leasing:
+        yield leasing
+
+
+@asynccontextmanager
+async def lease_operations(asked: CommandContext, *, create: bool = True) -> AsyncIterator[Leases | LeaseClient]:
+    """Leases where this configuration has them: at `leases.server`, or in the store of records, which a command that
+    only reads does not create."""
+    config = asked.config()
+    if not config.settings.leases.server:
+        async with _store(config, create=create) as leasing:
+            yield leasing.leases
+        return
+    async with lease_client(config.settings.leases, SystemClock()) as client:
+        yield client
+
+
+@asynccontextmanager
+async def _store(config: Config, *, create: bool = False) -> AsyncIterator[Leasing]:
+    async with Stores.of(config.settings.worker, create=create) as stores:
+        yield await open_leasing(config, stores)
+
+
+NAMESPACE = click.option("--namespace", default="", metavar="NAME", help="Where the key is.  [default: default]")
+
+
+@click.command("list")
+@click.argument("prefix", default="")
+@NAMESPACE
+@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="How many at most.")
+@click.option("--after", metavar="CURSOR", help="Go on after the last page.")
+@click.option("--namespaces", "spaces", is_flag=True, help="List namespaces instead.")
+@asks
+def list_(asked: CommandContext, prefix: str, namespace: str, limit: int, after: str | None, spaces: bool) -> None:
+    """List keys that begin with PREFIX, and who holds them.
+
+    \b
+    Examples:
+      wrasse leases list orders/
+      wrasse leases list --namespaces --json
+    """
+    finish(_spaces(asked, after, limit) if spaces else _list(asked, prefix, namespace, limit, after))
+
+
+async def _spaces(asked: CommandContext, after: str | None, limit: int) -> None:
+    async with opened_leases(asked, "list --namespaces") as leasing:
+        page = await leasing.namespaces.page(after, limit)
+    answer = {"namespaces": list(page.items), "cursor": page.cursor}
+    asked.answer(answer, lambda: click.echo("\n".join(page.items)))
+
+
+async def _list(asked: CommandContext, prefix: str, namespace: str, limit: int, after: str | None) -> None:
+    async with lease_operations(asked, create=False) as leases:
+        name = checked_namespace(namespace)
+        page = await leases.page(name, prefix.lower(), after, limit)
+        found: list[tuple[str, KeyRecord]] = []
+        invalid: list[tuple[str, str]] = []
+        for key in page:
+            try:
+                if (meta := await leases.describe(name, key)) is not None:
+                    found.append((key, meta))
+                else:
+                    invalid.append((key, "it has no record any more: deleted just now, or by another program"))
+            except StoreBroken as error:
+                invalid.append((key, error.message))
+        now = page.at
+    keys = [key_json(key, meta, now) for key, meta in found]
+    keys += [{"key": key, "invalid": why} for key, why in invalid]
+    answer = {"namespace": name, "keys": keys, "cursor": page.cursor}
+    asked.answer(answer, lambda: _show_keys(found, invalid, now, page.cursor))
+
+
+def _show_keys(
+    found: Sequence[tuple[str, KeyRecord]], invalid: Sequence[tuple[str, str]], now: datetime, cursor: str | None
+) -> None:
+    rows: list[tuple[object, ...]] = [(key, meta.version, meta.token or "", *_held(meta, now)) for key, meta in found]
+    rows += [(key, "", "", "invalid", why) for key, why in invalid]
+    show_table(("key", "version", "token", "owner", "ends"), rows, after=cursor)
+
+
+def invalid_json(key: str, namespace: str, broken: StoreBroken) -> dict[str, str]:
+    """What is shown of a key whose record cannot be read."""
+    do = f"{broken.do}; `wrasse leases fsck` tells what else is damaged"
+    return {"key": key, "namespace": namespace, "invalid": broken.message, "do": do}
+
+
+@click.command()
+@click.argument("key")
+@NAMESPACE
+@asks
+def show(asked: CommandContext, key: str, namespace: str) -> None:
+    """Show everything about KEY: who holds it, its token, its version.
+
+    \b
+    Examples:
+      wrasse leases show orders/42
+    """
+    finish(_show(asked, key, namespace))
+
+
+async def _show(asked: CommandContext, key: str, namespace: str) -> None:
+    async with lease_operations(asked, create=False) as leases:
+        name = checked_namespace(namespace)
+        try:
+            meta = await leases.describe(name, checked_key(key, name))
+        except StoreBroken as broken:
+            unreadable = invalid_json(key, name, broken)
+            asked.answer(unreadable, lambda: show_pairs([*unreadable.items()]))
+            return
+        now = await leases.now(name)
+    if meta is None:
+        raise UsageError(f"there is no key {key!r} in {name}", do="see `wrasse leases list`")
+    owner, ends = _held(meta, now)
+    pairs = [
+        ("key", key), ("namespace", name), ("version", meta.version), ("token", meta.token or ""), ("etag", meta.etag),
+        ("bytes", meta.state.size if meta.state else ""), ("owner", owner), ("ends", ends),
+        ("staged", f"version {meta.staged.version}" if meta.staged else ""), ("changed", ago(meta.updated_at, now)),
+    ]  # fmt: skip
+    asked.answer(key_json(key, meta, now), lambda: show_pairs(pairs))
+
+
+@click.command()
+@click.argument("key")
+@click.option("--lease", default="", metavar="ID", help="As the holder of this lease sees it, staged changes included.")
+@NAMESPACE
+@asks
+def get(asked: CommandContext, key: str, lease: str, namespace: str) -> None:
+    """Write the state of KEY as it was committed last to stdout. Fails if there is none.
+
+    \b
+    Examples:
+      wrasse leases get orders/42
+    """
+    seen = finish(_get(asked, key, lease, namespace))
+    answer = {"key": key, "version": seen.version, "etag": seen.etag, "state": seen.data.decode()}
+    asked.answer(answer, lambda: _write(seen.data))
+
+
+async def _get(asked: CommandContext, key: str, lease: str, namespace: str) -> KeyStateRead:
+    async with lease_operations(asked, create=False) as leases:
+        name = checked_namespace(namespace)
+        stored = checked_key(key, name)
+        if lease:
+            meta = await leases.describe(name, stored)
+            if not isinstance(leases, Leases):
+                what = "a server shows staged state to the holder alone"
+                raise UsageError(what, do="leave --lease out, or use lease.state in a program")
+            token = 0 if meta is None or meta.lease is None else meta.lease.token
+            seen = await leases.read(shown(name, stored, lease, token, ""))
+        else:
+            seen = await leases.read_public(name, stored)
+    if seen is None:
+        raise UsageError(f"the key {key!r} in {name} has no state", do="see `wrasse leases show`")
+    return seen
+
+
+def key_json(key: str, meta: KeyRecord, now: datetime) -> Mapping[str, object]:
+    """A key for a program."""
+    grant = meta.lease if meta.lease is not None and meta.lease.until > now else None
+    return {
+        "key": key,
+        "version": meta.version,
+        "token": meta.token or None,  # a server does not tell it
+        "etag": meta.etag,
+        "updated_at": meta.updated_at,
+        "lease": None if grant is None else {"id": grant.id, "owner": grant.owner, "until": grant.until},
+        "staged": None if meta.staged is None else meta.staged.version,
+    }
+
+
+def _held(meta: KeyRecord, now: datetime) -> tuple[str, str]:
+    if meta.lease is None or meta.lease.until <= now:
+        return "", ""
+    return meta.lease.owner, ago(meta.lease.until, now)
+
+
+def _write(data: bytes) -> None:
+    sys.stdout.buffer.write(data + b"\n")
+    sys.stdout.flush()
+
+
+@click.command()
+@click.argument("id")
+@click.option("--commit", is_flag=True, help="Commit it, on all of its keys.")
+@click.option("--rollback", is_flag=True, help="Roll it back, on all of its keys.")
+@asks
+def transaction(asked: CommandContext, id: str, commit: bool, rollback: bool) -> None:
+    """Show what became of the transaction ID, or decide it. What was decided before stays, and is what is shown; if
+    that is not what was asked for, it ends with 3. It is remembered for 24 hours after it was carried out. Fails if
+    nobody knows it.
+
+    \b
+    Examples:
+      wrasse leases transaction d5arif5qkajneqfrmsb0
+      wrasse leases transaction d5arif5qkajneqfrmsb0 --rollback --json
+    """
+    if commit and rollback:
+        raise UsageError("--commit and --rollback at once", do="choose one")
+    state, open_ = finish(_transaction(asked, checked_transaction(id), commit, rollback))
+    if state is None:
+        raise UsageError(f"nobody knows a transaction {id}, or no longer", do="check the id")
+    keys = [f"{each.namespace}/{each.key}" for each in open_.participants] if open_ is not None else []
+    answer = {"transaction": id, "state": state.value, "open": open_ is not None, "keys": keys}
+    asked.answer(answer, lambda: _tell_transaction(id, state, keys, open_))
+    if (commit and state is not Decision.COMMIT) or (rollback and state is not Decision.ROLLBACK):
+        raise Refused(f"{id} was decided before: {state.value}", do="nothing: what was decided first counts")
+
+
+async def _transaction(
+    asked: CommandContext, id: str, commit: bool, rollback: bool
+) -> tuple[Decision | None, Transaction | None]:
+    if commit or rollback:
+        async with lease_operations(asked) as operations:
+            return await operations.decide(id, commit=commit), None
+    async with opened_leases(asked, "transaction without --commit or --rollback") as leasing:
+        leases = leasing.leases
+        kept = await leases.transactions.book.look(id)
+        if kept is not None:
+            return kept.transaction.state, kept.transaction
+        return await leases.transactions.book.outcome(id), None
+
+
+def _tell_transaction(id: str, state: Decision, keys: list[str], open_: Transaction | None) -> None:
+    pairs: list[tuple[str, object]] = [("transaction", id), ("state", state.value)]
+    if open_ is not None:
+        done = "not everywhere yet" if open_.decided else "nothing is decided"
+        pairs += [("carried out", done), ("keys", ", ".join(keys))]
+    show_pairs(pairs)
+
+
+PLACES = (Place.DEAD, Place.READY, Place.HELD)
+
+
+@click.command()
+@click.argument("queue")
+@NAMESPACE
+@click.option(
+    "--place", type=click.Choice([each.value for each in PLACES]), default=Place.DEAD.value, show_default=True,
+    help="Dead messages, those that wait, or those that a consumer holds.",
+)
+@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="How many at most.")
+@click.option("--after", metavar="CURSOR", help="Go on after the last page.")
+@click.option("--requeue", default="", metavar="ID", help="Hand this dead message out again, with all its attempts.")
+@click.option("--delete", default="", metavar="ID", help="Delete this dead message and its state. There is no undo.")
+@asks
+def messages(
+    asked: CommandContext,
+    queue: str,
+    namespace: str,
+    place: str,
+    limit: int,
+    after: str | None,
+    requeue: str,
+    delete: str,
+) -> None:
+    """List the messages of QUEUE, dead ones unless you say otherwise; or requeue or delete a dead one.
+
+    \b
+    Examples:
+      wrasse leases messages orders
+      wrasse leases messages orders --place=ready --json
+      wrasse leases messages orders --requeue=01a1e5cb-d95c-70af-93e6-422d958891e9
+    """  # fmt: skip
+    if requeue and delete:
+        raise UsageError("--requeue and --delete at once", do="choose one")
+    name, queue = checked_namespace(namespace), checked_key(queue)
+    if requeue or delete:
+        finish(_change(asked, name, queue, requeue, delete))
+        did = "requeued" if requeue else "deleted"
+        asked.answer({"message": requeue or delete, did: True}, lambda: click.echo(f"{requeue or delete} {did}"))
+        return
+    page = finish(_message_page(asked, name, queue, Place(place), limit, after))
+    answer = {"queue": queue, "place": place, "messages": [_message_json(each) for each in page], "cursor": page.cursor}
+    asked.answer(answer, lambda: _show_messages(page, queue, place))
+
+
+@asynccontextmanager
+async def _desk(asked: CommandContext) -> AsyncIterator[QueueService]:
+    async with opened_leases(asked, "messages") as leasing:
+        desk = QueueService(leasing.leases, leasing.leases.clock)
+        try:
+            yield desk
+        finally:
+            await desk.close()
+
+
+async def _message_page(
+    asked: CommandContext, namespace: str, queue: str, place: Place, limit: int, after: str | None
+) -> Page[JobState]:
+    async with _desk(asked) as desk:
+        return await desk.jobs(namespace).page(place, JobFilter(queue=queue), after, limit)
+
+
+async def _change(asked: CommandContext, namespace: str, queue: str, requeue: str, delete: str) -> None:
+    id = requeue or delete
+    async with _desk(asked) as desk:
+        if not await (desk.revive if requeue else desk.bin)(namespace, queue, id):
+            raise UsageError(f"there is no dead message {id!r} in {queue!r}", do="list them without this option")
+
+
+def _message_json(state: JobState) -> Mapping[str, object]:
+    return {
+        "message": state.id, "attempts": state.attempts, "failures": state.failures, "deaths": state.rescues,
+        "reason": None if state.reason is None else state.reason.value, "error": state.error, "bytes": state.size,
+        "created_at": state.created_at, "finished_at": state.finished_at,
+    }  # fmt: skip
+
+
+def _show_messages(page: Page[JobState], queue: str, place: str) -> None:
+    if not page.items:
+        click.echo(f"nothing is {place} in {queue}")
+        return
+    rows = [(each.id, each.attempts, each.reason or "", each.error, each.created_at) for each in page]
+    show_table(("message", "attempts", "reason", "error", "created"), rows)
+    if page.cursor is not None:
+        click.echo(f"more with --after={page.cursor}")
+
+
+SHOWN_MAX = 1_000
+
+
+@dataclass(slots=True)
+class _Found:
+    keys: int = 0
+    objects: int = 0
+    wrong: int = 0
+    repaired: int = 0
+    namespaces: int = 0
+    transactions: int = 0
+    decisions: int = 0
+
+
+@click.command()
+@click.option("--repair", is_flag=True, help="Put right what can be: loose and stale things, entries, transactions.")
+@NAMESPACE
+@asks
+def fsck(asked: CommandContext, repair: bool, namespace: str) -> None:
+    """Look at every key, every state object and every index entry, in all namespaces or in one; without a namespace
+    also at transactions and what was decided. Changes nothing without --repair. Fails if something is wrong afterwards.
+    It reads everything: on a bucket that costs a request per key.
+
+    \b
+    Examples:
+      wrasse leases fsck
+      wrasse leases fsck --repair --namespace=orders
+    """
+    found, damages = finish(_fsck(asked, repair, namespace))
+    answer = {
+        "namespaces": found.namespaces, "keys": found.keys, "objects": found.objects, "wrong": found.wrong,
+        "transactions": found.transactions, "decisions": found.decisions,
+        "repaired": found.repaired, "damages": [_damage_json(each) for each in damages],
+    }  # fmt: skip
+    asked.answer(answer, lambda: _tell_fsck(found, damages))
+    raise click.exceptions.Exit(0 if found.wrong == found.repaired else 1)
+
+
+async def _fsck(asked: CommandContext, repair: bool, namespace: str) -> tuple[_Found, list[KeyInconsistency]]:
+    found, damages = _Found(), list[KeyInconsistency]()
+    async with opened_leases(asked, "fsck") as leasing:
+        after: str | None = None
+        names: tuple[str, ...]
+        with progress("namespaces", None) as seen:
+            while True:
+                if namespace:
+                    names, after = (checked_namespace(namespace),), None
+                else:
+                    page = await leasing.namespaces.page(after, 100)
+                    names, after = page.items, page.cursor
+                for name in names:
+                    look = Fsck(leasing.leases, name, repair=repair)
+                    await _noted(look.run(), found, damages)
+                    found.keys += look.keys
+                    found.objects += look.objects
+                    found.namespaces += 1
+                    seen(1)
+                if after is None:
+                    break
+        if not namespace:  # transactions belong to none
+            all_ = TransactionsFsck(leasing.leases, repair=repair)
+            await _noted(all_.run(), found, damages)
+            found.transactions, found.decisions = all_.transactions, all_.decisions
+    return found, damages
+
+
+async def _noted(run: AsyncIterator[KeyInconsistency], found: _Found, damages: list[KeyInconsistency]) -> None:
+    async for damage in run:
+        found.wrong += 1
+        found.repaired += damage.repaired
+        if len(damages) < SHOWN_MAX:
+            damages.append(damage)
+
+
+def _damage_json(damage: KeyInconsistency) -> dict[str, object]:
+    return {
+        "namespace": damage.namespace, "key": damage.key, "trouble": damage.trouble.value, "object": damage.name,
+        "repaired": damage.repaired,
+    }  # fmt: skip
+
+
+def _tell_fsck(found: _Found, damages: list[KeyInconsistency]) -> None:
+    if damages:
+        rows = [(each.namespace, each.key, each.trouble.value, "yes" if each.repaired else "no") for each in damages]
+        show_table(("namespace", "key", "trouble", "repaired"), rows)
+    click.echo(
+        f"{found.keys} keys and {found.objects} objects in {found.namespaces} namespaces: "
+        + (f"{found.wrong} wrong, {found.repaired} repaired" if found.wrong else "nothing is wrong")
+    )

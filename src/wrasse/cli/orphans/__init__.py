@@ -1,0 +1,1 @@
+"""wrasse orphans: the commands, and what they carry out."""

@@ -1,0 +1,461 @@
+"""wrasse orphans plan, apply, arm, disarm, undo, why, list: what is due, who lets it be done, and what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import click
+import msgspec
+
+from wrasse.cli.context import CommandContext, asks, finish
+from wrasse.cli.orphans.operations import OrphanContext, carry_out, given, look, planned, the_root, yard
+from wrasse.cli.output import printable, show_facts, show_table
+from wrasse.cli.sweep import exit_code
+from wrasse.duration import format_duration
+from wrasse.engine.report import Report
+from wrasse.errors import Refused, UnknownName
+from wrasse.observability.json_format import picked, plain, report_json
+from wrasse.orphans.approval import Consent, read_consent, write_consent
+from wrasse.orphans.codec import known_of, live, name_of, text, unit_of
+from wrasse.orphans.lag import histogram, warning
+from wrasse.orphans.plan import check_plan, read_plan, write_plan
+from wrasse.orphans.root import Root
+from wrasse.orphans.scan import ScanResult
+from wrasse.orphans.scanner import KEPT, Scanner
+from wrasse.orphans.verdict import RESTORE, Suspected
+from wrasse.ports.journal import LineFilter
+from wrasse.ports.objects import raw_key
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page, pages
+from wrasse.ports.sightings import Sighting, SightingState, Standing
+from wrasse.runtime.orphans import instance_of
+
+SHOWN = 20
+
+
+@click.command()
+@click.argument("root", required=False)
+@click.option("--out", metavar="FILE", help="Write the plan there, a JSON object per line.")
+@click.option("--dry-run", is_flag=True, help="Note nothing: sightings stay as they are.")
+@asks
+def plan(asked: CommandContext, root: str | None, out: str | None, dry_run: bool) -> None:
+    """Look at ROOT (the only one, if there is one) completely and say what is due, and why. Nothing is taken away. What
+    is found without a reference is noted, so that its grace begins; with --dry-run not even that.
+
+    \b
+    Examples:
+      wrasse orphans plan
+      wrasse orphans plan archives --out plan.jsonl
+      wrasse orphans plan archives --dry-run --json
+    """
+    finish(_plan(asked, root, out, note=not dry_run))
+
+
+async def _plan(asked: CommandContext, name: str | None, out: str | None, *, note: bool) -> None:
+    config = asked.config()
+    name = the_root(config, name)
+    async with yard(config, create=note) as here:
+        desk = here.desk(name)
+        looked = await look(here, desk, note=note)
+        first: list[Suspected] = []
+        due = _keeping(planned(desk, looked), first)
+        count = sum(1 for _ in due) if out is None else write_plan(Path(out), desk.root, looked, due).lines
+        value = {
+            "root": desk.root.name,
+            "round": looked.round.id,
+            "at": looked.round.at,
+            "armed": looked.armed,
+            "held": looked.held,
+            "counts": looked.round.counts,
+            "lag": dict(histogram(looked.round.counts)),
+            "foreign": [printable(key) for key in looked.foreign],
+            "planned": count,
+            "first": [_planned_row(each) for each in first],
+            "file": out,
+        }
+        asked.answer(value, lambda: _tell_plan(desk.root, looked, first, count, out))
+
+
+def _keeping(due: Iterable[Suspected], first: list[Suspected]) -> Iterator[Suspected]:
+    for each in due:
+        if len(first) < SHOWN:
+            first.append(each)
+        yield each
+
+
+def _planned_row(each: Suspected) -> dict[str, object]:
+    return {
+        "verb": each.verb,
+        "unit": printable(name_of(each.known.unit)),
+        "bytes": each.known.size,
+        "reason": each.reason,
+    }
+
+
+def _tell_plan(root: Root, looked: ScanResult, first: list[Suspected], count: int, out: str | None) -> None:
+    counts, id = looked.round.counts, looked.round.id
+    click.echo(f"{root.name}: {counts.get('listed', 0)} objects in {counts.get('units', 0)} units, round {id}")
+    show_table(("count", "units"), [(name.replace("_", " "), counts[name]) for name in KEPT if counts.get(name)])
+    if first:
+        rows = [list(_planned_row(each).values()) for each in first]
+        show_table(("would", "to", "bytes", "because"), rows, title=f"{count} units are due")
+        if count > len(first):
+            click.echo(f"and {count - len(first)} more" + ("" if out else "; --out FILE writes them all"))
+    else:
+        click.echo("nothing is due")
+    if looked.held:
+        click.echo(f"held: {looked.held}; if that is right: wrasse orphans arm {root.name} --allow {looked.round.id}")
+    if not looked.armed:
+        click.echo(f"not armed: wrasse orphans apply carries out a plan, wrasse orphans arm {root.name} every one")
+    if late := warning(counts, root.graces.superseded):
+        click.echo(late)
+    if looked.foreign:
+        click.echo("foreign keys, never touched: " + ", ".join(printable(key) for key in looked.foreign[:3]))
+    if out:
+        click.echo(f"written to {out}")
+
+
+@click.command("apply")
+@click.argument("plan_file", metavar="PLAN")
+@click.option("--allow", default="", metavar="ROUND", help="Carry out a plan that is held, of this round.")
+@asks
+def apply_(asked: CommandContext, plan_file: str, allow: str) -> None:
+    """Carry out a plan that `wrasse orphans plan --out` wrote. Every unit is looked at once more: what is referenced,
+    changed or gone by now is left alone. Refused if the plan is older than the shortest grace, or of another
+    configuration.
+
+    \b
+    Examples:
+      wrasse orphans apply plan.jsonl
+      wrasse orphans apply plan.jsonl --allow 01KD3Z8Q6Y8M5B9W0X2V7T4N1R
+    """
+    report = finish(_apply(asked, plan_file, allow))
+    asked.answer(report_json(report), lambda: told(report))
+    raise click.exceptions.Exit(exit_code([report]))
+
+
+async def _apply(asked: CommandContext, file: str, allow: str) -> Report:
+    wanted, config = read_plan(Path(file)), asked.config()
+    the_root(config, wanted.header.root)
+    async with yard(config) as here:
+        desk = here.desk(wanted.header.root)
+        check_plan(wanted.header, desk.root, await desk.sightings.standing(desk.root.name), allow=allow)
+        return await carry_out(here, desk, wanted.looked())
+
+
+def told(*reports: Report) -> None:
+    """What runs by hand did."""
+    for report in reports:
+        _told(report)
+
+
+def _told(report: Report) -> None:
+    ends = f"{report.planned} planned, {report.done} done, {report.lost} lost, {report.failed} failed"
+    click.echo(f"{ends}; run {report.run}")
+    for reason, count in report.kept.items():
+        click.echo(f"  kept {count}: {printable(reason)}")
+    if report.stopped_by:
+        click.echo(f"  stopped by {report.stopped_by}: {printable(report.why)}")
+    for error in report.errors:
+        click.echo(f"  {printable(error)}")
+
+
+_PAGE = 1_000
+_UNDO_MAX = 1_000_000
+
+
+@click.command()
+@click.argument("root")
+@click.option("--allow", default="", metavar="ROUND", help="Overrule what this round was refused or held for, once.")
+@asks
+def arm(asked: CommandContext, root: str, allow: str) -> None:
+    """Let ROOT act by itself, with the configuration it has now. It must have been looked at once: read its plan first.
+
+    \b
+    Examples:
+      wrasse orphans arm archives
+      wrasse orphans arm archives --allow 01KD3Z8Q6Y8M5B9W0X2V7T4N1R
+    """
+    consent = finish(_arm(asked, root, allow))
+    text = f"{root} is armed" + (f"; what round {allow} was refused for is allowed once" if allow else "")
+    asked.answer({"root": root, "armed": True, "allowed": consent.allowed}, lambda: click.echo(text))
+
+
+async def _arm(asked: CommandContext, root: str, allow: str) -> Consent:
+    config = asked.config()
+    the_root(config, root)
+    async with yard(config) as here:
+        desk = here.desk(root)
+        standing = await desk.sightings.standing(root)
+        consent = read_consent(standing.value)
+        if allow and allow != consent.refused:
+            last = f"the last one is {consent.refused}: {consent.why}" if consent.refused else "none was"
+            raise Refused(f"round {allow} is not the last that was refused; {last}", do="name that one, if it is right")
+        if standing.last is None and not allow:
+            raise Refused(f"{root} was never looked at", do=f"read its plan first: wrasse orphans plan {root}")
+        armed = msgspec.structs.replace(consent, armed=desk.root.digest, allowed=allow or consent.allowed)
+        return await _write(desk, armed, standing)
+
+
+@click.command()
+@click.argument("root")
+@asks
+def disarm(asked: CommandContext, root: str) -> None:
+    """Let ROOT only plan from now on. What is in quarantine stays there: nothing is purged, references bring it back.
+
+    \b
+    Examples:
+      wrasse orphans disarm archives
+    """
+    finish(_disarm(asked, root))
+    asked.answer({"root": root, "armed": False}, lambda: click.echo(f"{root} is not armed any more"))
+
+
+async def _disarm(asked: CommandContext, root: str) -> None:
+    config = asked.config()
+    the_root(config, root)
+    async with yard(config) as here:
+        desk = here.desk(root)
+        standing = await desk.sightings.standing(root)
+        await _write(desk, msgspec.structs.replace(read_consent(standing.value), armed="", allowed=""), standing)
+
+
+async def _write(desk: Scanner, consent: Consent, standing: Standing) -> Consent:
+    if not await desk.sightings.write(desk.root.name, write_consent(consent), at=standing.version):
+        raise Refused(f"a run of {desk.root.name} noted something meanwhile", do="ask again")
+    return consent
+
+
+@click.command()
+@click.argument("run")
+@asks
+def undo(asked: CommandContext, run: str) -> None:
+    """Bring back what RUN put into quarantine: a run as reports and journal name it, or a round as plans do. Never
+    overwrites: where something else stands by now, the copy stays in the trash.
+
+    \b
+    Examples:
+      wrasse orphans undo 01KD3Z8Q6Y8M5B9W0X2V7T4N1R
+    """
+    reports = finish(_undo(asked, run))
+    asked.answer({"reports": [report_json(each) for each in reports]}, lambda: told(*reports))
+    raise click.exceptions.Exit(exit_code(reports))
+
+
+async def _undo(asked: CommandContext, run: str) -> list[Report]:
+    reports = []
+    async with yard(asked.config()) as here:
+        for desk in here.desks:
+            found = await _taken(here, desk, run)
+            standing = await desk.sightings.standing(desk.root.name)
+            if found and standing.last is not None:
+                suspects = [Suspected(RESTORE, known_of(each), f"undo of {run}") for each in found]
+                reports.append(await carry_out(here, desk, given(standing.last, suspects)))
+    if not reports:
+        do = "see `wrasse orphans why KEY`, which names the run; what was purged does not come back"
+        raise UnknownName(run, (), what="run that has anything in quarantine", do=do)
+    return reports
+
+
+async def _sightings_page(desk: Scanner, state: SightingState, after: str | None) -> Page[Sighting]:
+    return await desk.sightings.page(desk.root.name, after, _PAGE, state)
+
+
+async def _taken(here: OrphanContext, desk: Scanner, run: str) -> list[Sighting]:
+    """What a run, or a round, put into quarantine and what is still there, in the order of keys."""
+    root, units = desk.root.name, set[str]()
+    where = LineFilter(sweep=instance_of(root), run=run)
+    async for lines in pages(lambda after: here.opened.journal.page(where, after, _PAGE)):
+        # What it lost another run had taken, whose doing is not undone under this name.
+        taken = [line.intent for line in lines if line.outcome is not Outcome.LOST]
+        units |= {text(unit_of(intent.suspect)) for intent in taken if intent.verb == "quarantine"}
+        if len(units) >= _UNDO_MAX:
+            break
+    found = list[Sighting]()
+    for state in (SightingState.MARKED, SightingState.MOVED):
+        async for page in pages(partial(_sightings_page, desk, state)):
+            found += [each for each in page if each.unit in units or each.state_round == run]
+    return sorted(found, key=lambda each: known_of(each).unit)
+
+
+_LINES = 20
+
+
+@click.command()
+@click.argument("key")
+@click.option("--root", help="The root to ask; without it, the one whose prefix the key has.")
+@asks
+def why(asked: CommandContext, key: str, root: str | None) -> None:
+    """Say what protects or condemns KEY, or the unit it belongs to: the row and the rule, since when it is an orphan,
+    when it is due, and what was done to it.
+
+    \b
+    Examples:
+      wrasse orphans why archives/ws1/op7/home.tar.gz
+      wrasse orphans why archives/ws1/op7/ --json
+    """
+    facts = finish(_why(asked, key, root))
+    asked.answer(facts, lambda: _tell_why(facts))
+
+
+async def _why(asked: CommandContext, key: str, root: str | None) -> Mapping[str, object]:
+    async with yard(asked.config(), create=False) as here:
+        if root is None:
+            fits = [desk for desk in here.desks if key.startswith(desk.root.prefix)]
+            if not fits:
+                raise UnknownName(key, [desk.root.prefix for desk in here.desks], what="root with the key")
+            desk = fits[0]
+        else:
+            desk = here.desk(root)
+        return await _facts(here, desk, key)
+
+
+async def _facts(here: OrphanContext, desk: Scanner, key: str) -> Mapping[str, object]:
+    template, name = desk.root.template, raw_key(key)
+    place = template.place(name)
+    unit = place.unit if place else name if template.units.fullmatch(name) else None
+    facts: dict[str, object] = {"key": key, "root": desk.root.name, "shape": template.text}
+    if unit is None:
+        return {**facts, "verdict": "foreign: it has another shape, and is never touched"}
+    standing = await desk.sightings.standing(desk.root.name)
+    (reference,) = await desk.referenced([text(unit)])
+    (sighting,) = await desk.sightings.get(desk.root.name, [text(unit)])
+    lines = await here.opened.journal.page(
+        LineFilter(sweep=instance_of(desk.root.name), suspect=name_of(unit)), None, _LINES, newest=True
+    )
+    listed = await desk.listed(text(unit))
+    protects = reference is not None and live(reference, desk.root, standing.at)
+    return {
+        **facts,
+        "unit": name_of(unit),
+        "files": [{"key": info.key, "bytes": info.size, "modified_at": info.modified_at} for info in listed],
+        "reference": None if reference is None else picked(reference, "key rule owner ended_at started_at"),
+        "sighting": None if sighting is None else _sighting(sighting, desk.root, standing),
+        "journal": [
+            {"at": each.intended_at, **picked(each.intent, "run verb reason"), "outcome": each.outcome}
+            for each in lines
+        ],
+        "verdict": _verdict(protects, sighting, desk.root, standing, bool(listed)),
+    }
+
+
+def _verdict(protects: bool, sighting: Sighting | None, root: Root, standing: Standing, there: bool) -> str:
+    if protects:
+        return "protected: a reference names it"
+    if sighting is None:
+        if not there:
+            return "gone: it is not there, and nothing is noted of it"
+        return "unreferenced, and not noted yet: the next look may begin its grace, if it is old enough"
+    evidence = sighting.evidence.value.replace("_", " ")
+    if sighting.state is not SightingState.SEEN:
+        return f"in quarantine, {evidence}; purged after {format_duration(root.quarantine)}, unless it is referenced"
+    left = root.graces.of(sighting.evidence) - _lasted(sighting, standing)
+    if left > timedelta(0):
+        return f"an orphan, {evidence}; due in {format_duration(_whole(left))}"
+    return f"an orphan, {evidence}; due now"
+
+
+def _sighting(sighting: Sighting, root: Root, standing: Standing) -> Mapping[str, object]:
+    rounds = (standing.last.number if standing.last else 0) - sighting.first_round + 1
+    return {
+        "evidence": sighting.evidence.value,
+        "state": sighting.state.value,
+        "since": sighting.first_at,
+        "looks": rounds,
+        "lasted_seconds": _lasted(sighting, standing),
+        "grace_seconds": root.graces.of(sighting.evidence),
+        "quarantined_at": sighting.state_at,
+        "round": sighting.state_round,
+    }
+
+
+def _lasted(sighting: Sighting, standing: Standing) -> timedelta:
+    tick = 0 if standing.last is None else standing.last.tick
+    return timedelta(microseconds=max(0, tick - sighting.first_tick))
+
+
+def _whole(left: timedelta) -> timedelta:
+    return timedelta(seconds=left // timedelta(seconds=1)) or timedelta(seconds=1)
+
+
+def _tell_why(facts: Mapping[str, object]) -> None:
+    click.echo(click.style(f"{printable(facts['key'])}: {facts['verdict']}", bold=True))
+    for name in ("unit", "reference", "sighting"):
+        value = plain(facts.get(name))
+        if isinstance(value, Mapping):
+            value = ", ".join(f"{key} {each}" for key, each in value.items() if each not in (None, ""))
+        if value:
+            click.echo(f"  {name}: {printable(value)}")
+    files, lines = facts.get("files") or (), facts.get("journal") or ()
+    assert isinstance(files, list | tuple)
+    assert isinstance(lines, list | tuple)
+    if files:
+        rows = [(each["key"], each["bytes"], plain(each["modified_at"])) for each in files]
+        show_table(("file", "bytes", "written"), rows)
+    if lines:
+        done = [(plain(e["at"]), e["verb"], e["outcome"] or "unknown", e["reason"], e["run"]) for e in lines]
+        show_table(("when", "what", "outcome", "because", "run"), done)
+
+
+@click.command("list")
+@click.argument("root", required=False)
+@click.option(
+    "--state", type=click.Choice([each.value for each in SightingState]), help="Only sightings in this state."
+)
+@click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Sightings at most.")
+@asks
+def list_(asked: CommandContext, root: str | None, state: str | None, limit: int) -> None:
+    """List the roots: whether each is armed, and what its last look counted. With ROOT, the orphans noted there.
+
+    \b
+    Examples:
+      wrasse orphans list
+      wrasse orphans list archives --state=moved --json
+    """
+    finish(_roots(asked) if root is None else _sightings(asked, root, state, limit))
+
+
+async def _roots(asked: CommandContext) -> None:
+    async with yard(asked.config(), create=False) as here:
+        found = [await _root(desk) for desk in here.desks]
+    columns = ("root", "armed", "looked_at", "objects", "protected", "due", "waiting", "in_quarantine", "refused")
+    empty = "no root of orphans is configured; see docs/how-to/reclaim-storage.md"
+    asked.answer({"roots": found}, lambda: show_facts(columns, found, empty=empty))
+
+
+async def _root(desk: Scanner) -> Mapping[str, object]:
+    standing = await desk.sightings.standing(desk.root.name)
+    consent, last = read_consent(standing.value), standing.last
+    counts = {} if last is None else last.counts
+    return {
+        "root": desk.root.name,
+        "armed": consent.armed == desk.root.digest,
+        "looked_at": None if last is None else last.at,
+        "round": None if last is None else last.id,
+        "objects": counts.get("listed", 0),
+        "protected": counts.get("protected", 0),
+        "due": counts.get("due", 0),
+        "waiting": counts.get("waiting", 0) + counts.get("found", 0) + counts.get("restarted", 0),
+        "in_quarantine": counts.get("in_quarantine", 0) + counts.get("purged", 0),
+        "refused": f"{consent.refused}: {consent.why}" if consent.refused else "",
+        "counts": counts,
+    }
+
+
+async def _sightings(asked: CommandContext, root: str, state: str | None, limit: int) -> None:
+    async with yard(asked.config(), create=False) as here:
+        desk = here.desk(root)
+        standing = await desk.sightings.standing(root)
+        page = await desk.sightings.page(root, None, limit, None if state is None else SightingState(state))
+        found = [
+            {"unit": name_of(raw_key(each.unit)), "bytes": each.size, **_sighting(each, desk.root, standing)}
+            for each in page
+        ]
+    columns = ("unit", "evidence", "state", "since", "looks", "bytes")
+    asked.answer(
+        {"sightings": found, "more": page.more},
+        lambda: show_facts(columns, found, empty="nothing is noted there"),
+    )

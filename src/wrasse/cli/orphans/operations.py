@@ -1,0 +1,155 @@
+"""Orphans by hand: a look, a plan carried out, an undoing, each under the lease of the root's sweep and journalled like
+any other run."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+from wrasse.clock import Clock, SystemClock
+from wrasse.config.load import Config
+from wrasse.engine.budget import RunBudget
+from wrasse.engine.guard import LeaseGuard
+from wrasse.engine.report import Report
+from wrasse.engine.run import RunContext, run_once
+from wrasse.engine.sweep import Action
+from wrasse.errors import Refused, UnknownName
+from wrasse.ids import Ids
+from wrasse.leases.lease_scope import RenewedLease, kept
+from wrasse.orphans.scan import ScanProgress, ScanResult
+from wrasse.orphans.scanner import OrphanSuspect, Scanner
+from wrasse.orphans.verdict import Suspected
+from wrasse.ports.sightings import CompleteScan
+from wrasse.runtime.backends import Stores
+from wrasse.runtime.open_ports import ENGINE, ORPHANS, OpenPorts, open_homes
+from wrasse.runtime.orphans import instance_of
+from wrasse.runtime.worker import owner_name
+from wrasse.sweeps.orphan_archives import OrphanArchives
+
+WAIT = timedelta(seconds=10)
+SHOW_EVERY = 0.2
+_ALL = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanContext:
+    """Everything a command about orphans works with."""
+
+    config: Config
+    opened: OpenPorts
+    clock: Clock
+    desks: Sequence[Scanner]
+
+    def desk(self, root: str | None) -> Scanner:
+        """The desk of a root; without a name, of the only one."""
+        name = the_root(self.config, root)
+        return next(desk for desk in self.desks if desk.root.name == name)
+
+
+def the_root(config: Config, root: str | None) -> str:
+    """The name of a configured root; without one, of the only one. Commands that write ask this before they open, and
+    so create, anything."""
+    names = list(config.settings.orphans)
+    if not names:
+        raise Refused("no root of orphans is configured", do="see docs/how-to/reclaim-storage.md")
+    if root is None and len(names) == 1:
+        return names[0]
+    if root not in names:
+        raise UnknownName(root or "", names, what="root")
+    return root
+
+
+@asynccontextmanager
+async def yard(config: Config, *, create: bool = True) -> AsyncIterator[OrphanContext]:
+    """The yard, for the length of a command; one that only reads creates nothing."""
+    clock = SystemClock()
+    create = create and bool(config.settings.orphans)
+    async with Stores.of(config.settings.worker, clock, create=create) as stores:
+        opened = await open_homes(config, stores, ORPHANS, ENGINE)
+        yield OrphanContext(config, opened, clock, opened.orphans)
+
+
+@asynccontextmanager
+async def leading(yard: OrphanContext, desk: Scanner) -> AsyncIterator[RenewedLease]:
+    """The lease of the root's sweep, so that no daemon works on it meanwhile."""
+    lessor = yard.opened.sweep_homes[desk.root.name].lessor
+    key, ttl = f"sweep/{instance_of(desk.root.name)}", yard.config.settings.engine.lease
+    lease = await lessor.acquire(key, owner_name(), ttl, wait=WAIT)
+    if lease is None:
+        raise Refused(f"another process is at work on {desk.root.name}", do="try again when it has finished")
+    async with kept(RenewedLease(lessor, lease, ttl, yard.clock)) as holding:
+        yield holding
+
+
+async def look(yard: OrphanContext, desk: Scanner, *, note: bool) -> ScanResult:
+    """A complete look, with a bar on a terminal."""
+    async with leading(yard, desk), shown(desk.looking.progress):
+        return await desk.look(note=note)
+
+
+def planned(desk: Scanner, looked: ScanResult) -> Iterable[Suspected]:
+    """What would be done if the root were armed and nothing held it."""
+    sweep = OrphanArchives(desk)
+    for each in looked.suspects:
+        if isinstance(sweep.decide(OrphanSuspect(each), looked.round.at), Action):
+            yield each
+
+
+async def carry_out(yard: OrphanContext, desk: Scanner, looked: ScanResult) -> Report:
+    """Runs the root's sweep on what is given, under its lease and with its journal."""
+    own = yard.config.settings.sweeps["orphan_archives"]
+    desk.take(looked)
+    async with leading(yard, desk) as holding:
+        return await run_once(
+            OrphanArchives(desk),
+            RunContext(yard.opened.journal, yard.clock, Ids(yard.clock)),
+            name=instance_of(desk.root.name),
+            budget=RunBudget(_ALL, timedelta(days=1), own.pause),
+            guards=(LeaseGuard(holding), *desk.guards),
+        )
+
+
+def given(last: CompleteScan, suspects: Sequence[Suspected]) -> ScanResult:
+    """What a person asks for, as if a look had found it."""
+    return ScanResult(last, suspects, "", armed=True)
+
+
+@asynccontextmanager
+async def shown(progress: ScanProgress) -> AsyncIterator[None]:
+    """Shows how far a look is: objects a second, and how long it may still take. On a terminal only."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(_show(progress))
+        try:
+            yield
+        finally:
+            task.cancel()
+
+
+async def _show(progress: ScanProgress) -> None:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[rate]}"),
+        TimeRemainingColumn(),
+    )
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        stage, line = "", None
+        while True:
+            if progress.stage != stage:
+                stage = progress.stage
+                line = bar.add_task(stage, total=progress.total, rate="")
+            if line is not None:
+                speed = bar.tasks[-1].speed or 0
+                bar.update(line, completed=progress.done, total=progress.total, rate=f"{speed:,.0f}/s")
+            await asyncio.sleep(SHOW_EVERY)

@@ -1,0 +1,137 @@
+"""wrasse run: a worker, sweeps, a producer, an archiver and the status page until told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import Any, TypeVar
+
+import click
+
+from wrasse.cli.admin_flags import ADMIN, COMMANDS, AdminOrders, admin_options
+from wrasse.cli.context import CommandContext, asks, finish
+from wrasse.config.load import load
+from wrasse.observability.logs import start_logging
+from wrasse.runtime.handler_app import with_app
+
+T = TypeVar("T")
+
+FLAGS = {
+    "txn_replay_interval": "How often transactions that a crash left open are finished amid traffic",
+    "sweeper_interval": "How often the idle sweeps run",
+    "idle_sweep_grace": "How long leases must have been idle before they start",
+    "idle_sweep_max_ops": "How many actions one of their runs may take",
+    "idle_sweep_max_runtime": "How long one run may take",
+    "idle_sweep_op_delay": "Rest after every entry",
+    "disk_retention": "How long a key that nobody touches is kept",
+    "disk_janitor_interval": "How often aged keys are looked for",
+}
+
+
+def lease_flags(function: Callable[..., T]) -> Callable[..., T]:
+    """Adds the options; the function gets what was given, by setting, as `leases`."""
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **options: Any) -> T:
+        given = {name: options.pop(name) for name in FLAGS}
+        leases = {f"leases.{name}": text for name, text in given.items() if text is not None}
+        return function(*args, **options, leases=leases)
+
+    wrapped: Callable[..., T] = wrapper
+    for name, about in reversed(FLAGS.items()):
+        metavar = "N" if name.endswith("ops") else "DURATION"
+        flag = f"--{name.replace('_', '-')}"
+        wrapped = click.option(flag, metavar=metavar, help=f"{about}; the setting leases.{name}.")(wrapped)
+    return wrapped
+
+
+def administer(asked: CommandContext, roles: str, orders: AdminOrders) -> None:
+    """Runs the admin command."""
+    from wrasse.cli.admin import admin  # here: a worker needs nothing of it
+
+    if roles != ADMIN:
+        raise click.UsageError("--admin-cmd is for --role=admin alone\ndo: write --role=admin")
+    if orders.command not in COMMANDS:
+        known = f"use one of: {', '.join(COMMANDS)}"
+        wrong = f"there is no admin command {orders.command!r}" if orders.command else "--role=admin needs --admin-cmd"
+        raise click.UsageError(f"{wrong}\ndo: {known}")
+    finish(admin(asked, orders))
+
+
+@click.command()
+@click.option(
+    "--role",
+    "roles",
+    default="all",
+    show_default=True,
+    help="all, worker, sweeper, producer, archiver or leases; several with commas; or admin, with --admin-cmd.",
+)
+@click.option("--handler", default="", metavar="MODULE:NAME", help="The function that handles jobs, or a URL.")
+@click.option("--exec", "command", default="", metavar="COMMAND", help="The command that handles jobs.")
+@click.option("--watch", is_flag=True, help="The producer goes on: it puts files that come, change or are moved in.")
+@click.option("--concurrency", metavar="N", help="How many jobs at once; the setting worker.count.")
+@click.option(
+    "--listen", metavar="HOST:PORT", help="Address of the status page; empty for none; the setting http.listen."
+)
+@lease_flags
+@admin_options
+@asks
+def run(
+    asked: CommandContext,
+    roles: str,
+    handler: str,
+    command: str,
+    watch: bool,
+    concurrency: str | None,
+    listen: str | None,
+    admin: AdminOrders,
+    leases: Mapping[str, str],
+) -> None:
+    """Run until SIGTERM or SIGINT: a worker if there is a handler, sweeps, an archiver if archiver.streams is set, a
+    producer if there is a producer: section, and the lease API if leases.listen is set. A producer alone, without
+    --watch, puts the files of producer.scan_dir and ends.
+
+    The first signal lets running handlers finish within worker.grace; the second ends everything at once.
+
+    \b
+    Examples:
+      wrasse run --handler=shop.work:resize
+      wrasse run --role=worker --exec='convert {filepath} out.png' --concurrency=4
+      wrasse run --role=sweeper --listen=127.0.0.1:9342
+      wrasse run --role=archiver,sweeper
+      wrasse run --role=producer --set=producer.scan_dir=./inbox
+      wrasse run --role=producer --watch
+      wrasse run --role=leases --set=backends.records=s3://bucket/locks --idle-sweep-grace=1m
+      wrasse run --role=admin --admin-cmd=peek --queue=low --n=3
+    """
+    from wrasse.clock import SystemClock
+    from wrasse.runtime.daemon import Daemon, RunOptions, parse_roles
+    from wrasse.runtime.doctor import left_behind
+
+    if handler and command:
+        raise click.UsageError("--handler and --exec exclude each other\ndo: give one of them")
+    given = {"worker.count": concurrency, "http.listen": listen}
+    overrides = {**asked.overrides, **leases, **{path: text for path, text in given.items() if text is not None}}
+    if roles == ADMIN or admin.command:
+        administer(
+            CommandContext(asked.file, overrides, asked.json), roles, replace(admin, handler=handler, exec=command)
+        )
+        return
+    config = load(asked.file, overrides=overrides)
+    if not command:
+        config = with_app(config, handler, asked.file, overrides)
+    human = sys.stderr.isatty() and not asked.json
+    logs = start_logging(config.settings.observability.log_level, human=human)
+    for warning in config.warnings:
+        logging.getLogger("wrasse.config").warning(warning)
+    for left in left_behind(config):
+        logging.getLogger("wrasse.config").warning(f"{left.what}; {left.do}")
+    daemon = Daemon(config, RunOptions(parse_roles(roles), handler, command, watch), SystemClock(), logs)
+    asyncio.run(daemon.run())
+    summary = daemon.produced()
+    if summary is not None:
+        asked.answer(asdict(summary), lambda: click.echo(str(summary)))

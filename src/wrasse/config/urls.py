@@ -1,0 +1,169 @@
+"""A store is a URL; this is what the URL means, and how it is shown without its secrets.
+
+`sqlite:wrasse.db` is relative to the working directory, three slashes are absolute, `~/` is the home directory.
+`memory:` lives and dies with the process, `redis://`, `nats://` and their kin are servers, `s3://bucket/prefix` is a
+bucket. Schemes that wrasse knows of but this version does not have are refused by name, not as a typing error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from wrasse.backends.nats.options import SCHEMES as NATS, NatsOptions
+from wrasse.backends.redis.options import SCHEMES, RedisOptions
+from wrasse.backends.s3.address import S3Address
+from wrasse.config.addresses import same_endpoint
+from wrasse.config.redaction import hide
+from wrasse.errors import ConfigError
+
+HERE = ("sqlite", "memory", *SCHEMES, *NATS)
+BUCKETS = ("s3", "file")  # keep objects and records, and jobs that are made of them
+ELSEWHERE = ("redis+streams", "postgresql", "az", "gs")
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUrl:
+    """One store. `path` is the file of an sqlite store, the directory of a file store, or what follows the scheme of a
+    server's URL, secrets included. As a text it has none."""
+
+    scheme: str
+    path: str = field(default="", repr=False)
+
+    @property
+    def url(self) -> str:
+        """The whole URL. For whoever opens the store, never to be shown."""
+        slashes = "//" if self.path.startswith("/") and not self.served else ""
+        return f"{self.scheme}:{slashes}{self.path}"
+
+    @property
+    def served(self) -> bool:
+        """Whether a server keeps it, for many machines."""
+        return self.scheme in (*SCHEMES, *NATS, "s3")
+
+    @property
+    def is_nats(self) -> bool:
+        """Whether it is a NATS."""
+        return self.scheme in NATS
+
+    @property
+    def is_bucket(self) -> bool:
+        """Whether it keeps objects and records, and jobs that are made of them."""
+        return self.scheme in BUCKETS
+
+    def __str__(self) -> str:
+        return hide(self.url.partition("?")[0]) if self.served else self.url
+
+    @property
+    def place(self) -> str:
+        """Where its objects are: the same text for every way to write it, so that a key behind it names one object."""
+        if self.scheme == "s3":
+            address = S3Address.parse(self.path.removeprefix("//")).reached()
+            return f"s3 {same_endpoint(address.endpoint)} {address.bucket}/{address.key_prefix}"
+        return f"{self.scheme} {os.path.realpath(self.path) if self.scheme in ('file', 'sqlite') else self.path}/"
+
+    def resolved(self) -> StoreUrl:
+        """The same store, whatever the working directory becomes."""
+        if self.scheme == "memory" or self.served:
+            return self
+        return StoreUrl(self.scheme, str(Path(self.path).absolute()))
+
+
+def parse_store(text: str) -> StoreUrl:
+    """Turns a URL into a StoreUrl; says what is wrong with it without showing its secrets."""
+    scheme, colon, rest = text.partition(":")
+    if not colon or not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
+        raise ConfigError(
+            f"{hide(text)!r} is not the URL of a store",
+            do="write sqlite:wrasse.db, sqlite:///absolute/path, redis://host:6379/0, nats://host:4222 or memory:",
+        )
+    if scheme in ELSEWHERE:
+        raise ConfigError(f"this version has no {scheme} backend", do="use sqlite:wrasse.db")
+    if scheme in BUCKETS:
+        return parse_objects(text)
+    if scheme not in HERE:
+        near = difflib.get_close_matches(scheme, HERE, n=1)
+        raise ConfigError(
+            f"there is no backend {scheme!r}",
+            do=f"write {near[0]}:{hide(rest)}"
+            if near
+            else "write sqlite:wrasse.db, redis://host:6379/0, s3://bucket/prefix, file:directory or memory:",
+        )
+    if scheme in SCHEMES:
+        RedisOptions.of(text)  # says what is wrong with it
+        return StoreUrl(scheme, rest)
+    if scheme in NATS:
+        NatsOptions.of(text)
+        return StoreUrl(scheme, rest)
+    return StoreUrl("sqlite", _path(scheme, rest)) if scheme == "sqlite" else _memory(rest)
+
+
+def parse_jobs(text: str) -> StoreUrl:
+    """The same for a store of jobs."""
+    url = parse_store(text)
+    if url.is_nats:
+        raise ConfigError(
+            f"this version keeps no jobs in {url.scheme}", do="use sqlite:wrasse.db, redis://host:6379/0 or s3://bucket"
+        )
+    return url
+
+
+def parse_streams(text: str) -> StoreUrl:
+    """The same for a store of streams."""
+    url = parse_store(text)
+    if url.is_bucket:
+        raise ConfigError(
+            f"this version keeps no streams in {url.scheme}",
+            do="use sqlite:wrasse.db, redis://host:6379/0 or nats://host",
+        )
+    return url
+
+
+def parse_objects(text: str) -> StoreUrl:
+    """The same for a store of objects, such as archives."""
+    scheme, colon, rest = text.partition(":")
+    if colon and scheme == "memory":
+        return _memory(rest)
+    if colon and scheme == "file":
+        return StoreUrl(scheme, _path(scheme, rest.rstrip("/") or rest))
+    if colon and scheme == "s3":
+        S3Address.parse(rest.removeprefix("//"))  # says what is wrong with it
+        return StoreUrl(scheme, rest)
+    if colon and scheme in (*ELSEWHERE, *SCHEMES, *NATS):
+        raise ConfigError(f"this version keeps no objects in {scheme}", do="use file:wrasse-data or s3://bucket")
+    raise ConfigError(
+        f"{hide(text)!r} is not the URL of a store of objects",
+        do="write file:wrasse-data, file:///absolute/path or s3://bucket/prefix",
+    )
+
+
+def _memory(rest: str) -> StoreUrl:
+    if rest:
+        raise ConfigError("memory: has no names: each process has one", do="write memory:")
+    return StoreUrl("memory")
+
+
+def _path(scheme: str, rest: str) -> str:
+    example = {"sqlite": "wrasse.db", "file": "wrasse-data"}[scheme]
+    if (
+        not rest
+        or rest.endswith("/")
+        or "\0" in rest
+        or (scheme == "sqlite" and rest.rpartition("/")[2] in (".", ".."))
+    ):
+        raise ConfigError(f"the {scheme} URL names no file", do=f"write {scheme}:{example}")
+    if rest.startswith("//"):
+        rest = rest[2:]
+        if not rest.startswith("/"):
+            raise ConfigError(
+                f"{scheme}://{rest} has two slashes",
+                do=f"write {scheme}:{rest} (relative) or {scheme}:///{rest} (absolute)",
+            )
+    if rest.startswith("~"):
+        rest = os.path.expanduser(rest)
+        if rest.startswith("~"):
+            raise ConfigError(f"{scheme}:{rest} names no home directory", do=f"write {scheme}:./{rest} for this name")
+    return rest

@@ -1,0 +1,145 @@
+"""Jobs and tasks as one queue: a job whose queue is a task type is a task, every other one is where jobs live.
+
+For whoever looks, puts and mends: listings show jobs first and tasks after them. Whoever works takes from one of the
+two, so a take across both is refused. An id is looked for among jobs first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import timedelta
+
+from wrasse.errors import UsageError
+from wrasse.ports.jobs import (
+    IDS_KEPT,
+    NO_PROGRESS,
+    Claim,
+    Claimed,
+    Counts,
+    Delete,
+    Enqueued,
+    HeartbeatAnswer,
+    Job,
+    JobFilter,
+    JobGroup,
+    JobQueue,
+    JobRecord,
+    JobState,
+    Move,
+    Place,
+    Progress,
+    Rate,
+    Settlement,
+    WorkerInfo,
+)
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page
+
+_TASKS = "t/"
+
+
+class RoutedJobs:
+    """Jobs, and tasks of the named types; `tasks` opens these when a call is about one."""
+
+    def __init__(self, jobs: JobQueue, tasks: Callable[[], Awaitable[JobQueue]], types: Sequence[str]) -> None:
+        self._jobs = jobs
+        self._tasks = tasks
+        self._types = frozenset(types)
+
+    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
+        tasks = [job for job in jobs if job.queue in self._types]
+        if not tasks:
+            return await self._jobs.put(jobs, request=request, groups=groups)
+        others = [job for job in jobs if job.queue not in self._types]
+        told = iter(await (await self._tasks()).put(tasks, request=request))
+        plain = iter(await self._jobs.put(others, request=request, groups=groups) if others or groups else ())
+        return [next(told if job.queue in self._types else plain) for job in jobs]
+
+    async def take(
+        self,
+        queues: Sequence[str],
+        limit: int,
+        *,
+        worker: str,
+        silence: timedelta,
+        request: str,
+        wait: timedelta = timedelta(0),
+        rates: Sequence[Rate] = (),
+    ) -> Claimed:
+        mixed = {queue in self._types for queue in queues}
+        if len(mixed) > 1:
+            raise UsageError("a take of jobs and tasks at once", do="take from queues of one sort")
+        side = await self._tasks() if True in mixed else self._jobs
+        return await side.take(queues, limit, worker=worker, silence=silence, request=request, wait=wait, rates=rates)
+
+    async def beat(
+        self,
+        worker: WorkerInfo,
+        holds: Sequence[Claim],
+        *,
+        silence: timedelta,
+        progress: Mapping[str, Progress] = NO_PROGRESS,
+    ) -> HeartbeatAnswer:
+        beaten = await self._jobs.beat(worker, holds, silence=silence, progress=progress)
+        rest = [hold for hold, mine in zip(holds, beaten.mine, strict=True) if not mine]
+        if not rest:
+            return beaten
+        more = iter((await (await self._tasks()).beat(worker, rest, silence=silence, progress=progress)).mine)
+        return HeartbeatAnswer(tuple(mine or next(more) for mine in beaten.mine), beaten.at)
+
+    async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
+        outcomes = await self._jobs.settle(settlements, request=request)
+        rest = [each for each, outcome in zip(settlements, outcomes, strict=True) if outcome is Outcome.LOST]
+        return _filled(outcomes, await (await self._tasks()).settle(rest, request=request) if rest else ())
+
+    async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
+        outcomes = await self._jobs.move(moves)
+        rest = [each for each, outcome in zip(moves, outcomes, strict=True) if outcome is Outcome.LOST]
+        return _filled(outcomes, await (await self._tasks()).move(rest) if rest else ())
+
+    async def get(self, id: str) -> JobRecord | None:
+        return await self._jobs.get(id) or await (await self._tasks()).get(id)
+
+    async def page(
+        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobState]:
+        if where.queue in self._types or (after is not None and after.startswith(_TASKS)):
+            start = None if after is None else after.removeprefix(_TASKS)
+            return _marked(await (await self._tasks()).page(place, where, start or None, limit, newest=newest))
+        page = await self._jobs.page(place, where, after, limit, newest=newest)
+        if page.more or where.queue is not None:
+            return page
+        if len(page) == limit:
+            more = await (await self._tasks()).page(place, where, None, 1, newest=newest)
+            # The last cursor leads on to the first task.
+            return Page(page.items, (*page.cursors[:-1], _TASKS), page.at, bool(more))
+        rest = _marked(await (await self._tasks()).page(place, where, None, limit - len(page), newest=newest))
+        return Page((*page.items, *rest.items), (*page.cursors, *rest.cursors), page.at, rest.more)
+
+    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+        if after is None or not after.startswith(_TASKS):
+            page = await self._jobs.overdue(after, limit)
+            if page.items:
+                return Page(page.items, (*page.cursors[:-1], page.cursors[-1] if page.more else _TASKS), page.at, True)
+        start = "" if after is None else after.removeprefix(_TASKS)
+        return _marked(await (await self._tasks()).overdue(start or None, limit))
+
+    async def counts(self) -> Counts:
+        jobs, tasks = await self._jobs.counts(), await (await self._tasks()).counts()
+        damage = (*jobs.damage, *tasks.damage)
+        return Counts((*jobs.queues, *tasks.queues), (*jobs.workers, *tasks.workers), jobs.at, damage)
+
+    async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
+        outcomes = await self._jobs.delete(deletes, ids_kept=ids_kept)
+        rest = [each for each, outcome in zip(deletes, outcomes, strict=True) if outcome is Outcome.LOST]
+        return _filled(outcomes, await (await self._tasks()).delete(rest, ids_kept=ids_kept) if rest else ())
+
+
+def _filled(outcomes: Sequence[Outcome], rest: Sequence[Outcome]) -> Sequence[Outcome]:
+    """The outcomes, with those that jobs did not know as tasks gave them."""
+    more = iter(rest)
+    return [next(more, outcome) if outcome is Outcome.LOST else outcome for outcome in outcomes]
+
+
+def _marked(page: Page[JobState]) -> Page[JobState]:
+    return Page(page.items, tuple(_TASKS + cursor for cursor in page.cursors), page.at, page.more)

@@ -1,0 +1,1 @@
+"""Files of a directory become jobs: which files, the walk, the watcher."""

@@ -1,0 +1,138 @@
+"""Turning a directory of files into jobs: each file once, however often one walks and whenever a walk is killed.
+
+The job of a file has an id made of its path, size and time of change, which is remembered. So a walk needs no memory of
+its own: it puts whatever it finds, and the backend says what is known already. A process that dies in the middle has
+put some files and not others, and the next walk puts the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+
+from wrasse.clock import Clock
+from wrasse.errors import StoreUnavailable
+from wrasse.jobs.file_producer.files import FileRules, FoundFile
+from wrasse.jobs.file_producer.walk import Scope, WalkedPaths, walk
+from wrasse.jobs.producer import Producer
+from wrasse.jobs.rate_limiter import SharedRate, put_paced, slept
+from wrasse.ports.jobs import Enqueued, Job
+
+PATIENCE = timedelta(seconds=10)
+_ENTRIES_MAX = 2_000  # looked at in one go
+_LOOKING_MAX = 0.05  # seconds: a stop must not wait for more
+_RECENT_MAX = 50_000
+_AGAIN_MAX = timedelta(seconds=5)
+_log = logging.getLogger("wrasse.jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class IntakeSettings:
+    """What an intake looks at and what it makes of it. `root` is absolute and was there when it started."""
+
+    root: str
+    rules: FileRules
+    queues: Mapping[str, str]
+    priority: str = "low"
+    kind: str = ""
+    settle: timedelta = timedelta(seconds=2)
+    poll: timedelta = timedelta(seconds=2)
+    patience: timedelta | None = PATIENCE  # with a backend that does not answer; None: for ever
+
+
+class Progressed:
+    """What an intake has done so far; whoever shows it reads it."""
+
+    __slots__ = ("known", "put", "seen", "stopped")
+
+    def __init__(self) -> None:
+        self.seen = WalkedPaths()
+        self.put = 0
+        self.known = 0
+        self.stopped = False
+
+    @property
+    def skipped(self) -> int:
+        """How much was found and is not to be put."""
+        return self.seen.skipped.total()
+
+
+class Intake:
+    """Puts the files of a directory as jobs."""
+
+    def __init__(self, settings: IntakeSettings, producer: Producer, pace: SharedRate, clock: Clock) -> None:
+        self.settings = settings
+        self.done = Progressed()
+        self.stopping = asyncio.Event()
+        self._producer, self._pace, self._clock = producer, pace, clock
+        self._recent: OrderedDict[str, None] = OrderedDict()
+
+    def stop(self) -> None:
+        """Ends what runs: at once while it waits, else after the put that is under way."""
+        self.done.stopped = True
+        self.stopping.set()
+
+    async def walk(self, below: str = "", *, since: int = 0, settled: int = 0) -> None:
+        """Walks the directory once and puts what is found."""
+        scope = Scope(self.settings.root, self.settings.rules, since, settled)
+        walking = walk(scope, self.done.seen, below)
+        more = True
+        try:
+            while more and not self.stopping.is_set():
+                files, more = await asyncio.to_thread(self._look, walking)
+                await self.put(files)
+        finally:
+            # If this was cancelled, a thread may be in there still; what is open ends with it.
+            with suppress(ValueError):
+                walking.close()
+
+    async def put(self, files: Sequence[FoundFile]) -> None:
+        """Puts the jobs of these files, but for those that this process put just before."""
+        jobs = [self._job(file) for file in files]
+        jobs = [job for job in jobs if job.id not in self._recent]
+        failed, since, done = 0, self._clock.monotonic(), 0
+        while done < len(jobs) and not self.stopping.is_set():
+            try:
+                async for puts in put_paced(self._producer, jobs[done:], self._pace, self.stopping):
+                    self._count(jobs[done : done + len(puts)], puts)
+                    done += len(puts)
+                    failed, since = 0, self._clock.monotonic()
+            except StoreUnavailable as why:
+                failed += 1
+                patience = self.settings.patience
+                if patience is not None and self._clock.monotonic() - since > patience.total_seconds():
+                    raise
+                if failed == 1:
+                    _log.warning("files wait for the backend: %s", why.message)
+                # What was put after all is known by its id, so it may be put again.
+                await slept(min(timedelta(seconds=0.1 * 2**failed), _AGAIN_MAX), self.stopping)
+
+    def _look(self, walking: Iterator[FoundFile | None]) -> tuple[Sequence[FoundFile], bool]:
+        """Some files, and whether there may be more. In a thread."""
+        files: list[FoundFile] = []
+        ends = self._clock.monotonic() + _LOOKING_MAX
+        for number, file in enumerate(walking, 1):
+            if file is not None:
+                files.append(file)
+            if number >= _ENTRIES_MAX or self._clock.monotonic() > ends or self.stopping.is_set():
+                return files, True
+        return files, False
+
+    def _job(self, file: FoundFile) -> Job:
+        own = self.settings
+        priority = own.rules.priority(file.path, own.priority, own.queues)
+        return self._producer.job(own.kind, file.payload, id=file.job_id, priority=priority)
+
+    def _count(self, jobs: Sequence[Job], puts: Sequence[Enqueued]) -> None:
+        new = sum(put.new for put in puts)
+        self.done.put += new
+        self.done.known += len(puts) - new
+        for job in jobs:
+            self._recent[job.id] = None
+        while len(self._recent) > _RECENT_MAX:
+            self._recent.popitem(last=False)

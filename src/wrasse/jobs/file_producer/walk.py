@@ -1,0 +1,213 @@
+"""Walking a directory: every file below it once, in memory that does not grow with their number.
+
+At each level one directory is open and read as it is walked; nothing is sorted or collected. What vanishes meanwhile is
+counted and passed over. A link is never followed to a directory, and a link to a file counts only if the file is within
+the directory that is walked. Blocking: for a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections import Counter
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+from wrasse.errors import UsageError
+from wrasse.jobs.file_producer.files import FileRules, FoundFile, Skipped
+
+DEPTH_MAX = 200
+
+
+class WalkedPaths:
+    """What walks have come across so far. `directories` is for those that look for changes: without it none is kept."""
+
+    __slots__ = ("directories", "found", "skipped", "unsettled")
+
+    def __init__(self) -> None:
+        self.found = 0  # files that are to be put
+        self.unsettled = 0  # files that may still be written to
+        self.skipped: Counter[Skipped] = Counter()
+        self.directories: set[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where a walk looks and what it takes; `root` is absolute. Moments are in nanoseconds since 1970."""
+
+    root: str
+    rules: FileRules
+    since: int = 0  # what did not change since then, in a directory that was seen before, is passed over
+    settled: int = 0  # what changed after that may still be written to, and is left for a later walk; 0: take all
+
+
+@dataclass(frozen=True, slots=True)
+class WalkedFile:
+    """A file, and when anything about it changed, its name included."""
+
+    file: FoundFile
+    touched: int
+
+
+class _Level:
+    """An open directory."""
+
+    __slots__ = ("entries", "fresh", "prefix")
+
+    def __init__(self, path: str, relative: str, fresh: bool) -> None:
+        self.entries = os.scandir(path)
+        self.prefix = f"{relative}/" if relative else ""
+        self.fresh = fresh  # not seen before: moved here as a whole, maybe, which its files do not show
+
+
+def check_directory(scan_dir: str) -> str:
+    """The directory as an absolute path; an error if there is none."""
+    path = os.path.abspath(scan_dir)
+    try:
+        with os.scandir(path):
+            return path
+    except OSError as why:
+        raise UsageError(
+            f"producer.scan_dir: {scan_dir!r} cannot be read: {(why.strerror or 'unknown error').lower()}",
+            do="make the directory, or name another with producer.scan_dir",
+        ) from None
+
+
+def walk(scope: Scope, seen: WalkedPaths, below: str = "") -> Generator[FoundFile | None, None, None]:
+    """Every file to put below the root, or below one directory in it; None for whatever else was come across, so that
+    whoever walks may stop at any time."""
+    real_root = os.path.realpath(scope.root)
+    levels: list[_Level] = []
+    _descend(levels, os.path.join(scope.root, below) if below else scope.root, below, seen)
+    try:
+        while levels:
+            level = levels[-1]
+            entry = _next(level, seen)
+            if entry is None:
+                levels.pop().entries.close()
+                continue
+            relative = level.prefix + entry.name
+            if _is_directory(entry):
+                if scope.rules.leaves(relative):
+                    seen.skipped[Skipped.EXCLUDED] += 1
+                elif not _sayable(entry.name):
+                    seen.skipped[Skipped.UNNAMEABLE] += 1
+                else:
+                    _descend(levels, entry.path, relative, seen)
+                yield None
+            else:
+                yield _taken(scope, seen, entry.path, relative, real_root, fresh=level.fresh)
+    finally:
+        for level in levels:
+            level.entries.close()
+
+
+def directories(scope: Scope, below: str = "") -> Iterator[str]:
+    """The relative path of every directory that is worth watching, each before it is read."""
+    levels: list[_Level] = []
+    unheard = WalkedPaths()
+    yield below
+    _descend(levels, os.path.join(scope.root, below) if below else scope.root, below, unheard)
+    try:
+        while levels:
+            entry = _next(levels[-1], unheard)
+            if entry is None:
+                levels.pop().entries.close()
+                continue
+            relative = levels[-1].prefix + entry.name
+            if _is_directory(entry) and not scope.rules.leaves(relative) and _sayable(entry.name):
+                yield relative
+                _descend(levels, entry.path, relative, unheard)
+    finally:
+        for level in levels:
+            level.entries.close()
+
+
+def look(root: str, relative: str) -> WalkedFile | Skipped:
+    """What is at a path below the root now."""
+    path = os.path.join(root, relative)
+    return _look(path, os.path.realpath(root))
+
+
+def _taken(
+    scope: Scope, seen: WalkedPaths, path: str, relative: str, real_root: str, *, fresh: bool
+) -> FoundFile | None:
+    if not scope.rules.takes(relative):
+        seen.skipped[Skipped.EXCLUDED] += 1
+        return None
+    looked = _look(path, real_root) if _sayable(relative) else Skipped.UNNAMEABLE
+    if isinstance(looked, Skipped):
+        seen.skipped[looked] += 1
+        return None
+    if looked.touched < scope.since and not fresh:
+        return None
+    if 0 < scope.settled < looked.touched:
+        seen.unsettled += 1
+        return None
+    seen.found += 1
+    return looked.file
+
+
+def _look(path: str, real_root: str) -> WalkedFile | Skipped:
+    try:
+        facts = os.lstat(path)
+        if stat.S_ISLNK(facts.st_mode):
+            target = os.path.realpath(path)
+            if os.path.commonpath((target, real_root)) != real_root or not os.path.exists(target):
+                return Skipped.OUTSIDE
+            # The target itself, not the link again: it may lead elsewhere by now.
+            facts = os.lstat(target)
+    except OSError as why:
+        return _reason(why)
+    if stat.S_ISDIR(facts.st_mode):
+        return Skipped.LINKED
+    if not stat.S_ISREG(facts.st_mode):
+        return Skipped.SPECIAL
+    return WalkedFile(FoundFile(path, facts.st_size, facts.st_mtime_ns), facts.st_ctime_ns)
+
+
+def _descend(levels: list[_Level], path: str, relative: str, seen: WalkedPaths) -> None:
+    if len(levels) >= DEPTH_MAX:
+        seen.skipped[Skipped.TOO_DEEP] += 1
+        return
+    try:
+        levels.append(_Level(path, relative, _remembered(path, relative, seen)))
+    except OSError as why:
+        seen.skipped[_reason(why)] += 1
+
+
+def _remembered(path: str, relative: str, seen: WalkedPaths) -> bool:
+    """Was this directory seen for the first time, here and under this name?"""
+    if seen.directories is None:
+        return True
+    facts = os.stat(path)
+    mark = hash((relative, facts.st_dev, facts.st_ino))
+    if mark in seen.directories:
+        return False
+    seen.directories.add(mark)
+    return True
+
+
+def _next(level: _Level, seen: WalkedPaths) -> os.DirEntry[str] | None:
+    try:
+        return next(level.entries, None)
+    except OSError as why:
+        seen.skipped[_reason(why)] += 1  # the rest of this directory cannot be read
+        return None
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return False  # whatever it was, looking at it will tell
+
+
+def _reason(why: OSError) -> Skipped:
+    gone = isinstance(why, FileNotFoundError | NotADirectoryError)
+    return Skipped.VANISHED if gone else Skipped.UNREADABLE
+
+
+def _sayable(name: str) -> bool:
+    """Names that are no UTF-8 cannot be written into a job's JSON."""
+    return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)

@@ -1,0 +1,120 @@
+"""Putting periodic jobs: no slot lost, none doubled, however many processes do it and whenever one is killed.
+
+For each name a record tells the last slot that was handled. At a slot its job is put first, under an id that contains
+the slot and is remembered, and then the record is moved on, if nobody else has. Whoever dies between the two leaves
+work that the next one does again without effect. The first start ever of a name runs nothing: it begins at now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from wrasse.bounded import decoded
+from wrasse.clock import Clock
+from wrasse.errors import StoreBroken, StoreUnavailable
+from wrasse.jobs.periodic import Periodic, due_slots
+from wrasse.jobs.producer import Producer
+from wrasse.ports.records import Collection, Record, Records
+
+PERIODIC = Collection.named("periodic")
+_LOOK_MAX = timedelta(seconds=60)  # so that a clock that was set is noticed
+_AGAIN_MAX = 5.0  # seconds
+_log = logging.getLogger("wrasse.jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodicMark:
+    """What is remembered of one periodic job: the last slot that was handled, its job, and the definition, for whoever
+    lists them without the program that has it."""
+
+    last: datetime
+    job: str
+    kind: str
+    when: str
+    missed: str
+
+
+class PeriodicScheduler:
+    """Puts the jobs of slots as they come."""
+
+    def __init__(self, periodic: Iterable[Periodic], producer: Producer, records: Records, clock: Clock) -> None:
+        self._periodic = tuple(periodic)
+        self._producer, self._records, self._clock = producer, records, clock
+        self._next: dict[str, datetime] = {}  # the first slot that was not looked at
+        self._stop = asyncio.Event()
+
+    def stop(self) -> None:
+        """Ends `run`."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Puts until stopped. An outage of a backend delays slots, and loses none."""
+        failed = 0
+        while not self._stop.is_set():
+            try:
+                wait = await self.look()
+                failed = 0
+            except StoreUnavailable as error:
+                failed += 1
+                if failed == 1:
+                    _log.warning("periodic jobs wait for the backend: %s", error.message)
+                wait = timedelta(seconds=min(0.1 * 2**failed, _AGAIN_MAX))
+            try:
+                async with asyncio.timeout(wait.total_seconds()):
+                    await self._stop.wait()
+            except TimeoutError:
+                continue
+
+    async def look(self) -> timedelta:
+        """Handles what is due now; gives how long until it is worth looking again."""
+        waits = [_LOOK_MAX]
+        for periodic in self._periodic:
+            now = self._clock.now()
+            if periodic.name not in self._next or now >= self._next[periodic.name]:
+                try:
+                    await self._handle(periodic)
+                except StoreBroken as error:  # costs this one: the others go on
+                    _log.error("a periodic job waits until its record is mended: %s", error)
+                self._next[periodic.name] = periodic.schedule.next_after(now)
+            waits.append(self._next[periodic.name] - now)
+        return max(min(waits), timedelta(0))
+
+    async def _handle(self, periodic: Periodic) -> None:
+        record = await self._records.get(periodic.name)
+        now = self._clock.now()
+        if record is None:
+            await self._records.create(periodic.name, _written(periodic, now, ""))
+            return
+        mark = read_mark(record)
+        newest = due_slots(mark.last, now, periodic.schedule, periodic.missed)
+        jobs = [
+            self._producer.job(periodic.kind, periodic.payload, id=periodic.job_id(slot), priority=periodic.priority)
+            for slot in newest
+        ]
+        if jobs:
+            await self._producer.put_many(jobs)
+            await self._records.put(periodic.name, _written(periodic, newest[-1], jobs[-1].id), at=record.version)
+        elif (mark.kind, mark.when, mark.missed) != (periodic.kind, periodic.when, periodic.missed.value):
+            await self._records.put(periodic.name, _written(periodic, mark.last, mark.job), at=record.version)
+
+
+def _written(periodic: Periodic, last: datetime, job: str) -> bytes:
+    return msgspec.json.encode(
+        PeriodicMark(last.astimezone(UTC), job, periodic.kind, periodic.when, periodic.missed.value)
+    )
+
+
+def read_mark(record: Record) -> PeriodicMark:
+    """What a record of the collection says."""
+    try:
+        return decoded(msgspec.json.Decoder(PeriodicMark).decode, record.value)
+    except ValueError as why:
+        raise StoreBroken(
+            f"the record of the periodic job {record.key!r} cannot be read: {why}", do="delete it; it begins anew"
+        ) from None

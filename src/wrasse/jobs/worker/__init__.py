@@ -1,0 +1,1 @@
+"""One worker: fetcher, slots, completer, heartbeat, progress."""

@@ -1,0 +1,243 @@
+"""The breakers of a worker: one per queue, fed by how its attempts end.
+
+What counts is what costs: an attempt that is charged to the failure budget of its job, by raising or by taking too
+long, is a failure; a finished one is a success. An attempt that was stopped, cancelled or taken away says nothing about
+its queue, and neither does a payload that nobody can read or a kind that this worker does not know: such a probe
+is given back.
+
+Which queues workers leave alone because a breaker is not closed, told to whoever asks the backend.
+
+A breaker lives in the memory of its worker. So each worker keeps one record of those that are not closed, written when
+that changes and gone when all are closed or the worker is. A record that a killed worker left counts for nothing, since
+its worker does not beat, and is deleted by the next worker that starts. It is for people to see and decides nothing:
+while the backend does not answer it is late, and nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection as Some, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import msgspec
+
+from wrasse.bounded import decoded
+from wrasse.breaker import Breaker, BreakerSettings, BreakerState
+from wrasse.clock import Clock
+from wrasse.errors import StoreUnavailable
+from wrasse.jobs.worker.in_flight import InFlightJob
+from wrasse.ports.jobs import Budget, Complete, DeadLetterJob, JobQueue, Reason, Requeue, Settlement
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.records import Collection, Record, Records
+
+_log = logging.getLogger("wrasse.jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerFacts:
+    """One breaker at one moment. `shut` is for how many seconds it has not been closed; `waits` says that it only
+    waits for a job to try."""
+
+    queue: str
+    state: BreakerState
+    trips: int
+    shut: float = 0.0
+    waits: bool = False
+
+
+class Breakers:
+    """Which queues a worker may take from, and which of their jobs it may start."""
+
+    __slots__ = ("_by_queue", "_clock", "_worker")
+
+    def __init__(self, queues: Sequence[str], settings: BreakerSettings, clock: Clock, worker: str = "") -> None:
+        self._by_queue = {queue: Breaker(settings) for queue in queues}
+        self._clock = clock
+        self._worker = worker
+
+    def closed(self, queues: Sequence[str]) -> tuple[str, ...]:
+        """Those of the queues that may be taken from freely, in their order."""
+        now = self._clock.monotonic()
+        return tuple(queue for queue in queues if not self._by_queue[queue].state(now))
+
+    def to_probe(self, queues: Sequence[str]) -> tuple[str, ...]:
+        """Those of the queues that one job may be taken from, to see how it goes."""
+        now = self._clock.monotonic()
+        return tuple(queue for queue in queues if self._by_queue[queue].probe_free(now))
+
+    def until_probe(self) -> float:
+        """Seconds until the next cooldown is over; zero if none is under way."""
+        now = self._clock.monotonic()
+        left = [breaker.opens_in(now) for breaker in self._by_queue.values()]
+        return min((seconds for seconds in left if seconds), default=0.0)
+
+    def admit(self, work: InFlightJob) -> bool:
+        """Gives a job that was taken its ticket; False when it must not run."""
+        breaker = self._by_queue.get(work.taken.job.queue)
+        if breaker is None:
+            return True
+        ticket = breaker.admit(self._clock.monotonic())
+        if ticket is None:
+            return False
+        work.ticket = ticket
+        return True
+
+    def lets_start(self, work: InFlightJob) -> bool:
+        """May a job that was let in still start, or has its queue's breaker opened meanwhile?"""
+        breaker = self._by_queue.get(work.taken.job.queue)
+        return breaker is None or breaker.holds(work.ticket)
+
+    def hear(self, work: InFlightJob, settlement: Settlement) -> None:
+        """Takes in how an attempt ended."""
+        breaker = self._by_queue.get(work.taken.job.queue)
+        if breaker is None:
+            return
+        ok = verdict(settlement)
+        if ok is None:
+            breaker.give_back(work.ticket)
+            return
+        changed = breaker.record(work.ticket, ok, self._clock.monotonic())
+        if changed is not None:
+            self._say(work.taken.job.queue, changed)
+
+    def forget(self, work: InFlightJob) -> None:
+        """An attempt came to nothing: its hold was gone."""
+        breaker = self._by_queue.get(work.taken.job.queue)
+        if breaker is not None:
+            breaker.give_back(work.ticket)
+
+    def facts(self) -> tuple[BreakerFacts, ...]:
+        """Every breaker as it is now."""
+        now = self._clock.monotonic()
+        return tuple(
+            BreakerFacts(
+                queue,
+                breaker.state(now),
+                breaker.trips,
+                0.0 if breaker.shut_since is None else now - breaker.shut_since,
+                breaker.probe_free(now),
+            )
+            for queue, breaker in self._by_queue.items()
+        )
+
+    def _say(self, queue: str, state: BreakerState) -> None:
+        about = {"queue": queue, "worker_id": self._worker}
+        if state is BreakerState.CLOSED:
+            _log.info("the breaker closed: a job went well, and the queue is worked on again", extra=about)
+        else:
+            _log.warning("the breaker opened: too many jobs fail, and the queue is left alone for now", extra=about)
+
+
+def verdict(settlement: Settlement) -> bool | None:
+    """Did the attempt go well, badly, or does it say nothing about its queue?"""
+    match settlement:
+        case Complete():
+            return True
+        case Requeue(reason=Reason.NO_HANDLER) | DeadLetterJob(reason=Reason.NO_HANDLER):
+            return None
+        case Requeue(spends=Budget.FAILURES) | DeadLetterJob(spends=Budget.FAILURES):
+            return False
+    return None
+
+
+SHUT_QUEUES = Collection.named(".wrasse/breakers")
+NOTES_MAX = 1_000
+_LOOK = 0.5  # seconds between two looks at the breakers
+_WRITE_MAX = 5.0  # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class ShutQueue:
+    """A queue that one worker leaves alone, or takes no more than one job from, and since when."""
+
+    queue: str
+    state: str
+    worker: str
+    since: datetime
+
+
+_DECODE = msgspec.json.Decoder(tuple[ShutQueue, ...]).decode
+
+
+class ShutQueues:
+    """Keeps the record of one worker."""
+
+    def __init__(self, breakers: Breakers, worker: str, jobs: JobQueue, records: Records, clock: Clock) -> None:
+        self._breakers, self._worker, self._jobs = breakers, worker, jobs
+        self._records, self._clock = records, clock
+        self._told: tuple[tuple[str, BreakerState], ...] = ()
+        self._version: str | None = None
+
+    async def run(self) -> None:
+        """Tells until cancelled."""
+        try:
+            with suppress(StoreUnavailable, TimeoutError):
+                async with asyncio.timeout(_WRITE_MAX):
+                    await self._clear_left_behind()
+            while True:
+                with suppress(StoreUnavailable, TimeoutError):
+                    async with asyncio.timeout(_WRITE_MAX):
+                        await self.look()
+                await asyncio.sleep(_LOOK)
+        finally:
+            if self._version is not None:
+                with suppress(StoreUnavailable, TimeoutError):
+                    async with asyncio.timeout(_WRITE_MAX):
+                        await self._records.delete(self._worker, at=self._version)
+
+    async def look(self) -> None:
+        """Writes how the breakers are, if that is news."""
+        shut = shut_here(self._breakers, self._worker, self._clock)
+        now = tuple((each.queue, each.state) for each in self._breakers.facts() if each.state)
+        if now == self._told:
+            return
+        value = msgspec.json.encode(shut)
+        if self._version is None:
+            written = await self._records.create(self._worker, value)
+            if written.outcome is Outcome.LOST:  # an answer that was lost: the record is ours, whatever it says
+                known = await self._records.get(self._worker)
+                self._version = None if known is None else known.version
+                return
+        elif now:
+            written = await self._records.put(self._worker, value, at=self._version)
+        else:
+            written = await self._records.delete(self._worker, at=self._version)
+        self._version = written.version if written and now else None
+        if written:
+            self._told = now
+
+    async def _clear_left_behind(self) -> None:
+        known = {worker.info.id for worker in (await self._jobs.counts()).workers}
+        for record in await self._records.page("", None, NOTES_MAX):
+            if record.key not in known and record.key != self._worker:
+                await self._records.delete(record.key, at=record.version)
+
+
+def shut_here(breakers: Breakers, worker: str, clock: Clock) -> tuple[ShutQueue, ...]:
+    """The queues that a worker of this process leaves alone now."""
+    at = clock.now()
+    return tuple(
+        ShutQueue(each.queue, each.state.word, worker, at - timedelta(seconds=each.shut))
+        for each in breakers.facts()
+        if each.state
+    )
+
+
+async def shut_queues(records: Records, beating: Some[str]) -> tuple[ShutQueue, ...]:
+    """What the workers that beat have told."""
+    found: list[ShutQueue] = []
+    for record in await records.page("", None, NOTES_MAX):
+        if record.key in beating:
+            found += read_shut(record)
+    return tuple(sorted(found, key=lambda each: (each.queue, each.worker)))
+
+
+def read_shut(record: Record) -> tuple[ShutQueue, ...]:
+    """What one worker has told; nothing where another version of wrasse, or something else, wrote the record."""
+    try:
+        return decoded(_DECODE, record.value)
+    except ValueError:
+        return ()

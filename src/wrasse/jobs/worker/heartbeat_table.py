@@ -1,0 +1,282 @@
+"""The board: what a worker holds, in memory that it shares with its beat child.
+
+The worker writes, the child reads, and neither ever waits for the other: the child must see every hold also while the
+worker's interpreter is frozen inside a handler. One place per hold, of fixed size. A place's first word says whether
+it is empty, being written, or full, and counts its changes; a reader that sees the word change under it, or a checksum
+that does not fit, reads again. So a torn read is never acted on. What a word counts also tells apart two holds that
+used the same place one after the other.
+
+`deadline` is when the handler's time is up, on the machine's monotonic clock, which is the same in both processes.
+`group` is the process group that the handler runs in, if it is a command: should the worker be killed, somebody must
+still be able to end it.
+
+One beat: everything on the board that still deserves one, and the worker itself.
+
+A hold deserves a beat until its handler's time is up: a job whose worker hangs must fall silent. A hold that was taken
+a moment ago does not need one yet, which spares a fast worker a write for each of its jobs.
+
+What a worker and its beat child say to each other, in lines.
+
+The worker says one thing, first: its orders. Afterwards it is silent, and the end of that pipe means stop. The child
+says after each look whether the backend took its beats, and which postings are gone. A word that is lost because the
+pipe is full does no harm: what is gone is said again at every beat until the worker takes it down.
+
+The orders go through the pipe and not on the command line, since a URL may hold a password.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from zlib import crc32
+
+from wrasse.ports.jobs import BATCH_MAX, Claim, JobQueue, WorkerInfo
+
+_MAGIC = 0x3144_5242_5341_5257
+_HEADER = struct.Struct("<QQQ")  # magic, places, bytes per place
+_HEADER_BYTES = 64
+_PLACE_BYTES = 512
+_WORD = 8
+_BODY = struct.Struct("<ddqqHHI")  # deadline, since, group, token, bytes of id, bytes of nonce, checksum of the texts
+_DEADLINE_AT, _GROUP_AT = _WORD, 3 * _WORD
+_TEXT_AT = _WORD + _BODY.size
+_TEXT_MAX = _PLACE_BYTES - _TEXT_AT
+_READS_MAX = 1_000
+_EMPTY, _WRITING, _FULL = 0, 1, 2
+_KIND = 3  # the two low bits of a word; the rest counts
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """A hold as it stands on the board: `place` and `word` name this one posting, and no other ever."""
+
+    place: int
+    word: int
+    hold: Claim
+    deadline: float
+    since: float
+    group: int = 0
+
+
+class HeartbeatTable:
+    """A fixed number of places for holds. One process writes, any number read."""
+
+    __slots__ = ("_fd", "_free", "_map", "_words", "places")
+
+    def __init__(self, fd: int, places: int, *, fresh: bool) -> None:
+        self._fd = fd
+        self.places = places
+        self._map = mmap.mmap(fd, _HEADER_BYTES + places * _PLACE_BYTES)
+        self._words = memoryview(self._map).cast("Q")
+        if fresh:
+            _HEADER.pack_into(self._map, 0, _MAGIC, places, _PLACE_BYTES)
+        self._free = list(range(places - 1, -1, -1))
+
+    @classmethod
+    def make(cls, places: int) -> HeartbeatTable:
+        """A new board, in memory without a name."""
+        assert places >= 1, "a board has room"
+        fd = os.memfd_create("wrasse-board")
+        os.ftruncate(fd, _HEADER_BYTES + places * _PLACE_BYTES)
+        return cls(fd, places, fresh=True)
+
+    @classmethod
+    def attach(cls, fd: int) -> HeartbeatTable:
+        """The board behind a descriptor that another process passed on; to read."""
+        magic, places, size = _HEADER.unpack(os.pread(fd, _HEADER.size, 0))
+        assert (magic, size) == (_MAGIC, _PLACE_BYTES), "not a board of this version"
+        return cls(fd, places, fresh=False)
+
+    @property
+    def fd(self) -> int:
+        """What to pass to the process that reads."""
+        return self._fd
+
+    @property
+    def free(self) -> int:
+        """How many more holds can be posted."""
+        return len(self._free)
+
+    def post(self, hold: Claim, deadline: float, since: float) -> int:
+        """Posts a hold; gives its place."""
+        place = self._free.pop()
+        id, nonce = hold.id.encode("utf-8", "surrogatepass"), hold.nonce.encode()
+        text = id + nonce
+        assert id, "every job has an id"
+        assert len(text) <= _TEXT_MAX, "ids and nonces are bounded"
+        at = _HEADER_BYTES + place * _PLACE_BYTES
+        word = self._words[at // _WORD] & ~_KIND
+        self._words[at // _WORD] = word | _WRITING
+        _BODY.pack_into(
+            self._map, at + _WORD, deadline, since, 0, hold.token, len(id), len(nonce), _sum(text, hold.token)
+        )
+        self._map[at + _TEXT_AT : at + _TEXT_AT + len(text)] = text
+        self._words[at // _WORD] = word + _KIND + 1 | _FULL
+        return place
+
+    def extend(self, place: int, deadline: float) -> None:
+        """Moves a posting's deadline: one aligned word, which no reader can see half written."""
+        struct.pack_into("<d", self._map, _HEADER_BYTES + place * _PLACE_BYTES + _DEADLINE_AT, deadline)
+
+    def note_group(self, place: int, group: int) -> None:
+        """Which process group the handler runs in; 0 for none. One aligned word, as above."""
+        struct.pack_into("<q", self._map, _HEADER_BYTES + place * _PLACE_BYTES + _GROUP_AT, group)
+
+    def word(self, place: int) -> int:
+        """The word of a place, as `TableEntry` carries it."""
+        return self._words[(_HEADER_BYTES + place * _PLACE_BYTES) // _WORD]
+
+    def clear(self, place: int) -> None:
+        """Takes a posting down."""
+        at = (_HEADER_BYTES + place * _PLACE_BYTES) // _WORD
+        assert self._words[at] & _KIND == _FULL, "only what was posted is taken down"
+        self._words[at] &= ~_KIND
+        self._free.append(place)
+
+    def read(self) -> list[TableEntry]:
+        """Everything that is posted. A place that keeps changing is left for the next look: its hold is new."""
+        found = (self._read(place) for place in range(self.places))
+        return [posted for posted in found if posted is not None]
+
+    def _read(self, place: int) -> TableEntry | None:
+        at = _HEADER_BYTES + place * _PLACE_BYTES
+        for _ in range(_READS_MAX):
+            word = self._words[at // _WORD]
+            if word & _KIND == _EMPTY:
+                return None
+            copy = self._map[at + _WORD : at + _PLACE_BYTES]
+            if word & _KIND == _FULL and self._words[at // _WORD] == word and (posted := _parse(copy, place, word)):
+                return posted
+        return None
+
+    def close(self) -> None:
+        """Lets go of the memory."""
+        self._words.release()
+        self._map.close()
+        os.close(self._fd)
+
+
+def _sum(text: bytes, token: int) -> int:
+    return crc32(text, token & 0xFFFF_FFFF)
+
+
+def _parse(copy: bytes, place: int, word: int) -> TableEntry | None:
+    deadline, since, group, token, id_bytes, nonce_bytes, checksum = _BODY.unpack_from(copy)
+    end = _BODY.size + id_bytes + nonce_bytes
+    text = copy[_BODY.size : end]
+    if end > len(copy) or _sum(text, token) != checksum:
+        return None
+    id, nonce = text[:id_bytes].decode("utf-8", "surrogatepass"), text[id_bytes:].decode()
+    return TableEntry(place, word, Claim(id, token, nonce), deadline, since, group)
+
+
+BEATS_PER_SILENCE = 3
+_YOUNG = 0.1  # of a silence: beaten at the next look at the latest, when more than half of it is left
+
+
+def deserving(posted: Sequence[TableEntry], silence: timedelta, now: float) -> list[TableEntry]:
+    """Which postings get a beat; pure."""
+    young = silence.total_seconds() * _YOUNG
+    return [p for p in posted if now < p.deadline and now - p.since >= young]
+
+
+async def beat_once(
+    jobs: JobQueue, board: HeartbeatTable, worker: WorkerInfo, silence: timedelta, now: float
+) -> list[TableEntry]:
+    """Beats for what deserves it; gives the postings whose hold is no longer current."""
+    posted = deserving(board.read(), silence, now)
+    gone: list[TableEntry] = []
+    for start in range(0, max(len(posted), 1), BATCH_MAX):
+        batch = posted[start : start + BATCH_MAX]
+        beaten = await jobs.beat(worker, [p.hold for p in batch], silence=silence)
+        gone += [p for p, mine in zip(batch, beaten.mine, strict=True) if not mine]
+    return gone
+
+
+_MICROSECOND = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatOrders:
+    """Whose holds to beat for, how often, and where."""
+
+    url: str
+    worker: WorkerInfo
+    silence: timedelta
+    board: int  # the descriptor of the board in the child
+
+    def line(self) -> bytes:
+        """As it is sent."""
+        who = self.worker
+        words = [self.url, who.id, who.host, who.pid, who.slots, self.silence // _MICROSECOND, self.board]
+        return json.dumps(words).encode() + b"\n"
+
+    @classmethod
+    def of(cls, line: bytes) -> HeartbeatOrders:
+        """As it was sent."""
+        url, id, host, pid, slots, micros, board = json.loads(line)
+        return cls(url, WorkerInfo(id, host, pid, slots), timedelta(microseconds=micros), board)
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatSent:
+    """The backend took the beats."""
+
+
+@dataclass(frozen=True, slots=True)
+class Down:
+    """The backend did not answer; the child goes on trying."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimEnded:
+    """The hold of this posting is no longer current."""
+
+    place: int
+    word: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unable:
+    """The child cannot work, and trying again would not help."""
+
+    message: str
+    do: str
+
+
+Word = HeartbeatSent | Down | ClaimEnded | Unable
+
+
+def spell(word: Word) -> bytes:
+    """A word as a line."""
+    match word:
+        case HeartbeatSent():
+            return b"beating\n"
+        case Down():
+            return b"down\n"
+        case ClaimEnded(place, number):
+            return b"gone %d %d\n" % (place, number)
+        case Unable(message, do):
+            return b"unable " + json.dumps([message[:2_000], do[:2_000]]).encode() + b"\n"
+
+
+def read_word(line: bytes) -> Word:
+    """The word that a line spells."""
+    what, _, rest = line.strip().partition(b" ")
+    match what:
+        case b"beating":
+            return HeartbeatSent()
+        case b"down":
+            return Down()
+        case b"gone":
+            place, number = rest.split()
+            return ClaimEnded(int(place), int(number))
+        case b"unable":
+            message, do = json.loads(rest)
+            return Unable(message, do)
+    raise AssertionError(f"the beat child said {what[:40]!r}")

@@ -1,0 +1,76 @@
+"""How far handlers are: told to the backend at once, then at most once a second for all jobs together.
+
+The newest word of a job is written before its end is settled, so what a handler said last is what stays. Progress is a
+comfort: while the backend does not answer it is kept and told later, and nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from contextlib import suppress
+from datetime import timedelta
+
+from wrasse.errors import StoreUnavailable
+from wrasse.ports.jobs import BATCH_MAX, Claim, JobQueue, Progress, WorkerInfo
+
+_PAUSE = 1.0  # seconds between two writes
+_WRITE_MAX = 5.0  # seconds one write may hold up an end
+
+
+class ProgressReporter:
+    """What one worker's handlers said, until the backend has it."""
+
+    __slots__ = ("_jobs", "_latest", "_silence", "_wake", "_worker", "_writing", "wrote")
+
+    def __init__(self, jobs: JobQueue, worker: WorkerInfo, silence: timedelta) -> None:
+        self._jobs, self._worker, self._silence = jobs, worker, silence
+        self._latest: dict[str, tuple[Claim, Progress]] = {}  # bounded by what the worker holds
+        self._wake = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self.wrote = False
+
+    @property
+    def has_news(self) -> bool:
+        """Is there anything that the backend may not have?"""
+        return bool(self._latest) or self._writing.locked()
+
+    def note(self, hold: Claim, progress: Progress) -> None:
+        """Keeps the newest word of a job."""
+        self._latest[hold.id] = (hold, progress)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Tells until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self._write(self._latest.keys())
+            await asyncio.sleep(_PAUSE)
+
+    async def tell(self, ids: Collection[str]) -> None:
+        """Tells what there is of these jobs, which are about to be settled, and forgets them."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WRITE_MAX):
+                await self._write(ids)
+        for id in ids:
+            self._latest.pop(id, None)
+
+    async def _write(self, ids: Collection[str]) -> None:
+        async with self._writing:
+            told = {id: self._latest[id] for id in [*ids][:BATCH_MAX] if id in self._latest}
+            if not told:
+                return
+            progress = {id: word for id, (_, word) in told.items()}
+            try:
+                holds = [hold for hold, _ in told.values()]
+                await self._jobs.beat(self._worker, holds, silence=self._silence, progress=progress)
+            except StoreUnavailable:
+                self._wake.set()
+                return
+            self.wrote = True
+            for id, word in told.items():
+                if self._latest.get(id) is word:
+                    del self._latest[id]
+            if self._latest:
+                self._wake.set()

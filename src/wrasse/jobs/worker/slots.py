@@ -1,0 +1,351 @@
+"""The slots of a worker: as many handlers run at once as there are slots, each slot a task that lives as long as it.
+
+A slot runs one handler after the other without making a task per job: a handler that never waits costs a function
+call. One timer serves all timeouts: it is set to the earliest deadline, and moves only when that is reached.
+
+An attempt can be cut from outside: its time is up, its hold is gone, or the worker stops. The handler is cancelled;
+whatever it raises then, the reason stands; if it finishes all the same, it is finished. A thread cannot be cancelled:
+its job is settled, and the slot stays busy until the thread returns.
+
+Awaits a coroutine inside a context of its own, without a task of its own.
+
+Making a task per job would cost more than a small handler does. A context of its own keeps what a handler sets in
+context variables from reaching the next one.
+
+Plain functions run in threads: one thread per slot, made when it is first needed. A job whose handler never returns was
+given back when the worker stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterable
+from contextvars import Context, copy_context
+from datetime import timedelta
+from functools import partial
+from math import inf
+from types import coroutine
+from typing import Any
+
+from wrasse.clock import Clock
+from wrasse.jobs.handlers import CallNext, Handler, Handlers, InThread, Middleware
+from wrasse.jobs.retry import RetryPolicy
+from wrasse.jobs.tally import Tally
+from wrasse.jobs.trace import JobSpan, Spans, outcome_of
+from wrasse.jobs.worker.breakers import Breakers
+from wrasse.jobs.worker.completer import Completer
+from wrasse.jobs.worker.in_flight import InFlightJob, InFlightJobs, JobStage
+from wrasse.jobs.worker.outcome import CancelReason, encoded, ended_badly, interrupted, no_handler, short_of, shut_out
+from wrasse.jobs.worker.running_job import JobWorker, RunningJob
+from wrasse.ports.jobs import ClaimedJob, Complete, Settlement
+from wrasse.threads import HandlerThread, cancelled
+
+
+@coroutine
+def drive(body: Coroutine[Any, Any, object], context: Context) -> Generator[Any, Any, object]:
+    """Runs every step of `body` inside `context`, in the task that awaits this."""
+    step: Callable[[Any], Any] = body.send
+    sent: Any = None
+    while True:
+        try:
+            awaited = context.run(step, sent)
+        except StopIteration as stop:
+            return stop.value
+        try:
+            sent, step = (yield awaited), body.send
+        except BaseException as raised:
+            sent, step = raised, body.throw
+
+
+_SHORT = RetryPolicy(base=timedelta(milliseconds=500), max=timedelta(seconds=5))  # rests when a resource ran out
+_log = logging.getLogger("wrasse.worker")
+_TURN_MAX = 0.002  # seconds of handlers that never wait, before the rest of the loop gets its turn
+
+
+class _Slot:
+    __slots__ = ("cut", "deadline", "lingering", "running", "task", "thread", "work")
+
+    def __init__(self, number: int) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.work: InFlightJob | None = None  # while its handler runs
+        self.running: RunningJob | None = None
+        self.deadline = inf
+        self.cut: CancelReason | None = None
+        self.lingering: asyncio.Future[object] | None = None  # a thread that may outlive its attempt
+        self.thread = HandlerThread(f"wrasse-slot-{number}")
+
+
+class Slots:
+    """Runs handlers for the jobs it is fed, and tells the settler how each ended."""
+
+    def __init__(
+        self,
+        count: int,
+        handlers: Handlers,
+        holds: InFlightJobs,
+        settler: Completer,
+        retry: RetryPolicy,
+        tally: Tally,
+        clock: Clock,
+        asks: JobWorker,
+        room: asyncio.Event,
+        breakers: Breakers | None = None,
+        spans: Spans | None = None,
+    ) -> None:
+        self._handlers, self._holds, self._settler, self._retry = handlers, holds, settler, retry
+        self._tally, self._clock, self._asks, self._room = tally, clock, asks, room
+        self._breakers, self._spans = breakers, spans
+        self._slots = [_Slot(number) for number in range(count)]
+        self._idle: list[asyncio.Future[None]] = []
+        self._quiet = asyncio.Event()
+        self._leaving = self._closing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at = inf
+        self._turn_ends = 0.0
+        self._short = 0  # attempts in a row that ended because a resource of the machine ran out
+        self.backlog: deque[InFlightJob] = deque()
+        self.ended = 0  # attempts so far
+        self.hungry_at = 0  # a backlog of at most this many rings for more
+
+    @property
+    def idle(self) -> int:
+        """How many slots wait for a job."""
+        return len(self._idle)
+
+    def feed(self, works: Iterable[InFlightJob]) -> None:
+        """Jobs to run."""
+        self.backlog.extend(works)
+        self._quiet.clear()
+        self._wake(len(self.backlog))
+
+    def cut(self, work: InFlightJob) -> None:
+        """Ends an attempt whose hold is gone, unless it has ended by itself."""
+        if work.stage is JobStage.WAITING:
+            if work in self.backlog:
+                self.backlog.remove(work)
+            self._settler.forget(work)
+        for slot in self._slots:
+            if slot.work is work and slot.cut is None:
+                self._cut(slot, CancelReason.GONE)
+
+    def cut_all(self) -> None:
+        """Ends every running attempt because the worker stops, and lets go of threads nobody waits for any more."""
+        self._leaving = True
+        for slot in self._slots:
+            if slot.work is not None:
+                if slot.cut is None:
+                    self._cut(slot, CancelReason.STOPPED)
+            elif slot.lingering is not None and slot.task is not None:
+                slot.task.cancel()
+
+    def give_back(self, error: str) -> int:
+        """Requeues what no slot has started yet, free of charge, so that others can have it at once."""
+        given = len(self.backlog)
+        # Each goes before all that wait, so the last given back is served first: back to front keeps their order.
+        while self.backlog:
+            work = self.backlog.pop()
+            self._settler.add(work, interrupted(work.taken, error))
+        return given
+
+    def _give_back_shut(self, first: InFlightJob) -> None:
+        """Requeues what was taken ahead from a queue whose breaker has opened since."""
+        queue = first.taken.job.queue
+        shut = [first, *(work for work in self.backlog if work.taken.job.queue == queue)]
+        kept = [work for work in self.backlog if work.taken.job.queue != queue]
+        self.backlog.clear()
+        self.backlog.extend(kept)
+        for work in reversed(shut):  # see give_back
+            self._settler.add(work, shut_out(work.taken))
+
+    def abandon(self, error: str) -> int:
+        """Gives back the jobs of handlers that did not end when they were told to; gives how many."""
+        left = [slot.work for slot in self._slots if slot.work is not None and slot.work.stage is JobStage.RUNNING]
+        for work in left:
+            self._settler.add(work, interrupted(work.taken, error))
+        return len(left)
+
+    async def quiet(self) -> None:
+        """Waits until no handler runs and no job waits for one."""
+        await self._quiet.wait()
+
+    def close(self) -> None:
+        """Lets the slots end once they are idle."""
+        self._closing = True
+        self._wake(len(self._idle))
+
+    async def run(self) -> None:
+        """Runs handlers until closed."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for slot in self._slots:
+                    slot.task = group.create_task(self._serve(slot))
+        finally:
+            if self._timer is not None:
+                self._timer.cancel()
+            for slot in self._slots:
+                slot.thread.close()
+
+    def _wake(self, count: int) -> None:
+        for _ in range(min(count, len(self._idle))):
+            waiting = self._idle.pop()
+            if not waiting.done():
+                waiting.set_result(None)
+
+    async def _serve(self, slot: _Slot) -> None:
+        backlog, monotonic = self.backlog, self._clock.monotonic
+        while True:
+            if not backlog:
+                if self._closing:
+                    return
+                waiting = asyncio.get_running_loop().create_future()
+                self._idle.append(waiting)
+                self._room.set()
+                if len(self._idle) == len(self._slots):
+                    self._quiet.set()
+                await waiting
+                continue
+            work = backlog.popleft()
+            if len(backlog) <= self.hungry_at and not self._room.is_set():
+                self._room.set()
+            if self._breakers is not None and not self._breakers.lets_start(work):
+                self._give_back_shut(work)
+                continue
+            short = self._short
+            ended = await self._attempt(slot, work)
+            if self._short > short:
+                await asyncio.sleep(_SHORT.delay(self._short, random.random()).total_seconds())
+            if ended > self._turn_ends:
+                await asyncio.sleep(0)
+                now = monotonic()
+                if now > self._turn_ends:
+                    self._turn_ends = now + _TURN_MAX
+
+    async def _attempt(self, slot: _Slot, work: InFlightJob) -> float:
+        """Runs one handler and notes how it ended; gives when."""
+        taken = work.taken
+        handler = self._handlers.find(taken.job.kind)
+        began = self._clock.monotonic()
+        span = None if self._spans is None else self._spans.start(taken)
+        if handler is None:
+            self.ended += 1
+            unknown = no_handler(taken, self._retry, random.random())
+            if span is not None:
+                span.end(outcome_of(unknown), "")
+            self._settler.add(work, unknown)
+            return began
+        running = self._begin(slot, work, began)
+        settlement: Settlement | None
+        wrong = ""
+        try:
+            result = await self._call(slot, handler, running, span)
+            settlement = Complete(taken.hold, encoded(result), running.follow_ups)
+            self._short = 0
+        except (Exception, asyncio.CancelledError, SystemExit) as error:
+            if slot.cut is None and isinstance(error, asyncio.CancelledError) and cancelled():
+                raise  # not about this job: somebody cancelled the worker
+            u, wrong = random.random(), type(error).__name__
+            settlement = ended_badly(taken, slot.cut, error, work.allowed, self._retry, u, handler.retry)
+            self._note_short(taken, slot.cut, error)
+        finally:
+            self._tally.active -= 1
+        self.ended += 1
+        ended = self._clock.monotonic()
+        self._tally.durations.of(taken.job.queue).observe(ended - began)
+        if span is not None:
+            span.end(outcome_of(settlement), wrong)
+        if work.stage is JobStage.RUNNING:
+            if settlement is None:
+                self._settler.forget(work)
+            else:
+                self._settler.add(work, settlement)
+        slot.work = slot.running = None
+        if slot.cut is None:
+            slot.lingering = None
+        else:
+            await self._after_cut(slot)
+        return ended
+
+    def _note_short(self, taken: ClaimedJob, cut: CancelReason | None, error: BaseException) -> None:
+        """Says that a job was released because a resource ran out; the slot then rests instead of trying the next."""
+        why = "" if cut is not None else short_of(taken, error)
+        self._short = self._short + 1 if why else 0
+        if why:
+            extra = {"job_id": taken.job.id, "queue": taken.job.queue, "attempt": taken.attempt}
+            _log.warning("a job was released, and its slot rests: %s", why, extra=extra)
+
+    def _begin(self, slot: _Slot, work: InFlightJob, now: float) -> RunningJob:
+        self._holds.begin(work, now)
+        self._tally.active += 1
+        slot.work, slot.cut, slot.deadline = work, None, now + work.allowed
+        slot.running = running = RunningJob(work.taken, self._asks)
+        if slot.deadline < self._timer_at:
+            self._set_timer(slot.deadline)
+        return running
+
+    async def _call(self, slot: _Slot, handler: Handler, running: RunningJob, span: JobSpan | None) -> object:
+        context = copy_context()
+        if span is not None:
+            context.run(span.enter)
+        if self._handlers.middleware:
+            call = partial(self._innermost, slot, handler)
+            for middleware in reversed(self._handlers.middleware):
+                call = partial(_around, middleware, call)
+            return await drive(call(running), context)
+        if not isinstance(handler, InThread):
+            return await drive(handler.call(running), context)
+        if span is not None:
+            return await drive(self._innermost(slot, handler, running), context)
+        return await self._innermost(slot, handler, running)
+
+    async def _innermost(self, slot: _Slot, handler: Handler, running: RunningJob) -> object:
+        if not isinstance(handler, InThread):
+            return await handler.call(running)
+        slot.lingering = slot.thread.start(partial(handler.call, running))
+        return await asyncio.shield(slot.lingering)
+
+    def _cut(self, slot: _Slot, why: CancelReason) -> None:
+        assert slot.task is not None, "a slot that runs a handler has a task"
+        assert slot.running is not None, "and the job it was given"
+        slot.cut = why
+        slot.running.end()
+        slot.task.cancel()
+
+    async def _after_cut(self, slot: _Slot) -> None:
+        """Clears the cancellation, so that the next handler starts clean, and waits for a thread that goes on."""
+        assert slot.task is not None, "a slot that was cut has a task"
+        slot.task.uncancel()
+        if slot.lingering is None:
+            return
+        try:
+            if not self._leaving:
+                await asyncio.wait([slot.lingering])
+        except asyncio.CancelledError:
+            if not self._leaving:
+                raise
+            slot.task.uncancel()
+        finally:
+            slot.lingering = None
+
+    def _set_timer(self, at: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_at = at
+        delay = max(at - self._clock.monotonic(), 0)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._time_is_up)
+
+    def _time_is_up(self) -> None:
+        now, self._timer, self._timer_at = self._clock.monotonic(), None, inf
+        running = [slot for slot in self._slots if slot.work is not None and slot.cut is None]
+        for slot in running:
+            if slot.deadline <= now:
+                self._cut(slot, CancelReason.TIMEOUT)
+        upcoming = min((slot.deadline for slot in running if slot.cut is None), default=inf)
+        if upcoming < inf:
+            self._set_timer(upcoming)
+
+
+async def _around(middleware: Middleware, call: CallNext, running: RunningJob) -> object:
+    return await middleware(running, call)

@@ -1,0 +1,1 @@
+"""Queues of the lease API: the routes, and the service behind them."""

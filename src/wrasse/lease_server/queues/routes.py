@@ -1,0 +1,381 @@
+"""The calls of the API for queues: lockd's messages, on the records of the store that keeps the leases.
+
+Left out: streams of messages that never end (subscribe, watch). A dequeue that waits is enough.
+
+A consumer shows by the id of its lease how its message was handed out: with its state, within a transaction.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+
+import msgspec
+from aiohttp import web
+
+from wrasse.clock import Clock
+from wrasse.errors import TooLarge
+from wrasse.ids import uuid7
+from wrasse.jobs.record_queue.queue import ATTEMPTS_HEADER
+from wrasse.lease_server import request_parsing
+from wrasse.lease_server.access import allowed_namespace
+from wrasse.lease_server.multipart import NoParts, Part, parts_of
+from wrasse.lease_server.queues.service import (
+    ATTEMPTS,
+    ATTRIBUTES_HEADER,
+    EXPIRES_HEADER,
+    TYPE_HEADER,
+    VISIBILITY,
+    VISIBILITY_HEADER,
+    ConsumerProof,
+    QueueService,
+    attempts_of,
+    failure,
+    state_key,
+    visibility_of,
+)
+from wrasse.lease_server.responses import WireError, Wrap, named_answer
+from wrasse.lease_server.wire import (
+    SECONDS_MAX,
+    Acked,
+    DeliveredMessage,
+    DequeueBody,
+    EnqueueAnswer,
+    EnqueueMeta,
+    Extended,
+    MessageBody,
+    MessagePart,
+    Nacked,
+    Stats,
+    StatsBody,
+)
+from wrasse.leases.lease import KeyRecord, shown
+from wrasse.leases.leases import Leases
+from wrasse.leases.names import checked_key
+from wrasse.leases.xid import Xids
+from wrasse.ports.jobs import (
+    ERROR_CHARS_MAX,
+    PAYLOAD_BYTES_MAX,
+    Budget,
+    Claim,
+    ClaimedJob,
+    DeadLetterJob,
+    Job,
+    JobFilter,
+    JobState,
+    Place,
+    QueueCount,
+    Reason,
+    Requeue,
+)
+
+
+async def enqueued(request: web.Request, reserve: Callable[[int], None]) -> tuple[EnqueueMeta, bytes, str]:
+    """What an enqueue sends: its meta, its payload, and the payload's content type."""
+    request_parsing.plain(request)
+    if not request.content_type.startswith("multipart/"):
+        raise WireError("invalid_content_type", "the body is multipart/related or multipart/form-data")
+    sent = await request_parsing.body(request, request_parsing.ENQUEUE_BYTES_MAX, reserve)
+    reserve(len(sent))  # for the parts that are cut out of it
+    try:
+        parts = parts_of(request.headers["Content-Type"], sent)
+    except NoParts as error:
+        raise WireError("multipart_error", f"the body is not made of parts: {error}") from None
+    found: dict[str, Part] = {}
+    for number, part in enumerate(parts):
+        name = part.name or ("meta", "payload")[min(number, 1)]
+        limit = request_parsing.JSON_BYTES_MAX if name == "meta" else PAYLOAD_BYTES_MAX
+        if len(part.data) > limit:
+            raise TooLarge(f"a part of more than {limit} bytes", do="send less")
+        found[name] = part
+    if "meta" not in found:
+        raise WireError("multipart_error", "there is no part named meta")
+    meta = request_parsing.decoded(found["meta"].data, EnqueueMeta, "the part meta")
+    payload = found.get("payload", Part("payload", "", b""))
+    return meta, payload.data, meta.payload_content_type or payload.kind or "application/octet-stream"
+
+
+def handed_out(messages: Sequence[tuple[MessagePart, bytes]], correlation: str) -> web.Response:
+    """Messages as the parts of one answer."""
+    boundary, body = secrets.token_hex(16), bytearray()
+    for number, (meta, payload) in enumerate(messages):
+        named = ("", "") if len(messages) == 1 else (f"meta-{number}.json", f"payload-{number}")
+        kind = meta.message.payload_content_type
+        _add(body, boundary, "meta", named[0], "application/json", msgspec.json.encode(meta))
+        _add(body, boundary, "payload", named[1], kind, payload)
+    body += f"--{boundary}--\r\n".encode()
+    headers = {"Content-Type": f"multipart/related; boundary={boundary}", "X-Correlation-Id": correlation}
+    return web.Response(body=bytes(body), headers=headers)
+
+
+def _add(body: bytearray, boundary: str, name: str, file: str, kind: str, data: bytes) -> None:
+    filename = f'; filename="{file}"' if file else ""
+    body += (
+        f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"{filename}\r\n'
+        f"Content-Type: {kind}\r\nContent-Length: {len(data)}\r\n\r\n"
+    ).encode()
+    body += data + b"\r\n"
+
+
+PAGE_MAX = 64
+QUEUE_CHARS_MAX = 80
+STATEFUL, JOINED = "s", "t"  # how a message was handed out
+WAIT_AT_ONCE = 20  # seconds that one look waits; who waits for ever looks again
+_STATUS = {"not_found": 404, "queue_message_lease_mismatch": 409, "lease_expired": 403, "cas_mismatch": 409}
+
+
+class QueueApi:
+    """The calls, over the store of one `Leases`."""
+
+    def __init__(self, leases: Leases, clock: Clock, bodies: request_parsing.Bodies) -> None:
+        self.desk = QueueService(leases, clock)
+        self._bodies = bodies
+        self._clock = clock
+        self._xids = Xids(clock)
+
+    def routes(self, call: Wrap) -> list[web.RouteDef]:
+        """What to serve."""
+        posts = {
+            "enqueue": self._enqueue, "dequeue": self._dequeue, "dequeueWithState": self._dequeue_with_state,
+            "ack": self._ack, "nack": self._nack, "extend": self._extend, "stats": self._stats,
+        }  # fmt: skip
+        return [web.post(f"/v1/queue/{name}", call(handler)) for name, handler in posts.items()]
+
+    async def _enqueue(self, request: web.Request, name: str) -> web.Response:
+        async with self._bodies.room() as reserve:
+            return await self._enqueued(*await enqueued(request, reserve), name)
+
+    async def _enqueued(self, meta: EnqueueMeta, payload: bytes, kind: str, name: str) -> web.Response:
+        namespace, queue = _where(meta.namespace, meta.queue)
+        for each in (meta.delay_seconds, meta.visibility_timeout_seconds, meta.ttl_seconds, meta.max_attempts):
+            _checked(each)
+        if not kind.isascii() or not kind.isprintable() or len(kind) > 255:
+            raise WireError("invalid_body", "payload_content_type is no content type")
+        attempts = meta.max_attempts or ATTEMPTS
+        visibility = meta.visibility_timeout_seconds or int(VISIBILITY.total_seconds())
+        headers = {ATTEMPTS_HEADER: str(attempts), VISIBILITY_HEADER: str(visibility), TYPE_HEADER: kind}
+        if meta.attributes:
+            headers[ATTRIBUTES_HEADER] = msgspec.json.encode(meta.attributes).decode()
+        delay = timedelta(seconds=meta.delay_seconds)
+        if meta.ttl_seconds:
+            expires_at = await self.desk.jobs(namespace).now() + timedelta(seconds=meta.ttl_seconds)
+            headers[EXPIRES_HEADER] = expires_at.isoformat()
+        id = uuid7(self._clock)
+        visible_at = await self.desk.put(
+            namespace, Job(id, queue=queue, payload=payload, headers=headers, delay=delay, minted=True)
+        )
+        answer = EnqueueAnswer(
+            namespace, queue, id, 0, attempts, int(visible_at.timestamp()), visibility, len(payload), name
+        )
+        return named_answer(answer, name)
+
+    async def _dequeue(self, request: web.Request, name: str) -> web.Response:
+        asked = await request_parsing.json_body(request, DequeueBody)
+        return await self._handed_out(asked, name, with_state=False)
+
+    async def _dequeue_with_state(self, request: web.Request, name: str) -> web.Response:
+        asked = await request_parsing.json_body(request, DequeueBody)
+        return await self._handed_out(asked, name, with_state=True)
+
+    async def _handed_out(self, asked: DequeueBody, name: str, *, with_state: bool) -> web.Response:
+        namespace, queue = _where(asked.namespace, asked.queue)
+        if not asked.owner:
+            raise WireError("missing_owner", "owner is missing: say who you are")
+        request_parsing.checked_transaction(asked.txn_id, "invalid_txn")
+        if not 0 <= asked.page_size <= PAGE_MAX:
+            raise WireError("invalid_page_size", f"page_size is 1 to {PAGE_MAX}")
+        _checked(asked.visibility_timeout_seconds)
+        taken = await self._waited(asked, namespace, queue, 1 if with_state else asked.page_size or 1)
+        messages: list[tuple[MessagePart, bytes]] = []
+        try:
+            for each in taken:
+                visibility = timedelta(seconds=asked.visibility_timeout_seconds) or visibility_of(each.job)
+                leased = await self._keys(namespace, each, asked, visibility, with_state)
+                message = self._message(namespace, each, visibility, name, leased, asked.txn_id)
+                messages.append((MessagePart(message, each.job.id), each.job.payload))
+        except BaseException:
+            for each in taken:
+                await self.desk.give_back(namespace, each, asked.txn_id)
+            raise
+        return handed_out(messages, name)
+
+    async def _keys(
+        self, namespace: str, taken: ClaimedJob, asked: DequeueBody, visibility: timedelta, with_state: bool
+    ) -> KeyRecord | None:
+        """Takes the keys that go with a message."""
+        if asked.txn_id and not await self.desk.join(namespace, taken, visibility, asked.txn_id):
+            raise WireError("waiting", "the message went to somebody else", status=409, wait=1)
+        if not with_state:
+            return None
+        return await self.desk.take_state(namespace, taken, asked.owner, visibility, asked.txn_id)
+
+    async def _waited(self, asked: DequeueBody, namespace: str, queue: str, limit: int) -> list[ClaimedJob]:
+        visibility = timedelta(seconds=asked.visibility_timeout_seconds) or None
+        left = 0 if asked.wait_seconds < 0 else asked.wait_seconds or math.inf
+        while True:
+            wait = timedelta(seconds=min(left, WAIT_AT_ONCE))
+            taken = await self.desk.take(namespace, queue, asked.owner, limit, visibility, wait)
+            if taken:
+                return taken
+            left -= WAIT_AT_ONCE
+            if left <= 0:
+                raise WireError("waiting", f"there is no message in {queue!r}", status=409, wait=1)
+
+    async def _ack(self, request: web.Request, name: str) -> web.Response:
+        asked = await request_parsing.json_body(request, MessageBody)
+        shown = self._shown(asked)
+        found = await self.desk.held(shown)
+        if isinstance(found, str):
+            if await self.desk.acked(shown):
+                return named_answer(Acked(True, name), name)
+            raise _refused(found)
+        if not await self.desk.ack(shown, found.attempts):
+            raise _refused("queue_message_lease_mismatch")
+        return named_answer(Acked(True, name), name)
+
+    async def _nack(self, request: web.Request, name: str) -> web.Response:
+        asked = await request_parsing.json_body(request, MessageBody)
+        intent = asked.intent or "failure"
+        if intent not in ("failure", "defer"):
+            raise WireError("invalid_nack_intent", "intent is failure or defer")
+        error = _error(asked)
+        if error and intent == "defer":
+            raise WireError("invalid_nack_last_error", "last_error goes with a failure")
+        _checked(asked.delay_seconds)
+        shown, state = await self._held(asked)
+        delay = timedelta(seconds=asked.delay_seconds)
+        settlement: Requeue | DeadLetterJob
+        if intent == "defer":
+            settlement = Requeue(shown.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, delay=delay)
+        else:
+            settlement = failure(shown.hold, state, error, delay)
+        if not await self.desk.nack(shown, settlement):
+            raise _refused("queue_message_lease_mismatch")
+        return named_answer(Nacked(isinstance(settlement, Requeue), asked.meta_etag, name), name)
+
+    async def _extend(self, request: web.Request, name: str) -> web.Response:
+        asked = await request_parsing.json_body(request, MessageBody)
+        _checked(asked.extend_by_seconds)
+        shown, _ = await self._held(asked)
+        by = timedelta(seconds=asked.extend_by_seconds) or VISIBILITY
+        extended = await self.desk.extend(shown, by)
+        if extended is None:
+            raise _refused("queue_message_lease_mismatch")
+        until, state_until = extended
+        answer = Extended(
+            int(until.timestamp()), int(by.total_seconds()), asked.meta_etag, name,
+            0 if state_until is None else int(state_until.timestamp()),
+        )  # fmt: skip
+        return named_answer(answer, name)
+
+    async def _stats(self, request: web.Request, name: str) -> web.Response:
+        asked = await request_parsing.json_body(request, StatsBody)
+        namespace, queue = _where(asked.namespace, asked.queue)
+        jobs = self.desk.jobs(namespace)
+        counts = await jobs.counts()
+        count = next((each for each in counts.queues if each.queue == queue), QueueCount(queue))
+        head = next(iter(await jobs.page(Place.READY, JobFilter(queue=queue), None, 1)), None)
+        answer = Stats(
+            namespace, queue, jobs.waiting, count.ready + count.delayed, jobs.waiting, False, count.ready > 0, name
+        )
+        if head is not None:
+            answer.head_message_id, answer.head_enqueued_at_unix = head.id, int(head.created_at.timestamp())
+            answer.head_not_visible_until_unix = int((head.not_before or head.created_at).timestamp())
+            answer.head_age_seconds = max(0, int((counts.at - head.created_at).total_seconds()))
+        return named_answer(answer, name)
+
+    async def _held(self, asked: MessageBody) -> tuple[ConsumerProof, JobState]:
+        """The message that is shown, and what is known of it; refuses whoever does not hold it."""
+        shown = self._shown(asked, etag=True)
+        found = await self.desk.held(shown)
+        if isinstance(found, str):
+            raise _refused(found)
+        return shown, found
+
+    def _shown(self, asked: MessageBody, *, etag: bool = False) -> ConsumerProof:
+        namespace, queue = _where(asked.namespace, asked.queue)
+        if not asked.message_id or not asked.lease_id or (etag and not asked.meta_etag):
+            raise WireError("missing_fields", "message_id, lease_id and meta_etag are needed")
+        request_parsing.checked_transaction(asked.txn_id, "invalid_txn")
+        nonce, _, how = asked.lease_id.partition("-")
+        hold = Claim(asked.message_id, asked.fencing_token, nonce)
+        if asked.meta_etag and asked.meta_etag != _etag(hold):
+            raise _refused("cas_mismatch")
+        state = None
+        if asked.state_lease_id:
+            key = checked_key(state_key(queue, asked.message_id), namespace)
+            state = shown(namespace, key, asked.state_lease_id, asked.state_fencing_token, asked.state_txn_id)
+        return ConsumerProof(namespace, queue, hold, state, STATEFUL in how, JOINED in how, asked.txn_id)
+
+    def _message(
+        self, namespace: str, taken: ClaimedJob, visibility: timedelta, name: str, leased: KeyRecord | None, joined: str
+    ) -> DeliveredMessage:
+        job, hold = taken.job, taken.hold
+        how = (STATEFUL if leased is not None else "") + (JOINED if joined else "")
+        attributes = job.headers.get(ATTRIBUTES_HEADER, "")
+        message = DeliveredMessage(
+            namespace=namespace,
+            queue=job.queue,
+            message_id=job.id,
+            attempts=taken.attempt,
+            max_attempts=attempts_of(job),
+            failure_attempts=taken.failures + taken.rescues,
+            not_visible_until_unix=int(taken.until.timestamp()),
+            visibility_timeout_seconds=int(visibility.total_seconds()),
+            attributes=msgspec.Raw(attributes.encode()) if attributes else None,
+            payload_content_type=job.headers.get(TYPE_HEADER, "application/octet-stream"),
+            payload_bytes=len(job.payload),
+            correlation_id=name,
+            lease_id=f"{hold.nonce}-{how}" if how else hold.nonce,
+            lease_expires_at_unix=int(taken.until.timestamp()),
+            fencing_token=hold.token,
+            txn_id=joined or self._xids.new(),
+            meta_etag=_etag(hold),
+        )
+        if leased is not None:
+            lease = leased.held
+            message.state_etag, message.state_lease_id = leased.etag, lease.id
+            message.state_lease_expires_at_unix = int(lease.until.timestamp())
+            message.state_fencing_token, message.state_txn_id = lease.token, lease.transaction
+        return message
+
+
+def _where(namespace: str, queue: str) -> tuple[str, str]:
+    if not queue:
+        raise WireError("missing_queue", "queue is missing")
+    name = allowed_namespace(namespace)
+    checked = checked_key(queue)
+    if "/" in checked or len(checked) > QUEUE_CHARS_MAX:
+        raise WireError("invalid_queue", f"a queue has at most {QUEUE_CHARS_MAX} characters and no slash")
+    return name, checked
+
+
+def _checked(seconds: int) -> None:
+    if not 0 <= seconds <= SECONDS_MAX:
+        raise WireError("invalid_body", f"a number is not between 0 and {SECONDS_MAX}")
+
+
+def _error(asked: MessageBody) -> str:
+    text = bytes(asked.last_error)
+    if text in (b"", b"null"):
+        return ""
+    return (request_parsing.decoded(text, str, "last_error") if text.startswith(b'"') else text.decode())[
+        :ERROR_CHARS_MAX
+    ]
+
+
+def _etag(hold: Claim) -> str:
+    """Of a message as long as one consumer holds it."""
+    return f"{hold.token}-{hold.nonce}"
+
+
+def _refused(code: str) -> WireError:
+    said = {
+        "not_found": "there is no such message",
+        "queue_message_lease_mismatch": "the message is not held under this lease",
+        "lease_expired": "the lease of the message has ended; others may have it now",
+        "cas_mismatch": "meta_etag is not that of the message as it was handed out",
+    }
+    return WireError(code, said[code], status=_STATUS[code])

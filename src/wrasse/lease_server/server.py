@@ -1,0 +1,90 @@
+"""Listens for calls of the lease API until it is closed.
+
+Closing drains: new leases are refused with a hint to ask elsewhere, calls under way have a moment to end, waiting ones
+are told to come back, and what is left to tidy after the last answers is done.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from contextlib import suppress
+from datetime import timedelta
+
+from aiohttp import web
+
+from wrasse.clock import Clock
+from wrasse.config.addresses import Address
+from wrasse.lease_server.access import Access, Call, check_access, in_clear, middleware, tls
+from wrasse.lease_server.leases import LeaseApi
+from wrasse.lease_server.openapi import document
+from wrasse.lease_server.responses import unrouted
+from wrasse.leases.leases import Leases
+from wrasse.observability.json_format import to_json
+from wrasse.web.listener import Listener, caps_within
+
+CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX = 1_024, 512
+"""How many clients the lease API has at once, in all and from one address; fewer where few files may be open."""
+TIDY_SECONDS_MAX = 5.0
+_log = logging.getLogger("wrasse.leases")
+
+
+class LeaseServer:
+    """The API on one address."""
+
+    def __init__(self, leases: Leases, clock: Clock, access: Access) -> None:
+        self._leases, self._clock, self._access = leases, clock, access
+        self.api = LeaseApi(leases, clock)
+        self.calls: Counter[Call] = Counter()
+        self._listener: Listener | None = None
+
+    async def listen(self, address: Address) -> Address:
+        """Starts listening; gives the address it got."""
+        check_access(address, self._access)
+        if in_clear(address, self._access):
+            _log.warning("tokens for the lease API travel without TLS, for all on the way to read (leases.insecure)")
+        context = tls(self._access)
+        app = web.Application(middlewares=[middleware(self._access, self.calls, loopback=address.loopback)])
+        app.add_routes([*self.api.routes(), web.get("/v1/openapi.json", _openapi), web.get("/healthz", _fine)])
+        app.add_routes([web.get("/readyz", self._ready)])
+        caps = caps_within(CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX)
+        self._listener = Listener(
+            app,
+            caps,
+            self._clock,
+            setting="leases.listen",
+            failure=unrouted,
+            tls=context,
+            cancel=True,  # a client that goes away no longer waits for a key
+            shutdown_seconds=2.0,
+        )
+        return await self._listener.start(address)
+
+    async def close(self, grace: timedelta = timedelta(0)) -> None:
+        """Drains for up to `grace`, then stops."""
+        self.api.drain()
+        if self._listener is None:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(grace.total_seconds()):
+                await self.api.quiet()
+        await self._listener.close()
+        self._listener = None
+        with suppress(TimeoutError):  # a sweep finds what is left by its index entries
+            async with asyncio.timeout(TIDY_SECONDS_MAX):
+                await self.api.finished()
+                await self._leases.close()
+
+    async def _ready(self, request: web.Request) -> web.Response:
+        if self.api.draining:
+            return web.Response(status=503, text="stopping\n")
+        return web.Response()
+
+
+async def _openapi(request: web.Request) -> web.Response:
+    return web.Response(text=to_json(document()), content_type="application/json")
+
+
+async def _fine(request: web.Request) -> web.Response:
+    return web.Response()

@@ -1,0 +1,408 @@
+"""Bodies and answers on the wire: strict structs in, plain structs out, whole seconds, zero values left out.
+
+Unknown fields are let pass where lockd lets them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from wrasse.leases.lease import KeyRecord
+
+
+class AcquireBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST /v1/acquire. `block_seconds`: -1 does not wait, 0 waits until the client goes away."""
+
+    namespace: str = ""
+    key: str = ""
+    owner: str = ""
+    ttl_seconds: int = 0
+    block_seconds: int = 0
+    if_not_exists: bool = False
+    txn_id: str = ""
+    lease_id: str = ""  # beyond lockd: the same id asked again gives the same lease
+
+
+class KeepaliveBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST /v1/keepalive."""
+
+    namespace: str = ""
+    key: str = ""
+    lease_id: str = ""
+    ttl_seconds: int = 0
+    txn_id: str = ""
+
+
+class ReleaseBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST /v1/release."""
+
+    namespace: str = ""
+    key: str = ""
+    lease_id: str = ""
+    txn_id: str = ""
+    rollback: bool = False
+
+
+class MetadataBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST /v1/metadata."""
+
+    query_hidden: bool | None = None
+
+
+class NamespaceBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST /v1/namespace. Queries are not part of this server; what was set is given back."""
+
+    namespace: str = ""
+    query: QueryEngines | None = None
+
+
+class QueryEngines(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Which engines a query would use."""
+
+    preferred_engine: str = ""
+    fallback_engine: str = ""
+
+
+class Acquired(msgspec.Struct, omit_defaults=True):
+    """The answer to an acquire."""
+
+    namespace: str
+    lease_id: str
+    txn_id: str
+    key: str
+    owner: str
+    expires_at_unix: int
+    version: int | None
+    state_etag: str = ""
+    fencing_token: int | None = None
+    correlation_id: str = ""
+
+
+class Renewed(msgspec.Struct):
+    """The answer to a keepalive."""
+
+    expires_at_unix: int
+
+
+class Metadata(msgspec.Struct, omit_defaults=True):
+    """The attributes of a key."""
+
+    query_hidden: bool = False
+
+
+class Updated(msgspec.Struct):
+    """The answer to an update."""
+
+    new_version: int
+    new_state_etag: str
+    bytes: int
+    metadata: Metadata
+
+
+class Removed(msgspec.Struct, omit_defaults=True):
+    """The answer to a remove."""
+
+    removed: bool | None
+    new_version: int = 0
+
+
+class MetadataChanged(msgspec.Struct):
+    """The answer to a change of attributes."""
+
+    namespace: str
+    key: str
+    version: int
+    metadata: Metadata
+
+
+class Released(msgspec.Struct):
+    """The answer to a release."""
+
+    released: bool
+
+
+class DescribeAnswer(msgspec.Struct, omit_defaults=True):
+    """The answer to describe."""
+
+    namespace: str
+    key: str
+    owner: str = ""
+    lease_id: str = ""
+    expires_at_unix: int = 0
+    version: int | None = None
+    state_etag: str = ""
+    updated_at_unix: int = 0
+    metadata: Metadata | None = None
+
+
+class KeyList(msgspec.Struct, omit_defaults=True):
+    """The answer to a listing of keys, which lockd does not have."""
+
+    namespace: str
+    keys: tuple[str, ...] | None
+    next_cursor: str = ""
+
+
+class NamespaceAnswer(msgspec.Struct):
+    """The answer to GET and POST /v1/namespace."""
+
+    namespace: str
+    query: QueryEngines
+
+
+class ErrorAnswer(msgspec.Struct, omit_defaults=True):
+    """Every error."""
+
+    error: str
+    detail: str
+    current_version: int = 0
+    current_etag: str = ""
+    retry_after_seconds: int = 0
+
+
+def acquired(leased: KeyRecord, typed: str, correlation: str) -> Acquired:
+    """The answer to an acquire; the key comes back as the client typed it."""
+    grant = leased.held
+    return Acquired(
+        namespace=grant.namespace,
+        lease_id=grant.id,
+        txn_id=grant.transaction,
+        key=typed,
+        owner=grant.owner,
+        expires_at_unix=int(grant.until.timestamp()),
+        version=leased.version,
+        state_etag=leased.etag,
+        fencing_token=grant.token,
+        correlation_id=correlation,
+    )
+
+
+def described(namespace: str, key: str, meta: KeyRecord | None, *, over: bool) -> DescribeAnswer:
+    """The answer to describe; a key nobody knows has version 0, and a lease that has ended is none."""
+    if meta is None:
+        return DescribeAnswer(namespace, key, version=0, metadata=Metadata())
+    grant = None if over else meta.lease
+    return DescribeAnswer(
+        namespace,
+        key,
+        owner="" if grant is None else grant.owner,
+        lease_id="" if grant is None else grant.id,
+        expires_at_unix=0 if grant is None else int(grant.until.timestamp()),
+        version=meta.version,
+        state_etag=meta.etag,
+        updated_at_unix=int(meta.updated_at.timestamp()),
+        metadata=Metadata(meta.hidden),
+    )
+
+
+SECONDS_MAX = 30 * 24 * 3_600
+
+
+class EnqueueMeta(msgspec.Struct):
+    """The part `meta` of POST /v1/queue/enqueue; fields that nobody knows are let pass, as in lockd."""
+
+    queue: str = ""
+    namespace: str = ""
+    delay_seconds: int = 0
+    visibility_timeout_seconds: int = 0
+    ttl_seconds: int = 0
+    max_attempts: int = 0
+    attributes: dict[str, msgspec.Raw] | None = None
+    payload_content_type: str = ""
+
+
+class DequeueBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST /v1/queue/dequeue and dequeueWithState. `wait_seconds`: -1 does not wait, 0 waits until the client goes."""
+
+    queue: str = ""
+    owner: str = ""
+    namespace: str = ""
+    txn_id: str = ""
+    visibility_timeout_seconds: int = 0
+    wait_seconds: int = 0
+    page_size: int = 1
+    start_after: str = ""
+
+
+class MessageBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST /v1/queue/ack, nack and extend: which message, and proof of holding it."""
+
+    queue: str = ""
+    message_id: str = ""
+    lease_id: str = ""
+    fencing_token: int = 0
+    meta_etag: str = ""
+    namespace: str = ""
+    txn_id: str = ""
+    state_etag: str = ""
+    state_lease_id: str = ""
+    state_fencing_token: int = 0
+    state_txn_id: str = ""
+    delay_seconds: int = 0
+    intent: str = ""
+    last_error: msgspec.Raw = msgspec.field(default_factory=msgspec.Raw)  # any JSON
+    extend_by_seconds: int = 0
+
+
+class StatsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST /v1/queue/stats."""
+
+    queue: str = ""
+    namespace: str = ""
+
+
+class EnqueueAnswer(msgspec.Struct):
+    """The answer to an enqueue."""
+
+    namespace: str
+    queue: str
+    message_id: str
+    attempts: int
+    max_attempts: int
+    not_visible_until_unix: int
+    visibility_timeout_seconds: int
+    payload_bytes: int
+    correlation_id: str
+
+
+class DeliveredMessage(msgspec.Struct, omit_defaults=True):
+    """A message that was handed out."""
+
+    namespace: str
+    queue: str
+    message_id: str
+    attempts: int | None
+    max_attempts: int | None
+    not_visible_until_unix: int | None
+    visibility_timeout_seconds: int | None
+    payload_content_type: str
+    payload_bytes: int | None
+    correlation_id: str
+    lease_id: str
+    lease_expires_at_unix: int
+    fencing_token: int
+    txn_id: str
+    meta_etag: str
+    failure_attempts: int = 0
+    attributes: msgspec.Raw | None = None
+    state_etag: str = ""
+    state_lease_id: str = ""
+    state_lease_expires_at_unix: int = 0
+    state_fencing_token: int = 0
+    state_txn_id: str = ""
+
+
+class MessagePart(msgspec.Struct, omit_defaults=True):
+    """The part `meta` of an answer to a dequeue."""
+
+    message: DeliveredMessage
+    next_cursor: str = ""
+
+
+class Acked(msgspec.Struct):
+    """The answer to an ack."""
+
+    acked: bool
+    correlation_id: str
+
+
+class Nacked(msgspec.Struct):
+    """The answer to a nack. `requeued` is false for a message that has no attempts left: it is dead."""
+
+    requeued: bool
+    meta_etag: str
+    correlation_id: str
+
+
+class Extended(msgspec.Struct, omit_defaults=True):
+    """The answer to an extend."""
+
+    lease_expires_at_unix: int
+    visibility_timeout_seconds: int
+    meta_etag: str
+    correlation_id: str
+    state_lease_expires_at_unix: int = 0
+
+
+class Stats(msgspec.Struct, omit_defaults=True):
+    """The answer to stats. `pending_candidates` are messages that wait, delayed ones included."""
+
+    namespace: str
+    queue: str
+    waiting_consumers: int | None
+    pending_candidates: int | None
+    total_consumers: int | None
+    has_active_watcher: bool | None
+    available: bool | None
+    correlation_id: str
+    head_message_id: str = ""
+    head_enqueued_at_unix: int = 0
+    head_not_visible_until_unix: int = 0
+    head_age_seconds: int = 0
+
+
+class ParticipantBody(msgspec.Struct):
+    """One key that takes part. `backend_hash` tells lockd's islands apart; here is one store."""
+
+    key: str = ""
+    namespace: str = ""
+    backend_hash: str = ""
+
+
+class TransactionBody(msgspec.Struct):
+    """POST /v1/txn/… There is no cluster of coordinators: a term is taken, and means nothing."""
+
+    txn_id: str = ""
+    state: str = ""
+    participants: list[ParticipantBody] = []
+    expires_at_unix: int = 0
+    tc_term: int = 0
+
+
+class TransactionAnswer(msgspec.Struct):
+    """What counts."""
+
+    txn_id: str
+    state: str
+
+
+class AttachmentInfo(msgspec.Struct):
+    """One attachment."""
+
+    id: str
+    name: str
+    size: int
+    plaintext_sha256: str
+    content_type: str
+    created_at_unix: int
+    updated_at_unix: int
+
+
+class AttachAnswer(msgspec.Struct, omit_defaults=True):
+    """The answer to POST /v1/attachments. `noop`: there was one of this name, and it was to stay."""
+
+    attachment: AttachmentInfo | None
+    version: int | None
+    noop: bool = False
+
+
+class AttachmentList(msgspec.Struct):
+    """The answer to GET /v1/attachments."""
+
+    namespace: str
+    key: str
+    attachments: tuple[AttachmentInfo, ...] | None
+
+
+class AttachmentRemoved(msgspec.Struct, omit_defaults=True):
+    """The answer to DELETE /v1/attachment."""
+
+    deleted: bool | None
+    version: int = 0
+
+
+class AttachmentsRemoved(msgspec.Struct, omit_defaults=True):
+    """The answer to DELETE /v1/attachments."""
+
+    deleted: int | None
+    version: int = 0

@@ -1,0 +1,179 @@
+"""Keys that the due index says should be looked at, namespace by namespace, each getting its turn.
+
+Every look goes to the next namespace and reads one page of its index, so that a namespace with very many entries does
+not keep the others waiting. The cursor remembers where each unfinished one stopped. One look asks few namespaces, so
+that guards are heard in between also where thousands of them have nothing to show.
+
+Every key there is, namespace by namespace, in bounded pages: for retention, which has no index to go by.
+
+Nothing that serves traffic, tidies after leases or shuts down reads this. One look asks few namespaces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+
+import msgspec
+
+from wrasse.leases.core import leases_in
+from wrasse.leases.lease import KeyRecord, decode_listed
+from wrasse.leases.leases import Leases
+from wrasse.ports.namespaces import Namespaces, in_order
+from wrasse.ports.page import Page, no_cursor
+from wrasse.ports.records import Record
+
+LOOKS_MAX = 50
+_APART = "\n"  # neither namespaces nor stored names have one
+
+
+@dataclass(frozen=True, slots=True)
+class FoundKey:
+    """A key as its record says it; None stands for namespaces that have none, and for a record that cannot be read."""
+
+    namespace: str
+    key: str
+    kept: KeyRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class EveryKey:
+    """Reads all keys, in order."""
+
+    leases: Leases
+    namespaces: Namespaces
+
+    async def page(self, after: str | None, limit: int) -> Page[FoundKey]:
+        """One page of the namespace that the cursor is in, or of the next that has keys."""
+        name, place = _parse_key(after)
+        at: datetime = self.leases.clock.now()
+        for _ in range(LOOKS_MAX):
+            if place is None:
+                following = await self.namespaces.page(name or None, 1)
+                if not following.items:
+                    return Page((), (), at, more=False)
+                name, place = following.items[0], ""
+            page = await self.leases.records(leases_in(name)).page("", place or None, limit)
+            at = page.at
+            if len(page):
+                return _shown_key(name, page, [decode_listed(record) for record in page])
+            place = None
+        return Page((FoundKey(name, "", None),), (name,), at, more=True)
+
+
+def _shown_key(name: str, page: Page[Record], kept: Sequence[KeyRecord | None]) -> Page[FoundKey]:
+    ends = len(page) - 1
+    cursors = [
+        name if number == ends and not page.more else f"{name}{_APART}{place}"
+        for number, place in enumerate(page.cursors)
+    ]
+    found = tuple(FoundKey(name, record.key, each) for record, each in zip(page, kept, strict=True))
+    return Page(found, tuple(cursors), page.at, more=True)
+
+
+def _parse_key(text: str | None) -> tuple[str, str | None]:
+    """The namespace and the place in it; no place: the namespace is read to its end."""
+    if text is None:
+        return "", None
+    name, apart, place = text.partition(_APART)
+    if not name:
+        raise no_cursor(text)
+    return name, place if apart else None
+
+
+# namespaces without anything to show that one look asks
+UNFINISHED_MAX = 100  # namespaces read in turns; with so many no other is begun before one of them is finished
+
+
+@dataclass(frozen=True, slots=True)
+class EndedKey:
+    """A key whose lease should have ended, as its record says it, and when the index said so."""
+
+    namespace: str
+    key: str
+    kept: KeyRecord
+    entry_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class QuietNamespaces:
+    """Namespaces up to this one had nothing to show."""
+
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCursor:
+    """Where a run is: the namespace begun last, whether there are no others, where each unfinished one stopped, and
+    which of those had its turn last."""
+
+    begun: str = ""
+    all_begun: bool = False
+    unfinished: Mapping[str, str] = field(default_factory=dict)
+    turn: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedKeys:
+    """Reads keys to look at, in turns."""
+
+    leases: Leases
+    namespaces: Namespaces
+
+    async def page(self, after: str | None, limit: int) -> Page[EndedKey | QuietNamespaces]:
+        """One page of the next namespace that has something."""
+        state = IndexCursor() if after is None else _parse(after)
+        at, name = self.leases.clock.now(), ""
+        for _ in range(LOOKS_MAX):
+            state, found = await self._next(state)
+            if found is None:
+                return Page((), (), at, more=False)
+            name = found
+            page = await self.leases.records(leases_in(name)).due(None, state.unfinished.get(name), limit)
+            at = page.at
+            rest = {each: place for each, place in state.unfinished.items() if each != name}
+            state = replace(state, unfinished=rest)
+            if len(page):
+                return _shown(name, page, state)
+        return Page((QuietNamespaces(name),), (_text(state),), at, more=True)
+
+    async def _next(self, state: IndexCursor) -> tuple[IndexCursor, str | None]:
+        """The next namespace to visit: a new one, as long as there is room for one, else one that is not finished."""
+        if not state.all_begun and len(state.unfinished) < UNFINISHED_MAX:
+            page = await self.namespaces.page(state.begun or None, 1)
+            if page.items:
+                return replace(state, begun=page.items[0]), page.items[0]
+            state = replace(state, all_begun=True)
+        left = sorted(state.unfinished, key=in_order)
+        if not left:
+            return state, None
+        later = [name for name in left if in_order(name) > in_order(state.turn)]
+        name = (later or left)[0]
+        return replace(state, turn=name), name
+
+
+def _shown(namespace: str, page: Page[Record], state: IndexCursor) -> Page[EndedKey | QuietNamespaces]:
+    cursors = []
+    for number, place in enumerate(page.cursors, 1):
+        ended = number == len(page) and not page.more
+        unfinished = state.unfinished if ended else {**state.unfinished, namespace: place}
+        cursors.append(_text(replace(state, unfinished=unfinished)))
+    found = tuple(_found(namespace, record, page.at) for record in page)
+    return Page(found, tuple(cursors), page.at, more=True)
+
+
+def _found(namespace: str, record: Record, at: datetime) -> EndedKey | QuietNamespaces:
+    kept = decode_listed(record)  # one that cannot be read is left to `wrasse leases fsck`
+    return QuietNamespaces(namespace) if kept is None else EndedKey(namespace, record.key, kept, record.due_at or at)
+
+
+def _text(state: IndexCursor) -> str:
+    return msgspec.json.encode(state).decode()
+
+
+def _parse(text: str) -> IndexCursor:
+    try:
+        return msgspec.json.decode(text, type=IndexCursor)
+    except msgspec.DecodeError:
+        raise no_cursor(text) from None

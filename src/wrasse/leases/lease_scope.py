@@ -1,0 +1,340 @@
+"""Holding a key with its state, for as long as something takes.
+
+    async with hold_key(leases, "orders/42", owner, ttl, clock) as lease:
+        lease.state["paid"] = True         # what was committed last, decoded
+        await lease.save(lease.state)      # staged; committed when the block ends well
+
+The lease is renewed at a third of its time. When it is lost (changed hands, or could not be renewed before its term
+ended on this host's monotonic clock) the body is cancelled and LeaseLost is raised in its place, so that no work goes
+on under a lease that somebody else may hold. What the body writes elsewhere should still carry `lease.token`: the lease
+saves work, the token saves data. A body that raises changes nothing: what was staged is rolled back. A commit that
+came too late is told by LeaseLost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import msgspec
+
+from wrasse.clock import Clock
+from wrasse.duration import format_duration
+from wrasse.errors import LeaseLost, StoreUnavailable, UsageError
+from wrasse.leases.attachment_files import FilePieces
+from wrasse.leases.attachments import CONTENT_TYPE, Sent
+from wrasse.leases.lease import Attachment, KeyRecord, Lease
+from wrasse.leases.operations import AttachmentOperations, Opening, Operations
+from wrasse.leases.refusal import KeyRefused, Refusal
+from wrasse.ports.objects import Data
+
+RETRY = 0.25  # seconds between two tries to renew while the store does not answer
+RELEASE_MAX = 5.0  # seconds; a lease that cannot be given back ends by itself
+OVER = (Refusal.LEASE_REQUIRED, Refusal.LEASE_EXPIRED, Refusal.FENCING_MISMATCH)
+
+
+class Grantor(Protocol):
+    """Renews and takes back: a LeaseManager, or keys with state."""
+
+    async def renew(self, held: Lease, ttl: timedelta) -> Lease | None:
+        """The same lease, `ttl` from now; None or KeyRefused if it is over."""
+        ...
+
+    async def release(self, held: Lease, *, commit: bool) -> object:
+        """Gives it back; false if it was over."""
+        ...
+
+    def term(self, held: Lease) -> float:
+        """Our monotonic time until which its holder may rely on it."""
+        ...
+
+
+class RenewedLease:
+    """A lease that is kept alive. `alive` is what to ask before every step that needs it."""
+
+    def __init__(self, grantor: Grantor, lease: Lease, ttl: timedelta, clock: Clock) -> None:
+        self._grantor = grantor
+        self._ttl = ttl
+        self._clock = clock
+        self._ends = grantor.term(lease)
+        self.lease = lease
+        self.lost = False
+
+    @property
+    def key(self) -> str:
+        """What is held."""
+        return self.lease.key
+
+    @property
+    def owner(self) -> str:
+        """Who holds it."""
+        return self.lease.owner
+
+    @property
+    def token(self) -> int:
+        """The fencing token: it does not change while the lease is held, and the next holder's is higher."""
+        return self.lease.token
+
+    @property
+    def until(self) -> datetime:
+        """When the lease ends unless it is renewed, by the store's clock."""
+        return self.lease.until
+
+    @property
+    def alive(self) -> bool:
+        """Whether the lease is still ours, by monotonic time and without asking anybody."""
+        return not self.lost and self._left() > 0
+
+    async def keep(self) -> None:
+        """Renews until the lease is lost; then returns."""
+        try:
+            await self._renew()
+        except Exception:
+            self.lost = True
+            raise
+        self.lost = True
+
+    async def _renew(self) -> None:
+        pause = third = self._third()
+        while True:
+            await asyncio.sleep(max(0.0, min(pause, self._left())))
+            renewed = None
+            pause = min(RETRY, third)
+            if self._left() > 0:
+                with contextlib.suppress(StoreUnavailable, TimeoutError):
+                    async with asyncio.timeout(self._left()):
+                        renewed = await self._asked()
+                        if renewed is None:
+                            return
+            if renewed is not None:
+                self.lease, self._ends = renewed, self._grantor.term(renewed)
+                pause = third = self._third()
+            elif self._left() <= 0:
+                return
+
+    async def _asked(self) -> Lease | None:
+        try:
+            return await self._grantor.renew(self.lease, self._ttl)
+        except KeyRefused as refused:
+            if refused.code in OVER:
+                return None
+            raise
+
+    def _third(self) -> float:
+        """A third of the time that was granted, which may be less than was asked for."""
+        return min(self._ttl.total_seconds(), self._left()) / 3
+
+    def _left(self) -> float:
+        return self._ends - self._clock.monotonic()
+
+    async def release(self) -> bool:
+        """Gives the lease back; False if it was over. A store that does not answer lets it end by itself."""
+        with contextlib.suppress(StoreUnavailable, TimeoutError):
+            async with asyncio.timeout(RELEASE_MAX):
+                return bool(await self._grantor.release(self.lease, commit=False))
+        return False
+
+
+@contextlib.asynccontextmanager
+async def kept(holding: RenewedLease) -> AsyncIterator[RenewedLease]:
+    """Keeps a lease alive around a body that asks `alive` itself, and gives it back at the end."""
+    keeper = asyncio.create_task(holding.keep())
+    try:
+        yield holding
+    finally:
+        keeper.cancel()
+        await asyncio.wait([keeper])
+        if not keeper.cancelled():
+            keeper.exception()  # whatever it was, it ended the lease, and `alive` has said so
+        if not holding.lost:
+            await holding.release()
+
+
+class LeasedKey(RenewedLease):
+    """A key that is held: its token, its state, and a way to change it."""
+
+    def __init__(self, operations: Operations, record: KeyRecord, ttl: timedelta, clock: Clock) -> None:
+        super().__init__(operations, record.held, ttl, clock)
+        self._operations, self._empty = operations, record.state is None
+        self.state: Any = None  # as it was committed last, or saved since; None if there is none
+        self.staged = False
+
+    async def load(self) -> None:
+        """Reads the state of a key that was just leased; that it has none is known from the acquire."""
+        if not self._empty:
+            seen = await self._operations.read(self.lease)
+            self.state = None if seen is None else msgspec.json.decode(seen.data)
+
+    async def save(self, state: Any) -> int:
+        """Stages a new state, which is committed when the block ends well; gives the version it will have."""
+        try:
+            data = msgspec.json.encode(state)
+        except (TypeError, ValueError) as error:
+            raise UsageError(
+                f"the state cannot be written as JSON: {error}", do="use dicts, lists, texts and numbers"
+            ) from None
+        version, _ = await self._operations.update(self.lease, data)
+        self.state, self.staged = state, True
+        return version
+
+    async def remove(self) -> bool:
+        """Stages the removal of the state; False if there is none."""
+        removed = await self._operations.remove(self.lease) is not None
+        self.state, self.staged = None, self.staged or removed
+        return removed
+
+    async def attach(self, name: str, data: Data | Path, *, content_type: str = CONTENT_TYPE) -> Attachment:
+        """Stages a file that rides along with the state: bytes, a path, or pieces as they come. It is committed when
+        the block ends well, and nobody else sees it before."""
+        pieces = FilePieces(data) if isinstance(data, Path) else data
+        attached = await self._files.attach(self.lease, Sent(name, content_type), pieces)
+        self.staged = True
+        return attached.attachment
+
+    async def attachments(self) -> Sequence[Attachment]:
+        """What is attached, staged changes included, in the order of names."""
+        return await self._files.list(self.lease)
+
+    async def fetch(self, name: str) -> AsyncGenerator[bytes]:
+        """The bytes of an attachment, as they come: `async for piece in lease.fetch(name)`."""
+        async with contextlib.aclosing((await self._files.fetch(self.lease, name=name)).chunks) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def detach(self, name: str) -> bool:
+        """Stages the removal of an attachment; False if there is none of this name."""
+        count, _ = await self._files.remove(self.lease, name=name)
+        self.staged = self.staged or bool(count)
+        return bool(count)
+
+    @property
+    def _files(self) -> AttachmentOperations:
+        return self._operations.attachments
+
+
+class Keeper:
+    """Renews the leases that the current task works under, and cancels it when one of them is lost."""
+
+    def __init__(self) -> None:
+        body = asyncio.current_task()
+        assert body is not None, "a lease is held by a task"
+        self._body, self._cancelling = body, body.cancelling()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.lost: RenewedLease | None = None
+        self._cause: Exception | None = None
+        self.ending = False
+
+    def keep(self, holding: RenewedLease) -> None:
+        """Renews this lease, too."""
+        self._tasks.append(asyncio.create_task(self._keep(holding)))
+
+    async def stop(self) -> None:
+        """Renews nothing any more."""
+        self.ending = True
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def raise_if_lost(self, error: BaseException | None, what: str, do: str) -> None:
+        """At the end of a body that ended with this error. As in asyncio.timeout, only our own cancellation becomes
+        LeaseLost; one from outside goes on as it is."""
+        if self.lost is None:
+            return
+        from_outside = self._body.uncancel() > self._cancelling
+        cancelled = isinstance(error, asyncio.CancelledError)
+        if not (cancelled and from_outside) and (cancelled or error is None):
+            raise LeaseLost(f"the lease of {self.lost.key!r} {what}", do=do) from self._cause
+
+    async def _keep(self, holding: RenewedLease) -> None:
+        try:
+            await holding.keep()
+        except Exception as error:
+            self._cause = error
+        if self.lost is None and not self.ending:
+            self.lost = holding
+            self._body.cancel()
+
+
+async def acquire_held(
+    operations: Operations,
+    key: str,
+    owner: str,
+    ttl: timedelta,
+    clock: Clock,
+    *,
+    namespace: str,
+    wait: timedelta | None,
+    transaction: str = "",
+) -> LeasedKey:
+    """The key, held; LeaseLost if somebody else held it for the whole wait."""
+    try:
+        record = await operations.acquire(key, owner, namespace=namespace, ttl=ttl, wait=wait, transaction=transaction)
+    except KeyRefused as refused:
+        if refused.code is not Refusal.WAITING or wait is None:
+            raise
+        raise LeaseLost(
+            f"{key!r} was held by somebody else for all of {format_duration(wait)}",
+            do="wait longer, see who holds it, or hold several keys in one order everywhere, as hold_all does",
+        ) from None
+    return LeasedKey(operations, record, ttl, clock)
+
+
+class hold_key:
+    """The context manager, a verb like asyncio.timeout. `wait`: how long to wait for the key, None for ever."""
+
+    def __init__(
+        self,
+        operations: Operations | Opening,
+        key: str,
+        owner: str,
+        ttl: timedelta,
+        clock: Clock,
+        *,
+        namespace: str = "",
+        wait: timedelta | None = None,
+    ) -> None:
+        self._opening = operations
+        self._acquiring = (key, owner, ttl, clock)
+        self._namespace, self._wait = namespace, wait
+
+    async def __aenter__(self) -> LeasedKey:
+        self._operations = await self._opening() if callable(self._opening) else self._opening
+        self._held = await acquire_held(self._operations, *self._acquiring, namespace=self._namespace, wait=self._wait)
+        self._keeper = Keeper()
+        self._keeper.keep(self._held)
+        try:
+            await self._held.load()
+        except BaseException as error:
+            await self.__aexit__(type(error), error, error.__traceback__)
+            raise
+        return self._held
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        held = self._held
+        try:
+            await self._keeper.stop()
+        finally:
+            if not held.lost:
+                await (self._commit() if error is None and held.staged else held.release())
+        self._keeper.raise_if_lost(
+            error,
+            f"with token {held.token} ended while it was needed",
+            "do it again under a new lease; writes that carry the old token are refused",
+        )
+
+    async def _commit(self) -> None:
+        try:
+            await self._operations.release(self._held.lease, commit=True)
+        except KeyRefused as refused:
+            if refused.code not in OVER:
+                raise
+            message = f"the lease of {self._held.key!r} ended before its commit: nothing was changed"
+            raise LeaseLost(message, do=refused.do) from refused

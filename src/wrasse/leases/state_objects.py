@@ -1,0 +1,102 @@
+"""State objects: written once, read whole, and taken away when no record names them any more.
+
+Whoever cleans a key has cleared its lease first. It lists that one key's objects, reads the record again, and deletes
+only objects whose token is not above the cleared lease's and which the record does not name: an object that a later
+holder is about to name is never touched.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from typing import Protocol
+
+from wrasse.errors import StoreUnavailable
+from wrasse.leases.lease import StateObject
+from wrasse.leases.names import state_folder, state_name, token_of
+from wrasse.ports.objects import DELETES_MAX, Data, ObjectDelete, ObjectInfo, Objects
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page, pages
+
+PAGE = 100
+
+
+class Measured(Protocol):
+    """Bytes that come in pieces, and how many have come."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes have passed."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+
+class StateObjects:
+    """The state objects of one namespace."""
+
+    __slots__ = ("_namespace", "_objects")
+
+    def __init__(self, objects: Objects, namespace: str) -> None:
+        self._objects, self._namespace = objects, namespace
+
+    async def write(self, key: str, token: int, data: bytes) -> StateObject:
+        """A new object for this key; nobody reads it before a record names it."""
+        return await self._write(key, token, data, lambda: len(data))
+
+    async def write_stream(self, key: str, token: int, data: Measured) -> StateObject:
+        """A new object for this key whose bytes come in pieces; memory does not grow with it."""
+        return await self._write(key, token, data, lambda: data.size)
+
+    async def _write(self, key: str, token: int, data: Data, size: Callable[[], int]) -> StateObject:
+        id = secrets.token_hex(8)
+        name = state_name(self._namespace, key, token, id)
+        stored = await self._objects.create(name, data)
+        if stored.outcome is not Outcome.DONE:
+            raise StoreUnavailable(
+                f"whether an object of {key!r} was written is not known", do="try again; nothing was staged"
+            )
+        assert stored.version is not None, "what is written has a version"
+        return StateObject(name, stored.version, id, size())
+
+    async def read(self, state: StateObject) -> bytes:
+        """The bytes; raises Gone if the object was superseded and taken away."""
+        return b"".join([chunk async for chunk in self.stream(state)])
+
+    def stream(self, state: StateObject) -> AsyncIterator[bytes]:
+        """The bytes in pieces, likewise."""
+        return self._objects.read(state.name)
+
+    async def drop(self, *states: StateObject) -> bool:
+        """Takes objects away that no record names any more; whether they are gone for certain. If not, whoever cleans
+        the key finds them."""
+        if not states:
+            return True
+        with suppress(StoreUnavailable):
+            outcomes = await self._objects.delete([ObjectDelete(state.name, state.version) for state in states])
+            return all(outcome in (Outcome.DONE, Outcome.LOST) for outcome in outcomes)
+        return False
+
+    async def of(self, key: str) -> Sequence[ObjectInfo]:
+        """Every object of this key, oldest token first. One request for as many as any sound key has."""
+        folder, found = state_folder(self._namespace, key), list[ObjectInfo]()
+        async for page in pages(lambda after: self._objects.page(folder, after, PAGE)):
+            found += page
+        return [info for info in found if token_of(info.key) is not None]
+
+    async def there(self, name: str) -> bool:
+        """Whether an object is there."""
+        return await self._objects.head(name) is not None
+
+    async def page(self, after: str | None, limit: int) -> Page[ObjectInfo]:
+        """Every state object of the namespace. Only `fsck` asks: nothing else may list them all."""
+        return await self._objects.page(f"{self._namespace}/state/", after, limit)
+
+    async def delete(self, infos: Sequence[ObjectInfo]) -> int:
+        """Takes these away, as they were listed; gives how many went."""
+        gone = 0
+        for begin in range(0, len(infos), DELETES_MAX):
+            deletes = [ObjectDelete(info.key, info.version) for info in infos[begin : begin + DELETES_MAX]]
+            gone += sum(outcome is Outcome.DONE for outcome in await self._objects.delete(deletes))
+        return gone

@@ -1,0 +1,1 @@
+"""Keys that change together or not at all: states, log, enlistment, manager."""

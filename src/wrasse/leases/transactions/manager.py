@@ -1,0 +1,270 @@
+"""Transactions: several keys, in any namespaces, that change together or not at all, whatever crashes.
+
+The decision is one conditional write, and the answer goes out once it was carried out here. A process that dies in
+between leaves the record, by which anybody carries it out to the end: a replay amid traffic, a sweep, or whoever needs
+one of the keys. Nothing here depends on who that is, and nothing is done twice that counts.
+
+Bounded replay amid traffic: now and then, beside the operations, transactions that a crash left open are finished.
+
+Never inside a caller's request, one at a time in a process, at most one per interval, at most so many operations and so
+long. The cursor moves only past transactions that were looked at to the end. Several processes may do this at once:
+everything it does is a conditional write that anybody may do again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import datetime, timedelta
+
+from wrasse.clock import Clock
+from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
+from wrasse.leases.background import BackgroundTasks
+from wrasse.leases.key_state import KeyStates
+from wrasse.leases.lease import KeyRecord, Lease, Terms
+from wrasse.leases.refusal import KeyRefused, Refusal
+from wrasse.leases.transactions.enlistment import Joining
+from wrasse.leases.transactions.log import RecordedDecision, TransactionLog, refused
+from wrasse.leases.transactions.states import (
+    Decision,
+    KeptTransaction,
+    Participant,
+    Transaction,
+    decode_transaction,
+    lasts_until,
+)
+from wrasse.ports.records import Record
+
+OPERATIONS_MAX = 128
+SECONDS_MAX = 2.0
+PAGE = 32
+
+_log = logging.getLogger("wrasse.leases")
+
+
+class TransactionReplay:
+    """Finishes open transactions while keys are in use."""
+
+    def __init__(
+        self,
+        transactions: Transactions,
+        clock: Clock,
+        interval: timedelta,
+        *,
+        operations_max: int = OPERATIONS_MAX,
+        seconds_max: float = SECONDS_MAX,
+    ) -> None:
+        self._transactions, self._clock, self._interval = transactions, clock, interval.total_seconds()
+        self._operations_max, self._seconds_max = operations_max, seconds_max
+        self._cursor: str | None = None
+        self._last: float | None = None
+        self._task: asyncio.Task[int] | None = None
+
+    def nudge(self) -> None:
+        """An operation is under way: starts a run beside it, if it is time for one."""
+        if self._interval <= 0 or (self._task is not None and not self._task.done()):
+            return
+        now = self._clock.monotonic()
+        if self._last is not None and now - self._last < self._interval:
+            return
+        self._last = now
+        self._task = asyncio.create_task(self._quietly())
+
+    async def finished(self) -> None:
+        """Until no run is under way."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def run(self) -> int:
+        """One run; how many transactions it looked at to the end."""
+        left, seen = self._operations_max, 0
+        self._transactions.book.tally.replays += 1
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._seconds_max):
+                while left > 0:
+                    page = await self._transactions.book.page(self._cursor, min(left, PAGE))
+                    for record, cursor in zip(page.items, page.cursors, strict=True):
+                        if left <= 0:
+                            return seen
+                        left -= await self._finish(record)
+                        self._cursor, seen = cursor, seen + 1
+                    if not page.more:
+                        self._cursor = None  # from the beginning next time
+                        break
+        return seen
+
+    async def _finish(self, record: Record) -> int:
+        """What it cost, in operations."""
+        try:
+            kept = await self._transactions.book.confirmed(decode_transaction(record))
+            if kept is None:
+                return 1
+            if await self._transactions.finish(kept) is not Decision.PENDING:
+                self._transactions.book.tally.replayed += 1
+        except StoreBroken as error:  # one that nobody can finish must not keep the others waiting
+            _log.warning("a transaction cannot be finished: %s", error.message)
+            return 1
+        return 1 + len(kept.transaction.participants)
+
+    async def _quietly(self) -> int:
+        try:
+            return await self.run()
+        except WrasseError as error:
+            _log.debug("left for the next replay: %s", error.message)
+            return 0
+
+
+AT_ONCE = 16  # keys of one transaction
+PENDING_FOR = timedelta(seconds=30)  # a transaction without leases, unless its maker says otherwise
+
+
+class Transactions:
+    """The transactions of one store. `wake` tells who waits for a key here that it may be free."""
+
+    def __init__(
+        self,
+        book: TransactionLog,
+        keys: Callable[[str], KeyStates],
+        joining: Joining,
+        terms: Terms,
+        afterwards: BackgroundTasks,
+        wake: Callable[[str, str], None],
+    ) -> None:
+        self.book, self._keys, self._joining, self._terms = book, keys, joining, terms
+        self._afterwards, self._wake = afterwards, wake
+
+    async def join(self, transaction: str, namespace: str) -> None:
+        """Before a key is leased under a transaction that its caller names: one that had its key alone no longer
+        has."""
+        await self._joining.join(transaction, namespace)
+
+    async def end(self, held: Lease, *, commit: bool) -> KeyRecord | None:
+        """A holder gives its key back, which decides for all keys of its transaction. Refused if it was decided
+        otherwise before; the key as it then is."""
+        keys = self._keys(held.namespace)
+        kept = await keys.checked(held)
+        lease = kept.held
+        if kept.staged is None and (commit or await self.book.look(lease.transaction) is None):
+            return await keys.release(held, commit=False, alone=True)
+        wanted = Decision.COMMIT if commit else Decision.ROLLBACK
+        me = Participant(held.namespace, held.key, lease.token)
+        verdict = await self.book.decide(lease.transaction, wanted, (me,), lease.until, await keys.now())
+        after = await self._ended(verdict, lease.transaction, me)
+        if verdict.state is not wanted:
+            raise refused(lease.transaction, verdict.state)
+        return after or kept
+
+    async def decide(
+        self,
+        transaction: str,
+        state: Decision,
+        participants: Sequence[Participant] = (),
+        until: datetime | None = None,
+        namespace: str = "",
+    ) -> Decision:
+        """Decides and carries it out; the answer is what counts, whoever decided. Asked for `pending`, it only writes
+        down who takes part."""
+        await self._joining.join(transaction, namespace)
+        at = await self.book.now()
+        verdict = await self.book.decide(transaction, state, participants, until or at + PENDING_FOR, at)
+        if verdict.state is not Decision.PENDING:
+            await self._ended(verdict, transaction, None)
+        return verdict.state
+
+    async def carried_out(self, transaction: str, state: Decision) -> Decision:
+        """Carries out what was decided before, if it was this."""
+        kept = await self.book.look(transaction)
+        found = await self.book.outcome(transaction) if kept is None else kept.transaction.state
+        if found is None:
+            raise _unknown(transaction)
+        if found is Decision.PENDING:
+            raise KeyRefused(Refusal.TRANSACTION_PENDING, f"the transaction {transaction} is not decided yet")
+        if found is not state:
+            raise refused(transaction, found)
+        if kept is not None:
+            await self._ended(RecordedDecision(found, kept), transaction, None)
+        return found
+
+    async def replay(self, transaction: str) -> Decision:
+        """Carries a transaction to its end, if it is decided or overdue; what counts then."""
+        kept = await self.book.look(transaction)
+        if kept is not None:
+            return await self.finish(kept)
+        found = await self.book.outcome(transaction)
+        if found is None:
+            raise _unknown(transaction)
+        return found
+
+    async def finish(self, kept: KeptTransaction) -> Decision:
+        """Carries a transaction that was just read to its end: rolls back what is overdue, does what was decided, and
+        leaves a decision record."""
+        transaction = kept.transaction
+        if not transaction.decided:
+            at = await self.book.now()
+            if at < transaction.until or at < await self.lasts_until(transaction):
+                return Decision.PENDING
+            verdict = await self.book.decide(transaction.id, Decision.ROLLBACK, (), transaction.until, at)
+            if verdict.kept is None:
+                return verdict.state
+            kept = verdict.kept
+        if await self._carry_out(kept.transaction):
+            await self._finalise(kept)
+        return kept.transaction.state
+
+    async def lasts_until(self, transaction: Transaction) -> datetime:
+        """When the last lease of a pending transaction is over for everybody."""
+        leases = await asyncio.gather(
+            *(self._keys(each.namespace).part.lease(each.key, transaction.id, each.token)
+              for each in transaction.participants)
+        )  # fmt: skip
+        return lasts_until(transaction, leases) + self._terms.margin + self._terms.delay
+
+    async def _ended(self, verdict: RecordedDecision, transaction: str, me: Participant | None) -> KeyRecord | None:
+        """Carries a decision out before it is answered; what a store that does not answer leaves is done by a replay,
+        since nothing can change the decision any more."""
+        kept = verdict.kept
+        if me is not None and (kept is None or me not in kept.transaction.participants):
+            await self._one(transaction, me, verdict.state)  # it came after the decision, and goes as that says
+        if kept is None:
+            return None
+        mine: list[KeyRecord | None] = []
+        if await self._carry_out(kept.transaction, me, mine):
+            await self._afterwards.add(self._finalise(kept))
+        return mine[0] if mine else None
+
+    async def _carry_out(
+        self, transaction: Transaction, me: Participant | None = None, mine: list[KeyRecord | None] | None = None
+    ) -> bool:
+        """On every key; whether all of them have it."""
+        done = True
+        for begin in range(0, len(transaction.participants), AT_ONCE):
+            some = transaction.participants[begin : begin + AT_ONCE]
+            answers = await asyncio.gather(
+                *(self._one(transaction.id, each, transaction.state) for each in some), return_exceptions=True
+            )
+            for each, answer in zip(some, answers, strict=True):
+                if isinstance(answer, StoreUnavailable):
+                    done = False
+                elif isinstance(answer, BaseException):
+                    raise answer
+                elif mine is not None and each == me:
+                    mine.append(answer)
+        return done
+
+    async def _one(self, transaction: str, who: Participant, state: Decision) -> KeyRecord | None:
+        after = await self._keys(who.namespace).part.carry_out(who.key, transaction, who.token, state)
+        self._wake(who.namespace, who.key)
+        return after
+
+    async def _finalise(self, kept: KeptTransaction) -> None:
+        await self.book.finalise(kept)
+        if kept.transaction.state is Decision.COMMIT:
+            self.book.tally.transactions_committed += 1
+        else:
+            self.book.tally.transactions_rolled_back += 1
+
+
+def _unknown(transaction: str) -> KeyRefused:
+    return KeyRefused(Refusal.TRANSACTION_UNKNOWN, f"nobody knows a transaction {transaction}, or no longer")

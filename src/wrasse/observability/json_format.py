@@ -1,0 +1,157 @@
+"""Our values as JSON has them, the same in every command and on every page: ISO instants, durations in seconds. And
+bytes of jobs as text for a person."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+from wrasse.duration import format_duration
+from wrasse.engine.report import Report
+from wrasse.jobs.worker.breakers import ShutQueue
+from wrasse.ports.jobs import JobRecord, JobState, Place, QueueCount, WorkerState
+from wrasse.ports.journal import Line
+from wrasse.ports.streams import GroupState, StreamState
+
+
+def to_json(value: object, *, indent: int | None = None) -> str:
+    """The value as JSON text."""
+    return json.dumps(plain(value), ensure_ascii=False, indent=indent)
+
+
+def plain(value: object) -> object:
+    """The value made of nothing but what JSON knows."""
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    if isinstance(value, timedelta):
+        return value.total_seconds()
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, Iterable) and not isinstance(value, str | bytes):
+        return [plain(each) for each in value]
+    return value
+
+
+def picked(value: object, names: str) -> dict[str, object]:
+    """The attributes of a value that JSON has under the same names; `names` has them with spaces in between."""
+    return {name: getattr(value, name) for name in names.split()}
+
+
+def queue_json(count: QueueCount) -> Mapping[str, object]:
+    """One queue in numbers."""
+    return picked(count, "queue ready delayed held done dead oldest_ready_at")
+
+
+def worker_json(worker: WorkerState, now: datetime) -> Mapping[str, object]:
+    """One worker, and whether it still beats."""
+    told = {**picked(worker.info, "id host pid slots"), **picked(worker, "beat_at until")}
+    return {**told, "beating": worker.until > now}
+
+
+def shut_json(shut: ShutQueue) -> Mapping[str, object]:
+    """A queue that a worker leaves alone because its breaker is not closed."""
+    return picked(shut, "queue state worker since")
+
+
+def line_json(line: Line) -> Mapping[str, object]:
+    """One line of the journal."""
+    intent = picked(line.intent, "id run sweep verb suspect reason count")
+    return {**intent, **picked(line, "intended_at outcome detail settled_at")}
+
+
+def stream_json(state: StreamState) -> Mapping[str, object]:
+    """One stream in numbers."""
+    first, last = state.first, state.last
+    return {
+        **picked(state, "subject length bytes appended"),
+        "first": None if first is None else str(first),
+        "last": None if last is None else str(last),
+        "oldest_at": None if first is None else first.at,
+        "groups": [group_json(group) for group in state.groups],
+    }
+
+
+def group_json(group: GroupState) -> Mapping[str, object]:
+    """One group: how far it is."""
+    facts = picked(group, "name floor delivered pending oldest_pending_at lag consumers")
+    return {**facts, "floor": str(group.floor), "delivered": str(group.delivered)} | (
+        {"invalid": group.invalid} if group.invalid else {}
+    )
+
+
+def state_json(state: JobState) -> Mapping[str, object]:
+    """Everything about a job but its payload."""
+    return picked(
+        state,
+        "id kind queue priority place size attempts failures rescues interruptions token created_at not_before "
+        "worker taken_at beat_at until finished_at reason error",
+    )
+
+
+def record_json(record: JobRecord) -> Mapping[str, object]:
+    """A job, whole, with its bytes in base 64 and, where they are UTF-8, as text."""
+    job, told = record.job, record.progress
+    return {
+        **state_json(record.state),
+        **picked(job, "headers timeout lasting unique group"),
+        "payload_b64": base64.b64encode(job.payload).decode(),
+        "payload": text_of(job.payload),
+        "kept_until": record.state.kept_until,
+        "progress": None if told is None else picked(told, "fraction note at"),
+        "result": None if record.result is None else text_of(record.result),
+        "history": [picked(each, "number worker taken_at ended_at reason error") for each in record.history],
+    }
+
+
+def text_of(data: bytes) -> str | None:
+    """The bytes as text; None where they are none."""
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def glimpse(data: bytes, chars: int = 60) -> str:
+    """How a payload begins."""
+    text = text_of(data[: chars * 4]) if len(data) <= chars * 4 else data[: chars * 4].decode(errors="ignore")
+    if text is None or not text.isprintable():
+        return data[: chars // 2].hex() + ("…" if len(data) > chars // 2 else "")
+    return text[:chars] + ("…" if len(text) > chars or len(data) > chars * 4 else "")
+
+
+def when(state: JobState, now: datetime) -> tuple[str, datetime]:
+    """The instant that matters most about a job in its place, and what it is."""
+    if state.place is Place.HELD and state.taken_at is not None:
+        return "taken", state.taken_at
+    if state.finished_at is not None:
+        return "finished", state.finished_at
+    if state.not_before is not None and state.not_before > now:
+        return "due", state.not_before
+    return "put", state.created_at
+
+
+def report_json(report: Report) -> Mapping[str, object]:
+    """One report for a program; a dry run's with its plan."""
+    answer = picked(
+        report,
+        "run sweep started_at ended_at seen kept planned done lost failed unknown stopped_by why errors notes dry_run",
+    )
+    answer["took_seconds"] = report.took
+    if report.dry_run:
+        answer["plan"] = [picked(each, "verb suspect reason") for each in report.plan]
+    return answer
+
+
+def ago(at: datetime | None, now: datetime) -> str:
+    """How long ago, or in how long, to the precision a reader needs."""
+    if at is None:
+        return ""
+    away = abs(now - at)
+    if away < timedelta(seconds=1):
+        return "now"
+    step = next(unit for unit in (86_400, 3_600, 60, 1) if away.total_seconds() >= unit or unit == 1)
+    below = {86_400: 3_600, 3_600: 60, 60: 1, 1: 1}[step]
+    text = format_duration(timedelta(seconds=int(away.total_seconds()) // below * below))
+    return f"{text} ago" if at <= now else f"in {text}"

@@ -1,0 +1,106 @@
+"""Sightings and references in the form in which they pass through spools, and back. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from urllib.parse import quote_from_bytes, unquote_to_bytes
+
+from wrasse.clock import from_micros, to_micros
+from wrasse.orphans.root import Root
+from wrasse.orphans.spool import Referred
+from wrasse.orphans.verdict import ABORT, KnownSighting, Suspected
+from wrasse.ports.catalog import Reference
+from wrasse.ports.objects import OpenUpload, raw_key
+from wrasse.ports.sightings import Change, Evidence, NewSighting, Sighting, SightingState, Unseen
+
+_ESCAPED = "%bytes/"  # no root begins so
+
+
+def referred_of(reference: Reference, root: Root, at: datetime) -> Referred:
+    """A reference as it counts at this time of the catalog's clock."""
+    return Referred(
+        raw_key(reference.key),
+        reference.prefix,
+        live(reference, root, at),
+        0 if reference.ended_at is None else to_micros(reference.ended_at),
+        reference.rule,
+        reference.owner,
+    )
+
+
+def live(reference: Reference, root: Root, at: datetime) -> bool:
+    """Whether a reference protects: its row has not ended, or an operation on it may still be under way."""
+    if reference.ended_at is None:
+        return True
+    return reference.started_at is not None and at - reference.started_at < root.writer.longest
+
+
+def suspected_of(upload: OpenUpload) -> Suspected:
+    """An unfinished upload as a suspect: its id is what a fingerprint is to a unit."""
+    known = KnownSighting(raw_key(upload.key), fingerprint=upload.id, first_at=to_micros(upload.begun_at))
+    return Suspected(ABORT, known, "an upload in parts that was never finished")
+
+
+def upload_of(suspected: Suspected) -> OpenUpload:
+    """The upload that a suspect stands for."""
+    known = suspected.known
+    return OpenUpload(text(known.unit), known.fingerprint, from_micros(known.first_at))
+
+
+def change_of(known: KnownSighting) -> Change:
+    """What a note changes."""
+    return NewSighting(sighting_of(known)) if known.evidence else Unseen(text(known.unit))
+
+
+def known_of(sighting: Sighting) -> KnownSighting:
+    """A sighting on its way through a spool."""
+    return KnownSighting(
+        raw_key(sighting.unit),
+        sighting.evidence.value,
+        sighting.fingerprint,
+        sighting.size,
+        sighting.files,
+        sighting.first_round,
+        to_micros(sighting.first_at),
+        sighting.first_tick,
+        sighting.state.value,
+        sighting.state_round,
+        0 if sighting.state_at is None else to_micros(sighting.state_at),
+        sighting.state_tick,
+    )
+
+
+def sighting_of(known: KnownSighting) -> Sighting:
+    """The sighting that went through a spool."""
+    return Sighting(
+        text(known.unit),
+        Evidence(known.evidence),
+        known.fingerprint,
+        known.size,
+        known.files,
+        known.first_round,
+        from_micros(known.first_at),
+        known.first_tick,
+        SightingState(known.state),
+        known.state_round,
+        from_micros(known.state_at) if known.state_at else None,
+        known.state_tick,
+    )
+
+
+def text(key: bytes) -> str:
+    """A key as ports have it."""
+    return key.decode("utf-8", "surrogateescape")
+
+
+def name_of(unit: bytes) -> str:
+    """A unit as plans, journal and cursors have it: its key, or escaped if that is no UTF-8."""
+    try:
+        return unit.decode()
+    except UnicodeDecodeError:
+        return _ESCAPED + quote_from_bytes(unit)
+
+
+def unit_of(name: str) -> bytes:
+    """The unit of that name."""
+    return unquote_to_bytes(name.removeprefix(_ESCAPED)) if name.startswith(_ESCAPED) else raw_key(name)

@@ -1,0 +1,432 @@
+"""One round: list completely, then read all references in one snapshot, then merge, judge, and note it all at once.
+
+    listing to a spool -> snapshot of references to a spool -> sightings to a spool -> merge -> plausible? -> commit
+
+The snapshot is opened after the listing has ended, so that a reference committed before its object was listed is in it:
+the other way round, what is uploaded in between would be judged by an older view. Without the commit there is no
+verdict. A dry round is the same without the commit.
+
+Whether a round may be believed, and whether its plan may be carried out. Pure.
+
+A database that answers too little looks just like a store full of orphans. So the answer is compared with the last one
+that was believed: before any verdict, rows, matches and references that vanished; before any removal, how much is due.
+Both can be overruled once by somebody who names the round.
+
+Where rounds keep their spools: a directory per root, and in it one per round that is under way.
+
+Whoever works in a directory holds its lock; what nobody holds was left by a process that died, and is removed. Of the
+last complete round one file stays: which units were protected, for the next round to compare with.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import re
+import shutil
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from wrasse.clock import Clock, to_micros
+from wrasse.errors import Refused, StoreBroken, StoreUnavailable, UsageError
+from wrasse.ids import Ids
+from wrasse.orphans.approval import Consent, after, read_consent, refusal, write_consent
+from wrasse.orphans.codec import change_of, known_of, referred_of, suspected_of, text
+from wrasse.orphans.merge import Before, Merge, ScanTally, Sinks, Window
+from wrasse.orphans.root import Caps, Root
+from wrasse.orphans.spool import R, Referred, Spool, SpooledObject, SpoolWriter
+from wrasse.orphans.units import Units, in_order
+from wrasse.orphans.verdict import KnownSighting, Scene, Suspected
+from wrasse.ports.catalog import Catalog
+from wrasse.ports.objects import Objects, raw_key
+from wrasse.ports.page import Page, T, pages
+from wrasse.ports.sightings import Change, CompleteScan, Sightings, Standing
+from wrasse.private_files import make_private_folders
+
+Counts = Mapping[str, int]
+FEW = 3  # in a small root, shares mean nothing: so many may change without suspicion
+
+
+def implausible(now: Counts, last: Counts | None, caps: Caps) -> str:
+    """Why no verdict may come of this round; empty if it may."""
+    units = now.get("units", 0)
+    if units and not now.get("rows"):
+        return f"there are {units} units and no reference at all"
+    if units and not now.get("protected"):
+        return f"none of {now['rows']} references names any of {units} units"
+    if last is None:
+        return ""
+    if not now.get("listed") and last.get("listed"):
+        return f"the listing is empty, and had {last['listed']} objects"
+    rows, before = now.get("rows", 0), last.get("rows", 0)
+    if rows < caps.rows_share_min * before and before - rows > FEW:
+        return f"there are {rows} references, and there were {before}"
+    if _share(now) < caps.match_share_min * _share(last) and _unmatched(now) - _unmatched(last) > FEW:
+        return f"{_share(now):.1%} of the references name something that is there, and it was {_share(last):.1%}"
+    turned = now.get("turned_oddly", 0)
+    if turned > max(caps.vanished_max, caps.vanished_share_max * last.get("protected", 0)):
+        return f"{turned} of {last.get('protected', 0)} protected units have lost their owner or their only reference"
+    return ""
+
+
+def beyond(now: Counts, group_most: int, caps: Caps) -> str:
+    """Why a plan is too large to be carried out unasked; empty if it is not."""
+    due, size = now.get("due_objects", 0), now.get("due_bytes", 0)
+    if due > max(caps.objects_max, caps.share_max * now.get("listed", 0)):
+        return f"{due} of {now.get('listed', 0)} objects are due"
+    if size > max(caps.bytes_max, caps.share_max * now.get("bytes", 0)):
+        return f"{size} of {now.get('bytes', 0)} bytes are due"
+    if group_most > caps.group_max:
+        return f"{group_most} units of one group are due"
+    return ""
+
+
+def _share(counts: Counts) -> float:
+    return counts.get("matched", 0) / counts["rows_live"] if counts.get("rows_live") else 0.0
+
+
+def _unmatched(counts: Counts) -> int:
+    return counts.get("rows_live", 0) - counts.get("matched", 0)
+
+
+_ROUND = re.compile(r"[0-9A-Z]{26}")
+_PROTECTED = ".protected"
+_PROTECTED_KEPT = 2  # that of the last round, and one more for a commit that another process won
+
+
+class Workplace:
+    """The directory of one root."""
+
+    def __init__(self, spool: Path, root: str) -> None:
+        self._place = spool / root
+
+    @contextmanager
+    def opened(self, round: str) -> Iterator[Path]:
+        """A directory for one round, gone when it is over."""
+        try:
+            make_private_folders(self._place)
+        except (FileExistsError, NotADirectoryError, PermissionError) as why:
+            raise UsageError(
+                f"{self._place} cannot be a directory for spools: {why.strerror}", do="set orphans.<root>.spool to one"
+            ) from None
+        self._clear()
+        place = self._place / round
+        make_private_folders(place)
+        lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+            os.close(lock)
+
+    def keep_protected(self, path: Path, round: str) -> None:
+        """Keeps the list of protected units of a round that is about to be committed."""
+        os.rename(path, self._place / f"{round}{_PROTECTED}")
+
+    def protected(self, round: str) -> Path | None:
+        """The list of protected units of that round, if it was made on this machine and is still here."""
+        path = self._place / f"{round}{_PROTECTED}"
+        return path if path.exists() else None
+
+    def _clear(self) -> None:
+        kept = sorted(self._place.glob(f"*{_PROTECTED}"), reverse=True)[_PROTECTED_KEPT:]
+        for path in kept:
+            path.unlink(missing_ok=True)
+        for place in self._place.iterdir():
+            if _ROUND.fullmatch(place.name) and place.is_dir() and not _held(place):
+                shutil.rmtree(place, ignore_errors=True)
+
+
+def _held(place: Path) -> bool:
+    """Whether somebody works there, or has only just begun to."""
+    with suppress(OSError):
+        lock = os.open(place / "lock", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return False
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(lock)
+    return True
+
+
+LIST_PAGE = 1_000
+ROW_PAGE = 1_000
+UPLOADS_MAX = 10_000  # unfinished uploads that one round looks at
+NOTES_MAX = 250_000  # new sightings of one round; the rest begin with the next
+_MICROSECOND = timedelta(microseconds=1)
+
+
+class ScanProgress:
+    """How far a round is, for whoever shows it."""
+
+    __slots__ = ("done", "stage", "total")
+
+    def __init__(self) -> None:
+        self.stage = ""
+        self.done = 0
+        self.total: int | None = None
+
+    def at(self, stage: str, total: int | None = None) -> None:
+        """A new stage begins."""
+        self.stage, self.done, self.total = stage, 0, total
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What a round works on."""
+
+    objects: Objects
+    catalog: Catalog
+    sightings: Sightings
+    spool: Path
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class ScanResult:
+    """A round that may be believed. `held` says why its plan may not be carried out unasked, if it may not; `armed` is
+    whether its root may act by itself."""
+
+    round: CompleteScan
+    suspects: Iterable[Suspected]  # in order; may be begun again
+    held: str
+    armed: bool
+    foreign: tuple[str, ...] = ()
+
+
+class OrphanScan:
+    """Makes rounds of one root. What the last one found stays readable until the next, or until `close`."""
+
+    def __init__(self, root: Root, ports: Ports) -> None:
+        self.root = root
+        self.progress = ScanProgress()
+        self._ports = ports
+        self._ids = Ids(ports.clock)
+        self._workplace = Workplace(ports.spool, root.name)
+        self._open = ExitStack()
+        self._witness: tuple[str, float] | None = None  # the last round made here, by monotonic time
+        self._looked = 0.0
+
+    async def look(self, *, note: bool) -> ScanResult:
+        """A complete round. With `note`, it is committed; else it leaves no trace."""
+        try:
+            return await self._look(note=note)
+        except OSError as why:
+            raise StoreUnavailable(
+                f"the spool in {self._ports.spool} cannot be written: {why.strerror}",
+                do="make room there: about 150 bytes per object, or set orphans.<root>.spool",
+            ) from why
+
+    async def _look(self, *, note: bool) -> ScanResult:
+        self.close()
+        id = self._ids.new()
+        place = self._open.enter_context(self._workplace.opened(id))
+        expected = (await self._ports.sightings.standing(self.root.name)).last  # how long it may take, for who watches
+        listed_at = await self._list(place, expected)
+        await self._list_uploads(place, listed_at)
+        snapshot_at = await self._refer(place, expected)
+        standing = await self._ports.sightings.standing(self.root.name)
+        await self._recall(place)
+        scene = self._scene(standing, snapshot_at, listed_at)
+        stop = threading.Event()
+        try:
+            self.progress.at("judging", standing.last.counts.get("units") if standing.last else None)
+            merged = await asyncio.to_thread(self._merge, place, scene, standing.last, stop)
+        finally:
+            stop.set()
+        made = CompleteScan(self.root.name, id, scene.number, standing.at, snapshot_at, scene.tick, merged.counts)
+        return await self._conclude(made, merged, standing, place, note=note)
+
+    def close(self) -> None:
+        """Lets go of the last round's spools."""
+        self._open.close()
+
+    async def _list(self, place: Path, expected: CompleteScan | None) -> datetime:
+        """Every object below the prefix, and the store's clock when that began."""
+        self.progress.at("listing", None if expected is None else expected.counts.get("listed"))
+        return await self._spooled(
+            SpoolWriter(place / "listing"),
+            lambda after: self._ports.objects.page(self.root.prefix, after, LIST_PAGE),
+            lambda page: [SpooledObject(raw_key(e.key), e.size, e.version, to_micros(e.modified_at)) for e in page],
+        )
+
+    async def _list_uploads(self, place: Path, at: datetime) -> None:
+        """Uploads in parts that were begun too long ago, where the store has such."""
+        writer: SpoolWriter[Suspected] = SpoolWriter(place / "uploads")
+        multipart, old = self._ports.objects.multipart, self.root.uploads_after
+        try:
+            if old and multipart is not None:
+                async for page in pages(lambda after: multipart.uploads(self.root.prefix, after, LIST_PAGE)):
+                    writer.write([suspected_of(each) for each in page if at - each.begun_at >= old])
+                    if writer.rows >= UPLOADS_MAX:
+                        break
+            await asyncio.to_thread(writer.close)
+        finally:
+            writer.drop()
+
+    async def _refer(self, place: Path, expected: CompleteScan | None) -> datetime:
+        """Every reference, in one snapshot, and the catalog's clock when it was opened."""
+        self.progress.at("reading references", None if expected is None else expected.counts.get("rows"))
+        async with self._ports.catalog.snapshot() as snapshot:
+            return await self._spooled(
+                SpoolWriter(place / "references"),
+                lambda after: snapshot.page(after, ROW_PAGE),
+                lambda page: [referred_of(each, self.root, snapshot.at) for each in page],
+            )
+
+    async def _recall(self, place: Path) -> None:
+        """Every sighting of earlier rounds."""
+        self.progress.at("reading sightings")
+        await self._spooled(
+            SpoolWriter(place / "sightings"),
+            lambda after: self._ports.sightings.page(self.root.name, after, ROW_PAGE),
+            lambda page: [known_of(each) for each in page],
+        )
+
+    async def _spooled(
+        self,
+        writer: SpoolWriter[R],
+        read: Callable[[str | None], Awaitable[Page[T]]],
+        rows: Callable[[Page[T]], list[R]],
+    ) -> datetime:
+        """Writes a listing to its end into a spool; the clock of whoever gave it, when that began."""
+        first: datetime | None = None
+        try:
+            async for page in pages(read):
+                first = first or page.at
+                writer.write(rows(page))
+                self.progress.done = writer.rows
+            await asyncio.to_thread(writer.close)
+        finally:
+            writer.drop()
+        assert first is not None, "a listing has a page, be it empty"
+        return first
+
+    def _scene(self, standing: Standing, snapshot_at: datetime, listed_at: datetime) -> Scene:
+        last, self._looked = standing.last, self._ports.clock.monotonic()
+        if last is None:
+            return Scene(self.root, 1, to_micros(standing.at), 0, to_micros(listed_at))
+        passed = min(standing.at - last.at, snapshot_at - last.snapshot_at)
+        if self._witness is not None and self._witness[0] == last.id:
+            passed = min(passed, timedelta(seconds=self._looked - self._witness[1]))
+        tick = last.tick + max(0, passed // _MICROSECOND)
+        return Scene(self.root, last.number + 1, to_micros(standing.at), tick, to_micros(listed_at))
+
+    def _merge(self, place: Path, scene: Scene, last: CompleteScan | None, stop: threading.Event) -> _Merged:
+        """The merge, in a thread: it reads and writes files only."""
+        units = Units(in_order(self._watched(Spool(place / "listing", SpooledObject), stop)), self.root.template)
+        notes: SpoolWriter[KnownSighting] = SpoolWriter(place / "notes")
+        suspects: SpoolWriter[Suspected] = SpoolWriter(place / "suspects")
+        protected: SpoolWriter[bytes] = SpoolWriter(place / "protected")
+        try:
+            kept = self._workplace.protected(last.id) if last is not None else None
+            before = None if kept is None else Before(iter(Spool(kept, bytes)))
+            sinks = Sinks(_Sink(notes), suspects.add, protected.add)
+            window = Window(iter(Spool(place / "references", Referred)))
+            merge = Merge(scene, window, sinks, before, to_micros(last.at) if last is not None else 0)
+            tally = merge.run(units, iter(Spool(place / "sightings", KnownSighting)))
+            for writer in (notes, suspects, protected):
+                writer.close()
+        finally:
+            for writer in (notes, suspects, protected):
+                writer.drop()
+        tally.counts.update(listed=units.listed, bytes=units.size, foreign=units.foreign, units=units.count)
+        examples = tuple(text(key) for key in units.examples)
+        return _Merged(dict(tally.counts), tally, examples)
+
+    def _watched(self, listing: Spool[SpooledObject], stop: threading.Event) -> Iterator[list[SpooledObject]]:
+        for frame in listing.frames():
+            if stop.is_set():
+                raise StoreBroken("the round was given up", do="nothing: it was asked to stop")
+            yield frame
+            self.progress.done += len(frame)
+
+    async def _conclude(
+        self, made: CompleteScan, merged: _Merged, standing: Standing, place: Path, *, note: bool
+    ) -> ScanResult:
+        caps, consent = self.root.caps, read_consent(standing.value)
+        wrong = implausible(made.counts, None if standing.last is None else standing.last.counts, caps)
+        if wrong and not consent.believes(made):
+            if note:
+                await self._write(refusal(consent, made, wrong, plan=False), standing)
+            raise Refused(
+                f"{self.root.name}: {wrong}; nothing was judged",
+                do=f"find out why; if it is right: wrasse orphans arm {self.root.name} --allow {made.id}",
+            )
+        held = beyond(made.counts, merged.tally.group_most, caps)
+        lifted = bool(held) and consent.covers(made, caps.objects_max)
+        if note:
+            await self._commit(made, place)
+            await self._write(after(consent, made, "" if lifted else held, lifted=lifted), standing)
+        suspects = _Chained(Spool(place / "suspects", Suspected), Spool(place / "uploads", Suspected))
+        armed = consent.armed == self.root.digest
+        return ScanResult(made, suspects, "" if lifted else held, armed, merged.foreign)
+
+    async def _commit(self, made: CompleteScan, place: Path) -> None:
+        self.progress.at("noting")
+        self._workplace.keep_protected(place / "protected", made.id)
+        if not await self._ports.sightings.commit(made, _Changes(Spool(place / "notes", KnownSighting))):
+            raise Refused(
+                f"{self.root.name}: another process finished a round meanwhile, and this one was worked out without it",
+                do="nothing: the next run begins anew",
+            )
+        self._witness = (made.id, self._looked)
+
+    async def _write(self, consent: Consent, standing: Standing) -> None:
+        """Keeps what is to be remembered. If somebody else wrote meanwhile, theirs stands: it was a person."""
+        value = write_consent(consent)
+        if value != standing.value and (standing.value or consent != Consent()):
+            await self._ports.sightings.write(self.root.name, value, at=standing.version)
+
+
+@dataclass(frozen=True, slots=True)
+class _Merged:
+    counts: dict[str, int]
+    tally: ScanTally
+    foreign: tuple[str, ...] = field(default=())
+
+
+class _Chained:
+    """What is due, in the order of keys, and then unfinished uploads."""
+
+    def __init__(self, *spools: Spool[Suspected]) -> None:
+        self._spools = spools
+
+    def __iter__(self) -> Iterator[Suspected]:
+        for spool in self._spools:
+            yield from spool
+
+
+class _Changes:
+    """The notes of a round as changes; begun anew each time they are asked for."""
+
+    def __init__(self, notes: Spool[KnownSighting]) -> None:
+        self._notes = notes
+
+    def __iter__(self) -> Iterator[Sequence[Change]]:
+        for frame in self._notes.frames():
+            yield [change_of(each) for each in frame]
+
+
+class _Sink:
+    """Takes notes, but no more new ones than fit into one transaction."""
+
+    def __init__(self, notes: SpoolWriter[KnownSighting]) -> None:
+        self._notes = notes
+        self._new = 0
+
+    def __call__(self, known: KnownSighting) -> None:
+        """Notes one."""
+        if known.evidence:
+            self._new += 1
+            if self._new > NOTES_MAX:
+                return
+        self._notes.add(known)

@@ -1,0 +1,46 @@
+"""Jobs for takers, made in the hottest loops there are.
+
+A frozen dataclass sets each field through `object.__setattr__`, which for the objects of a taken job costs more than
+all the rest of a take. Here slots are filled directly, which is the same without the detour.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime
+
+from wrasse.ports.jobs import Claim, ClaimedJob, Job
+
+_new = object.__new__
+
+
+def setters(kind: type, *names: str) -> Iterator[Callable[[object, object], None]]:
+    """What fills each of these slots."""
+    return (kind.__dict__[name].__set__ for name in names)
+
+
+_id, _token, _nonce = setters(Claim, "id", "token", "nonce")
+_job, _hold, _attempt, _failures, _rescues, _interruptions, _created_at, _until = setters(
+    ClaimedJob, "job", "hold", "attempt", "failures", "rescues", "interruptions", "created_at", "until"
+)
+
+
+def taken_job(
+    job: Job, token: int, nonce: str, counts: tuple[int, int, int, int], created_at: datetime, until: datetime
+) -> ClaimedJob:
+    """A job as its taker gets it. `counts`: which attempt it is, and its failures, rescues and interruptions."""
+    attempt, failures, rescues, interruptions = counts
+    hold = _new(Claim)
+    _id(hold, job.id)
+    _token(hold, token)
+    _nonce(hold, nonce)
+    taken = _new(ClaimedJob)
+    _job(taken, job)
+    _hold(taken, hold)
+    _attempt(taken, attempt)
+    _failures(taken, failures)
+    _rescues(taken, rescues)
+    _interruptions(taken, interruptions)
+    _created_at(taken, created_at)
+    _until(taken, until)
+    return taken

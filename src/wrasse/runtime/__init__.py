@@ -1,0 +1,1 @@
+"""Builds what the settings want: backends, workers, the engine, an archiver, leases, orphans, the daemon."""

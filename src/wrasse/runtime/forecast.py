@@ -1,0 +1,170 @@
+"""What happens to a job or a stream next, in sentences: from its state, the settings and the sweeps' decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from wrasse.config.load import Config
+from wrasse.config.settings import Settings
+from wrasse.duration import format_duration
+from wrasse.engine.sweep import Keep
+from wrasse.errors import UsageError
+from wrasse.observability.json_format import ago
+from wrasse.ports.jobs import JobQueue, JobRecord, JobState, Place, Reason
+from wrasse.ports.rules.subjects import check_subject
+from wrasse.ports.streams import StreamState
+from wrasse.runtime.backends import Stores
+from wrasse.runtime.engine import retention
+from wrasse.streams.retention import Bound, Stand, judge
+from wrasse.sweeps.stuck_jobs import StuckJobs
+
+
+async def outlook(record: JobRecord, settings: Settings, jobs: JobQueue, now: datetime) -> Sequence[str]:
+    """One or two sentences about what comes next."""
+    state = record.state
+    if state.place is Place.READY:
+        return await _ready(state, settings, jobs, now)
+    if state.place is Place.HELD:
+        return _held(record, settings, jobs, now)
+    return _finished(state, settings, now)
+
+
+async def _ready(state: JobState, settings: Settings, jobs: JobQueue, now: datetime) -> Sequence[str]:
+    if state.reason is Reason.INVALID_PAYLOAD:
+        return ["nobody takes it: what is stored of it cannot be read; mend it, or delete it where it is stored"]
+    lines = []
+    if state.not_before is not None and state.not_before > now:
+        lines.append(f"it is delayed and becomes ready {ago(state.not_before, now)}; waiting costs it nothing")
+    counts = await jobs.counts()
+    beating = sum(1 for worker in counts.workers if worker.until > counts.at)
+    if state.queue not in (*settings.worker.queues.values(), *settings.task_types):
+        lines.append(f"no worker with these settings serves the queue {state.queue}: add it to worker.queues")
+    elif beating:
+        who = "the one worker that beats" if beating == 1 else f"one of {beating} workers that beat"
+        lines.append(f"{who} takes it in its turn, if it serves {state.queue}")
+    else:
+        lines.append("no worker beats; it waits, for ever if need be, until one is started: `wrasse run`")
+    return lines
+
+
+def _held(record: JobRecord, settings: Settings, jobs: JobQueue, now: datetime) -> Sequence[str]:
+    state, own = record.state, settings.sweeps["stuck_jobs"]
+    sweep = StuckJobs(jobs, **own.fields)  # type: ignore[arg-type]
+    interval = own.interval
+    if state.queue in settings.task_types:
+        retries = {name: each.max_retries for name, each in settings.task_types.items()}
+        sweep, interval = replace(sweep, silence=timedelta(0), retries=retries), settings.sweeper.interval
+    every = format_duration(interval) if own.enabled else "never, since it is off"
+    verdict = sweep.decide(state, now)
+    if not isinstance(verdict, Keep):
+        return [f"stuck_jobs will {verdict.verb} it with its next run (every {every}): {verdict.reason}"]
+    lines = [f"worker {state.worker} holds it and beat {ago(state.beat_at, now)}; it ends when its handler does"]
+    limit = record.job.timeout or settings.worker.timeout
+    if state.taken_at is not None:
+        lines.append(f"its handler's time is over {ago(state.taken_at + limit, now)}; then it counts as failed")
+    silent = sweep.decide(state, now + timedelta(days=365))
+    if not isinstance(silent, Keep) and state.until is not None:
+        lines.append(
+            f"without another beat its hold ends {ago(state.until, now)}; then stuck_jobs would {silent.verb} it"
+        )
+    return lines
+
+
+def _finished(state: JobState, settings: Settings, now: datetime) -> Sequence[str]:
+    own = settings.sweeps["finished_jobs"]
+    kept = own.fields["done_kept" if state.place is Place.DONE else "dead_kept"]
+    assert isinstance(kept, timedelta), "a field of finished_jobs"
+    lines = []
+    if state.place is Place.DEAD:
+        lines.append(f"it stays dead until somebody says `wrasse jobs requeue {state.id}`")
+    if own.enabled and state.finished_at is not None:
+        lines.append(
+            f"finished_jobs deletes it {ago(state.finished_at + kept, now)}, {format_duration(kept)} after it finished"
+        )
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOutlook:
+    """A stream, what bounds it, and what happens next."""
+
+    state: StreamState
+    bound: Bound | None
+    next: tuple[str, ...]
+
+    def plain(self) -> dict[str, object]:
+        """The same for programs."""
+        state, bound = self.state, self.bound
+        return {
+            "subject": state.subject,
+            "entries": state.length,
+            "first_at": _moment(state),
+            "rule": None if bound is None else bound.rule.pattern,
+            "kept_seconds": None if bound is None else bound.rule.age,
+            "protected_by": [] if bound is None else list(bound.protect),
+            "server_age_seconds": None if state.server_age is None else state.server_age.age,
+        }
+
+    def pairs(self) -> list[tuple[str, object]]:
+        """The same for people."""
+        state, bound, first = self.state, self.bound, _moment(self.state)
+        groups = ", ".join(each.name for each in state.groups)
+        rows: list[tuple[str, object]] = [
+            ("stream", state.subject),
+            ("entries", state.length),
+            ("first", "none" if first is None else ago(first, state.at)),
+            ("kept", "for ever" if bound is None else f"{format_duration(bound.rule.age)} by {bound.rule.pattern}"),
+            ("groups", groups or "none"),
+        ]
+        if state.server_age is not None and state.server_age.age is not None:
+            whose = "as retention says" if state.server_age.ours else "as somebody else told it"
+            rows.append(("kept by the server", f"{format_duration(state.server_age.age)}, {whose}"))
+        # Where nothing is trimmed, nothing needs to be protected.
+        return rows if bound is None else [*rows, ("protected by", ", ".join(bound.protect) or "no group")]
+
+
+async def stream_outlook(config: Config, stores: Stores, id: str) -> StreamOutlook | None:
+    """What is known about the stream of this name; None if there is none."""
+    try:
+        check_subject(id)
+    except UsageError:
+        return None
+    store = await stores.open_streams(config.homes.streams)
+    state = await store.streams.info(id)
+    if state is None:
+        return None
+    bound = retention(config.settings).of(id)
+    return StreamOutlook(state, bound, tuple(next_lines(state, bound)))
+
+
+def next_lines(state: StreamState, bound: Bound | None) -> Iterator[str]:
+    """What happens to a stream next. Pure."""
+    if bound is None:
+        yield "nothing: no rule of `retention` is about it, so it is never trimmed"
+        return
+    found = judge(state, bound, state.at)
+    first = _moment(state)
+    match found.stand:
+        case Stand.YOUNG if first is None:
+            yield "nothing: it is empty"
+        case Stand.YOUNG:
+            assert first is not None, "an empty stream was told before"
+            yield f"its first entry is old enough {ago(first + bound.rule.age, state.at)}"
+        case Stand.MISSING:
+            yield f"nothing is trimmed: the group {found.group!r} protects it, and does not exist"
+        case Stand.UNPROVEN:
+            yield (
+                f"nothing is trimmed: the group {found.group!r} protects it, and gives up after some deliveries; take"
+                " that limit away, as wrasse doctor says"
+            )
+        case Stand.HELD:
+            yield f"nothing is trimmed until the group {found.group!r} has acked its first entry"
+        case Stand.DUE:
+            loses = bound.rule.allow_data_loss and bound.protect
+            yield "the next run of aged_entries trims it" + (", acked or not: the rule allows that" if loses else "")
+
+
+def _moment(state: StreamState) -> datetime | None:
+    return None if state.first is None else state.first.at

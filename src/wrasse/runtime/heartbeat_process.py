@@ -1,0 +1,174 @@
+"""The beat child: `python -m wrasse.runtime.heartbeat_process`, started by a worker and by nobody else.
+
+It beats for what stands on its worker's board for as long as that worker lives, and not a moment for a worker that does
+not. It ends when its pipe closes or its parent is another, and with it the commands that a killed worker left behind.
+It falls silent while its parent has been stopped (as by SIGSTOP) for longer than `silence`, and goes on when the parent
+does, to tell it what it lost. Signals meant to end the worker are not for it: handlers that finish within the worker's
+grace still need their beats.
+
+It imports as little as it can: one runs beside every worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from contextlib import suppress
+
+from wrasse.clock import Clock, SystemClock
+from wrasse.errors import StoreUnavailable, WrasseError, first_error
+from wrasse.jobs.worker.heartbeat_table import (
+    BEATS_PER_SILENCE,
+    ClaimEnded,
+    Down,
+    HeartbeatOrders,
+    HeartbeatSent,
+    HeartbeatTable,
+    Unable,
+    Word,
+    beat_once,
+    spell,
+)
+from wrasse.ports.jobs import JobQueue
+
+_STOPPED_STATES = ("T", "t")
+_DYING_LOOKS, _DYING_LOOK = 200, 0.05  # for at most ten seconds
+
+
+class ParentProcess:
+    """The worker that started this process: is it there, and does it run?"""
+
+    __slots__ = ("_clock", "_pid", "_stopped_since")
+
+    def __init__(self, pid: int, clock: Clock) -> None:
+        self._pid = pid
+        self._clock = clock
+        self._stopped_since: float | None = None
+
+    def gone(self) -> bool:
+        """A process whose parent ends is handed to another at once."""
+        return os.getppid() != self._pid
+
+    def stopped_for(self) -> float:
+        """For how many seconds every look has found it stopped."""
+        if process_state(self._pid) not in _STOPPED_STATES:
+            self._stopped_since = None
+            return 0.0
+        now = self._clock.monotonic()
+        if self._stopped_since is None:
+            self._stopped_since = now
+        return now - self._stopped_since
+
+
+def process_state(pid: int) -> str:
+    """The state letter of a process: the first word after its name, which may hold anything but the last bracket."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return file.read().rpartition(b")")[2].split()[0].decode()
+    except (OSError, IndexError):
+        return ""
+
+
+def say(word: Word) -> None:
+    """Tells the worker. If it does not listen, the word is dropped: it is said again, or no longer needed."""
+    with suppress(BlockingIOError, BrokenPipeError):
+        os.write(1, spell(word))
+
+
+async def beat_for(
+    orders: HeartbeatOrders, jobs: JobQueue, board: HeartbeatTable, parent: ParentProcess, clock: Clock
+) -> None:
+    """Beats until the parent is gone."""
+    silence = orders.silence.total_seconds()
+    while not parent.gone():
+        pause = silence / BEATS_PER_SILENCE
+        if parent.stopped_for() < silence:
+            try:
+                gone = await beat_once(jobs, board, orders.worker, orders.silence, clock.monotonic())
+            except StoreUnavailable:
+                say(Down())
+                pause /= BEATS_PER_SILENCE
+            else:
+                for posted in gone:
+                    say(ClaimEnded(posted.place, posted.word))
+                say(HeartbeatSent())
+        else:
+            pause /= BEATS_PER_SILENCE
+        await asyncio.sleep(pause)
+
+
+async def serve() -> None:
+    """Reads the orders and carries them out until the pipe closes."""
+    clock = SystemClock()
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    line = await reader.readline()
+    if not line.endswith(b"\n"):
+        return
+    orders = HeartbeatOrders.of(line)
+    board = HeartbeatTable.attach(orders.board)
+    parent = ParentProcess(orders.worker.pid, clock)
+    if jobs := await open_patiently(orders, parent):
+        async with asyncio.TaskGroup() as group:
+            beating = group.create_task(beat_for(orders, jobs, board, parent, clock))
+            ending = group.create_task(reader.read())
+            await asyncio.wait((beating, ending), return_when=asyncio.FIRST_COMPLETED)
+            beating.cancel()
+            ending.cancel()
+    await end_commands(board, parent)
+
+
+async def end_commands(board: HeartbeatTable, parent: ParentProcess) -> None:
+    """Kills what a killed worker left running: its jobs will run elsewhere. A worker that lives ends its own."""
+    groups = {posted.group for posted in board.read() if posted.group}
+    for _ in range(_DYING_LOOKS if groups else 0):
+        if parent.gone():
+            for group in groups:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.killpg(group, signal.SIGKILL)
+            return
+        # The pipe of a dying process closes a moment before it is gone.
+        await asyncio.sleep(_DYING_LOOK)
+
+
+async def open_patiently(orders: HeartbeatOrders, parent: ParentProcess) -> JobQueue | None:
+    """The backend, as soon as it can be opened; None if the parent is gone before that."""
+    while not parent.gone():
+        try:
+            return await _open_jobs(orders.url)
+        except StoreUnavailable:
+            say(Down())
+            await asyncio.sleep(orders.silence.total_seconds() / BEATS_PER_SILENCE**2)
+    return None
+
+
+async def _open_jobs(url: str) -> JobQueue:
+    """The job queue of a URL, for as long as the process lives. What it needs is imported when the worker has asked."""
+    if url.startswith("tasks:"):
+        from wrasse.runtime.stream_tasks import open_task_jobs
+
+        return await open_task_jobs(url)
+    from wrasse.runtime.backends import open_store, with_jobs
+
+    return with_jobs(await open_store(url)).jobs
+
+
+def main() -> None:
+    """The process."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.set_blocking(1, False)
+    try:
+        asyncio.run(serve())
+    except* WrasseError as errors:
+        error = first_error(errors)
+        say(Unable(error.message, error.do))
+    # Not by way of interpreter teardown: the worker waits for this process, and nothing here is left to save.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,70 @@
+"""From settings to desks: each root with its store, its references and its sightings, opened."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+from wrasse.clock import Clock
+from wrasse.config.load import Config
+from wrasse.config.orphans import OrphanRoot, queries_of, root_of
+from wrasse.config.redaction import hide
+from wrasse.config.urls import parse_store
+from wrasse.errors import ConfigError, UnknownName
+from wrasse.orphans.pins import PinnedCatalog
+from wrasse.orphans.scan import Ports
+from wrasse.orphans.scanner import Scanner
+from wrasse.ports.catalog import Catalog
+from wrasse.ports.guard import Guard
+from wrasse.runtime.backends import KeepsRecords, Stores
+
+ORPHANS = "orphan_archives"
+
+
+async def open_desk(name: str, config: Config, stores: Stores, clock: Clock) -> tuple[Scanner, KeepsRecords]:
+    """The desk of one root, and what keeps records beside its sightings."""
+    settings = config.settings
+    if name not in settings.orphans:
+        raise UnknownName(name, settings.orphans, what="root", where="orphans")
+    own, where = settings.orphans[name], config.homes
+    store = own.store or where.objects
+    root = root_of(name, own, settings.gc, store)
+    objects = await stores.open_objects(store)
+    catalog = await stores.open_catalog(own.database, queries_of(own))
+    leader = _leader(name, own, catalog)
+    if own.pins_file:
+        catalog = PinnedCatalog(catalog, Path(own.pins_file))
+    sightings, beside = await stores.open_sightings(where.sightings[name].opened())
+    desk = Scanner(root, Ports(objects, catalog, sightings, spool_of(name, config), clock), leader)
+    stores.at_end(desk.close)
+    return desk, beside
+
+
+def spool_of(name: str, config: Config) -> Path:
+    """The directory for the files of a root's runs: where the settings keep something, never unasked in the working
+    directory."""
+    own, sightings = config.settings.orphans[name].spool, config.homes.sightings[name].opened()
+    if own:
+        return Path(own)
+    if sightings.startswith("sqlite:"):
+        return Path(parse_store(sightings).path).parent / "wrasse-spool"
+    place = hashlib.sha256(hide(sightings).encode()).hexdigest()[:12]  # roots of other settings may be called the same
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wrasse-spool" / place
+
+
+def _leader(name: str, own: OrphanRoot, catalog: Catalog) -> Guard | None:
+    if not own.lock:
+        return None
+    leader = catalog.leader(own.lock)
+    if leader is None:
+        raise ConfigError(
+            f"orphans.{name}.lock is set, and its database has no advisory locks",
+            do="leave it out: wrasse has its own lease",
+        )
+    return leader
+
+
+def instance_of(root: str) -> str:
+    """What the sweep of one root is called in leases, state, journal and metrics."""
+    return f"{ORPHANS}@{root}"

@@ -1,0 +1,142 @@
+"""The producer's role: files of a directory become jobs, once or for as long as the process runs.
+
+A stop is quick: a wait ends at once, and a put that a backend does not answer is given up after a moment. What it was
+about is put by the next walk, or was put after all and is known by its id.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from wrasse.cli.output import progress
+from wrasse.clock import Clock
+from wrasse.config.load import Config
+from wrasse.errors import UsageError
+from wrasse.jobs.file_producer.files import FileRules
+from wrasse.jobs.file_producer.producer import PATIENCE, Intake, IntakeSettings
+from wrasse.jobs.file_producer.walk import check_directory
+from wrasse.jobs.file_producer.watcher import Watching
+from wrasse.jobs.tally import Tally
+from wrasse.runtime.open_ports import OpenPorts
+from wrasse.runtime.worker import build_pace, build_producer
+
+ROLE = "producer"
+_STOP_MAX = timedelta(seconds=0.1)
+_TOLD_EVERY = timedelta(seconds=10)
+_SHOWN_EVERY = timedelta(seconds=0.1)
+_log = logging.getLogger("wrasse.producer")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a walk came to."""
+
+    directory: str
+    found: int
+    put: int
+    known: int
+    skipped: Mapping[str, int]
+    stopped: bool
+
+    def __str__(self) -> str:
+        files = "file" if self.found == 1 else "files"
+        text = f"found {self.found} {files}: put {self.put}, {self.known} known already"
+        if self.skipped:
+            text += "; skipped " + ", ".join(f"{count} {reason}" for reason, count in self.skipped.items())
+        return text + ("; stopped before the end" if self.stopped else "")
+
+
+def producing_directory(config: Config, roles: tuple[str, ...], *, watch: bool) -> str:
+    """The directory whose files this process puts; empty if it is no producer; an error if there is none. Where all
+    roles are started, a producer: section makes it one; its default priority alone, which every put uses, does not."""
+    mine = [path for path in config.sources if path.startswith("producer.") and path != "producer.default_priority"]
+    if ROLE in roles or ("all" in roles and mine):
+        return check_directory(config.settings.producer.scan_dir)
+    if watch:
+        raise UsageError(
+            "--watch is for a producer, and none is started", do="add --role=producer, or a producer: section"
+        )
+    return ""
+
+
+class Producing:
+    """The producer of one process. `once`: it walks and ends; else it goes on watching."""
+
+    def __init__(
+        self, config: Config, opened: OpenPorts, clock: Clock, tally: Tally, directory: str, *, once: bool, alone: bool
+    ) -> None:
+        own, worker = config.settings.producer, config.settings.worker
+        rules = FileRules.of(own.include_globs, own.exclude_globs, own.high_priority_exts)
+        settings = IntakeSettings(
+            directory,
+            rules,
+            worker.queues,
+            priority=own.default_priority,
+            kind=own.kind,
+            settle=own.settle,
+            poll=own.poll_interval,
+            # Who waits for the end of a walk wants to hear of an outage; a daemon outlives it.
+            patience=PATIENCE if once and alone else None,
+        )
+        producer = build_producer(config.settings, opened, clock, tally)
+        self._intake = Intake(settings, producer, build_pace(config.settings, opened, own.rate_limit_per_sec), clock)
+        self._watching = None if once else Watching(self._intake, clock, told=own.watch == "auto")
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Ends `run` at once, or after the put that is under way."""
+        self._stopping.set()
+        if self._watching is not None:
+            self._watching.stop()
+        self._intake.stop()
+
+    async def run(self) -> None:
+        """Puts the files; returns when they are put, or when it was stopped."""
+        async with asyncio.TaskGroup() as group:
+            working = group.create_task(self._work())
+            others = [group.create_task(self._hurry(working)), group.create_task(self._tell())]
+            await asyncio.wait([working])
+            for other in others:
+                other.cancel()
+        _log.info("walked" if self._watching is None else "watched", extra=self._facts())
+
+    def summary(self) -> Summary:
+        """What was found and put so far."""
+        done = self._intake.done
+        skipped = {reason.value: count for reason, count in sorted(done.seen.skipped.items())}
+        return Summary(self._intake.settings.root, done.seen.found, done.put, done.known, skipped, done.stopped)
+
+    async def _work(self) -> None:
+        await (self._intake.walk() if self._watching is None else self._watching.run())
+
+    async def _hurry(self, working: asyncio.Task[None]) -> None:
+        await self._stopping.wait()
+        await asyncio.wait([working], timeout=_STOP_MAX.total_seconds())
+        working.cancel()
+
+    async def _tell(self) -> None:
+        """A bar for a person, a line now and then for a log."""
+        if self._watching is None and sys.stderr.isatty():
+            with progress("files") as more:
+                shown = 0
+                while True:
+                    done = self._intake.done.put + self._intake.done.known
+                    more(done - shown)
+                    shown = done
+                    await asyncio.sleep(_SHOWN_EVERY.total_seconds())
+        told = self._facts()
+        while True:
+            await asyncio.sleep(_TOLD_EVERY.total_seconds())
+            if told != self._facts():
+                told = self._facts()
+                _log.info("producing", extra=told)
+
+    def _facts(self) -> Mapping[str, int]:
+        """Numbers only: names of files are not for logs."""
+        done = self._intake.done
+        return {"found": done.seen.found, "put": done.put, "known": done.known, "skipped": done.skipped}

@@ -1,0 +1,122 @@
+"""From settings to the queue of tasks: its records where records live, its streams where streams do, and what is too
+large for a record where objects are. Where the first two are one backend, a state and its event are one step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from functools import partial
+
+import msgspec
+
+from wrasse.clock import Clock, SystemClock, to_micros
+from wrasse.config.load import Config
+from wrasse.config.settings import StuckTasksSettings, TaskTypeSettings
+from wrasse.config.urls import parse_objects, parse_store
+from wrasse.errors import StoreBroken
+from wrasse.ids import Ids
+from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
+from wrasse.jobs.stream_tasks.store import THRESHOLD, TaskRetention
+from wrasse.ports.groups import DeadLetter, Delivery
+from wrasse.ports.jobs import JobQueue
+from wrasse.ports.streams import Draft, Entry
+from wrasse.runtime.backends import Stores
+from wrasse.runtime.leases import LateObjects
+from wrasse.streams.dead_letter import dead_letter
+from wrasse.streams.envelope import Envelope, decode, encode
+from wrasse.sweeps.finished_jobs import FinishedJobs
+
+
+class TaskPost:
+    """Seals and opens envelopes."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ids = Ids(clock)
+
+    def seal(self, subject: str, payload: bytes, key: str) -> Draft:
+        """A message with this payload, ready to append."""
+        at = to_micros(self._clock.now()) // 1_000
+        return Draft(subject, encode(Envelope(self._ids.new(), subject, at, payload)), key)
+
+    def open(self, entry: Entry) -> bytes | None:
+        """The payload of an entry; None if it carries no message."""
+        try:
+            return decode(entry.body).payload
+        except StoreBroken:
+            return None
+
+    def set_aside(self, delivery: Delivery, reason: str) -> DeadLetter:
+        """The answer that makes an entry which nobody can read a dead letter."""
+        return dead_letter(delivery, reason, deliveries=delivery.number)
+
+
+SCHEME = "tasks:"
+
+
+class TaskBackends(msgspec.Struct, frozen=True):
+    """Where tasks live and which types there are, as one text, for the child that beats for them."""
+
+    records: str
+    streams: str
+    objects: str  # empty: large parameters are refused
+    types: tuple[TaskType, ...]
+    kept: TaskRetention | None = None
+    threshold: timedelta = THRESHOLD  # of types that nothing is said of
+
+    def url(self) -> str:
+        """As one text, with paths that do not depend on where one is."""
+        records, streams = (parse_store(each).resolved().url for each in (self.records, self.streams))
+        objects = parse_objects(self.objects).resolved().url if self.objects else ""
+        home = msgspec.structs.replace(self, records=records, streams=streams, objects=objects)
+        return SCHEME + msgspec.json.encode(home).decode()
+
+
+def task_home(config: Config) -> TaskBackends | None:
+    """Where the tasks of these settings live; None if they name no types and have no `sweeper:` section. With the
+    section alone there is nothing to work on, but tasks of any type that another program left are rescued."""
+    settings, where = config.settings, config.homes
+    if not settings.task_types and not config.named("sweeper"):
+        return None
+    types = task_types(settings.task_types, settings.sweeper)
+    own = settings.sweeps[FinishedJobs.name]
+    done, dead = own.fields["done_kept"], own.fields["dead_kept"]
+    assert isinstance(done, timedelta), "a time by its type"
+    assert isinstance(dead, timedelta), "a time by its type"
+    # Where nobody deletes finished tasks, none is ever due to go.
+    kept = TaskRetention(done, dead) if own.enabled else None
+    objects, threshold = where.ports["objects"].url, settings.sweeper.stuck_threshold
+    return TaskBackends(where.records, where.streams, objects, types, kept, threshold)
+
+
+async def open_tasks(home: TaskBackends, stores: Stores) -> StreamedJobs:
+    """The queue of tasks."""
+    records, streams = await stores.open(home.records), await stores.open_streams(home.streams)
+    ports = TaskPorts(
+        records.records,
+        streams.streams,
+        streams.groups,
+        TaskPost(stores.clock),
+        stores.clock,
+        LateObjects(partial(stores.open_objects, home.objects)) if home.objects else None,
+        together=records is streams,
+        kept=home.kept,
+        threshold=home.threshold,
+    )
+    return StreamedJobs(ports, home.types)
+
+
+async def open_task_jobs(url: str, clock: Clock | None = None) -> JobQueue:
+    """The queue of tasks that a text of `url` names, for as long as the process lives; for the beat child."""
+    home = msgspec.json.decode(url.removeprefix(SCHEME), type=TaskBackends)
+    return await open_tasks(home, Stores(clock or SystemClock()))
+
+
+def threshold(own: TaskTypeSettings, own_sweep: StuckTasksSettings) -> timedelta:
+    """How long a task of this type may go without a sign of life."""
+    return own.step_timeout or own_sweep.stuck_threshold
+
+
+def task_types(types: Mapping[str, TaskTypeSettings], own_sweep: StuckTasksSettings) -> tuple[TaskType, ...]:
+    """The types, as the queue of tasks wants them."""
+    return tuple(TaskType(name, own.max_retries, threshold(own, own_sweep)) for name, own in types.items())

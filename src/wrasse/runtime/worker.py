@@ -1,0 +1,242 @@
+"""From settings and open backends to what works: workers, producers, periodic jobs and their handlers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from wrasse.api.streams import AppStreams, Registered
+from wrasse.breaker import BreakerSettings
+from wrasse.clock import Clock, SystemClock
+from wrasse.config.load import Config
+from wrasse.config.new_job import as_periodic
+from wrasse.config.settings import CircuitBreaker, Settings
+from wrasse.config.urls import parse_store
+from wrasse.errors import UsageError
+from wrasse.jobs.command_handler import Command
+from wrasse.jobs.handler_url import is_url
+from wrasse.jobs.handlers import ANY, Function, Handlers, load as load_handler
+from wrasse.jobs.producer import Producer
+from wrasse.jobs.rate_limiter import SharedRate
+from wrasse.jobs.record_core.limiter import BUDGETS, RecordedLimiter
+from wrasse.jobs.registry import Registry
+from wrasse.jobs.retry import RetryPolicy
+from wrasse.jobs.scheduler import PERIODIC, PeriodicScheduler
+from wrasse.jobs.tally import Tally
+from wrasse.jobs.worker.breakers import SHUT_QUEUES, ShutQueues
+from wrasse.jobs.worker.heartbeat import ChildHeartbeat, Heartbeat, LoopHeartbeat
+from wrasse.jobs.worker.queue_selector import parse_rate, parse_weight
+from wrasse.jobs.worker.worker import Worker, WorkerSettings
+from wrasse.leases.core import leases_in
+from wrasse.observability.tracing import Traces, open_traces
+from wrasse.runtime.open_ports import (
+    ENGINE as ENGINE,
+    JOBS as JOBS,
+    STREAMS as STREAMS,
+    TASKS as TASKS,
+    OpenPorts as OpenPorts,
+)
+from wrasse.runtime.stream_tasks import task_home, threshold
+
+DEFAULT_LEASES = leases_in("default")
+
+
+def owner_name() -> str:
+    """Who we are to others: a name no two processes ever share."""
+    return f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRuntime:
+    """A worker, who beats for it, and who tells which queues it leaves alone."""
+
+    worker: Worker
+    beats: Heartbeat
+    telling: ShutQueues
+    traces: Traces | None = None
+
+    async def run(self) -> None:
+        """Works until the worker is stopped."""
+        async with asyncio.TaskGroup() as group:
+            telling = group.create_task(self.telling.run())
+            try:
+                await self.worker.run()
+            finally:
+                telling.cancel()
+                if self.traces is not None:
+                    await self.traces.close()
+
+    async def run_pending(self) -> int:
+        """Runs what is ready now; see the worker's method."""
+        try:
+            return await self.worker.run_pending()
+        finally:
+            if self.traces is not None:
+                await self.traces.close()
+
+    def wrong(self) -> str | None:
+        """Why the worker is of no use now, if it is not."""
+        return None if self.beats.state.beating else "no beats go out, so it takes nothing"
+
+
+def build_worker(
+    config: Config, opened: OpenPorts, clock: Clock, handlers: Handlers, tally: Tally, concurrency: int | None = None
+) -> WorkerRuntime:
+    """A worker for the configured queues."""
+    own = config.settings.worker
+    settings = WorkerSettings(
+        queues=tuple(dict.fromkeys(own.queues[name] for name in own.priorities)),
+        concurrency=own.count if concurrency is None else concurrency,
+        silence=own.heartbeat_ttl,
+        timeout=own.timeout,
+        retry=RetryPolicy(own.max_retries, own.backoff.base, own.backoff.max),
+        wait=own.brpoplpush_timeout,
+        weights={own.queues[name]: parse_weight(text) for name, text in own.weights.items()},
+        rates=tuple(parse_rate(queue, text) for queue, text in own.rates.items()),
+        breaker=breaker_settings(config.settings.circuit_breaker),
+        breaker_pause=own.breaker_pause,
+    )
+    url = parse_store(config.homes.jobs)
+    # What lives in this process's memory no child could reach. A path is made absolute: handlers may change directory.
+    beats: Heartbeat = (
+        LoopHeartbeat(opened.jobs.jobs, clock) if url.scheme == "memory" else ChildHeartbeat(url.resolved().url, tally)
+    )
+    traces = open_traces(config.settings.observability.tracing)
+    worker = Worker(opened.jobs.jobs, handlers, clock, beats, settings, tally, traces)
+    assert worker.breakers is not None, "the settings of a worker have those of its breakers"
+    shut = opened.jobs.records(SHUT_QUEUES)
+    telling = ShutQueues(worker.breakers, worker.info.id, opened.jobs.jobs, shut, clock)
+    return WorkerRuntime(worker, beats, telling, traces)
+
+
+def breaker_settings(own: CircuitBreaker) -> BreakerSettings:
+    """What the settings say of breakers."""
+    return BreakerSettings(own.failure_threshold, own.window, own.cooldown_period, own.min_samples)
+
+
+def build_producer(settings: Settings, opened: OpenPorts, clock: Clock, tally: Tally) -> Producer:
+    """What puts jobs into the queue of their priority."""
+    return Producer(
+        opened.queue,
+        clock,
+        queues=settings.worker.queues,
+        priority=settings.producer.default_priority,
+        tally=tally,
+        keep=settings.worker.result_kept,
+    )
+
+
+def build_pace(settings: Settings, opened: OpenPorts, rate: int) -> SharedRate:
+    """A rate per second that everybody who puts into the same backend shares."""
+    store = opened.jobs
+    limiter = store.limiter or RecordedLimiter(store.records(BUDGETS))
+    return SharedRate(limiter, settings.producer.rate_limit_key, rate)
+
+
+def configured(
+    settings: Settings, own: Registry | None = None, *, handler: str = "", command: str = ""
+) -> Registry:
+    """What a program registered and what settings or the command line name; the latter take the place of the settings'
+    default handler. A kind has only one handler, a name one periodic job."""
+    registry = Registry()
+    if own is not None:
+        registry.include(own)
+    for kind, text in settings.worker.handlers.items():
+        registry.add(kind, _handler(text, settings))
+    for name, each in settings.periodic.items():
+        registry.repeat(as_periodic(name, each))
+    if not (handler or command):
+        handler, command = settings.worker.handler, settings.worker.exec
+    if handler:
+        registry.include(_named(handler, settings))
+    elif command:
+        registry.add(ANY, Command(command, settings.worker.exec_env))
+    return registry
+
+
+def build_handlers(registry: Registry) -> Handlers:
+    """The handlers of a worker, with what wraps them."""
+    handlers = Handlers(registry.middleware)
+    for kind, function in registry.functions.items():
+        handlers.add(kind, function, registry.retries.get(kind))
+    return handlers
+
+
+def build_repeater(
+    settings: Settings, opened: OpenPorts, clock: Clock, tally: Tally, registry: Registry
+) -> PeriodicScheduler:
+    """What puts periodic jobs."""
+    producer = build_producer(settings, opened, clock, tally)
+    return PeriodicScheduler(registry.periodic.values(), producer, opened.jobs.records(PERIODIC), clock)
+
+
+def message_handlers(text: str) -> Sequence[Registered]:
+    """What the App that `module:name` names has registered for messages; nothing if it names a function."""
+    streams = getattr(_imported(text), "streams", None)
+    return tuple(streams.handlers) if isinstance(streams, AppStreams) else ()
+
+
+def _imported(text: str) -> object:
+    """What `module:name` names, where the module was imported already."""
+    module, _, path = text.partition(":")
+    found: object = sys.modules.get(module)
+    for name in path.split("."):
+        found = getattr(found, name, None)
+    return found
+
+
+def _handler(text: str, settings: Settings) -> Function:
+    """The function that `module:name` names, or what posts to a URL."""
+    if not is_url(text):
+        return load_handler(text)
+    # What speaks HTTP is imported only where it is used: it takes longer than all the rest.
+    from wrasse.jobs.http_handler import HttpHandler, HttpHandlerSettings
+
+    own = settings.worker.http
+    return HttpHandler(
+        text, SystemClock(), HttpHandlerSettings(own.refused == "bury", own.authorization, own.connect_timeout)
+    )
+
+
+def _named(text: str, settings: Settings) -> Registry:
+    """The function or URL that a text names, for every kind; or, where it names an App, all that it has registered."""
+    registry = Registry()
+    try:
+        registry.add(ANY, _handler(text, settings))
+    except UsageError:
+        theirs = getattr(_imported(text), "registry", None)
+        if isinstance(theirs, Registry):
+            return theirs
+        raise
+    return registry
+
+
+def build_task_workers(
+    config: Config, opened: OpenPorts, clock: Clock, handlers: Handlers, tally: Tally
+) -> tuple[Worker, ...]:
+    """A worker for every type of tasks."""
+    home, own = task_home(config), config.settings.worker
+    if home is None or opened.tasks is None:
+        return ()
+    in_memory = home.records.startswith("memory:")
+    breaker = breaker_settings(config.settings.circuit_breaker)
+    workers = []
+    for name, kind in config.settings.task_types.items():
+        beats: Heartbeat = LoopHeartbeat(opened.tasks, clock) if in_memory else ChildHeartbeat(home.url(), tally)
+        settings = WorkerSettings(
+            queues=(name,),
+            concurrency=kind.workers,
+            silence=threshold(kind, config.settings.sweeper),
+            timeout=own.timeout,
+            retry=RetryPolicy(kind.max_retries, own.backoff.base, own.backoff.max),
+            wait=own.brpoplpush_timeout,
+            breaker=breaker,
+            breaker_pause=own.breaker_pause,
+        )
+        workers.append(Worker(opened.tasks, handlers.serving(name), clock, beats, settings, tally))
+    return tuple(workers)

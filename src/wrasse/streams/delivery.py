@@ -1,0 +1,180 @@
+"""What a handler gets: one delivery of one message, and the three answers to it.
+
+The first answer counts; later ones are no-ops. An answer that could not be sent raises, and may be given again. A
+delivery that the backend has given to somebody else meanwhile can still be acked, since the work is done, but is
+neither put off nor set aside: that is the other one's to say.
+
+Calling a handler: async functions in the event loop, plain ones in a thread of their own that nobody waits for. A
+message whose handler never returns comes back when its deadline passes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from datetime import timedelta
+from typing import Protocol, cast
+
+from wrasse.errors import UsageError
+from wrasse.ports.groups import Ack, Answer, Delivery, Nak
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.streams import EntryId
+from wrasse.streams.dead_letter import dead_letter
+from wrasse.streams.envelope import Envelope
+from wrasse.threads import HandlerThread, refuse_awaitable
+
+_ANSWER_SECONDS_MAX = 60.0
+
+
+class Sends(Protocol):
+    """Who takes an answer to the backend."""
+
+    @property
+    def root(self) -> str:
+        """The root of the stream for dead letters."""
+        ...
+
+    async def send(self, delivery: Delivery, answer: Answer) -> Outcome:
+        """Returns when the backend has spoken."""
+        ...
+
+
+class Message:
+    """A message as it was delivered."""
+
+    __slots__ = ("_delivery", "_envelope")
+
+    def __init__(self, delivery: Delivery, envelope: Envelope) -> None:
+        self._delivery = delivery
+        self._envelope = envelope
+
+    @property
+    def message_id(self) -> str:
+        """As its publisher got it; empty for a dead letter that never was a message."""
+        return self._envelope.message_id
+
+    @property
+    def subject(self) -> str:
+        """The stream it was delivered from."""
+        return self._delivery.entry.subject
+
+    @property
+    def payload(self) -> bytes:
+        """The bytes, as they were published."""
+        return self._envelope.payload
+
+    @property
+    def timestamp(self) -> int:
+        """Milliseconds since 1970 by the publisher's clock."""
+        return self._envelope.timestamp
+
+    @property
+    def trace_id(self) -> str | None:
+        """As its publisher gave it."""
+        return self._envelope.trace_id
+
+    @property
+    def number(self) -> int:
+        """Which delivery of this message it is, from 1."""
+        return self._delivery.number
+
+    @property
+    def id(self) -> EntryId:
+        """Where it is in its stream."""
+        return self._delivery.entry.id
+
+    @property
+    def fields(self) -> Mapping[str, bytes]:
+        """What stands beside a dead letter: reason, stream, entry_id, group and deliveries."""
+        return self._delivery.entry.fields or {}
+
+
+class Received(Message):
+    """A message in an async handler."""
+
+    __slots__ = ("_sends", "answered", "lost")
+
+    def __init__(self, delivery: Delivery, envelope: Envelope, sends: Sends) -> None:
+        super().__init__(delivery, envelope)
+        self._sends = sends
+        self.answered = False  # the backend has the first answer
+        self.lost = False  # the backend has given the message to somebody else
+
+    async def ack(self) -> None:
+        """The message is dealt with."""
+        await self._answer(Ack(self.subject, self._delivery.group, self.id))
+
+    async def nak(self, delay: timedelta = timedelta(0)) -> None:
+        """Deliver it again, not before `delay` from now."""
+        if not self.lost:
+            await self._answer(Nak(self.subject, self._delivery.group, self.id, delay))
+
+    async def dead_letter(self, reason: str) -> None:
+        """Set it aside, for whoever looks after dead letters."""
+        if not self.lost:
+            await self._answer(dead_letter(self._delivery, reason, deliveries=self.number, root=self._sends.root))
+
+    async def _answer(self, answer: Answer) -> None:
+        if not self.answered:
+            await self._sends.send(self._delivery, answer)
+            self.answered = True
+
+
+class PlainReceived(Message):
+    """A message in a plain handler, which runs in a thread: the same, without `await`."""
+
+    __slots__ = ("_loop", "_received")
+
+    def __init__(self, delivery: Delivery, envelope: Envelope, received: Received) -> None:
+        super().__init__(delivery, envelope)
+        self._received = received
+        self._loop = asyncio.get_running_loop()
+
+    def ack(self) -> None:
+        """The message is dealt with."""
+        self._wait(self._received.ack())
+
+    def nak(self, delay: timedelta = timedelta(0)) -> None:
+        """Deliver it again, not before `delay` from now."""
+        self._wait(self._received.nak(delay))
+
+    def dead_letter(self, reason: str) -> None:
+        """Set it aside, for whoever looks after dead letters."""
+        self._wait(self._received.dead_letter(reason))
+
+    def _wait(self, answer: Coroutine[None, None, None]) -> None:
+        asyncio.run_coroutine_threadsafe(answer, self._loop).result(_ANSWER_SECONDS_MAX)
+
+
+AsyncHandler = Callable[[Received], Awaitable[object]]
+PlainHandler = Callable[[PlainReceived], object]
+Handler = AsyncHandler | PlainHandler
+
+
+class HandlerCall:
+    """Knows how a handler is called; decided once, not per message."""
+
+    def __init__(self, handler: Handler) -> None:
+        if not callable(handler):
+            raise UsageError(f"a handler of type {type(handler).__name__}", do="give a function that takes the message")
+        if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+            raise UsageError("a handler that is a generator", do="return instead of yielding")
+        self._handler = handler
+        call = type(handler).__call__
+        self.plain = not (inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call))
+
+    async def call(self, delivery: Delivery, envelope: Envelope, received: Received) -> None:
+        """Runs the handler; returns or raises as it does."""
+        if self.plain:
+            await _in_thread(cast(PlainHandler, self._handler), PlainReceived(delivery, envelope, received))
+        else:
+            await cast(AsyncHandler, self._handler)(received)
+
+
+async def _in_thread(handler: PlainHandler, message: PlainReceived) -> None:
+    thread = HandlerThread("wrasse-handler")
+    try:
+        await thread.start(lambda: refuse_awaitable(handler(message), "a plain handler"))
+    finally:
+        thread.close()

@@ -1,0 +1,42 @@
+"""Plain locks: one owner at a time, and only the owner renews or releases."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from conformance.stores import Store
+from wrasse.ports.named_locks import PlainLocks
+
+pytestmark = pytest.mark.parametrize("open_store", ["redis"], indirect=True)
+KEY, LONG, SHORT = "gbe:lock:sweeper", timedelta(minutes=1), timedelta(milliseconds=30)
+
+
+@pytest.fixture
+def locks(store: Store) -> PlainLocks:
+    return store.backend.plain_locks
+
+
+async def test_a_lock_has_one_owner_until_it_is_released(locks: PlainLocks) -> None:
+    holders = [await locks.hold(KEY, owner, LONG) for owner in ("a", "b", "a")]
+
+    released = [await locks.release(KEY, owner) for owner in ("b", "a")]
+
+    assert (holders, released, await locks.hold(KEY, "b", LONG)) == (["a", "a", "a"], [False, True], "b")
+
+
+async def test_who_looks_at_a_lock_changes_nothing(locks: PlainLocks) -> None:
+    free = await locks.holder(KEY), await locks.holder(KEY)
+    await locks.hold(KEY, "a", LONG)
+
+    assert (free, await locks.holder(KEY), await locks.hold(KEY, "b", LONG)) == (("", ""), "a", "a")
+
+
+async def test_a_lock_that_nobody_renews_ends_by_itself(locks: PlainLocks) -> None:
+    await locks.hold(KEY, "a", SHORT)
+
+    while await locks.hold(KEY, "b", LONG) != "b":  # only ever ends because the first one did
+        pass
+
+    assert await locks.hold(KEY, "a", LONG) == "b"

@@ -1,0 +1,220 @@
+"""Holding a lease around a body: renewed by itself, and the body ends when the lease does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from faults import LOST_REQUEST, FaultyRecords, Network, Script
+from wrasse.backends.memory.connect import Memory
+from wrasse.clock import ManualClock
+from wrasse.errors import LeaseLost, StoreBroken
+from wrasse.leases.core import leases_in
+from wrasse.leases.lease_scope import RenewedLease, hold_key, kept
+from wrasse.leases.leases import Leases
+from wrasse.leases.manager import LeaseManager
+from wrasse.leases.refusal import KeyRefused
+from wrasse.leases.store import ASKED_MAX
+
+TTL = timedelta(milliseconds=60)  # of waiting; the lease itself ends only when the clock is told to move
+ENOUGH = 30.0
+
+
+class Desk:
+    """A store on a clock that stands still, so that only what a test does can end a lease."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.memory = Memory(self.clock)
+        self.records = self.memory.records(leases_in("default"))
+        self.network = Network(Script({}))
+        self.leases = self.behind(self.network)
+
+    def behind(self, network: Network) -> Leases:
+        return Leases(
+            lambda where: FaultyRecords(self.memory.records(where), network), self.memory.objects, self.clock
+        )
+
+    def hold(self, wait: timedelta | None = None) -> hold_key:
+        return hold_key(self.leases, "k", "me", TTL, self.clock, wait=wait)
+
+    async def free(self) -> bool:
+        """Whether somebody else gets the key."""
+        with contextlib.suppress(KeyRefused):
+            await self.leases.acquire("k", "you", ttl=TTL)
+            return True
+        return False
+
+
+@pytest.fixture
+def desk() -> Desk:
+    return Desk()
+
+
+async def _until(so: Callable[[], bool], pause: float = 0.005) -> None:
+    async with asyncio.timeout(ENOUGH):
+        while not so():  # noqa: ASYNC110  a lease has no event to wait for
+            await asyncio.sleep(pause)
+
+
+async def _renewals(holding: RenewedLease, count: int) -> None:
+    """Until the lease was renewed so many times."""
+    seen = [holding.lease]
+
+    def so() -> bool:
+        if holding.lease is not seen[-1]:
+            seen.append(holding.lease)
+        return len(seen) > count
+
+    await _until(so)
+
+
+async def test_a_lease_is_held_inside_and_free_outside(desk: Desk) -> None:
+    async with desk.hold() as holding:
+        assert not await desk.free()
+        assert (holding.owner, holding.key, holding.alive) == ("me", "k", True)
+    assert await desk.free()
+
+
+async def test_a_lease_is_renewed_by_itself_under_the_same_token(desk: Desk) -> None:
+    async with desk.hold() as holding:
+        token = holding.token
+        await _renewals(holding, 3)
+        assert holding.token == token
+
+
+async def test_a_body_whose_lease_ended_is_cancelled_and_told(desk: Desk) -> None:
+    cancelled = asyncio.Event()
+
+    async def work() -> None:
+        async with asyncio.timeout(ENOUGH), desk.hold():
+            desk.clock.advance(TTL)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.set()
+
+    with pytest.raises(LeaseLost, match="'k'"):
+        await work()
+    assert cancelled.is_set()
+
+
+async def test_a_body_whose_lease_changed_hands_is_told(desk: Desk) -> None:
+    async def work() -> None:
+        async with asyncio.timeout(ENOUGH), desk.hold() as holding:
+            await desk.leases.release(holding.lease)
+            assert await desk.free()
+            await asyncio.Event().wait()
+
+    with pytest.raises(LeaseLost):
+        await work()
+
+
+async def test_an_outage_shorter_than_the_term_goes_unnoticed(desk: Desk) -> None:
+    calls = Script(dict.fromkeys(range(ASKED_MAX), LOST_REQUEST), only="put")
+    async with hold_key(desk.behind(Network(calls)), "k", "me", timedelta(seconds=1), desk.clock) as holding:
+        await _renewals(holding, 1)
+        assert (holding.alive, len(calls.calls)) == (True, ASKED_MAX + 1)
+
+
+async def test_an_outage_longer_than_the_term_ends_the_body(desk: Desk) -> None:
+    async def work() -> None:
+        async with asyncio.timeout(ENOUGH), desk.hold():
+            desk.network.down = True
+            desk.clock.advance(TTL)
+            await asyncio.Event().wait()
+
+    with pytest.raises(LeaseLost):
+        await work()
+
+
+async def test_a_body_that_would_not_hear_of_it_is_told_at_its_end(desk: Desk) -> None:
+    async def work() -> None:
+        async with desk.hold() as holding:
+            desk.clock.advance(TTL)
+            with contextlib.suppress(asyncio.CancelledError):
+                await _until(lambda: holding.lost)
+
+    with pytest.raises(LeaseLost):
+        await work()
+    await asyncio.sleep(0)  # and no cancellation is left over for what comes next
+
+
+async def test_a_cancellation_from_outside_is_not_taken_for_a_lost_lease(desk: Desk) -> None:
+    async def work() -> None:
+        async with desk.hold() as holding:
+            desk.clock.advance(TTL)
+            try:
+                await _until(lambda: holding.lost)
+            finally:
+                task.cancel()
+                await asyncio.Event().wait()
+
+    task = asyncio.ensure_future(work())
+    await asyncio.wait([task], timeout=ENOUGH)
+    assert task.cancelled()
+
+
+async def test_the_bodys_own_error_comes_through_and_the_lease_is_given_back(desk: Desk) -> None:
+    with pytest.raises(KeyError):
+        async with desk.hold():
+            raise KeyError("mine")
+    assert await desk.free()
+
+
+async def test_a_cancellation_from_outside_stays_one_and_gives_the_lease_back(desk: Desk) -> None:
+    inside = asyncio.Event()
+
+    async def body() -> None:
+        async with desk.hold():
+            inside.set()
+            await asyncio.Event().wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        task = tasks.create_task(body())
+        await inside.wait()
+        task.cancel()
+    assert task.cancelled()
+    assert await desk.free()
+
+
+async def test_a_key_that_stays_held_is_not_waited_for_longer_than_asked(desk: Desk) -> None:
+    assert await desk.free()
+    with pytest.raises(LeaseLost, match="held by somebody else"):
+        async with desk.hold(wait=timedelta(0)):
+            raise AssertionError("nobody gets here")
+
+
+async def test_a_store_that_cannot_be_reached_at_the_end_does_not_spoil_the_work(desk: Desk) -> None:
+    async with desk.hold():
+        desk.network.down = True
+    desk.network.down = False
+    assert not await desk.free()  # it ends by itself
+
+
+async def test_a_record_that_somebody_else_overwrote_ends_the_body(desk: Desk) -> None:
+    async def work() -> None:
+        async with asyncio.timeout(ENOUGH), desk.hold():
+            record = await desk.records.get("k")
+            assert record is not None
+            await desk.records.put("k", b"not ours", at=record.version)
+            await asyncio.Event().wait()
+
+    with pytest.raises(LeaseLost) as caught:
+        await work()
+    assert isinstance(caught.value.__cause__, StoreBroken)
+
+
+async def test_a_body_that_looks_for_itself_is_not_cancelled_but_told_by_alive(desk: Desk) -> None:
+    manager = LeaseManager(desk.memory.records(leases_in(".wrasse")), desk.clock)
+    lease = await manager.acquire("k", "me", TTL)
+    assert lease is not None
+    async with kept(RenewedLease(manager, lease, TTL, desk.clock)) as holding:
+        await _renewals(holding, 1)
+        desk.clock.advance(TTL)
+        assert not holding.alive
+        await _until(lambda: holding.lost)
