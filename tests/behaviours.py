@@ -1,24 +1,24 @@
 """Which test holds each behaviour that jobs were asked for: numbers 1 to 70, and i1 to i12 beside the origin program.
 
 `test_behaviours.py` checks that every number is here and that every test named here exists. Tests of the suites in
-tests/conformance run on Redis among others; `backends`, `chaos`, `interop` and `app/test_redis_*` on real servers
+tests/conformance run on Redis among others; `backends/redis`, `chaos`, `interop` and all `test_redis*` on real servers
 only. What is pure (a decision, an encoder, a breaker) is tested as such.
 """
 
 from __future__ import annotations
 
-WIRE, STRAYS, DEAD = "backends/test_redis_wire.py", "conformance/test_strays.py", "backends/test_redis_dead_list.py"
+WIRE, STRAYS, DEAD = "backends/redis/test_wire.py", "conformance/test_strays.py", "backends/redis/test_dead_list.py"
 JOBS, MOVES, FAULTS = "conformance/test_jobs.py", "conformance/test_jobs_moves.py", "conformance/test_jobs_faults.py"
 PEER = "interop/test_go_peer.py"
-ADMIN, WORK, STORM = "app/test_redis_admin.py", "app/test_redis_working.py", "chaos/test_storm.py"
-FILES, WALK, INTAKE = "unit/jobs/test_files.py", "unit/jobs/test_walk.py", "unit/jobs/test_file_producer.py"
-PRODUCER, WORKER = "app/test_producer.py", "unit/jobs/test_worker.py"
-BREAKER, PROBES, TRACE = "unit/test_breaker.py", "unit/jobs/test_worker_breaker.py", "unit/jobs/test_trace.py"
-DAEMON, BEATS, RETRY = "app/test_daemon.py", "app/test_worker_beats.py", "unit/jobs/test_retry.py"
-RUN, SEARCH, SCHEDULE = "app/test_redis_run.py", "unit/jobs/test_stray_search.py", "unit/engine/test_schedule.py"
+ADMIN, WORK, STORM = "cli/test_admin.py", "jobs/test_redis_worker.py", "chaos/test_storm.py"
+FILES, WALK, INTAKE = (f"unit/jobs/file_producer/test_{name}.py" for name in ("files", "walk", "producer"))
+PRODUCER, WORKER = "runtime/test_producer.py", "unit/jobs/worker/test_worker.py"
+BREAKER, PROBES, TRACE = "unit/test_breaker.py", "unit/jobs/worker/test_breakers.py", "unit/jobs/test_trace.py"
+DAEMON, BEATS, RETRY = "runtime/test_daemon.py", "jobs/test_worker_heartbeat.py", "unit/jobs/test_retry.py"
+RUN, SEARCH, SCHEDULE = "runtime/test_redis.py", "unit/jobs/test_stray_search.py", "unit/engine/test_turn_schedule.py"
 CHAOS, KILLS = "chaos/test_redis_worker.py", "chaos/test_many_kills.py"
-STUCK, REDIS_STRAYS = "unit/sweeps/test_stuck_jobs.py", "app/test_redis_strays.py"
-LIMITER, RATE = "backends/test_redis_limiter.py", "app/test_producer_rate.py"
+STUCK, REDIS_STRAYS = "unit/sweeps/test_stuck_jobs.py", "jobs/test_redis_strays.py"
+LIMITER, RATE = "backends/redis/test_limiter.py", "runtime/test_producer_rate.py"
 
 BEHAVIOURS: dict[str, tuple[str, ...]] = {
     # jobs
@@ -46,7 +46,7 @@ BEHAVIOURS: dict[str, tuple[str, ...]] = {
            f"{PRODUCER}::test_on_redis_any_program_can_read_the_job_of_a_file"),
     "14": (f"{FILES}::test_urgent_extensions_are_known_in_any_case",),
     "15": (f"{FILES}::test_a_priority_without_a_queue_falls_to_the_default",
-           "unit/jobs/test_globs.py::test_a_bad_pattern_is_an_error_that_names_it"),
+           "unit/jobs/file_producer/test_files_globs.py::test_a_bad_pattern_is_an_error_that_names_it"),
     "16": (f"{RATE}::test_producers_together_reach_the_rate_within_a_tenth",
            f"{RATE}::test_producers_together_never_exceed_twice_the_rate_in_a_second"),
     "17": (f"{LIMITER}::test_a_counter_that_never_ends_is_mended_within_a_second",),

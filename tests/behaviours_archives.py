@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 AGED, STREAMS = "conformance/test_aged_entries.py", "conformance/test_streams.py"
-REDIS_STREAMS = "backends/test_redis_streams.py"
+REDIS_STREAMS = "backends/redis/test_streams.py"
 RETENTION = "unit/streams/test_retention.py"
 ARCHIVER, FAULTS, BATCH = (f"unit/archives/test_{name}.py" for name in ("archiver", "archiver_faults", "batch"))
 LINES, NAMING, LAG = (f"unit/archives/test_{name}.py" for name in ("lines", "naming", "lag"))
-APP, KILLS, REDIS = (f"app/test_archiver{name}.py" for name in ("", "_kills", "_redis"))
+APP, KILLS, REDIS = (f"archives/test_archiver{name}.py" for name in ("", "_kills", "_redis"))
 
 BEHAVIOURS: dict[str, tuple[str, ...]] = {
     # trimming
@@ -29,12 +29,12 @@ BEHAVIOURS: dict[str, tuple[str, ...]] = {
             f"{RETENTION}::test_groups_that_a_rule_names_protect_as_well"),
     "131": (f"{AGED}::test_allowed_loss_counts_and_tells_what_was_pending_or_never_read",),
     "132": (f"{STREAMS}::test_a_trim_removes_what_is_older_than_its_age",
-            "backends/test_redis_upkeep.py::test_a_trim_goes_by_the_servers_clock_however_wrong_ours_is"),
+            "backends/redis/test_upkeep.py::test_a_trim_goes_by_the_servers_clock_however_wrong_ours_is"),
     "133": (f"{RETENTION}::test_the_rule_that_names_a_stream_most_closely_is_about_it",
             f"{AGED}::test_a_stream_without_a_rule_is_never_trimmed"),
     "134": (f"{STREAMS}::test_what_a_protecting_group_has_not_acked_is_kept",
-            "backends/test_nats_ages.py::test_no_stream_that_is_protected_gets_an_age",
-            "app/test_archiver_nats.py::test_what_a_limit_of_the_server_took_unarchived_is_counted_and_told"),
+            "backends/nats/test_ages.py::test_no_stream_that_is_protected_gets_an_age",
+            "archives/test_archiver_nats.py::test_what_a_limit_of_the_server_took_unarchived_is_counted_and_told"),
     # the archiver
     "135": (f"{BATCH}::test_a_batch_is_complete_at_its_size",
             f"{BATCH}::test_a_batch_is_complete_before_it_has_more_bytes_than_it_may",

@@ -10,21 +10,23 @@ from __future__ import annotations
 STREAMS, GROUPS, MESSAGES, UNACKED = (
     f"conformance/test_{name}.py" for name in ("streams", "groups", "messages", "messages_unacked")
 )
-ENVELOPE, PUBLISHER, SUBJECTS = (f"unit/streams/test_{name}.py" for name in ("envelope", "publisher", "subjects"))
-REDIS, REDIS_TASKS = "backends/test_redis_streams.py", "backends/test_redis_tasks.py"
-NATS = "backends/test_nats_streams.py"
-IDS, FIELDS = "unit/test_ids.py", "unit/jobs/test_task_fields.py"
-TASKS, SWEEP, JOBS = "unit/jobs/test_streamed.py", "unit/sweeps/test_stuck_tasks.py", "unit/sweeps/test_stuck_jobs.py"
+ENVELOPE, PUBLISHER = "unit/streams/test_envelope.py", "unit/streams/test_publisher.py"
+SUBJECTS = "unit/ports/rules/test_subjects.py"
+REDIS, REDIS_TASKS = "backends/redis/test_streams.py", "backends/redis/test_tasks.py"
+NATS = "backends/nats/test_streams.py"
+IDS, FIELDS = "unit/test_ids.py", "unit/jobs/stream_tasks/test_fields.py"
+TASKS = "unit/jobs/stream_tasks/test_queue.py"
+SWEEP, JOBS = "unit/sweeps/test_stuck_jobs_tasks.py", "unit/sweeps/test_stuck_jobs.py"
 FAULTS, MOVES, VIEWS, QUEUE, EMIT = (
     f"conformance/test_{name}.py" for name in ("jobs_faults", "jobs_moves", "jobs_views", "jobs", "records_emit")
 )
 RUN, TURN, REPORT = (f"unit/engine/test_{name}.py" for name in ("run", "turn", "report"))
 LOCKS, SETTINGS, STORM = (
     "conformance/test_named_locks.py",
-    "unit/config/test_task_settings.py",
+    "unit/runtime/test_stream_tasks.py",
     "simulation/test_tasks.py",
 )
-AGED, KILLS = "conformance/test_aged_entries.py", "app/test_task_kills.py"
+AGED, KILLS = "conformance/test_aged_entries.py", "jobs/stream_tasks/test_kills.py"
 
 STREAMED: dict[str, tuple[str, ...]] = {
     # transport
@@ -76,7 +78,7 @@ STREAMED: dict[str, tuple[str, ...]] = {
     "91": (f"{STREAMS}::test_what_is_no_subject_is_refused",
            f"{SUBJECTS}::test_a_subject_may_have_exactly_as_many_bytes_as_the_limit",
            f"{SUBJECTS}::test_a_subject_comes_back_from_its_key_in_redis",
-           "backends/test_nats_streams.py::test_a_name_is_read_back_from_its_token"),
+           "backends/nats/test_streams.py::test_a_name_is_read_back_from_its_token"),
     "92": (f"{SUBJECTS}::test_a_pattern_matches_as_its_tokens_say",
            f"{STREAMS}::test_a_pattern_finds_its_subjects_in_byte_order",
            f"{MESSAGES}::test_a_pattern_gets_streams_that_come_later_from_their_first_message"),

@@ -8,9 +8,9 @@ compare numbers, is the due index here.
 
 from __future__ import annotations
 
-FLAT, RECORDS = "backends/test_redis_flat_records.py", "conformance/test_records.py"
+FLAT, RECORDS = "backends/redis/test_flat_records.py", "conformance/test_records.py"
 DEAD, SILENT = "conformance/test_dead_consumers.py", "unit/sweeps/test_dead_consumers.py"
-REDIS = "backends/test_redis_upkeep.py"
+REDIS = "backends/redis/test_upkeep.py"
 
 UPKEEP: dict[str, tuple[str, ...]] = {
     "95": (f"{FLAT}::test_a_put_replaces_the_whole_record_its_old_fields_and_its_expiry",
@@ -19,13 +19,13 @@ UPKEEP: dict[str, tuple[str, ...]] = {
            f"{FLAT}::test_of_fifty_writers_of_another_programs_record_one_wins",
            f"{RECORDS}::test_of_fifty_writers_at_one_version_one_wins"),
     "98": (f"{FLAT}::test_records_of_other_programs_are_found_once_and_ours_are_not",
-           "unit/jobs/test_streamed.py::test_a_malformed_record_is_told_of_once_and_left_as_it_is"),
+           "unit/jobs/stream_tasks/test_queue.py::test_a_malformed_record_is_told_of_once_and_left_as_it_is"),
     "99": (f"{FLAT}::test_a_round_of_looks_goes_on_where_the_last_one_stopped_whoever_made_it",
            f"{FLAT}::test_glob_signs_in_the_collection_find_nothing_else",
            f"{FLAT}::test_a_record_that_another_program_deleted_is_not_made_again_by_a_put"),
     "100": (f"{RECORDS}::test_a_missing_record_is_none",
             f"{FLAT}::test_a_task_is_a_hash_with_one_field_for_each_key",
-            "unit/jobs/test_task_fields.py::test_both_spellings_of_a_record_name_its_task"),
+            "unit/jobs/stream_tasks/test_fields.py::test_both_spellings_of_a_record_name_its_task"),
     "101": (f"{DEAD}::test_a_silent_consumer_is_removed_and_what_it_held_is_delivered_with_its_count",
             f"{REDIS}::test_a_consumer_of_another_program_that_holds_something_is_never_removed"),
     "102": (f"{DEAD}::test_a_live_consumer_on_a_quiet_stream_is_left_alone",

@@ -25,6 +25,7 @@ from servers.nats import SHARED_NATS, Nats
 from servers.postgres import postgres
 from servers.seaweed import S3, careless_s3, seaweed
 from servers.valkey import SHARED, Valkey, newest
+from wrasse.config.schema import leaves
 
 # Without shrinking: on a real backend that takes longer than a test may, and then a timeout is all that is seen of what
 # was found. `--hypothesis-profile=shrink` looks for a smaller example.
@@ -38,7 +39,7 @@ settings.load_profile("fixed")
 LEFT_OUT = {}  # files of tests to what is missing for them; every run names them
 if not MYSQL:
     _why = "no MariaDB or MySQL is named by WRASSE_TEST_MYSQL"
-    LEFT_OUT |= {"backends/test_mysql_catalog.py": _why, "app/test_orphans_mysql.py": _why}
+    LEFT_OUT |= {"backends/sql/test_mysql_catalog.py": _why, "orphans/test_mysql.py": _why}
 if find_spec("atheris") is None:
     LEFT_OUT["unit/test_fuzzed_decoders.py"] = "atheris has no wheel for this Python or machine"
 collect_ignore = list(LEFT_OUT)
@@ -122,6 +123,17 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     SHARED_NATS.stop()
     if _PLACE in config.stash:
         fast_place.leave(config.stash[_PLACE])
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory for commands that are typed, with none of the caller's settings."""
+    seed_names = {leaf.seed_env for leaf in leaves().values()}
+    for name in list(os.environ):
+        if name.startswith("WRASSE_") or name in seed_names:
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from datetime import timedelta
 import msgspec
 
 import decoders_of_servers
-from backends.redis_peer import GARBAGE
+from backends.redis.peer import GARBAGE
 from wrasse.archives.cursor import decode_cursor
 from wrasse.archives.lines import entry_of
 from wrasse.backends.nats import message_codec as nats_stored, old_groups, records, stream_map

@@ -8,8 +8,8 @@ import dataclasses
 
 import pytest
 
-from backends.nats_records_scene import THINGS, at, opened
-from backends.nats_scene import S, Scene, bodies, drafts, scene
+from backends.nats.records_scene import THINGS, at, opened
+from backends.nats.scene import S, Scene, bodies, drafts, scene
 from servers.nats import SHARED_NATS, nats_cluster
 from servers.old import nats_2_9, redis_7_0
 from servers.valkey import SHARED

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 import seeds
-from app.kill_yard import Yard, children, eventually
+from processes.kill_scene import Yard, children, eventually
 from servers.proxy import Proxy, proxy
 from wrasse.clock import SystemClock
 from wrasse.errors import StoreUnavailable

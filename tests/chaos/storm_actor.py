@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from uuid import uuid4
 
-from app.kill_actor import CLOCK, log, opened, run_engine, run_worker
+from processes.kill_actor import CLOCK, log, opened, run_engine, run_worker
 from wrasse.backends.redis import scripts
 from wrasse.backends.redis.jobs.queue import RedisJobs
 from wrasse.jobs.producer import Producer

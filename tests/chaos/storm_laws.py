@@ -9,7 +9,7 @@ from collections import Counter
 import msgspec
 import redis
 
-from app.kill_yard import Yard
+from processes.kill_scene import Yard
 from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.ports.jobs import JobState, Place, Reason

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import msgspec
 
-from app.kill_yard import Yard, eventually
 from chaos.storm_laws import Ending, ending_of, none_finished_twice, nothing_lost
 from chaos.task_scene import RETRIES, TYPE, TaskStore
+from processes.kill_scene import Yard, eventually
 from wrasse.clock import SystemClock
 from wrasse.jobs.stream_tasks.fields import group_of, queue_of, terminal_of
 from wrasse.ports.jobs import Reason

@@ -16,9 +16,9 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from app.kill_actor import CLOCK, log, waited_for, work_off
 from chaos.storm_actor import put_on
 from chaos.task_scene import RETRIES, TYPE, TaskStore, open_task_store
+from processes.kill_actor import CLOCK, log, waited_for, work_off
 from wrasse.config.load import load
 from wrasse.config.settings import STREAM_SWEEPS, RetentionSettings, Settings, StuckTasksSettings, TaskTypeSettings
 from wrasse.engine.loop import ENGINE_LEASES, Engine

@@ -8,9 +8,9 @@ from uuid import uuid4
 
 import pytest
 
-from app.kill_yard import Yard, eventually, open_yard
 from chaos.storm import spawn
 from chaos.storm_laws import check_all
+from processes.kill_scene import Yard, eventually, open_yard
 from servers.cluster import MASTERS, Cluster, cluster
 from servers.valkey import Valkey
 from wrasse.backends.redis.connect import Redis

@@ -10,8 +10,8 @@ from uuid import uuid4
 
 import pytest
 
-from app.kill_yard import Yard, eventually, open_yard
 from conformance.stores import forget
+from processes.kill_scene import Yard, eventually, open_yard
 from servers.valkey import Valkey, valkey
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.keys import RedisKeys

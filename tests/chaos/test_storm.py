@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from app.kill_yard import open_yard
 from chaos.storm import Weather, storm_over
 from chaos.storm_laws import check_all
+from processes.kill_scene import open_yard
 from servers.valkey import Valkey, valkey
 
 SILENCE = 1.5

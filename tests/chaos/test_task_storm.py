@@ -14,11 +14,11 @@ from typing import Protocol
 
 import pytest
 
-from app.kill_yard import yard_on
 from chaos.storm import Server, Weather, storm_over
 from chaos.task_laws import check_tasks
 from chaos.task_scene import RETRIES, TYPE, TaskStore, open_task_store, tasks_at
 from conformance.desk import Desk
+from processes.kill_scene import yard_on
 from servers.nats import Nats, nats
 from servers.valkey import Valkey, valkey
 from wrasse.engine.sweep import Action

@@ -9,8 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from backends.redis_between import Between
-from backends.redis_peer import GoPeer, go_job, go_recovery
+from backends.redis.between import Between
+from backends.redis.peer import GoPeer, go_job, go_recovery
 from conformance.desk import LONGER, SILENCE, Desk
 from conformance.stores import REDIS_SERVERS, Store, forget
 from servers.valkey import SHARED

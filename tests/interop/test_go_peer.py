@@ -13,8 +13,7 @@ import pytest
 import redis as redis_sync
 import redis.asyncio as aioredis
 
-from app.daemons import running, until
-from app.typed import wrasse
+from cli.command_line import wrasse
 from conformance.desk import LONGER, SILENCE, Desk
 from interop.go_peer import (
     COMPLETED,
@@ -30,6 +29,7 @@ from interop.go_peer import (
     go_purge_all,
     go_stats,
 )
+from processes.daemons import running, until
 from servers.valkey import Valkey, valkey
 from wrasse import App, connect
 from wrasse.backends.redis.connect import Redis

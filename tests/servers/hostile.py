@@ -12,7 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 Script = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-CLIENT = Path(__file__).parents[1] / "backends" / "hostile_client.py"
+CLIENT = Path(__file__).with_name("hostile_client.py")
 _ENDLESS = 4 << 30  # bytes after which an endless answer ends: no client should read so many
 _PIECE = 1 << 16
 

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 from conformance.desk import Desk
-from unit.jobs.tasking import MAIL, STEP, TaskWorld
+from unit.jobs.stream_tasks.scene import MAIL, STEP, TaskWorld
 from wrasse.engine.sweep import Action
 from wrasse.jobs.stream_tasks.fields import TASKS
 from wrasse.jobs.stream_tasks.queue import StreamedJobs

@@ -8,7 +8,7 @@ from typing import Any
 
 from aiohttp import MultipartReader, MultipartWriter
 
-from lease_api.served import Served
+from lease_server.scene import Served
 from wire.dumps import shown
 
 TRANSACTION, OTHER, OPEN = "d5arif5qkajneqfrmsb0", "d5arif5qkajneqfrmsbg", "d5arif5qkajneqfrmsc0"

@@ -11,7 +11,7 @@ from contextlib import closing
 from datetime import timedelta
 from pathlib import Path
 
-from lease_api.served import served
+from lease_server.scene import served
 from wire import job_scenes, lease_calls
 from wire.lease_calls import Caller
 from wire.places import START, Place, pass_time

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from lease_api.served import served
-from lease_api.test_examples import DIFFERENT, EXAMPLES
+from lease_server.scene import served
+from lease_server.test_examples import DIFFERENT, EXAMPLES
 from wire import lease_calls
 from wire.conftest import Difference, OpenPlace
 from wire.dumps import as_text, directory_items

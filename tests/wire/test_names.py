@@ -14,7 +14,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from app.typed import wrasse
+from cli.command_line import wrasse
 from unit.observability.test_metrics import facts
 from wire.conftest import FIXTURES
 from wrasse.clock import ManualClock

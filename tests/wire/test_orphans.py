@@ -8,9 +8,9 @@ from pathlib import Path
 
 import psycopg
 
-from app.test_orphans import place as place, planned
-from app.typed import wrasse
+from cli.command_line import wrasse
 from conformance.sightings_stores import fresh_postgres
+from orphans.test_commands import place as place, planned
 from wire.conftest import Difference
 from wire.dumps import Item, as_text, directory_items, shown
 from wire.placeholders import Placeholders

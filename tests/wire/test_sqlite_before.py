@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lease_api.served import served
+from lease_server.scene import served
 from wire.conftest import FIXTURES, RECORDS, OpenPlace
 from wire.job_scenes import HOUR, WORKER
 from wire.lease_calls import OPEN

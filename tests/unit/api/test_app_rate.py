@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import wrasse
-from unit.jobs.working import eventually
+from unit.jobs.worker.scene import eventually
 from wrasse.api.app import App
 from wrasse.clock import ManualClock
 from wrasse.config.load import load

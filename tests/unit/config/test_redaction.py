@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import given, strategies as st
 
-from app.typed import wrasse
+from cli.command_line import wrasse
 from wrasse.backends.s3.address import S3Address
 from wrasse.clock import ManualClock
 from wrasse.config import redaction

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from unit.jobs.worker.scene import eventually
 from wrasse.errors import BadPayload, JobFailed, UsageError
 from wrasse.jobs.command_handler import Command
 from wrasse.jobs.file_producer.files import FoundFile
 from wrasse.jobs.worker.running_job import RunningJob
 from wrasse.ports.jobs import Claim, ClaimedJob, Job
-
-from .working import eventually
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

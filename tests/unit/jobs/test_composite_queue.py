@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from conformance.desk import Desk
-from unit.jobs.tasking import MAIL, TaskWorld
+from unit.jobs.stream_tasks.scene import MAIL, TaskWorld
 from wrasse.errors import UsageError
 from wrasse.jobs.composite_queue import RoutedJobs
 from wrasse.ports.jobs import Cancel, Delete, Job, JobFilter, JobQueue, Place

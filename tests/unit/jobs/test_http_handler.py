@@ -13,14 +13,13 @@ import pytest
 from aiohttp import web
 from hypothesis import given, strategies as st
 
+from unit.jobs.worker.scene import CLOCK, QUICK, eventually, memory, put, record, until, working
 from wrasse.backends.memory.connect import Memory
 from wrasse.errors import UsageError
 from wrasse.jobs.handlers import ANY, Handlers
 from wrasse.jobs.http_handler import RETRY_AFTER_MAX, HttpHandler, HttpHandlerSettings, retry_after
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.ports.jobs import PAYLOAD_BYTES_MAX, Cancel, Job, JobRecord, Place, Reason
-
-from .working import CLOCK, QUICK, eventually, memory, put, record, until, working
 
 Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PATIENT = replace(QUICK, retry=RetryPolicy(failures_max=3, base=timedelta(hours=1), max=timedelta(hours=1)))

@@ -8,11 +8,10 @@ from datetime import datetime, timedelta
 import pytest
 
 from faults import LOST_REPLY, LOST_REQUEST, FaultyJobs, Network, Script
+from unit.jobs.worker.scene import CLOCK, memory, record
 from wrasse.errors import StoreUnavailable, TooLarge, UnknownName, UsageError
 from wrasse.jobs.producer import BATCH_BYTES_MAX, Producer
 from wrasse.ports.jobs import BATCH_MAX, PAYLOAD_BYTES_MAX, Job, Place
-
-from .working import CLOCK, memory, record
 
 
 async def test_a_put_whose_reply_was_lost_is_stored_once() -> None:

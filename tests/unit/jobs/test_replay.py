@@ -7,12 +7,11 @@ from datetime import timedelta
 
 import pytest
 
+from unit.jobs.worker.scene import CLOCK, eventually, handlers, memory, numbered, put, working
 from wrasse.backends.memory.connect import Memory
 from wrasse.jobs.replay import JobReplay, ReplayPlan, ReplayResult, Watched, verdict
 from wrasse.jobs.worker.running_job import RunningJob
 from wrasse.ports.jobs import Cancel, JobFilter, Place, Rate
-
-from .working import CLOCK, eventually, handlers, memory, numbered, put, working
 
 SOON = timedelta(seconds=20)
 

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from otlp import Receiver, SeenSpan, receiving
 from unit.jobs.test_http_handler import serving
-from unit.jobs.working import eventually
+from unit.jobs.worker.scene import eventually
 from wrasse.api.app import App
 from wrasse.clock import SystemClock
 from wrasse.config.load import load

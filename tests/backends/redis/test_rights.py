@@ -1,0 +1,85 @@
+"""The rights that docs/how-to/run-on-redis.md names are enough for all that wrasse does, and no more than it says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import redis
+
+from conformance.desk import Desk
+from servers.valkey import Valkey, newest, oldest, valkey
+from wrasse.backends.redis.connect import Redis
+from wrasse.backends.redis.options import RedisOptions
+from wrasse.errors import Refused
+from wrasse.ports.jobs import JobFilter, Place
+from wrasse.ports.records import Collection
+
+PAGE = Path(__file__).parents[3] / "docs/how-to/run-on-redis.md"
+
+
+def documented() -> list[str]:
+    """The rules of the user, as the page has them."""
+    found = re.search(r"^redis-cli ACL SETUSER (.*)$", PAGE.read_text("utf-8"), re.M)
+    assert found is not None, "the page names a user"
+    return found[1].replace("'", "").split()
+
+
+@pytest.fixture(params=[newest, oldest], ids=["newest", "6.2"], scope="module")
+def server(request: pytest.FixtureRequest) -> Iterator[Valkey]:
+    with valkey(binary=request.param()) as own:
+        with redis.Redis(port=own.port) as client:
+            client.execute_command("ACL", "SETUSER", *documented())
+        yield own
+
+
+@pytest.fixture
+async def store(server: Valkey) -> AsyncIterator[Redis]:
+    user, _, secret, *_ = documented()
+    options = RedisOptions(nodes=(("127.0.0.1", server.port),), username=user, password=secret.removeprefix(">"))
+    own = await Redis.open(options)
+    yield own
+    await own.close()
+
+
+async def test_they_are_enough_for_jobs_and_records(store: Redis) -> None:
+    desk = Desk(store.jobs)
+    await desk.put("a", "b", "c")
+    first, second, _ = [taken.hold for taken in await desk.take()]
+    await desk.beat(first, second)
+    await desk.finish(first)
+    await desk.bury(second)
+    await store.jobs.overdue(None, 10)
+    listed = {place: await desk.ids(place, JobFilter()) for place in (Place.HELD, Place.DONE, Place.DEAD)}
+    counts = await store.jobs.counts()
+    records = store.records(Collection.named("things"))
+    written = await records.create("a", b"1", due_at=counts.at)
+    page = await records.due(None, None, 10)
+    deleted = await records.delete("a", at=written.version or "")
+    await store.forget(Collection.named("things"))
+    assert listed == {Place.HELD: ["c"], Place.DONE: ["a"], Place.DEAD: ["b"]}
+    assert (len(page), bool(deleted)) == (1, True)
+
+
+async def test_they_are_enough_for_checks_repairs_and_admin_commands(store: Redis) -> None:
+    await Desk(store.jobs).put("a")
+    await store.link.ask("LPUSH", store.lists.names["dead_letter"], b"no job")
+    found = await store.damages.check(repair=True, silence=timedelta(seconds=30))
+    lengths = await store.lists.lengths("jobqueue:rate_limit:producer")
+    purged = await store.lists.purge("jobqueue:rate_limit:producer", force=True, dry=False)
+    assert (len(found), len(lengths.named), bool(purged.keys)) == (1, 2, True)
+
+
+async def test_they_are_enough_for_the_pulse_and_the_doctor(store: Redis) -> None:
+    identity = (await store.pulse()).identity
+    said = [finding.what for finding in await store.examine()]
+    assert (len(identity) > 40, "this user may not see the server's settings" in said) == (True, True)
+
+
+async def test_they_are_not_enough_for_other_keys_or_for_the_server(store: Redis) -> None:
+    for command in (("GET", "other"), ("FLUSHALL",), ("KEYS", "*"), ("CONFIG", "GET", "save")):
+        with pytest.raises(Refused, match="NOPERM"):
+            await store.link.ask(*command)

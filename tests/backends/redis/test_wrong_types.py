@@ -1,0 +1,183 @@
+"""A key of ours that holds another type of value costs what it belongs to. Everything else goes on, no job is lost, and
+the key is named with what it holds and what it should hold."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from backends.redis.scene import HOUR, Scene
+from conformance.desk import LONGER, SILENCE, fresh
+from conformance.stores import Store
+from wrasse.backends.redis.keys import RedisKeys
+from wrasse.errors import StoreBroken
+from wrasse.ports.jobs import Budget, Complete, DeadLetterJob, Job, JobFilter, Place, Rate, Reason, Requeue
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.rules.check_result import FAIL
+from wrasse.sweeps.stuck_jobs import StuckJobs
+
+WRITES: dict[str, tuple[str | int, ...]] = {
+    "string": ("SET", "KEY", "not ours"),
+    "hash": ("HSET", "KEY", "field", "not ours"),
+    "set": ("SADD", "KEY", "not ours"),
+    "list": ("RPUSH", "KEY", "not ours"),
+    "zset": ("ZADD", "KEY", 1, "not ours"),
+    "stream": ("XADD", "KEY", "*", "field", "not ours"),
+}
+OF_QUEUE: dict[str, tuple[Callable[[RedisKeys], str], str]] = {
+    "list": (lambda keys: keys.queue("bad").list, "list"),
+    "delayed": (lambda keys: keys.queue("bad").delayed, "zset"),
+    "wake": (lambda keys: keys.queue("bad").wake, "list"),
+    "rate": (lambda keys: keys.queue("bad").rate, "list"),
+}
+SHARED = {
+    "token": "string", "ids": "hash", "ids_expiry": "zset", "uniques": "hash", "uniques_expiry": "zset",
+    "groups": "hash", "groups_expiry": "zset", "where": "hash", "queues": "set", "held": "zset", "holds": "hash",
+    "done": "zset", "dead": "zset", "finished": "hash", "counts": "hash", "completed": "list", "dead_letter": "list",
+    "progress": "hash", "workers": "zset", "workers_info": "hash", "strangers": "zset",
+}  # fmt: skip
+SPARED = ("counts", "completed", "progress", "workers", "workers_info", "strangers")
+
+
+@pytest.fixture
+async def bare(tmp_path: Path) -> AsyncIterator[Scene]:
+    store = Store("redis", tmp_path)
+    await store.open()
+    yield Scene(store)
+    await store.close()
+
+
+async def _spoil(scene: Scene, key: str, kind: str) -> None:
+    """Puts another program's value at the key; what was there stays aside under another name."""
+    if await scene.do("EXISTS", key):
+        await scene.do("RENAME", key, f"aside:{key}")
+    await scene.do(*(key if word == "KEY" else word for word in WRITES[kind]))
+
+
+async def _restore(scene: Scene, key: str) -> None:
+    await scene.do("DEL", key)
+    if await scene.do("EXISTS", f"aside:{key}"):
+        await scene.do("RENAME", f"aside:{key}", key)
+
+
+async def _named(scene: Scene) -> str:
+    damages = await scene.redis.damages.check(repair=True, silence=SILENCE)
+    return " ".join(name for each in damages if each.kind == "wrong_type" for name in each.names)
+
+
+@pytest.mark.parametrize(
+    ("part", "kind"), [(part, kind) for part, (_, right) in OF_QUEUE.items() for kind in WRITES if kind != right]
+)
+async def test_a_key_of_one_queue_costs_that_queue(bare: Scene, part: str, kind: str) -> None:
+    desk, (key_of, _) = bare.desk, OF_QUEUE[part]
+    key = key_of(bare.keys)
+    await desk.put(Job("stays", queue="bad", delay=HOUR), Job("held", queue="bad"), Job("late", delay=HOUR), "one")
+    (held,) = await desk.take(queues=("bad",), silence=SILENCE)
+    await _spoil(bare, key, kind)
+    rates = [Rate("bad", 5, HOUR)]
+    taken = await bare.redis.jobs.take(
+        ("bad", "low"), 10, worker="w2", silence=HOUR, request=fresh(), rates=rates
+    )
+    assert [each.job.id for each in taken.jobs] == ["one"]
+    assert await desk.finish(taken.jobs[0].hold) == [Outcome.DONE]
+    await desk.put("two")
+    assert {"two", "late"} <= set(await desk.ids(Place.READY))
+    counts = await desk.jobs.counts()
+    assert any(key in each and "holds a" in each for each in counts.damage)
+    assert (await desk.count("low")).ready == 1
+    assert key in await _named(bare)
+    assert [each for each in await bare.redis.examine() if each.state == FAIL and key in each.what]
+    # The rescue into the queue waits until its key is right again; nothing is lost.
+    bare.clock.advance(LONGER)
+    (found,) = (await desk.jobs.overdue(None, 10)).items
+    outcome = await desk.rescue(found.hold)
+    await _restore(bare, key)
+    if outcome == [Outcome.LOST]:
+        assert await desk.rescue(found.hold) == [Outcome.DONE]
+    assert await desk.place("held") is Place.READY
+    assert await desk.place("stays") is Place.READY
+    assert held.job.id == "held"
+
+
+@pytest.mark.parametrize("kind", [kind for kind in WRITES if kind != "list"])
+async def test_what_asks_for_the_bad_queue_is_told_the_key(bare: Scene, kind: str) -> None:
+    key = bare.keys.queue("bad").list
+    await _spoil(bare, key, kind)
+    said = rf"the key {key} holds a {'sorted set' if kind == 'zset' else kind} instead of a list"
+    for job in (Job("made", minted=True, queue="bad"), Job("given", queue="bad")):
+        with pytest.raises(StoreBroken, match=said) as failed:
+            await bare.desk.put(job, Job("other"))
+        assert "RENAME" in failed.value.do
+    with pytest.raises(StoreBroken, match=said):
+        await bare.desk.ids(Place.READY, JobFilter(queue="bad"))
+    assert await bare.desk.ids(Place.READY) == []  # a put is whole or nothing
+
+
+@pytest.mark.parametrize("ending", ["finish", "fail", "bury"])
+@pytest.mark.parametrize("which", ["queue", "processing", "dead_letter", "completed"])
+async def test_no_job_is_lost_when_its_way_is_of_a_wrong_type(bare: Scene, which: str, ending: str) -> None:
+    keys = {
+        "queue": bare.keys.queue("low").list, "processing": bare.keys.processing("w1"),
+        "dead_letter": bare.keys.dead_letter, "completed": bare.keys.completed,
+    }  # fmt: skip
+    hold = await bare.desk.held("one")
+    await _spoil(bare, keys[which], "string")
+    ends = {
+        "finish": Complete(hold), "bury": DeadLetterJob(hold, Reason.FAILED, error="it broke"),
+        "fail": Requeue(hold, Budget.FAILURES, Reason.FAILED, error="it broke"),
+    }  # fmt: skip
+    (outcome,) = await bare.desk.settle(ends[ending])
+    assert await bare.desk.place("one") is not None
+    await _restore(bare, keys[which])
+    if outcome is Outcome.LOST:
+        assert await bare.desk.settle(ends[ending]) == [Outcome.DONE]
+    assert await bare.check() == []
+
+
+@pytest.mark.parametrize("which", ["processing", "heartbeat"])
+async def test_a_bad_key_of_one_worker_costs_that_worker(bare: Scene, which: str) -> None:
+    key = getattr(bare.keys, which)("w9")
+    await _spoil(bare, key, "hash")
+    await bare.desk.held("one")
+    await bare.desk.put("two")
+    assert key in await _named(bare)
+    bare.clock.advance(LONGER)
+    await bare.do("DEL", bare.keys.heartbeat("w1"))
+    await bare.redis.strays.look(None, 100, silence=SILENCE, dry=False)
+    sweep = StuckJobs(bare.redis.jobs, silence=SILENCE)
+    assert [state.id for state in (await sweep.find(None, 10)).items] == ["one"]
+    if which == "processing":
+        with pytest.raises(StoreBroken, match=key):
+            await bare.redis.jobs.take(("low",), 1, worker="w9", silence=SILENCE, request=fresh())
+    assert set(await bare.desk.ids(Place.READY)) == {"two"}
+
+
+@pytest.mark.parametrize(("name", "right"), SHARED.items())
+async def test_a_bad_key_that_all_share_is_named_and_loses_nothing(bare: Scene, name: str, right: str) -> None:
+    await bare.set_up()
+    key = getattr(bare.keys, name)
+    await _spoil(bare, key, "stream")
+    desk, failures = bare.desk, []
+    steps = (
+        lambda: desk.put(Job("new", unique="n"), "plain"),
+        lambda: desk.take(limit=2),
+        lambda: desk.beat(*bare.holds.values(), silence=HOUR),
+        lambda: desk.finish(bare.holds["held-1"]),
+        lambda: desk.jobs.overdue(None, 10),
+        lambda: bare.redis.strays.look(None, 100, silence=SILENCE, dry=False),
+        lambda: desk.jobs.get("waiting"),
+        lambda: desk.ids(Place.READY),
+    )
+    for step in steps:
+        try:
+            await step()
+        except StoreBroken as broken:
+            failures.append(broken.message)
+    assert all(f"the key {key} holds a stream instead of a" in each for each in failures), failures
+    assert name not in SPARED or not failures
+    assert any(key in each for each in (await desk.jobs.counts()).damage)
+    assert key in await _named(bare)
+    await _restore(bare, key)
+    assert await bare.missing() == set()

@@ -1,0 +1,165 @@
+"""What a queue on a bucket costs in requests: the numbers we publish."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from conformance.desk import fresh
+from leases.places import Place
+from leases.request_counter import WatchedWire
+from wrasse.backends.s3.connect import S3
+from wrasse.backends.s3.transport import S3Request
+from wrasse.jobs.record_queue.queue import RecordedJobs
+from wrasse.lease_server.queues.service import ConsumerProof, QueueService
+from wrasse.leases.leases import Leases
+from wrasse.ports.jobs import Budget, ClaimedJob, Complete, Job, Reason, Requeue, WorkerInfo
+
+SILENCE = timedelta(seconds=5)
+BUCKETS = pytest.mark.parametrize("place", ["strict s3", pytest.param("s3", marks=pytest.mark.full)], indirect=True)
+
+
+class Watched:
+    """A process on a bucket whose requests are counted."""
+
+    def __init__(self, wire: WatchedWire, jobs: RecordedJobs) -> None:
+        self.wire, self.jobs = wire, jobs
+
+    async def put(self, *ids: str) -> None:
+        await self.jobs.put([Job(id, minted=True) for id in ids], request=fresh())
+
+    async def take(self, limit: int = 1) -> list[ClaimedJob]:
+        taken = await self.jobs.take(["low"], limit, worker="w", silence=SILENCE, request=fresh())
+        return list(taken.jobs)
+
+    async def told(self) -> list[str]:
+        """What was asked since the last time."""
+        await self.jobs.close()
+        told = [_said(each.ask) for each in self.wire.seen]
+        self.wire.seen.clear()
+        return sorted(told)
+
+
+def _said(ask: S3Request) -> str:
+    if ask.method == "POST":
+        return "delete"  # of signs, after the answer
+    return "LIST" if ask.key is None else ask.method
+
+
+async def watched(place: Place) -> Watched:
+    address = await place.s3.address()
+    wire = WatchedWire(address, place.clock)
+    wire.seen = []
+    backend = await S3.open(address, place.clock, wire=wire)
+    place.opened.append(backend)
+    return Watched(wire, RecordedJobs(backend.records, backend.objects, place.clock))
+
+
+async def warm(place: Place) -> Watched:
+    """A process that has seen this minute's bucket of deadlines and looked at what is overdue."""
+    process = await watched(place)
+    await process.put("warm", "warmer")
+    for taken in await process.take(2):
+        await process.jobs.settle([Complete(taken.hold)], request=fresh())
+    await process.take()
+    await process.told()
+    return process
+
+
+async def aligned(place: Place) -> None:
+    """Not at the end of a minute, where a hold gets an entry in the next one."""
+    second = place.clock.now().second
+    if second > 45:
+        await (asyncio.sleep(61 - second) if place.name == "s3" else place.pass_time(timedelta(seconds=61 - second)))
+
+
+@BUCKETS
+async def test_a_put_is_two_requests(place: Place) -> None:
+    process = await warm(place)
+    await process.put("a")
+    assert await process.told() == ["PUT", "PUT"]
+
+
+@BUCKETS
+async def test_a_take_is_three_requests_and_a_listing_where_the_list_has_run_out(place: Place) -> None:
+    await aligned(place)
+    process, other = await warm(place), await warm(place)
+    await other.put("a", "b")
+    await process.take()
+    cold = await process.told()
+    await process.take()
+    assert (cold, await process.told()) == (
+        ["GET", "LIST", "PUT", "PUT", "delete"],
+        ["GET", "PUT", "PUT", "delete"],
+    )
+
+
+@BUCKETS
+async def test_a_finish_is_two_requests(place: Place) -> None:
+    await aligned(place)
+    process = await warm(place)
+    await process.put("a")
+    (taken,) = await process.take()
+    await process.told()
+    await process.jobs.settle([Complete(taken.hold)], request=fresh())
+    assert await process.told() == ["DELETE", "DELETE"]
+
+
+@BUCKETS
+async def test_a_beat_is_one_request_for_each_job_and_one_for_the_worker(place: Place) -> None:
+    await aligned(place)
+    process = await warm(place)
+    await process.put("a", "b")
+    holds = [taken.hold for taken in await process.take(2)]
+    await process.jobs.beat(WorkerInfo("w"), holds, silence=SILENCE)
+    await process.told()
+    await process.jobs.beat(WorkerInfo("w"), holds, silence=SILENCE)
+    assert await process.told() == ["PUT", "PUT", "PUT"]
+
+
+@BUCKETS
+async def test_a_job_given_back_is_three_requests(place: Place) -> None:
+    await aligned(place)
+    process = await warm(place)
+    await process.put("a")
+    (taken,) = await process.take()
+    await process.told()
+    await process.jobs.settle([Requeue(taken.hold, Budget.FAILURES, Reason.FAILED)], request=fresh())
+    assert await process.told() == ["DELETE", "PUT", "PUT"]
+
+
+@BUCKETS
+async def test_a_look_at_an_empty_queue_costs_the_same_whatever_is_stored_elsewhere(place: Place) -> None:
+    process = await warm(place)
+    await process.take()
+    empty = await process.told()
+    await process.jobs.put([Job(str(n), queue="other", minted=True) for n in range(30)], request=fresh())
+    await process.told()
+    await process.take()
+    assert (await process.told(), len(empty) <= 6) == (empty, True)
+
+
+@BUCKETS
+async def test_a_message_over_http_costs_no_more_than_a_job(place: Place) -> None:
+    address = await place.s3.address()
+    wire = WatchedWire(address, place.clock)
+    wire.seen = []
+    backend = await S3.open(address, place.clock, wire=wire)
+    place.opened.append(backend)
+    desk = QueueService(Leases(backend.records, backend.objects, place.clock), place.clock)
+    process = Watched(wire, desk.jobs("default"))
+    await aligned(place)
+    costs = []
+    for id in ("first", "second"):
+        await desk.put("default", Job(id, queue="low", minted=True))
+        await process.told()
+        (taken,) = await desk.take("default", "low", "me", 1, SILENCE, timedelta(0))
+        costs = [await process.told()]
+        shown = ConsumerProof("default", "low", taken.hold)
+        state = await desk.held(shown)
+        acked = not isinstance(state, str) and await desk.ack(shown, state.attempts)
+        costs.append(await process.told())
+        assert acked
+    assert costs == [["GET", "PUT", "PUT", "delete"], ["DELETE", "DELETE"]]

@@ -1,0 +1,229 @@
+"""Beats from a child process: who keeps a job, and who loses it. Real processes on SQLite."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from processes.kill_scene import Yard, alive, children, eventually, open_yard
+from wrasse.ports.jobs import Job, Place, Reason
+from wrasse.runtime.heartbeat_process import process_state
+
+SILENCE = 1.5
+
+
+@pytest.fixture
+async def yard(tmp_path: Path) -> AsyncIterator[Yard]:
+    async with open_yard(tmp_path, SILENCE) as yard:
+        yield yard
+
+
+async def put(yard: Yard, id: str, kind: str, payload: bytes = b"") -> None:
+    await yard.jobs.put([Job(id, kind=kind, payload=payload)], request=id)
+
+
+def resident_kib(pid: int) -> int:
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return int(status["VmRSS"].split()[0])
+
+
+def pids(yard: Yard) -> list[int]:
+    path = yard.folder / "pids"
+    return [int(word) for word in path.read_text().split()] if path.exists() else []
+
+
+async def child_of(pid: int) -> int:
+    await eventually(lambda: bool(children(pid)))
+    return children(pid)[0]
+
+
+async def test_a_worker_whose_interpreter_is_frozen_for_three_silences_keeps_its_job(yard: Yard) -> None:
+    await put(yard, "a", "freeze", str(3.3 * SILENCE).encode())
+    yard.worker()
+    moved = 0
+
+    async def done() -> bool:
+        nonlocal moved
+        moved += await yard.sweep()
+        return (await yard.record("a")).state.place is Place.DONE
+
+    await eventually(done)
+    assert moved == 0
+    assert (await yard.record("a")).state.attempts == 1
+
+
+async def test_a_job_whose_worker_is_killed_comes_back_and_the_beat_child_ends(yard: Yard) -> None:
+    await put(yard, "a", "wait")
+    worker = yard.worker()
+    await yard.until_logged("start", "a")
+    child = await child_of(worker.pid)
+    yard.kill(worker)
+    await eventually(lambda: not alive(child))
+    await eventually(yard.swept)
+    record = await yard.record("a")
+    assert (record.state.place, record.state.rescues, record.state.failures) == (Place.READY, 1, 0)
+    assert record.history[-1].reason is Reason.WORKER_DIED
+
+
+async def test_a_command_whose_worker_is_killed_dies_with_it(yard: Yard) -> None:
+    await put(yard, "a", "command")
+    worker = yard.worker()
+    await eventually(lambda: len(pids(yard)) == 2)
+    await eventually(lambda: process_state(worker.pid) == "S")  # it has noted which group the command runs in
+    yard.kill(worker)
+    await eventually(lambda: not any(alive(pid) for pid in pids(yard)))
+    assert (await yard.record("a")).state.place is Place.HELD
+
+
+async def test_a_command_dies_with_its_worker_while_a_new_beat_child_starts(yard: Yard) -> None:
+    await put(yard, "a", "command")
+    worker = yard.worker()
+    await eventually(lambda: len(pids(yard)) == 2)
+    [first] = set(children(worker.pid)) - set(pids(yard))
+    os.kill(first, signal.SIGKILL)
+    await eventually(lambda: len(set(children(worker.pid)) - {first, *pids(yard)}) == 1)
+    [second] = set(children(worker.pid)) - {first, *pids(yard)}
+    os.kill(second, signal.SIGSTOP)
+    await eventually(lambda: process_state(worker.pid) == "S")  # and has written the orders
+    yard.kill(worker)
+    os.kill(second, signal.SIGCONT)
+    await eventually(lambda: not any(alive(pid) for pid in [second, *pids(yard)]))
+    assert (await yard.record("a")).state.place is Place.HELD
+
+
+async def test_a_command_whose_beat_child_is_killed_goes_on(yard: Yard) -> None:
+    await put(yard, "a", "command")
+    worker = yard.worker()
+    await eventually(lambda: len(pids(yard)) == 2)
+    [child] = set(children(worker.pid)) - set(pids(yard))
+    os.kill(child, signal.SIGKILL)
+    await eventually(lambda: len(set(children(worker.pid)) - {child}) == 2)
+    assert all(alive(pid) for pid in pids(yard))
+
+
+async def test_a_job_whose_worker_is_stopped_is_lost_to_it_and_its_handler_is_told(yard: Yard) -> None:
+    await put(yard, "a", "wait")
+    worker = yard.worker()
+    await yard.until_logged("start", "a")
+    os.kill(worker.pid, signal.SIGSTOP)
+    await eventually(yard.swept)
+    os.kill(worker.pid, signal.SIGCONT)
+    await yard.until_logged("told", "a", True, False)
+    # It is the same worker that takes the job again: it was never dead.
+    yard.release("a")
+    done = await yard.until("a", Place.DONE)
+    assert (done.state.attempts, done.state.rescues) == (2, 1)
+
+
+async def test_a_finish_that_comes_after_the_job_was_taken_away_is_refused(yard: Yard) -> None:
+    await put(yard, "a", "block")
+    worker = yard.worker()
+    await yard.until_logged("start", "a")
+    os.kill(worker.pid, signal.SIGSTOP)
+    await eventually(yard.swept)
+    other = await yard.jobs.take(["low"], 1, worker="other", silence=yard.one_silence(), request="r")
+    yard.release("a")
+    os.kill(worker.pid, signal.SIGCONT)
+    await yard.until_logged("asked", "a", False)
+    worker.terminate()
+    await yard.until_logged("stopped", 1, 0)
+    state = (await yard.record("a")).state
+    assert (state.place, state.hold) == (Place.HELD, other.jobs[0].hold)
+
+
+async def test_a_killed_beat_child_is_replaced_and_no_job_is_lost(yard: Yard) -> None:
+    await put(yard, "a", "wait")
+    worker = yard.worker()
+    await yard.until_logged("start", "a")
+    first = await child_of(worker.pid)
+    os.kill(first, signal.SIGKILL)
+    moved = 0
+
+    async def replaced_and_beating() -> bool:
+        nonlocal moved
+        moved += await yard.sweep()
+        state = (await yard.record("a")).state
+        taken, beaten = state.taken_at, state.beat_at
+        assert taken is not None
+        assert beaten is not None
+        return bool(set(children(worker.pid)) - {first}) and (beaten - taken).total_seconds() > 2 * SILENCE
+
+    await eventually(replaced_and_beating)
+    yard.release("a")
+    done = await yard.until("a", Place.DONE)
+    assert (done.state.attempts, moved) == (1, 0)
+
+
+async def test_a_beat_child_that_hangs_is_replaced_too(yard: Yard) -> None:
+    worker = yard.worker()
+    first = await child_of(worker.pid)
+    await yard.until_logged("worker")
+
+    async def listed() -> bool:
+        return bool((await yard.jobs.counts()).workers)
+
+    await eventually(listed)
+    os.kill(first, signal.SIGSTOP)
+    await eventually(lambda: bool(set(children(worker.pid)) - {first}))
+    await eventually(lambda: not alive(first))
+    await put(yard, "a", "work")
+    assert (await yard.until("a", Place.DONE)).state.attempts == 1
+
+
+async def test_a_job_past_its_timeout_is_not_beaten_for_by_a_worker_that_hangs(yard: Yard) -> None:
+    await yard.jobs.put([Job("a", kind="block", timeout=yard.one_silence())], request="a")
+    yard.worker()
+    await yard.until_logged("start", "a")
+    await eventually(yard.swept)
+    assert (await yard.record("a")).history[-1].reason is Reason.WORKER_DIED
+
+
+async def test_a_terminated_worker_finishes_what_runs_and_says_goodbye(yard: Yard) -> None:
+    await put(yard, "a", "wait")
+    worker = yard.worker()
+    await yard.until_logged("start", "a")
+    child = await child_of(worker.pid)
+    worker.terminate()
+    os.kill(child, signal.SIGTERM)
+
+    async def beaten_meanwhile() -> bool:
+        state = (await yard.record("a")).state
+        assert state.taken_at is not None
+        assert state.beat_at is not None
+        return state.beat_at - state.taken_at > yard.one_silence()
+
+    await eventually(beaten_meanwhile)
+    assert children(worker.pid) == [child]
+    await put(yard, "b", "work")
+    yard.release("a")
+    await eventually(lambda: worker.poll() is not None)
+    assert worker.returncode == 0
+    assert (await yard.record("a")).state.place is Place.DONE
+    assert (await yard.record("b")).state.attempts == 0
+    assert (await yard.jobs.counts()).workers == ()
+    assert not alive(child)
+
+
+async def test_the_beat_child_is_small(yard: Yard) -> None:
+    worker = yard.worker()
+    child = await child_of(worker.pid)
+
+    async def listed() -> bool:
+        return bool((await yard.jobs.counts()).workers)
+
+    await eventually(listed)
+    assert resident_kib(child) < 35 * 1024
+
+
+def test_the_beat_child_imports_little() -> None:
+    code = "import sys, wrasse.runtime.heartbeat_process, wrasse.runtime.backends; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True).stdout.split()
+    heavy = {"aiohttp", "click", "rich", "yaml", "prometheus_client", "wrasse.engine.run"}
+    heavy.add("wrasse.jobs.record_core.queue")
+    assert heavy.isdisjoint(loaded)
