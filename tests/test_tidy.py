@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tools.tidy import completeness, conduct, imports, prose, shape, testing
+from tools.tidy import completeness, conduct, imports, naming, prose, shape, testing
 from tools.tidy.rules import RULES, apply_rule
 from tools.tidy.source import Project, Source, read_project
 
@@ -48,6 +48,16 @@ CASES: list[tuple[Rule, Files, Files]] = [
         {"src/wrasse/ports/x.py": "from . import page"},
         {"src/wrasse/ports/x.py": "from wrasse.ports import page"},
     ),
+    (
+        imports.imports_point_downwards,
+        {"src/wrasse/config/x.py": "from wrasse.backends.redis.connect import Redis"},
+        {"src/wrasse/config/x.py": "from wrasse.backends.redis.options import RedisOptions"},
+    ),
+    (
+        imports.imports_point_downwards,
+        {"src/wrasse/config/x.py": "from wrasse.jobs.producer import Producer"},
+        {"src/wrasse/config/x.py": "from wrasse.jobs.periodic import parse_cron"},
+    ),
     (shape.files_are_short, {"src/wrasse/x.py": "x = 1\n" * 601}, {"src/wrasse/x.py": "x = 1\n" * 600}),
     (
         shape.functions_are_short,
@@ -63,20 +73,61 @@ CASES: list[tuple[Rule, Files, Files]] = [
         {"src/wrasse/x.py": "class _Lease: ..."},
     ),
     (
-        shape.public_names_use_our_words,
-        {"src/wrasse/x.py": "class LeaseCoordinator: ..."},
-        {"src/wrasse/x.py": "class Sweep: ..."},
+        naming.files_are_named_by_nouns,
+        {"src/wrasse/jobs/taking.py": ""},
+        {"src/wrasse/observability/tracing.py": "", "src/wrasse/jobs/reaper.py": "", "tests/x/taking.py": ""},
+    ),
+    (naming.files_are_named_by_nouns, {"src/wrasse/streams/retired.py": ""}, {"src/wrasse/streams/seed.py": ""}),
+    (naming.files_are_named_by_nouns, {"src/wrasse/backends/nats/lane_pool.py": ""}, {"src/wrasse/jobs/txn.py": ""}),
+    (naming.files_are_named_by_nouns, {"src/wrasse/leases/known.py": ""}, {"src/wrasse/leases/known_ids.py": ""}),
+    (naming.files_are_named_by_nouns, {"src/wrasse/settling/x.py": ""}, {"src/wrasse/testing/x.py": ""}),
+    (
+        naming.class_names_are_unique,
+        {"src/wrasse/x.py": "class Entry: ...", "src/wrasse/y.py": "class Entry: ..."},
+        {
+            "src/wrasse/api/app.py": "class App: ...\nclass _Entry: ...",
+            "src/wrasse/api/sync.py": "class App: ...\nclass _Entry: ...",
+            "tests/x.py": "class App: ...",
+        },
     ),
     (
-        shape.public_names_use_our_words,
-        {"src/wrasse/x.py": "def find(candidates): ..."},
-        {"src/wrasse/config/settings.py": "class Reaper: ..."},
+        naming.packages_are_small,
+        {f"src/wrasse/jobs/{chr(97 + n)}.py": "" for n in range(26)},
+        {f"src/wrasse/jobs/{name}.py": "" for name in ("__init__", *"abcdefghijklmnopqrstuvwxy")},
     ),
-    (shape.public_names_use_our_words, {"src/wrasse/jobs/candidate.py": ""}, {"src/wrasse/x.py": "def _f(txn): ..."}),
     (
-        shape.public_names_use_our_words,
-        {"src/wrasse/x.py": "class A:\n    coordinator_delay: int = 1"},
-        {"src/wrasse/x.py": "class A:\n    logc: int = 1"},
+        naming.families_are_packages,
+        {f"src/wrasse/cli/{name}.py": "" for name in ("jobs", "jobs_put", "jobs_list")},
+        {f"src/wrasse/cli/{name}.py": "" for name in ("jobs/jobs", "jobs_put", "jobs_list", "job")},
+    ),
+    (
+        imports.imports_have_no_cycles,
+        {
+            "src/wrasse/jobs/x.py": "from wrasse.jobs import y",
+            "src/wrasse/jobs/y.py": "from wrasse.jobs.z import Z",
+            "src/wrasse/jobs/z.py": "def f():\n    import wrasse.jobs.x",
+        },
+        {
+            "src/wrasse/jobs/x.py": "from wrasse.jobs import y",
+            "src/wrasse/jobs/y.py": "if TYPE_CHECKING:\n    import wrasse.jobs.x\nimport wrasse.jobs.z",
+            "src/wrasse/jobs/z.py": "",
+        },
+    ),
+    (
+        completeness.unit_tests_are_named_after_modules,
+        {"src/wrasse/jobs/retry.py": "", "tests/unit/jobs/test_again.py": ""},
+        {
+            "src/wrasse/jobs/retry.py": "",
+            "src/wrasse/ids.py": "",
+            "tests/unit/jobs/test_retry.py": "",
+            "tests/unit/jobs/test_retry_delays.py": "",
+            "tests/unit/test_ids.py": "",
+        },
+    ),
+    (
+        completeness.unit_tests_are_named_after_modules,
+        {"src/wrasse/jobs/retry.py": "", "tests/unit/streams/test_retry.py": ""},
+        {"tests/unit/jobs/scene.py": ""},
     ),
     (
         shape.values_are_frozen,

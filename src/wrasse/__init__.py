@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from wrasse.api import sync
     from wrasse.api.app import App, connect, hold
-    from wrasse.config.new_job import NewJob
     from wrasse.errors import BadPayload, JobFailed, LeaseLost, Refused, StoreUnavailable, UsageError, WrasseError
+    from wrasse.jobs.new_job import NewJob
     from wrasse.jobs.retry import GiveUp, Retry, RetryLater
     from wrasse.jobs.worker.running_job import RunningJob
     from wrasse.ports.jobs import Job, JobRecord, Place, Reason
@@ -27,7 +27,7 @@ _HOMES = {
     "JobFailed": "wrasse.errors",
     "JobRecord": "wrasse.ports.jobs",
     "LeaseLost": "wrasse.errors",
-    "NewJob": "wrasse.config.new_job",
+    "NewJob": "wrasse.jobs.new_job",
     "Place": "wrasse.ports.jobs",
     "Reason": "wrasse.ports.jobs",
     "Refused": "wrasse.errors",

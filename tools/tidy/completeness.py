@@ -9,6 +9,15 @@ from tools.tidy.source import Problem, Project, Source
 
 # What guards ask of every backend; the suites of the other ports hold it.
 ASKED_OF_ALL = frozenset({"health_check"})
+# Unit tests of something else than one module, each with what it is.
+TESTS_OF_OTHERS = {
+    "sweeps/catalogue": "the package's __init__",
+    "sweeps/catalogue_properties": "every sweep of it, by the kit for users' tests",
+    "decoders": "every decoder of tests/decoders.py",
+    "fuzzed_decoders": "every decoder of tests/decoders.py",
+    "seeds": "the seed of a test run",
+    "virtual_time": "the event loop of simulations",
+}
 
 
 def _stems(project: Project, folder: str) -> list[str]:
@@ -53,6 +62,28 @@ def ports_are_complete(project: Project) -> Iterator[Problem]:
                 0,
                 f"the port {name} has no conformance suite",
                 f"write tests/conformance/test_{name}.py, with every backend a parameter",
+            )
+
+
+def unit_tests_are_named_after_modules(project: Project) -> Iterator[Problem]:
+    """`jobs/retry.py` is tested by tests/unit/jobs/test_retry.py; an aspect of it, by test_retry_<aspect>.py."""
+    modules: dict[str, set[str]] = {}
+    for source in project.python:
+        if source.module:
+            modules.setdefault(source.module.rpartition("/")[0], set()).add(source.stem)
+    for source in project.python:
+        if not source.path.startswith("tests/unit/") or not source.stem.startswith("test_"):
+            continue
+        package = source.path.removeprefix("tests/unit/").rpartition("/")[0]
+        name = source.stem.removeprefix("test_")
+        if f"{package}/{name}".strip("/") in TESTS_OF_OTHERS:
+            continue
+        if not any(name == stem or name.startswith(f"{stem}_") for stem in modules.get(package, ())):
+            yield Problem(
+                source.path,
+                0,
+                f"no module of src/wrasse/{package} is called {name}",
+                "name the test after the module that it tests, in the folder of its package",
             )
 
 

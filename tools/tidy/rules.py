@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tools.tidy import completeness, conduct, imports, prose, shape, testing
+from tools.tidy import completeness, conduct, imports, naming, prose, shape, testing
 from tools.tidy.source import FileRule, Problem, Project, ProjectRule
 
 FILE_RULES: tuple[FileRule, ...] = (
@@ -14,7 +14,7 @@ FILE_RULES: tuple[FileRule, ...] = (
     shape.files_say_what_they_are_for,
     shape.files_are_named_for_a_thing,
     shape.public_names_have_docstrings,
-    shape.public_names_use_our_words,
+    naming.files_are_named_by_nouns,
     shape.values_are_frozen,
     shape.borders_are_typed,
     conduct.only_the_clock_asks_for_the_time,
@@ -31,8 +31,13 @@ FILE_RULES: tuple[FileRule, ...] = (
     testing.our_own_code_is_not_mocked,
 )
 PROJECT_RULES: tuple[ProjectRule, ...] = (
+    imports.imports_have_no_cycles,
+    naming.class_names_are_unique,
+    naming.packages_are_small,
+    naming.families_are_packages,
     completeness.sweeps_are_complete,
     completeness.ports_are_complete,
+    completeness.unit_tests_are_named_after_modules,
     completeness.ports_are_small,
 )
 RULES: tuple[FileRule | ProjectRule, ...] = (*FILE_RULES, *PROJECT_RULES)

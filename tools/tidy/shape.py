@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from tools.tidy.source import Problem, Source
@@ -11,18 +10,10 @@ from tools.tidy.source import Problem, Source
 FILE_LINES_MAX = 600
 FUNCTION_LINES_MAX = 60
 NAMELESS = frozenset({"util", "utils", "helper", "helpers", "common", "base", "misc", "shared"})
-BANNED_WORDS = {
-    "candidate": "suspect",
-    "coordinator": "engine",
-}
-# The edges that speak a seed's wire format: its keys and metric names stay as the seed has them.
-SPEAKS_WIRE = re.compile(
-    r"config/|observability/metrics\.py$|lease_server/wire\.py$|leases/client"
-)
 # Values that change on purpose, each with the reason.
 MUTABLE = {
     "OpenPorts": "filled as the parts of a process need their backends",
-"ArchiverTally": "counters that one archiver adds to and metrics read",
+    "ArchiverTally": "counters that one archiver adds to and metrics read",
     "QueueTally": "the counts of one queue while they are counted",
     "Tally": "counters that one worker adds to and metrics read",
     "LogTally": "counters that the log handler adds to and metrics read",
@@ -95,40 +86,6 @@ def public_names_have_docstrings(source: Source) -> Iterator[Problem]:
                 f"{node.name} has no docstring",
                 "say in a sentence what it is, or what it promises",
             )
-
-
-def public_names_use_our_words(source: Source) -> Iterator[Problem]:
-    """One word per concept, in file names and in names that others see."""
-    if not source.module or not source.python or SPEAKS_WIRE.match(source.module):
-        return
-    names = [(0, source.stem), *((node.lineno, name) for node, name in _public_names(source.tree))]
-    for line, name in names:
-        for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", name):
-            ours = BANNED_WORDS.get(word.lower()) or BANNED_WORDS.get(word.lower().removesuffix("s"))
-            if ours:
-                yield Problem(
-                    source.path,
-                    line,
-                    f"{name} says {word.lower()}",
-                    f"say {ours}: docs/glossary.md has one word per concept",
-                )
-
-
-def _public_names(tree: ast.Module) -> Iterator[tuple[ast.stmt, str]]:
-    for node in (*tree.body, *(inner for cls in tree.body if isinstance(cls, ast.ClassDef) for inner in cls.body)):
-        found: list[str] = []
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef():
-                arguments = node.args
-                found = [node.name, *(a.arg for a in (*arguments.args, *arguments.kwonlyargs, *arguments.posonlyargs))]
-            case ast.ClassDef():
-                found = [node.name]
-            case ast.Assign():
-                found = [target.id for target in node.targets if isinstance(target, ast.Name)]
-            case ast.AnnAssign(target=ast.Name(id=name)):
-                found = [name]
-        if found and not found[0].startswith("_"):
-            yield from ((node, name) for name in found)
 
 
 def values_are_frozen(source: Source) -> Iterator[Problem]:

@@ -25,11 +25,11 @@ from wrasse.api.jobs import Jobs
 from wrasse.api.streams import AppStreams
 from wrasse.clock import Clock, SystemClock
 from wrasse.config.load import Config, load
-from wrasse.config.new_job import Duration, as_duration, encoded
 from wrasse.config.server_options import is_nats
 from wrasse.engine.loop import Engine
 from wrasse.errors import UnknownName, UsageError, first_error
 from wrasse.jobs.handlers import Function, Middleware
+from wrasse.jobs.new_job import Duration, as_duration, encoded
 from wrasse.jobs.periodic import Cron, Every, Missed, Periodic, parse_cron
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.rate_limiter import SharedRate

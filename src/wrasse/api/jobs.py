@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from wrasse.config.new_job import NO_TIME, Duration, NewJob, as_duration, made, made_group
 from wrasse.errors import JobFailed, UsageError
+from wrasse.jobs.new_job import NO_TIME, Duration, NewJob, as_duration, made, made_group
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.rate_limiter import SharedRate, put_paced
 from wrasse.ports.jobs import NOTHING, Cancel, Counts, JobFilter, JobQueue, JobRecord, JobState, Place, RequeueDead

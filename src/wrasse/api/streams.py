@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from wrasse.clock import Clock
-from wrasse.config.new_job import Duration, as_duration, encoded
 from wrasse.errors import UsageError
+from wrasse.jobs.new_job import Duration, as_duration, encoded
 from wrasse.ports.backend import StreamStore
 from wrasse.ports.groups import StartAt, check_group
 from wrasse.ports.rules.subjects import check_pattern

@@ -31,9 +31,9 @@ from typing import Any, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar
 from wrasse.api.app import App as AsyncApp, AppWorker, Registering, connect as connect_async
 from wrasse.api.jobs import JobHandle as AsyncJobHandle, Jobs as AsyncJobs
 from wrasse.config.load import Config
-from wrasse.config.new_job import Duration
 from wrasse.errors import UsageError
 from wrasse.jobs.handlers import Function, Middleware
+from wrasse.jobs.new_job import Duration
 from wrasse.leases.attachment_files import write_file
 from wrasse.leases.lease_scope import LeasedKey
 from wrasse.leases.transactions.scope import transact

@@ -9,7 +9,7 @@ import click
 
 from wrasse.cli.context import CommandContext, asks, finish
 from wrasse.cli.output import show_table
-from wrasse.config.new_job import as_periodic
+from wrasse.config.periodic import as_periodic
 from wrasse.config.settings import Settings
 from wrasse.errors import WrasseError
 from wrasse.jobs.periodic import read_when

@@ -16,8 +16,8 @@ from wrasse.backends.redis.options import parse_addresses
 from wrasse.config.addresses import in_clear, parse_address
 from wrasse.config.backend_urls import PORTS, BackendUrls, resolve
 from wrasse.config.lease_settings import lease_rules
-from wrasse.config.new_job import as_periodic
 from wrasse.config.orphans import clashing, root_of
+from wrasse.config.periodic import as_periodic
 from wrasse.config.server_options import contradictions, is_nats, is_redis, nats_options, redis_options
 from wrasse.config.setting_key import named_in
 from wrasse.config.settings import (

@@ -14,7 +14,7 @@ from wrasse.api.streams import AppStreams, Registered
 from wrasse.breaker import BreakerSettings
 from wrasse.clock import Clock, SystemClock
 from wrasse.config.load import Config
-from wrasse.config.new_job import as_periodic
+from wrasse.config.periodic import as_periodic
 from wrasse.config.settings import CircuitBreaker, Settings
 from wrasse.config.urls import parse_store
 from wrasse.errors import UsageError

@@ -14,7 +14,7 @@ from wrasse.backends.redis.client.client import sections
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.failure import ReplyTooLarge
 from wrasse.backends.redis.jobs import admin_changes
-from wrasse.backends.redis.jobs.queue_pages import ServedList
+from wrasse.backends.redis.jobs.list_pages import ServedList
 from wrasse.backends.redis.reply_limit import in_pieces
 from wrasse.errors import StoreBroken
 from wrasse.ports.groups import Delivery, StartAt

@@ -13,7 +13,6 @@ import pytest
 
 import wrasse
 from wrasse.clock import ManualClock
-from wrasse.config.new_job import NewJob
 from wrasse.errors import (
     BadDuration,
     ConfigError,
@@ -24,6 +23,7 @@ from wrasse.errors import (
     WrasseError,
     first_error,
 )
+from wrasse.jobs.new_job import NewJob
 
 
 @pytest.fixture

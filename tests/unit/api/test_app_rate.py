@@ -13,8 +13,8 @@ from unit.jobs.worker.scene import eventually
 from wrasse.api.app import App
 from wrasse.clock import ManualClock
 from wrasse.config.load import load
-from wrasse.config.new_job import NewJob
 from wrasse.errors import UsageError
+from wrasse.jobs.new_job import NewJob
 
 
 def app_on(url: str, clock: ManualClock) -> App:

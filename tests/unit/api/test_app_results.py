@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import wrasse
-from wrasse.config.new_job import NewJob
 from wrasse.errors import JobFailed, UsageError
+from wrasse.jobs.new_job import NewJob
 
 
 @pytest.fixture(params=["memory:", "sqlite:here.db"])

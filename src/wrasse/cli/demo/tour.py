@@ -26,10 +26,10 @@ from wrasse.archives.verify import Verified, verify
 from wrasse.cli.demo.work import LEASE
 from wrasse.clock import Clock, SystemClock
 from wrasse.config.load import Config, load
-from wrasse.config.new_job import NewJob
 from wrasse.config.settings import Settings
 from wrasse.engine.report import Planned
 from wrasse.errors import StoreUnavailable, WrasseError
+from wrasse.jobs.new_job import NewJob
 from wrasse.ports.jobs import JobQueue, JobRecord, Place, WorkerState
 from wrasse.ports.journal import Line, LineFilter
 from wrasse.runtime.archiver import build_archiver, build_rules

@@ -11,8 +11,8 @@ import click
 from wrasse.cli.context import DURATION, CommandContext, asks, finish
 from wrasse.cli.payload import check_sources, fields_of, from_lines, one_payload, payload_of, pieces_of
 from wrasse.clock import SystemClock
-from wrasse.config.new_job import NewJob, made
 from wrasse.errors import UsageError, WrasseError
+from wrasse.jobs.new_job import NewJob, made
 from wrasse.jobs.producer import Enqueued, Producer
 from wrasse.jobs.tally import Tally
 from wrasse.ports.jobs import BATCH_MAX, PAYLOAD_BYTES_MAX, Job

@@ -21,8 +21,8 @@ from wrasse.backends.redis.failure import ReplyTooLarge, WrongType
 from wrasse.backends.redis.jobs.claim_codec import FinishedText, dead_text, pack_finished, read_finished
 from wrasse.backends.redis.jobs.enqueue import in_ms
 from wrasse.backends.redis.jobs.job_json import decode, flaw, history_json, payload_of, reason_of
+from wrasse.backends.redis.jobs.list_pages import ServedList
 from wrasse.backends.redis.jobs.queue_guess import Router, known_queues
-from wrasse.backends.redis.jobs.queue_pages import ServedList
 from wrasse.backends.redis.jobs.sorted_pages import SLICE_MAX, ScoreRange, slice_of, slices
 from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.scripts import load

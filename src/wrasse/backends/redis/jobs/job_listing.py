@@ -14,7 +14,7 @@ from wrasse.backends.page_loop import PageLoop
 from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.jobs.claim_codec import read_finished, read_hold
 from wrasse.backends.redis.jobs.job_json import decode, from_ms
-from wrasse.backends.redis.jobs.queue_pages import ListPosition, ServedList
+from wrasse.backends.redis.jobs.list_pages import ListPosition, ServedList
 from wrasse.backends.redis.jobs.ready_search import WaitingJob
 from wrasse.backends.redis.jobs.sorted_pages import SLICE_MAX, PageStart, ScoreRange, SortedMember, slice_of, slices
 from wrasse.backends.redis.jobs.states import finished_state, held_state, waiting_state

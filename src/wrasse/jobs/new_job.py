@@ -1,4 +1,4 @@
-"""A job as a program or the settings describe it, before it is put: a value, and how it becomes a job of the queue."""
+"""A job as a program describes it, before it is put: a value, and how it becomes a job of the queue."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from wrasse.config.settings import PeriodicSettings
 from wrasse.duration import format_duration, parse_duration
-from wrasse.errors import ConfigError, UsageError
-from wrasse.jobs.periodic import Every, Missed, Periodic, parse_cron
+from wrasse.errors import UsageError
 from wrasse.jobs.producer import Producer
 from wrasse.ports.jobs import NOTHING, Job, JobGroup
 
@@ -112,16 +110,3 @@ def as_duration(value: Duration) -> timedelta:
     if duration < NO_TIME:
         raise UsageError(f"a duration of {format_duration(duration)}", do="give zero or more")
     return duration
-
-
-def as_periodic(name: str, own: PeriodicSettings) -> Periodic:
-    """The periodic job that these settings describe."""
-    if bool(own.cron) == (own.every is not None):
-        raise ConfigError(
-            f"the periodic job {name!r} has {'both cron and every' if own.cron else 'neither cron nor every'}",
-            do='write one of them, such as cron: "0 3 * * *" or every: 5m',
-        )
-    if own.every is not None and own.tz != "UTC":
-        raise ConfigError(f"the periodic job {name!r} has every and a time zone", do="tz goes with cron")
-    schedule = Every(own.every) if own.every is not None else parse_cron(own.cron, own.tz)
-    return Periodic(name, schedule, own.kind or name, encoded(own.data), own.priority or None, Missed(own.missed))
