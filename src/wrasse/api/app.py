@@ -258,7 +258,10 @@ class App(Registering):
         return self._remote
 
     async def _streams(self) -> StreamStore:
-        return (await self.open(STREAMS)).streams
+        opened = self._opened
+        if opened is None or self._loop is not asyncio.get_running_loop() or STREAMS not in opened.stores:
+            opened = await self.open(STREAMS)
+        return opened.streams
 
     async def _jobs(self) -> tuple[Producer, JobQueue]:
         opened = self._opened
