@@ -28,7 +28,10 @@ def chapters(page: str) -> list[str]:
     return re.findall(r"^## (.+)$", written(page), re.M)
 
 
-@pytest.mark.parametrize("path", ["README.md", *(f"docs/reference/{page}.md" for page in PAGES)])
+@pytest.mark.parametrize(
+    "path",
+    ["README.md", "docs/README.md", "docs/design/ARCHITECTURE.md", *(f"docs/reference/{page}.md" for page in PAGES)],
+)
 def test_a_written_page_says_what_the_code_says(path: str) -> None:
     assert (ROOT / path).read_text("utf-8") == pages()[path], "the page differs from the code; do: python3 dev.py docs"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tools.docs import capabilities, cli, errors, events, limits, metrics, ports, settings, sweeps
+from tools.docs import capabilities, cli, errors, events, index, limits, metrics, ports, settings, sweeps
 from tools.docs.markdown import between
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -15,4 +15,10 @@ def pages() -> dict[str, str]:
     """Every written page by its path from the root of the project."""
     written = {f"docs/reference/{module.__name__.rsplit('.', 1)[-1]}.md": module.render() for module in MODULES}
     readme = (ROOT / "README.md").read_text("utf-8")
-    return written | {"README.md": between(readme, "sweeps", sweeps.summary("docs/sweeps"))}
+    architecture = (ROOT / "docs/design/ARCHITECTURE.md").read_text("utf-8")
+    architecture = between(architecture, "imports", index.import_table())
+    return written | {
+        "README.md": between(readme, "sweeps", sweeps.summary("docs/sweeps")),
+        "docs/README.md": index.render(ROOT / "docs"),
+        "docs/design/ARCHITECTURE.md": between(architecture, "records", index.records(ROOT / "docs/design")),
+    }
