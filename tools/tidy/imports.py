@@ -39,9 +39,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "__init__": LOW | {"api", "config", "jobs", "leases", "engine", "sweeps"},
     "__main__": frozenset({"cli"}),
 }
-# How a server is named: plain values, with which no backend comes.
+# How a server is named: plain values, with which no backend comes. For config and runtime.
 ADDRESSES = frozenset({"backends.redis.options", "backends.nats.options", "backends.s3.address"})
-SEES_ADDRESSES = frozenset({"config", "runtime"})
 # What config may see of domains, each with the reason: values that settings are read into, and how people write them.
 # Whatever runs is built in runtime.
 VALUES_OF_SETTINGS = {
@@ -172,4 +171,4 @@ def _may_see_backend(module: str, here: list[str], there: list[str]) -> bool:
         # others what clients of servers share.
         shared = ("wakeup", "record_files", "foreign_protocol", "page_loop", "tcp", "url_query")
         return len(there) > 1 and len(here) > 1 and there[1] in (here[1], *shared)
-    return module in CHOOSES_BACKENDS or (here[0] in SEES_ADDRESSES and ".".join(there) in ADDRESSES)
+    return module in CHOOSES_BACKENDS or (here[0] == "runtime" and ".".join(there) in ADDRESSES)

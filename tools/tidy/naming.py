@@ -41,8 +41,6 @@ METAPHORS = frozenset({
 # Participles and adjectives that no ending shows. Before a noun they may stand: known_ids.
 WITHOUT_A_NOUN = frozenset({"felt", "given", "gone", "held", "kept", "known", "lost", "plain", "seen", "shown", "told"})
 TWINS = frozenset({"api/sync.py"})  # the same names without an event loop
-# Families that stay, each with the reason.
-FAMILIES: dict[str, str] = {}
 _Public = tuple[Source, ast.ClassDef]
 
 
@@ -102,7 +100,7 @@ def families_are_packages(project: Project) -> Iterator[Problem]:
         folder = source.module.rpartition("/")[0]
         families[f"{folder}/{source.stem.strip('_').split('_')[0]}".strip("/")].append(source.stem)
     for family, stems in families.items():
-        if len(stems) >= FAMILY_MIN and family not in FAMILIES:
+        if len(stems) >= FAMILY_MIN:
             yield Problem(
                 f"src/wrasse/{family}",
                 0,
