@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.conjecture import providers
 
 import fast_place
 import seeds
@@ -35,6 +36,10 @@ settings.register_profile(
 )
 settings.register_profile("fixed", parent=settings.get_profile("wrasse"), derandomize=True, database=None)
 settings.load_profile("fixed")
+# Hypothesis also draws constants of all modules that are loaded when a test runs, which depends on the tests that this
+# process ran before: the same seed would not make the same choices. There is no setting for that.
+assert callable(providers._get_local_constants), "hypothesis has another name for it now"
+providers._get_local_constants = providers.Constants
 
 LEFT_OUT = {}  # files of tests to what is missing for them; every run names them
 if not MYSQL:

@@ -18,7 +18,10 @@ import os, random, hypothesis, seeds
 
 drawn = []
 
-@hypothesis.settings(max_examples=20)
+if os.environ.get("LOADS"):
+    import constants_of_another
+
+@hypothesis.settings(max_examples=200)
 @hypothesis.given(hypothesis.strategies.integers())
 def test_by_hypothesis(number):
     drawn.append(number)
@@ -38,10 +41,11 @@ def pytest_in(folder: Path, *options: str, **more: str) -> str:
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True).stdout
 
 
-def run(folder: Path, *options: str, fail: str = "") -> tuple[str, str]:
+def run(folder: Path, *options: str, fail: str = "", loads: str = "") -> tuple[str, str]:
     """What two tests drew, and everything that was said."""
     (folder / "test_draws.py").write_text(DRAWS)
-    said = pytest_in(folder, *options, "test_draws.py", FAIL=fail)
+    (folder / "constants_of_another.py").write_text("KNOWN = (123456781, 123456782, 123456783)\n")
+    said = pytest_in(folder, *options, "test_draws.py", FAIL=fail, LOADS=loads, PYTHONPATH=f"{ROOT / 'tests'}:{folder}")
     drawn = re.search(r"^drawn .*$", said, re.MULTILINE)
     assert drawn is not None, said
     return drawn[0], said
@@ -50,6 +54,11 @@ def run(folder: Path, *options: str, fail: str = "") -> tuple[str, str]:
 def test_the_default_run_makes_the_same_choices_every_time_and_names_no_seed(tmp_path: Path) -> None:
     first, said = run(tmp_path)
     assert (first, "--seed" in said) == (run(tmp_path)[0], False)
+
+
+@pytest.mark.parametrize("options", [(), ("--full", "--seed=5")])
+def test_choices_do_not_depend_on_the_modules_that_are_loaded(tmp_path: Path, options: tuple[str, ...]) -> None:
+    assert run(tmp_path, *options)[0] == run(tmp_path, *options, loads="yes")[0]
 
 
 def test_a_full_run_makes_its_own_choices_and_says_how_to_repeat_them(tmp_path: Path) -> None:
