@@ -50,7 +50,7 @@ def test_no_password_of_a_url_survives(scheme: str, user: str, before: str, afte
 
 @given(SCHEMES, ANY, ANY, ANY)
 def test_no_error_about_a_url_shows_its_password(scheme: str, user: str, before: str, after: str) -> None:
-    login = user.replace("/", "")  # with a slash the part before it is a bucket, and the rest a path, which is no secret
+    login = user.replace("/", "")  # before a slash is a bucket, after it a path, which is no secret
     for url in (f"{scheme}://{user}:{before}PLANTED{after}@h:x/0", f"s3://{login}:{before}PLANTED{after}@bucket/p"):
         for parse in (parse_store, parse_objects):
             assert "PLANTED" not in shown(parse, url)
