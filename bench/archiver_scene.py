@@ -150,8 +150,8 @@ async def archived(
 ) -> float:
     """Archives the whole stream from one backend, with cursors and leases in another; gives seconds."""
     clock = SystemClock()
-    lessor = LeaseManager(engine.records(LEASES), clock)
-    ports = ArchivePorts(streams.streams, streams.groups, engine.records(CURSORS), lessor)
+    lease_manager = LeaseManager(engine.records(LEASES), clock)
+    ports = ArchivePorts(streams.streams, streams.groups, engine.records(CURSORS), lease_manager)
     prefix = f"archive-{os.urandom(4).hex()}"
     rule = Rule(SUBJECT, store.objects, "bench", prefix, limits=limits, form=Form(codec=codec))
     began = clock.monotonic()
@@ -177,7 +177,7 @@ def bucket_of() -> Iterator[Place]:
 
         client = boto3.client("s3", endpoint_url=server.endpoint, aws_access_key_id=server.key,
                               aws_secret_access_key=server.secret, region_name="us-east-1")  # fmt: skip
-        client.create_bucket(Bucket="bench")
+        client.create_bucket(KvBucket="bench")
         address = S3Address("bench", "", server.endpoint, access_key=server.key, secret_key=server.secret)
         yield Place(bucket=address)
 

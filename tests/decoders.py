@@ -17,7 +17,7 @@ from wrasse.archives.cursor import decode_cursor
 from wrasse.archives.lines import entry_of
 from wrasse.backends.nats import message_codec as nats_stored, old_groups, records, stream_map
 from wrasse.backends.record_files import envelope as record_envelope
-from wrasse.backends.record_files.due_bucket import Calendar
+from wrasse.backends.record_files.due_bucket import DueBuckets
 from wrasse.backends.redis.jobs import claim_codec, heartbeats, job_json
 from wrasse.backends.redis.jobs.states import finished_state, held_state
 from wrasse.clock import ManualClock
@@ -98,9 +98,9 @@ def _worker(data: bytes) -> object:
 
 
 def _due_buckets(data: bytes) -> object:
-    calendar = Calendar(timedelta(hours=1))
+    due_buckets = DueBuckets(timedelta(hours=1))
     try:
-        return [calendar.is_over(each, _NOW) for each in calendar.parse(data) or ()]
+        return [due_buckets.is_over(each, _NOW) for each in due_buckets.parse(data) or ()]
     except ValueError:
         return None
 

@@ -126,8 +126,8 @@ def test_a_sweep_that_another_process_runs_is_refused_with_its_name() -> None:
 
     async def take() -> None:
         store = await open_store("sqlite:wrasse.db")
-        lessor = LeaseManager(store.records(ENGINE_LEASES), SystemClock())
-        assert await lessor.acquire("sweep/stuck_jobs", "other-host-7", timedelta(minutes=1))
+        lease_manager = LeaseManager(store.records(ENGINE_LEASES), SystemClock())
+        assert await lease_manager.acquire("sweep/stuck_jobs", "other-host-7", timedelta(minutes=1))
         await store.close()
 
     asyncio.run(take())

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from lifecycle import Step, budget_spent, steps_between, token_grew
 from virtual_time import VirtualClock
 from wrasse.backends.memory.jobs import MemoryJobs
-from wrasse.backends.memory.status_index import JobRow, Shelves
+from wrasse.backends.memory.status_index import JobIndex, JobRow
 from wrasse.clock import Clock
 from wrasse.ports.jobs import (
     IDS_KEPT,
@@ -97,7 +97,7 @@ class Call:
     shown: dict[str, list[Change]] = field(default_factory=dict)
 
 
-class WatchedShelves(Shelves):
+class WatchedShelves(JobIndex):
     """The memory backend's rows, with a judge beside them."""
 
     __slots__ = ("call", "clock", "kept", "ledger")
@@ -209,10 +209,10 @@ class LawfulJobs:
 
     Nothing but a take waits inside the memory backend, so between two lines here only takes can happen."""
 
-    def __init__(self, jobs: MemoryJobs, ledger: Ledger, shelves: WatchedShelves) -> None:
+    def __init__(self, jobs: MemoryJobs, ledger: Ledger, status_index: WatchedShelves) -> None:
         self._jobs = jobs
         self._ledger = ledger
-        self._shelves = jobs._shelves = shelves
+        self._index = jobs._index = status_index
 
     async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
         fresh = _fresh(jobs, self._ledger)
@@ -292,11 +292,11 @@ class LawfulJobs:
         shown: dict[str, list[Change]] = {}
         for change in changes:
             shown.setdefault(change.id if isinstance(change, Cancel) else change.hold.id, []).append(change)
-        self._shelves.call = Call(name, shown)
+        self._index.call = Call(name, shown)
         try:
             yield
         finally:
-            self._shelves.call = Call()
+            self._index.call = Call()
 
 
 class LawfulJournal:

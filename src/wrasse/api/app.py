@@ -38,7 +38,7 @@ from wrasse.jobs.retry import Retry
 from wrasse.jobs.scheduler import PeriodicScheduler
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.worker import Worker
-from wrasse.leases.lease_scope import hold_key
+from wrasse.leases.lease_scope import lease_key
 from wrasse.leases.operations import Operations
 from wrasse.leases.transactions.scope import transact
 from wrasse.leases.xid import Xids
@@ -174,13 +174,13 @@ class App(Registering):
         wait: Duration | None = None,
         owner: str | None = None,
         namespace: str = "",
-    ) -> hold_key:
+    ) -> lease_key:
         """Holds the lease of a key for the length of an `async with`. It is renewed by itself, and the body is
         cancelled if it is lost. `wait`: how long to wait for it, for ever without one. What the body saves with
         `lease.save` is committed when it ends well."""
         waits = None if wait is None else as_duration(wait)
         who, lasts = owner or owner_name(), as_duration(ttl)
-        return hold_key(self._leases, key, who, lasts, self._clock, namespace=namespace, wait=waits)
+        return lease_key(self._leases, key, who, lasts, self._clock, namespace=namespace, wait=waits)
 
     def transaction(
         self,
@@ -353,7 +353,7 @@ def hold(
     wait: Duration | None = None,
     owner: str | None = None,
     namespace: str = "",
-) -> hold_key:
+) -> lease_key:
     """`App.hold` on the default configuration, opened once for the process."""
     global _default
     if _default is None:

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 import click
 
-from wrasse.archives.archive_list import ListedArchive, shelved
+from wrasse.archives.archive_list import ListedArchive, list_archives
 from wrasse.archives.batch import ArchiveFacts
 from wrasse.archives.cursor import Cursors
 from wrasse.archives.drain import GROUP
@@ -120,7 +120,7 @@ async def _list(asked: CommandContext, pattern: str, span: tuple[datetime | None
     since, until = span
     async with opened_archives(asked.config()) as rules:
         for rule in rules:
-            async for each in shelved(rule.objects, rule.prefix, pattern):
+            async for each in list_archives(rule.objects, rule.prefix, pattern):
                 if len(found) == limit:
                     break
                 try:
@@ -395,7 +395,7 @@ async def _restart(asked: CommandContext, subject: str, dry_run: bool) -> Restar
         if rule is None:
             raise UsageError(f"no entry of archiver.streams matches {subject!r}", do="see `wrasse config show`")
         cursors = Cursors(ports.records)
-        turns = StreamLeases(ports.lessor, owner_name(), clock, _TURN)
+        turns = StreamLeases(ports.lease_manager, owner_name(), clock, _TURN)
         # Safety comes from the cursor's version; our turn keeps an archiver from finishing what it began before.
         if not dry_run:
             await _wait_for_turn(turns, subject, clock)

@@ -52,7 +52,7 @@ async def _explain(asked: CommandContext, id: str) -> None:
         lease = await _lease(opened, id) if RECORDS in needs else None
         about = await _lines(opened, LineFilter(suspect=id))
         of_run = await _lines(opened, LineFilter(run=id))
-        now = (await (opened.jobs if JOBS in needs else opened.engine).pulse()).at
+        now = (await (opened.jobs if JOBS in needs else opened.engine).health_sample()).at
         next_lines = await outlook(record, config.settings, opened.queue, now) if record is not None else ()
         known = record is not None or (isinstance(lease, Lease) and lease.owner)
         stream = await stream_outlook(config, stores, id) if not known and where.serves(STREAMS) else None

@@ -63,7 +63,7 @@ class LeaseApi:
 
     async def finished(self) -> None:
         """Until what is left to do after the last answers about messages is done."""
-        await self._queues.desk.close()
+        await self._queues.service.close()
         self._bodies.close()
 
     def routes(self) -> list[web.RouteDef]:

@@ -285,7 +285,7 @@ async def acquire_held(
     return LeasedKey(operations, record, ttl, clock)
 
 
-class hold_key:
+class lease_key:
     """The context manager, a verb like asyncio.timeout. `wait`: how long to wait for the key, None for ever."""
 
     def __init__(

@@ -185,7 +185,7 @@ class KeyStore(LeaseRecords):
             assert written.version is not None, "what is written has a version"
             return self._known.note(key, replace(record, stored=written.version))
         self._known.forget(key)
-        if written.outcome is Outcome.LOST:
+        if written.outcome is Outcome.CONFLICT:
             return None
         current = await self.read(key)
         return current if current is not None and self._codec.encode(current) == value else None

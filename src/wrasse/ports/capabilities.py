@@ -56,7 +56,7 @@ class Capabilities:
     billed: bool = False
     """Each request is billed: workers that wait ask once a second instead of five times."""
 
-    shelves: bool = False
+    status_index: bool = False
     """Counts and lists stream tasks by state from an index. Without it each count and list reads the tasks."""
 
     shared: bool = False
@@ -66,7 +66,7 @@ class Capabilities:
     """Copies an object within the store. Without it the bytes of a file that is quarantined pass through wrasse."""
 
     multipart: bool = False
-    """Has uploads in parts, of which `orphan_archives` aborts those that were never completed."""
+    """Has uploads in parts, of which `orphan_objects` aborts those that were never completed."""
 
     versions: bool = False
     """May keep what is deleted, which then is the quarantine. Without it orphans are copied, then deleted."""

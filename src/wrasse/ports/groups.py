@@ -180,6 +180,6 @@ def check_answers(answers: Sequence[Answer]) -> Sequence[DeadLetter]:
         raise UsageError(f"{len(answers)} answers at once", do=f"send at most {DELIVERIES_MAX}")
     if DeadLetter not in set(map(type, answers)):  # as nearly always, and found out at a quarter of the price
         return ()
-    letters = [answer for answer in answers if isinstance(answer, DeadLetter)]
-    check_drafts([letter.draft for letter in letters])
-    return letters
+    dead_letters = [answer for answer in answers if isinstance(answer, DeadLetter)]
+    check_drafts([dead_letter.draft for dead_letter in dead_letters])
+    return dead_letters

@@ -38,9 +38,9 @@ async def open_ports(config: Config, stores: Stores, clock: Clock) -> ArchivePor
     """What archivers work on. Cursors and leases live where engines on all hosts look."""
     where = config.homes
     streams, engine = await stores.open_streams(where.streams), await stores.open(where.engine)
-    lessor = LeaseManager(engine.records(ENGINE_LEASES), clock, margin=engine.margin)
+    lease_manager = LeaseManager(engine.records(ENGINE_LEASES), clock, margin=engine.margin)
     return ArchivePorts(
-        streams.streams, streams.groups, engine.records(CURSORS), lessor, alerts=engine.records(ALERTS)
+        streams.streams, streams.groups, engine.records(CURSORS), lease_manager, alerts=engine.records(ALERTS)
     )
 
 

@@ -464,7 +464,7 @@ class Consumer:
             case Ack():
                 self.tally.acked += 1
             case Nak():
-                self.tally.naked += 1
+                self.tally.nacked += 1
             case DeadLetter():
                 self.tally.dead += 1
 

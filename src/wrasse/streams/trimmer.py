@@ -63,7 +63,7 @@ class Trimmer:
         removed = await self._rounds(order, order.bound.protect, ends)
         if order.bound.rule.allow_data_loss and self._clock.monotonic() < ends:
             removed += await self._losing(order, ends)
-        return Outcome.DONE if removed else Outcome.LOST
+        return Outcome.DONE if removed else Outcome.CONFLICT
 
     def removed(self) -> Mapping[str, int]:
         """How many entries went, by stream, since this was asked last."""

@@ -33,7 +33,7 @@ from wrasse.ports.jobs import NOTHING, Attempt, Job, JobState, Place, Progress, 
 from wrasse.ports.page import number_in
 from wrasse.ports.records import Collection
 from wrasse.ports.rules.job_transitions import JobStatus, SettledRequest, StoredJob, back
-from wrasse.ports.status_index import IndexPosition
+from wrasse.ports.status_index import IndexEntry
 
 ROOT = "gbe"
 TASKS = Collection(
@@ -113,24 +113,24 @@ def group_of(task_type: str) -> str:
 Position = tuple[int, int, str]  # 0, or 1 among delayed ones; the turn; the id
 
 
-def shelf_name(task_type: str, shelf: str) -> str:
+def status_name(task_type: str, status: str) -> str:
     """The shelf of a type."""
-    return f"{task_type}/{shelf}"
+    return f"{task_type}/{status}"
 
 
-def shelves_of(place: Place) -> tuple[str, ...]:
+def statuses_of(place: Place) -> tuple[str, ...]:
     """What a listing of a place is made of, in order."""
     return (JobStatus.READY, JobStatus.DELAYED) if place is Place.READY else (place.value,)
 
 
-def spot_of(stored: StoredJob) -> IndexPosition:
+def index_entry_of(stored: StoredJob) -> IndexEntry:
     """Where a task stands."""
-    return IndexPosition(shelf_name(stored.state.queue, stored.shelf), stored.turn)
+    return IndexEntry(status_name(stored.state.queue, stored.status), stored.index_position)
 
 
 def position_of(stored: StoredJob) -> Position:
     """A task's position in the listing of its place."""
-    return int(stored.delayed), stored.turn, stored.state.id
+    return int(stored.delayed), stored.index_position, stored.state.id
 
 
 def write_position(position: Position) -> str:
@@ -140,9 +140,9 @@ def write_position(position: Position) -> str:
 
 def read_position(cursor: str) -> Position:
     """The position in a cursor."""
-    shelf, _, rest = cursor.partition(":")
+    status, _, rest = cursor.partition(":")
     number, _, id = rest.partition(":")
-    return number_in(cursor, shelf), number_in(cursor, number), id
+    return number_in(cursor, status), number_in(cursor, number), id
 
 
 Fields = Mapping[str, str]

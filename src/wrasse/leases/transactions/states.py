@@ -109,7 +109,7 @@ def decided(
     return replace(transaction, state=state, participants=merged, confirmed=True, updated_at=at)
 
 
-def takes_part(record: KeyRecord | None, transaction: str, token: int) -> Lease | None:
+def enlisted_lease(record: KeyRecord | None, transaction: str, token: int) -> Lease | None:
     """The lease through which a key takes part in a transaction; None if it does not, or no longer."""
     lease = None if record is None else record.lease
     if lease is None or lease.transaction != transaction or (token and lease.token != token):

@@ -1,6 +1,6 @@
 """Hold a lease, so that only one of several programs does something at a time.
 
-    python examples/hold_a_lease.py & python examples/hold_a_lease.py
+    python examples/take_a_lease.py & python examples/take_a_lease.py
 
 The second waits until the first is through, or dead: a lease ends by itself when nobody renews it. `token` only grows,
 so whatever you write to can refuse a writer that comes late with an old one.
