@@ -23,7 +23,7 @@ from bench.redis_server import serving
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.sqlite.connect import Sqlite
-from wrasse.backends.sqlite.write_transaction import Step
+from wrasse.backends.sqlite.write_transaction import WriteTransaction
 from wrasse.clock import SystemClock, to_micros
 from wrasse.engine.sweep import Action
 from wrasse.jobs.stream_tasks.fields import TASKS, index_entry_of
@@ -139,11 +139,11 @@ async def _filled(backend: Redis | Sqlite, size: int) -> Stock:
 async def _fill_sqlite(backend: Sqlite, size: int, index_entry: IndexEntry) -> None:
     """Rows as the port writes them, many in one commit."""
 
-    def fill(step: Step, ids: range) -> None:
+    def fill(step: WriteTransaction, ids: range) -> None:
         first = step.draw(len(ids))
         rows = (
             (TASKS.data, b"mail:task_%d" % n, version, to_micros(FAR), f"[[null,{version},false]]", _value(n, FAR),
-             index_entry.status, index_entry.turn)
+             index_entry.status, index_entry.position)
             for version, n in enumerate(ids, first)
         )  # fmt: skip
         step.db.executemany(_ROW, rows)

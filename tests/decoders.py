@@ -29,7 +29,7 @@ from wrasse.jobs.stream_tasks.fields import decode_fields, encode_fields, read_f
 from wrasse.jobs.worker.breakers import ShutQueue, read_shut
 from wrasse.leases import lease
 from wrasse.leases.transactions import states
-from wrasse.orphans.approval import read_consent
+from wrasse.orphans.approval import read_approval
 from wrasse.ports.jobs import Job, Place
 from wrasse.ports.journal import Intent, Line
 from wrasse.ports.records import Record
@@ -194,7 +194,7 @@ DECODERS = (
     Decoder("periodic job", _record(read_mark), (
         b'{"last":"2026-01-02T03:04:05Z","job":"j","kind":"k","when":"every 1s","missed":"all"}',
     )),
-    Decoder("consent of a root", read_consent, (b'{"armed":true,"due":5}',)),
+    Decoder("approval of a root", read_approval, (b'{"armed":true,"due":5}',)),
 )  # fmt: skip
 
 

@@ -76,14 +76,14 @@ class DeadMembersDoNotCount(MemoryJobs):
 
 class _Forgetful(JobGroups):
     def open(self, group: JobGroup, now: datetime) -> Job | None:
-        self._teams.pop(group.id, None)
+        self._groups.pop(group.id, None)
         return super().open(group, now)
 
 
 class GroupsOpenAnew(MemoryJobs):
     def __init__(self, clock: Clock, *, done_max: int = 10_000) -> None:
         super().__init__(clock, done_max=done_max)
-        self._teams = _Forgetful()
+        self._groups = _Forgetful()
 
 
 class LimitsAreOfEachWorker(MemoryJobs):

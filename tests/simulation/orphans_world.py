@@ -172,7 +172,7 @@ class _World:
         await asyncio.sleep(self._rng.uniform(0, every))
         scanner, line, witness = self._process()
         while self._loop.time() < STORM:
-            await self._consent()
+            await self._approve()
             witness.free.clear()
             if self._is.pauses and self._rng.random() < 0.3:
                 line.calls_left = self._rng.randrange(1, 60)
@@ -206,11 +206,11 @@ class _World:
             guards=scanner.guards,
         )
 
-    async def _consent(self, *, allow: bool = False) -> None:
+    async def _approve(self, *, allow: bool = False) -> None:
         """Somebody arms the root, and in the calm, where everything is well again, overrules its doubts."""
         standing = await self._sightings.standing(self._root.name)
         approval = read_approval(standing.value)
-        said = replace_consent(approval, self._root.digest, allow=allow)
+        said = replace_approval(approval, self._root.digest, allow=allow)
         if said != approval:
             await self._sightings.write(self._root.name, write_approval(said), at=standing.version)
 
@@ -245,7 +245,7 @@ class _World:
             if wait == CALM_BREAK:
                 await self._check_losses(back=not self._is.lost)
             await asyncio.sleep(wait)
-            await self._consent(allow=True)
+            await self._approve(allow=True)
             witness.free.clear()
             await self._look(scanner)
         await self._check_rest()
@@ -283,7 +283,7 @@ class _World:
                 self._truth.break_law("torn", f"{unit} has a {MARKER} and no data", self._loop.time())
 
 
-def replace_consent(approval: Any, digest: str, *, allow: bool) -> Any:
-    """The consent of somebody who arms, and who may overrule."""
+def replace_approval(approval: Any, digest: str, *, allow: bool) -> Any:
+    """The approval of somebody who arms, and who may overrule."""
     allowed = approval.refused if allow else approval.allowed
     return type(approval)(digest, approval.refused, approval.why, approval.due, allowed)

@@ -86,7 +86,7 @@ _MESSAGES = {  # the fields of StreamTally
     "delivered": "messages handed to handlers of this process",
     "again": "of these, messages that had been handed out before",
     "acked": "messages handled, and the backend knows",
-    "naked": "messages refused for now, to be given again",
+    "nacked": "messages refused for now, to be given again",
     "dead": "messages set aside as dead letters",
     "failed": "handlers of messages that raised or took too long",
     "invalid": "entries that are no message",

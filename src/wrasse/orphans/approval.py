@@ -71,15 +71,15 @@ _decode = msgspec.json.Decoder(Approval).decode
 
 
 def read_approval(value: bytes) -> Approval:
-    """The consent in a root's value."""
+    """The approval in a root's value."""
     if not value:
         return Approval()
     try:
         return decoded(_decode, value)
     except ValueError:
-        raise StoreBroken("what is known of a root is no consent of wrasse's", do="arm the root again") from None
+        raise StoreBroken("what is known of a root is no approval of wrasse's", do="arm the root again") from None
 
 
 def write_approval(approval: Approval) -> bytes:
-    """The value that holds a consent."""
+    """The value that holds an approval."""
     return msgspec.json.encode(approval)

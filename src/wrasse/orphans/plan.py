@@ -52,11 +52,11 @@ class PlanLine(msgspec.Struct, frozen=True):
     size: int
     files: list[PlanFile]
     fingerprint: str
-    first_scan: int
+    first_scan: int = msgspec.field(name="first_round")
     first_at: int
     first_tick: int
     state: str
-    state_scan: str = ""
+    state_scan: str = msgspec.field(default="", name="state_round")
     state_at: int = 0
     state_tick: int = 0
 

@@ -49,8 +49,8 @@ class IndexedRecords(Protocol):
     """Records with a status index: the `index_entry` of the newest `create` or `put` is what counts."""
 
     async def reindex(self, placed: Sequence[tuple[Record, IndexEntry | None]]) -> int:
-        """Corrects the entries of records, each if it is still the one that was read; gives how many were wrong. Changes
-        neither a record nor its version."""
+        """Corrects the entries of records, each if it is still the one that was read; gives how many were wrong.
+        Changes neither a record nor its version."""
         ...
 
     async def status_counts(self, spans: Sequence[StatusRange]) -> tuple[tuple[int, ...], datetime]:
@@ -58,8 +58,8 @@ class IndexedRecords(Protocol):
         ...
 
     async def status_page(self, status: str, after: str | None, limit: int, *, newest: bool = False) -> Page[Record]:
-        """Records of a status by position, equal positions by stored name; with `newest` downwards. `after` is a cursor, as
-        `index_cursor` makes one of any position and name."""
+        """Records of a status by position, equal positions by stored name; with `newest` downwards. `after` is a
+        cursor, as `index_cursor` makes one of any position and name."""
         ...
 
 

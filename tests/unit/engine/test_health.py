@@ -54,7 +54,7 @@ async def test_an_outage_long_enough_to_miss_a_beat_holds_for_one_silence_more(
 
 
 async def test_a_backend_that_takes_too_long_counts_as_down(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wrasse.engine.health.PULSE_MAX", 0.001)
+    monkeypatch.setattr("wrasse.engine.health.HEALTH_CHECK_MAX", 0.001)
     slow = FaultyHeart(scene.memory, Network(Script({0: Fault(slow_request=60)})))
     stop = await first_held(backend_guards(slow, scene.clock, SILENCE))
     assert stop is not None

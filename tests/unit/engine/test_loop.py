@@ -234,8 +234,8 @@ async def test_only_reports_with_something_new_are_told(scene: Scene, caplog: py
         scene.status.fill(bottles)
         await engine.sweep_now("old_bottles")
     assert [record.getMessage() for record in caplog.records] == [
-        "old_bottles: 0 seen, 0 kept, 0 done, 0 lost, 0 failed",
-        "old_bottles: 2 seen, 0 kept, 2 done, 0 lost, 0 failed",
+        "old_bottles: 0 seen, 0 kept, 0 done, 0 in conflict, 0 failed",
+        "old_bottles: 2 seen, 0 kept, 2 done, 0 in conflict, 0 failed",
     ]
 
 

@@ -83,7 +83,7 @@ async def test_a_line_that_stands_for_many_tells_the_worst_that_happened_to_any(
     scene.status.before_apply = lambda: scene.status.touch("b00004")
     await run_once(OldBottlesByTheCrate(scene.status), scene.frame)
     assert [(line.outcome, line.detail) for line in await scene.lines()] == [
-        (Outcome.FAILED, "3 done, 1 lost, 1 failed")
+        (Outcome.FAILED, "3 done, 1 conflict, 1 failed")
     ]
 
 

@@ -106,7 +106,7 @@ def _as_record(job: Job) -> None:
     assert name is not None
     sign = read_marker(name, "")
     assert sign is not None
-    assert (sign.key, sign.queue, sign.index_position) == (plain(job.id), plain(job.queue), recorded.stored.rank)
+    assert (sign.key, sign.queue, sign.position) == (plain(job.id), plain(job.queue), recorded.stored.rank)
 
 
 @pytest.mark.parametrize("what", ["delay", "timeout", "keep", "window"])

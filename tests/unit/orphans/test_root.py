@@ -156,7 +156,7 @@ def test_leave_to_believe_less_is_no_leave_to_believe_still_less(leave: Approval
     assert leave.believes(CompleteScan("r", "r2", 2, AT, AT, 0, {"rows": rows, "protected": rows})) is believed
 
 
-def test_a_value_that_is_no_consent_is_an_error() -> None:
+def test_a_value_that_is_no_approval_is_an_error() -> None:
     assert read_approval(write_approval(Approval("a", "b"))) == Approval("a", "b")
     with pytest.raises(StoreBroken):
         read_approval(b"[1]")

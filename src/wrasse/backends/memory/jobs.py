@@ -160,7 +160,7 @@ class Uniques:
 
 
 @dataclass(slots=True)
-class GroupCount:
+class _GroupCount:
     seen_at: datetime
     group: JobGroup | None = None
     done: int = 0
@@ -174,24 +174,24 @@ class JobGroups:
     __slots__ = ("_groups",)
 
     def __init__(self) -> None:
-        self._groups: dict[str, GroupCount] = {}
+        self._groups: dict[str, _GroupCount] = {}
 
     def open(self, group: JobGroup, now: datetime) -> Job | None:
         """Opens a group unless it is known; gives its callback if all members have finished already."""
         self._forget(now)
-        counted = self._groups.setdefault(group.id, GroupCount(now))
+        counted = self._groups.setdefault(group.id, _GroupCount(now))
         if counted.group is None:
             counted.group = group
         return self._fire(counted)
 
     def count(self, id: str, now: datetime, *, done: bool) -> Job | None:
         """Counts a member that finished; gives the callback if it was the last."""
-        counted = self._groups.setdefault(id, GroupCount(now))
+        counted = self._groups.setdefault(id, _GroupCount(now))
         counted.done += done
         counted.dead += not done
         return self._fire(counted)
 
-    def _fire(self, counted: GroupCount) -> Job | None:
+    def _fire(self, counted: _GroupCount) -> Job | None:
         if counted.group is None or counted.fired or counted.done + counted.dead < counted.group.size:
             return None
         counted.fired = True

@@ -93,7 +93,8 @@ class JobRecordNames:
 
 @dataclass(frozen=True, slots=True)
 class ReadyMarker:
-    """What the name of a sign says. `index_position` is in nanoseconds where the job is ready, else when it finished."""
+    """What the name of a marker says. `position` is in nanoseconds where the job is ready, else when it
+    finished."""
 
     name: str
     version: str
