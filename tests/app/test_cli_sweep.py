@@ -227,7 +227,7 @@ def test_explain_tells_when_a_finished_job_is_forgotten() -> None:
 def test_explain_knows_leases_and_runs() -> None:
     import wrasse as package
 
-    with package.sync.connect("sqlite:wrasse.db") as app, app.hold("orders/42", owner="me") as lease:
+    with package.sync.connect("sqlite:wrasse.db") as app, app.lease("orders/42", owner="me") as lease:
         answer = wrasse("explain", "orders/42", "--json").json
         assert (answer["lease"]["owner"], answer["lease"]["token"]) == ("me", lease.token)
     in_the_past(timedelta(minutes=5), left_behind)

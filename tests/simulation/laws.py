@@ -190,7 +190,7 @@ class WatchedShelves(JobIndex):
         match change:
             case Requeue() | DeadLetterJob():
                 ledger.require(old.until is not None and old.until <= now, "rescued before its deadline", id)
-                ledger.require(change.hold == old.hold, "rescued from another holder than the one looked at", id)
+                ledger.require(change.lease == old.hold, "rescued from another holder than the one looked at", id)
                 ledger.require(id in ledger.intended, "rescued without a line in the journal", id)
                 ledger.rescues[id] += 1
                 ledger.require(ledger.rescues[id] <= RESCUES_MAX + 1, "rescued beyond its budget", id)
@@ -198,7 +198,7 @@ class WatchedShelves(JobIndex):
                     law = watcher(old)
                     ledger.require(law is None, law or "", id)
             case RequeueDead():
-                ledger.require(change.hold == old.hold, "revived under another token", id)
+                ledger.require(change.lease == old.hold, "revived under another token", id)
                 ledger.rescues[id] = ledger.failures[id] = 0
             case Cancel() | None | Complete() | Delete():
                 pass
@@ -291,7 +291,7 @@ class LawfulJobs:
     def _under_way(self, name: str, changes: Sequence[Change] = ()) -> Iterator[None]:
         shown: dict[str, list[Change]] = {}
         for change in changes:
-            shown.setdefault(change.id if isinstance(change, Cancel) else change.hold.id, []).append(change)
+            shown.setdefault(change.id if isinstance(change, Cancel) else change.lease.id, []).append(change)
         self._index.call = Call(name, shown)
         try:
             yield

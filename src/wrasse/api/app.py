@@ -166,7 +166,7 @@ class App(Registering):
         to the program it is part of, which then calls `stop`."""
         return AppWorker(self, concurrency, signals)
 
-    def hold(
+    def lease(
         self,
         key: str,
         *,
@@ -190,7 +190,7 @@ class App(Registering):
         owner: str | None = None,
         namespace: str = "",
     ) -> transact:
-        """Several keys that change together or not at all, for the length of an `async with`: `change.hold(key)` takes
+        """Several keys that change together or not at all, for the length of an `async with`: `change.lease(key)` takes
         one in. What the body saves is committed when it ends well, on all keys or on none. `wait`: how long to wait for
         each key; two that wait for each other's keys for ever would."""
         waits = None if wait is None else as_duration(wait)
@@ -346,7 +346,7 @@ def connect(where: str | Path | None = None, *, clock: Clock | None = None) -> A
 _default: App | None = None
 
 
-def hold(
+def lease(
     key: str,
     *,
     ttl: Duration = "30s",
@@ -354,8 +354,8 @@ def hold(
     owner: str | None = None,
     namespace: str = "",
 ) -> lease_key:
-    """`App.hold` on the default configuration, opened once for the process."""
+    """`App.lease` on the default configuration, opened once for the process."""
     global _default
     if _default is None:
         _default = connect()
-    return _default.hold(key, ttl=ttl, wait=wait, owner=owner, namespace=namespace)
+    return _default.lease(key, ttl=ttl, wait=wait, owner=owner, namespace=namespace)

@@ -30,7 +30,7 @@ from wrasse.errors import BadDuration, Refused, StoreBroken, UsageError
 from wrasse.observability.json_format import picked, to_json
 from wrasse.ports.rules.subjects import check_pattern, check_subject, matches
 from wrasse.ports.streams import Streams
-from wrasse.runtime.archiver import build_rules, open_ports, shelves
+from wrasse.runtime.archiver import archive_rules, build_rules, open_ports
 from wrasse.runtime.backends import Stores
 from wrasse.runtime.worker import owner_name
 
@@ -84,7 +84,7 @@ async def opened(config: Config, *, create: bool = False) -> AsyncIterator[Archi
     """The stores of archives and the streams, for the length of a command; one that only reads creates nothing."""
     async with Stores.of(config.settings.worker, create=create) as stores:
         streams = (await stores.open_streams(config.homes.streams)).streams
-        looked_for = await shelves(config, stores)
+        looked_for = await archive_rules(config, stores)
         yield ArchiveSources(looked_for, await build_rules(config, stores) or looked_for, streams)
 
 
@@ -92,7 +92,7 @@ async def opened(config: Config, *, create: bool = False) -> AsyncIterator[Archi
 async def opened_archives(config: Config) -> AsyncIterator[Sequence[Rule]]:
     """The stores of archives alone, to read."""
     async with Stores.of(config.settings.worker, create=False) as stores:
-        yield await shelves(config, stores)
+        yield await archive_rules(config, stores)
 
 
 @click.command("list")

@@ -49,7 +49,7 @@ class Report(msgspec.Struct, frozen=True):
     kept: Mapping[str, int] = msgspec.field(default_factory=lambda: _NONE)
     planned: int = 0
     done: int = 0
-    conflict: int = msgspec.field(default=0, name="lost")  # as it is stored
+    conflict: int = msgspec.field(default=0, name="lost")  # actions whose precondition no longer held
     failed: int = 0
     unknown: int = 0
     stopped_by: str | None = None

@@ -280,7 +280,7 @@ async def acquire_held(
             raise
         raise LeaseLost(
             f"{key!r} was held by somebody else for all of {format_duration(wait)}",
-            do="wait longer, see who holds it, or hold several keys in one order everywhere, as hold_all does",
+            do="wait longer, see who holds it, or hold several keys in one order everywhere, as lease_all does",
         ) from None
     return LeasedKey(operations, record, ttl, clock)
 

@@ -83,7 +83,7 @@ class Recent(Generic[T]):
 
 class LeaseRecords:
     """The records of one collection, and the time there. Writes that are not `named` have no nonce: whoever asks again
-    may be told `lost` because of their own write, and must be able to see from the record that it is made."""
+    may be told `conflict` because of their own write, and must be able to see from the record that it is made."""
 
     __slots__ = ("_clock", "_named", "_time", "records")
 

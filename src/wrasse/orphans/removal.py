@@ -46,7 +46,7 @@ class Trash:
         self._root = root
 
     async def put(self, round: str, files: Sequence[SpooledObject]) -> Outcome:
-        """Moves a unit's files there. `lost` if one of them was changed meanwhile: then all are where they were."""
+        """Moves a unit's files there. `conflict` if one of them was changed meanwhile: then all are where they were."""
         moved: list[SpooledObject] = []
         kept = self._objects.versions is not None and await self._objects.versions.keeps_deleted()
         for file in ordered(files, self._root.marker):
@@ -64,7 +64,8 @@ class Trash:
         return Outcome.DONE
 
     async def take(self, round: str, files: Sequence[SpooledObject]) -> Outcome:
-        """Brings files back to where they were. `lost` if something else stands there by now; then its copy stays."""
+        """Brings files back to where they were. `conflict` if something else stands there by now; then its copy
+        stays."""
         ends = [await self._take(self._key(round, file), file) for file in _back(files, self._root.marker)]
         for worst in (Outcome.FAILED, Outcome.UNKNOWN, Outcome.CONFLICT):
             if worst in ends:

@@ -73,7 +73,7 @@ class Capabilities:
 
     ack_outcome: bool = False
     """`Groups.answer` tells for each answer whether the entry was pending, whoever settled it. Without it `done` says
-    that the server took the answer; `lost` is told only of what this process knows to be settled or never had."""
+    that the server took the answer; `conflict` is told only of what this process knows to be settled or never had."""
 
     ack_timeout_per_call: bool = False
     """`deliver` and `extend` set the deadline of each delivery. Without it a group has one ack time-out, given when it
@@ -101,7 +101,7 @@ GROUPS = frozenset(
 OBJECTS = frozenset({"copies", "multipart", "versions"})
 """The fields about objects: parts of `Objects`."""
 
-RECORDS = frozenset({"shelves", "shared"})
+RECORDS = frozenset({"status_index", "shared"})
 """The fields about records: parts of `Records` where the collection is flat."""
 
 

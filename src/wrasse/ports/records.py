@@ -2,9 +2,9 @@
 
 Promise. Every write names the version it read, so of two writers exactly one wins. What `due_at` says is found by
 `due` without a scan, at most `resolution` late. A write whose reply was lost can be asked again with the same nonce
-and gives the first answer; what can no longer be decided is answered `unknown`, never `lost`. Where `emits` says so, a
-write may carry drafts for streams of the same backend: they are appended in the step that makes the write, once, and
-not at all if it is lost or refused.
+and gives the first answer; what can no longer be decided is answered `unknown`, never `conflict`. Where `emits` says
+so, a write may carry drafts for streams of the same backend: they are appended in the step that makes the write, once,
+and not at all if it is lost or refused.
 
 Costs. get, create, put, delete: one round trip. page and due: one round trip per page, flat in the number of records.
 
@@ -68,7 +68,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The answer to a write: `done` with the new version, or `lost`, or `unknown`. `at` is the backend's clock."""
+    """The answer to a write: `done` with the new version, or `conflict`, or `unknown`. `at` is the backend's clock."""
 
     outcome: Outcome
     version: str | None
@@ -111,7 +111,7 @@ class Records(Protocol):
         emit: Sequence[Draft] = (),
         index_entry: IndexEntry | None = None,
     ) -> Written:
-        """Writes the record if there is none under this key; `lost` if there is. `emit` is appended with it, and
+        """Writes the record if there is none under this key; `conflict` if there is. `emit` is appended with it, and
         `index_entry` says where it stands from now on; without one it stands nowhere."""
         ...
 
@@ -166,10 +166,10 @@ def refuse_emit(emit: Sequence[Draft]) -> None:
 
 
 def refuse_index_entry(index_entry: IndexEntry | None) -> None:
-    """What a backend without shelves does with a record that is to stand on one."""
+    """What a backend without a status index does with a record that is to have an entry there."""
     if index_entry is not None:
         raise UsageError(
-            f"a record is to stand on the shelf {index_entry.status!r}, and these records have no shelves",
+            f"a record is to have the status {index_entry.status!r}, and these records have no status index",
             do="leave out `index_entry` where `Records.status_index` is None",
         )
 

@@ -147,7 +147,7 @@ class Sightings(Protocol):
         ...
 
     async def mark(self, root: str, marks: Sequence[SightingChange]) -> Sequence[Outcome]:
-        """Changes states, all in one transaction, each under its own condition; `lost` where it does not hold."""
+        """Changes states, all in one transaction, each under its own condition; `conflict` where it does not hold."""
         ...
 
 

@@ -63,7 +63,7 @@ def form_of(each: ArchiveStream) -> Form:
     return form
 
 
-async def shelves(config: Config, stores: Stores) -> Sequence[Rule]:
+async def archive_rules(config: Config, stores: Stores) -> Sequence[Rule]:
     """Every place where archives may be: those of the rules, each once, or the default one."""
     rules = await build_rules(config, stores)
     places = {(rule.destination, rule.prefix): rule for rule in rules}

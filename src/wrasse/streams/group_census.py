@@ -81,7 +81,7 @@ class IdleObservations:
         return found
 
     async def note(self, state: ConsumerState, at: datetime, instead_of: IdleObservation | None = None) -> Outcome:
-        """This look is the first one; `lost` if somebody else noted another one meanwhile."""
+        """This look is the first one; `conflict` if somebody else noted another one meanwhile."""
         name = name_of(state)
         value = _ENCODE(_Stored(name, at, state.seen_at))
         if instead_of is not None:

@@ -400,7 +400,7 @@ class MemoryJobs:
     def _hold(self, row: JobRow, worker: str, now: datetime, silence: timedelta) -> JobRow:
         token = next(self._token)
         held = rules.take(row, now, worker=worker, nonce=f"{token:x}", silence=silence, token=token)
-        assert held is not None, "what stands on the shelf of ready ones is ready"
+        assert held is not None, "what is listed as ready is ready"
         self._index.set(held)
         return held
 
@@ -460,7 +460,7 @@ class MemoryJobs:
     def _trim_done(self, now: datetime) -> None:
         while self._index.count(JobStatus.DONE) > self._done_max:
             oldest = self._index.first(JobStatus.DONE)
-            assert oldest is not None, "a shelf that is not empty has a first row"
+            assert oldest is not None, "a list that is not empty has a first row"
             if _is_kept(oldest, now):
                 return  # and so are all after it
             self._drop(oldest, IDS_KEPT, now)

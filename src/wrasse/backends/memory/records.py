@@ -124,7 +124,7 @@ class MemoryRecords(ConditionalRecords):
         return Written(Outcome.DONE, version, self._clock.now())
 
     def _stands(self, name: str, index_entry: IndexEntry | None) -> bool:
-        """Puts a record on its shelf; whether it stood elsewhere."""
+        """Changes the index entry of a record; whether it was another before."""
         before = self._index_entries.pop(name, None)
         if before is not None:
             self._status_index[before.status].remove((before.position, name))

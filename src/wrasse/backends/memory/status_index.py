@@ -1,11 +1,11 @@
-"""Where each job is: one row per job, on exactly one shelf, in that shelf's order.
+"""Where each job is: one row per job, with exactly one status, in the order of that status.
 
-Invariant: a row's shelf and order follow from the row alone, and every change replaces the row and its index entries
-together. So a job cannot be in two places or in none, and counting is asking a shelf how long it is.
+Invariant: a row's status and order follow from the row alone, and every change replaces the row and its index entries
+together. So a job cannot be in two places or in none, and counting is asking how long its list is.
 
 Pages of jobs: the order of a place, the filter, and cursors that survive changes in between.
 
-A cursor is a shelf and a position on it, so the next page begins there even if the job it names has moved on.
+A cursor is a status and a position, so the next page begins there even if the job it names has moved on.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class JobRow(StoredJob):
 
     @property
     def position(self) -> Position:
-        """Its place in the order of its shelf."""
+        """Its place in the order of its status."""
         return self.index_position, self.seq
 
 
 class JobIndex:
-    """All rows, and for each shelf their order: of one queue, and (under None) of all."""
+    """All rows, and for each status their order: of one queue, and (under None) of all."""
 
     __slots__ = ("_orders", "_rows", "_seqs")
 
@@ -91,7 +91,7 @@ class JobIndex:
     def walk(
         self, status: JobStatus, queue: str | None = None, after: Position | None = None, *, newest: bool = False
     ) -> Iterator[JobRow]:
-        """The rows of a shelf in its order."""
+        """The rows of a status in its order."""
         order = self._orders.get((status, queue))
         return iter(()) if order is None else (self._rows[at[1]] for at in order.walk(after, newest=newest))
 
@@ -133,7 +133,7 @@ def overdue(index: JobIndex, after: str | None, limit: int, *, at: datetime) -> 
 def _index(
     place: Place, where: JobFilter, after: str | None, newest: bool
 ) -> Iterator[tuple[JobStatus, Position | None]]:
-    """The shelves of a place that are still to be read, each with where to begin."""
+    """The statuses of a place that are still to be read, each with where to begin."""
     index = [JobStatus.READY, JobStatus.DELAYED] if place is Place.READY else [JobStatus(place)]
     if place is Place.READY and where.delayed is not None:
         index = [JobStatus.DELAYED if where.delayed else JobStatus.READY]
@@ -149,7 +149,7 @@ def _index(
 def _within(
     index: JobIndex, status: JobStatus, where: JobFilter, start: Position | None, *, newest: bool
 ) -> Iterator[JobRow]:
-    """The rows of a shelf between the filter's instants: finished jobs stand in the order they finished."""
+    """The rows of a status between the filter's instants: finished jobs stand in the order they finished."""
     if status not in (JobStatus.DONE, JobStatus.DEAD):
         return index.walk(status, where.queue, start, newest=newest)
     low = None if where.finished_after is None else (to_micros(where.finished_after), _BEYOND)

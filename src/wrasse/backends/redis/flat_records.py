@@ -179,7 +179,7 @@ def _fields(key: str, value: bytes) -> list[bytes]:
 
 
 def _status_bounds(status: str, upto: int | None = None) -> tuple[bytes, bytes]:
-    """All of a shelf, or the part of it up to a turn. No byte of a name is 255."""
+    """All of a status, or the part up to a position. No byte of a name is 255."""
     start = status.encode() + b" "
     return b"[" + start, b"(" + (start if upto is None else index_entry_text(IndexEntry(status, upto))) + b"\xff"
 

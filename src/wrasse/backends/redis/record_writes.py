@@ -100,7 +100,7 @@ def _due_digits(micros: int) -> bytes:
 
 
 def index_entry_text(index_entry: IndexEntry | None) -> bytes:
-    """Where a record stands, in bytes whose order is that of shelves and turns; nothing for nowhere."""
+    """Where a record stands, in bytes whose order is that of statuses and positions; nothing for nowhere."""
     return (
         b""
         if index_entry is None
@@ -109,7 +109,7 @@ def index_entry_text(index_entry: IndexEntry | None) -> bytes:
 
 
 def position_in(text: bytes) -> int:
-    """The turn that `index_entry_text` wrote."""
+    """The position that `index_entry_text` wrote."""
     return int(text[-TURN_LETTERS:]) - _TURN_ZERO
 
 

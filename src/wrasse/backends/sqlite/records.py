@@ -139,7 +139,7 @@ class SqliteRecords(ConditionalRecords):
         return await self._writer.do(run) if placed else 0
 
     async def status_counts(self, spans: Sequence[StatusRange]) -> tuple[tuple[int, ...], datetime]:
-        """See ShelvedRecords. A part of a shelf is counted in its index."""
+        """See IndexedRecords. A part of a status is counted in its index."""
 
         def count(db: apsw.Connection, span: StatusRange) -> int:
             if span.upto is None:
@@ -258,7 +258,7 @@ def _version(at: str) -> int:
 
 
 def _status_cursor(row: _Row) -> str:
-    assert row[4] is not None, "what stands on a shelf has a turn"
+    assert row[4] is not None, "what has a status has a position"
     return index_cursor(row[4], _text(row[0]))
 
 

@@ -340,7 +340,7 @@ class Demo:
         self._say(f"process {holder.pid} holds the lease of {LEASE} with token {first}; killing it too")
         holder.send_signal(signal.SIGKILL)
         await holder.wait()
-        async with stage.app.hold(LEASE, ttl="2s", wait=f"{PATIENCE:.0f}s", owner="second") as lease:
+        async with stage.app.lease(LEASE, ttl="2s", wait=f"{PATIENCE:.0f}s", owner="second") as lease:
             second = lease.token
         self._say(f"its term ended without a renewal, and this process got the lease with token {second}")
         if second <= first or not first:

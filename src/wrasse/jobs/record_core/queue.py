@@ -401,8 +401,8 @@ class RecordQueue(ABC, Generic[S]):
     async def _change(
         self, id: str, decide: Callable[[StoredJob, datetime], StoredJob | None], cause: Cause, *, again: bool = False
     ) -> Outcome:
-        """One change of a job: `lost` if what it expects is not so, `unknown` if nobody can tell whether it was made;
-        with `again` it is then made once more, as it may be."""
+        """One change of a job: `conflict` if what it expects is not so, `unknown` if nobody can tell whether it was
+        made; with `again` it is then made once more, as it may be."""
         for _ in range(_TRIES):
             seen = await (self._named(id, self._look) if again else self._look(id))
             at = await self.time.now()
@@ -531,7 +531,7 @@ class RecordQueue(ABC, Generic[S]):
     async def _end(
         self, seen: S, after: StoredJob, at: datetime, settlement: Settlement, aside: dict[str, str], *, beside: bool
     ) -> Outcome:
-        """Writes the end of an attempt, and does what comes after it; `lost` to look again."""
+        """Writes the end of an attempt, and does what comes after it; `conflict` to look again."""
 
     @abstractmethod
     async def _go_on(self, seen: S) -> None:

@@ -12,8 +12,8 @@ streams `gbe.tasks.<type>.queue`, `.progress` and `.terminal`, and workers share
 
 Where a task stands among those of its type, and which tasks a filter means; pure.
 
-A shelf is a type and a place, delayed tasks apart; the turn is the order in which a place is listed. What is written
-with a record's spot is also what a listing reads in its cursor, so the two cannot differ.
+A status is a type and a place, delayed tasks apart; the position is the order in which a place is listed. What is
+written in the index entry is also what a listing reads in its cursor, so the two cannot differ.
 """
 
 from __future__ import annotations
@@ -110,11 +110,11 @@ def group_of(task_type: str) -> str:
     return f"{task_type}-workers"
 
 
-Position = tuple[int, int, str]  # 0, or 1 among delayed ones; the turn; the id
+Position = tuple[int, int, str]  # 0, or 1 among delayed ones; the position; the id
 
 
 def status_name(task_type: str, status: str) -> str:
-    """The shelf of a type."""
+    """The status of tasks of a type, as the index names it."""
     return f"{task_type}/{status}"
 
 

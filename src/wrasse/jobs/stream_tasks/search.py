@@ -201,7 +201,7 @@ class TaskStrays:
 
     async def _shelve(self, records: Sequence[Record]) -> None:
         """Puts tasks where they belong that another program has changed, or that were written before there were
-        shelves: so listings and numbers are right after a round, whoever wrote."""
+        index: so listings and numbers are right after a round, whoever wrote."""
         if self._store.status_index is not None and records:
             tasks = [(record, self._search.read(record)) for record in records]
             await self._store.status_index.reindex(

@@ -182,8 +182,8 @@ class TaskStore:
     async def change(
         self, task: Task, stored: StoredJob, at: datetime, said: Sequence[Said] = ()
     ) -> Task | Literal[Outcome.CONFLICT, Outcome.UNKNOWN]:
-        """Writes what became of a task; `lost` if it has changed since it was read, `unknown` if nobody can tell any
-        more whether this write was made. What it owed, it still owes, but for hints that it waits when it no longer
+        """Writes what became of a task; `conflict` if it has changed since it was read, `unknown` if nobody can tell
+        any more whether this write was made. What it owed, it still owes, but for hints that it waits when it no longer
         does."""
         said = (*(each for each in task.outbox if not _moot(each, stored)), *said)
         changed = replace(task, stored=stored, outbox=())

@@ -1,13 +1,13 @@
-"""Listings and numbers of tasks: from the shelves on which their records stand, or, where a backend has none, by
+"""Listings and numbers of tasks: from the status index of their records, or, where a backend has none, by
 reading the records of their types.
 
-From shelves both cost what they show, not what is stored. A page reads the shelves of its types side by side, and looks
-at each record before it shows it: what another program has changed since it was put on its shelf is not shown where it
-no longer is. Numbers are those of the shelves.
+From the index both cost what they show, not what is stored. A page reads the index of its types side by side, and looks
+at each record before it shows it: what another program has changed since it was indexed is not shown where it
+no longer is. Numbers are those of the index.
 
 Reading is bounded. Of a type with more than SCAN_MAX records each asking for numbers reads on by so many, and what is
 told is what the last whole round came to, or before its end what it has come to so far; a listing is then in the order
-of ids. With fewer both are as from shelves.
+of ids. With fewer both are as from the index.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _BY_ID = "~"  # begins the cursor of a listing in the order of ids
 def views_of(
     status_index: IndexedRecords | None, store: TaskStore, search: TaskSearch, types: Sequence[str], clock: Clock
 ) -> Views:
-    """The views of a store with or without shelves."""
+    """The views of a store with or without a status index."""
     if status_index is not None:
         return IndexedTaskViews(status_index, store, search, types)
     return ScannedTasks(store, search, types, clock)
@@ -220,7 +220,7 @@ class IndexedTaskViews:
     async def read(
         self, status: str, after: str | None, limit: int, *, newest: bool
     ) -> tuple[list[tuple[tuple[int, str], StoredJob]], str | None]:
-        """Tasks of a shelf, each with its turn and id, and where it goes on."""
+        """Tasks of a status, each with its position and id, and where it goes on."""
         page = await self._status_index.status_page(status, after, limit, newest=newest)
         self._store.time.heard(page.at)
         tasks = [(cursor, self._search.read(each)) for each, cursor in zip(page.items, page.cursors, strict=True)]
@@ -233,7 +233,7 @@ class IndexedTaskViews:
 
 
 class _Row:
-    """One shelf that is read on and on. `waiting` are tasks that were read and not given yet."""
+    """One status of a type that is read on and on. `waiting` are tasks that were read and not given yet."""
 
     def __init__(
         self,

@@ -2,8 +2,8 @@
 holds.
 
 The bytes that a move writes are made here from those that are stored, under a token that no holder has; the script
-then compares everything again at the very step. What changed in between makes a move `lost`, except a cancel: that is
-looked for again where the job is now, since it means the job and not where it was.
+then compares everything again at the very step. What changed in between makes a move `conflict`, except a cancel: that
+is looked for again where the job is now, since it means the job and not where it was.
 """
 
 from __future__ import annotations
