@@ -123,8 +123,8 @@ async def test_a_lease_that_is_shorter_than_was_asked_for_is_renewed_in_time(whe
     async with served(leases) as server, LeaseClient(server.url, CLOCK) as client, asyncio.timeout(20):
         asked = server.leases if where == "here" else client
         async with lease_key(asked, "orders/42", "me", timedelta(minutes=5), CLOCK) as lease:
-            first = lease.until
-            await until(lambda: lease.until > first)
+            first = lease.expires_at
+            await until(lambda: lease.expires_at > first)
 
 
 async def test_a_commit_that_came_too_late_is_told_and_changes_nothing() -> None:

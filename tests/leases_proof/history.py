@@ -84,7 +84,7 @@ def check_step(before: KeyRecord, step: Step) -> None:
     new = after.lease is not None and (before.lease is None or after.lease.id != before.lease.id)
     assert after.token > before.token if new else after.token == before.token, "tokens grow with every grant"
     if new and before.lease is not None:
-        assert step.at >= before.lease.until, "a lease was taken while it lasted"
+        assert step.at >= before.lease.expires_at, "a lease was taken while it lasted"
     if after.version == before.version:
         assert after.state == before.state, "a state changed without a version"
         return

@@ -90,7 +90,8 @@ def _rows(cls: type) -> list[list[str]]:
 
 def _fields(cls: type) -> Iterator[_Field]:
     struct = issubclass(cls, msgspec.Struct)
-    names = cls.__struct_fields__ if struct else tuple(f.name for f in dataclasses.fields(cls))
+    plain = () if struct else tuple(f.name for f in dataclasses.fields(cls))
+    names: tuple[str, ...] = getattr(cls, "__struct_fields__", plain)
     return (_Field(name, cls.__annotations__[name]) for name in names)
 
 

@@ -176,9 +176,9 @@ class Held(Waiting[LeasedKey]):
         return self._asked.token
 
     @property
-    def until(self) -> datetime:
+    def expires_at(self) -> datetime:
         """When the lease ends unless it is renewed, by the store's clock."""
-        return self._asked.until
+        return self._asked.expires_at
 
     @property
     def alive(self) -> bool:

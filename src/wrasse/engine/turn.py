@@ -164,7 +164,7 @@ async def take_turns(
     lease = await lease_manager.acquire(first.lease_key, shared.owner, shared.lease_ttl, wait=wait)
     if lease is None:
         other = await lease_manager.get(first.lease_key)
-        left = timedelta(0) if other is None else other.until - await lease_manager.now()
+        left = timedelta(0) if other is None else other.expires_at - await lease_manager.now()
         return Elsewhere(other, left)
     async with kept(RenewedLease(lease_manager, lease, shared.lease_ttl, shared.context.clock)) as holding:
         loaded = await _loaded(group, shared)

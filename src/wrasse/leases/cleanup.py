@@ -105,7 +105,7 @@ class LeaseCleanup:
         if not clean or before.look_at is not None or before.lease is None:
             return
         if self._store.index_apart:
-            await self._store.leave(key, before.lease.until)
+            await self._store.leave(key, before.lease.expires_at)
             return
         if after.look_at is not None and self._store.remembered(key) == after:
             await self._store.store(key, replace(after, look_at=None))

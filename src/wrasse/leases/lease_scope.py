@@ -81,9 +81,9 @@ class RenewedLease:
         return self.lease.token
 
     @property
-    def until(self) -> datetime:
+    def expires_at(self) -> datetime:
         """When the lease ends unless it is renewed, by the store's clock."""
-        return self.lease.until
+        return self.lease.expires_at
 
     @property
     def alive(self) -> bool:

@@ -206,7 +206,7 @@ class KeyStore(LeaseRecords):
         if not self._codec.indexed:
             return None
         if record.lease is not None:
-            return record.lease.until
+            return record.lease.expires_at
         return None if self.index_apart else record.look_at
 
 

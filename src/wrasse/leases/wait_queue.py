@@ -164,6 +164,6 @@ class Acquiring:
     async def _waiting(self, keys: LeaseCore, key: str, busy: Busy | None) -> KeyRefused:
         if busy is None:
             record = await keys.look(key)
-            busy = None if record is None or record.lease is None else Busy(record.lease.until)
+            busy = None if record is None or record.lease is None else Busy(record.lease.expires_at)
         left = 1.0 if busy is None else (busy.until - await keys.now()).total_seconds()
         return KeyRefused(Refusal.WAITING, f"{key!r} is held by somebody else", wait=max(left, 0.0))

@@ -62,7 +62,7 @@ class ExpiredLeases:
         if meta.lease is None:
             return Action("tidy", name, "its lease is gone", CleanUp(suspect, meta.token))
         if not over(meta.lease, at, self.leases.terms):
-            if suspect.entry_at >= meta.lease.until or (meta.look_at is not None and at < meta.look_at):
+            if suspect.entry_at >= meta.lease.expires_at or (meta.look_at is not None and at < meta.look_at):
                 return Keep("held")
             return Action("tidy", name, "an earlier lease ended by itself", CleanUp(suspect, meta.lease.token - 1))
         return Action("clear", name, f"{meta.lease.owner} let its lease end", Clear(suspect))

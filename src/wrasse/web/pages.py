@@ -305,11 +305,12 @@ def _leases(view: _View) -> str:
         HtmlRow(
             each.key,
             (code(each.key), code(each.owner), code(str(each.token)),
-             view.time(each.until, leases.at) + ("" if leases.at < each.until else f" {state('ended', 'warn')}")),
+             view.time(each.expires_at, leases.at)
+             + ("" if leases.at < each.expires_at else f" {state('ended', 'warn')}")),
         )
         for each in leases.items
     ]  # fmt: skip
-    columns = (Column("key"), Column("owner"), Column("token"), Column("until"))
+    columns = (Column("key"), Column("owner"), Column("token"), Column("expires"))
     body = table("Leases", columns, rows, empty="Nobody holds one.", more=leases.more)
     return section("leases", "Leases", body, wide=False)
 

@@ -59,7 +59,7 @@ def desk() -> Desk:
 
 async def test_a_free_key_is_granted_until_the_end_of_its_time(desk: Desk) -> None:
     lease = await desk.acquire()
-    assert (lease.owner, lease.until, lease.token) == ("me", desk.clock.now() + TTL, 1_767_225_600_000)
+    assert (lease.owner, lease.expires_at, lease.token) == ("me", desk.clock.now() + TTL, 1_767_225_600_000)
 
 
 async def test_a_held_key_is_refused(desk: Desk) -> None:
@@ -93,7 +93,7 @@ async def test_renewing_keeps_the_token_and_moves_the_end(desk: Desk) -> None:
     desk.clock.advance(10 * SECOND)
     renewed = await desk.lease_manager.renew(lease, TTL)
     assert renewed is not None
-    assert (renewed.token, renewed.until) == (lease.token, lease.until + 10 * SECOND)
+    assert (renewed.token, renewed.expires_at) == (lease.token, lease.expires_at + 10 * SECOND)
     assert await desk.stored() == renewed
 
 
@@ -134,7 +134,7 @@ async def test_looking_at_a_lease_that_is_held_changes_nothing(desk: Desk) -> No
 async def test_the_engines_own_leases_are_not_indexed(desk: Desk) -> None:
     lease = await desk.lease_manager.acquire("k", "me", TTL)
     assert lease is not None
-    assert list(await desk.records.due(lease.until, None, 10)) == []
+    assert list(await desk.records.due(lease.expires_at, None, 10)) == []
 
 
 async def test_of_many_that_ask_at_once_exactly_one_gets_the_lease(desk: Desk) -> None:
@@ -219,7 +219,7 @@ async def test_a_host_whose_clock_is_off_neither_robs_nor_overstays(desk: Desk, 
     off.advance(TTL)
     lease = await stranger.acquire("k", "stranger", TTL)
     assert lease is not None
-    assert lease.until == desk.clock.now() + TTL
+    assert lease.expires_at == desk.clock.now() + TTL
 
 
 async def test_a_host_that_slept_asks_the_store_for_the_time_again(desk: Desk) -> None:
@@ -283,7 +283,7 @@ async def test_a_lease_of_an_earlier_release_is_honoured_until_it_ends(desk: Des
     assert await desk.lease_manager.acquire("k", "new", TTL) is None
     seen = await desk.lease_manager.get("k")
     assert seen is not None
-    assert (seen.owner, seen.token, seen.until) == ("old", 1_767_225_600_000, desk.clock.now() + TTL)
+    assert (seen.owner, seen.token, seen.expires_at) == ("old", 1_767_225_600_000, desk.clock.now() + TTL)
     desk.clock.advance(TTL)
     lease = await desk.lease_manager.acquire("k", "new", TTL)
     assert lease is not None
@@ -328,7 +328,7 @@ def test_tokens_only_grow_and_nobody_holds_what_another_was_granted_later(
         for what, who, seconds in operations:
             desk.clock.advance(timedelta(seconds=seconds))
             at = desk.clock.now()
-            alive = [lease for lease in held.values() if at < lease.until]
+            alive = [lease for lease in held.values() if at < lease.expires_at]
             if what == "acquire":
                 lease = await desk.lease_manager.acquire("k", f"w{who}", TTL)
                 assert (lease is None) is bool(alive)

@@ -40,7 +40,9 @@ class Scene:
         await self.leases.update(held.held, b"1")
         who = (Participant(NS, f"k/{number}", held.held.token),)
         if state is not Decision.PENDING:
-            await self.leases.transactions.transaction_log.decide(id, state, who, held.held.until, self.clock.now())
+            await self.leases.transactions.transaction_log.decide(
+                id, state, who, held.held.expires_at, self.clock.now()
+            )
         return id
 
     async def open(self) -> list[str]:

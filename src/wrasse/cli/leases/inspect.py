@@ -201,22 +201,22 @@ async def _get(asked: CommandContext, key: str, lease: str, namespace: str) -> K
 
 def key_json(key: str, meta: KeyRecord, now: datetime) -> Mapping[str, object]:
     """A key for a program."""
-    grant = meta.lease if meta.lease is not None and meta.lease.until > now else None
+    grant = meta.lease if meta.lease is not None and meta.lease.expires_at > now else None
     return {
         "key": key,
         "version": meta.version,
         "token": meta.token or None,  # a server does not tell it
         "etag": meta.etag,
         "updated_at": meta.updated_at,
-        "lease": None if grant is None else {"id": grant.id, "owner": grant.owner, "until": grant.until},
+        "lease": None if grant is None else {"id": grant.id, "owner": grant.owner, "expires_at": grant.expires_at},
         "staged": None if meta.staged is None else meta.staged.version,
     }
 
 
 def _held(meta: KeyRecord, now: datetime) -> tuple[str, str]:
-    if meta.lease is None or meta.lease.until <= now:
+    if meta.lease is None or meta.lease.expires_at <= now:
         return "", ""
-    return meta.lease.owner, ago(meta.lease.until, now)
+    return meta.lease.owner, ago(meta.lease.expires_at, now)
 
 
 def _write(data: bytes) -> None:

@@ -337,7 +337,7 @@ class QueueApi:
         if leased is not None:
             lease = leased.held
             message.state_etag, message.state_lease_id = leased.etag, lease.id
-            message.state_lease_expires_at_unix = int(lease.until.timestamp())
+            message.state_lease_expires_at_unix = int(lease.expires_at.timestamp())
             message.state_fencing_token, message.state_txn_id = lease.token, lease.transaction
         return message
 

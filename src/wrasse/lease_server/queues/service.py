@@ -357,7 +357,7 @@ class QueueService:
         if shown.state is None:
             return until, None
         renewed = await self._leases.renew(await keys.held_state(shown.state), by)
-        return until, renewed.until
+        return until, renewed.expires_at
 
     async def revive(self, namespace: str, queue: str, id: str) -> bool:
         """A dead message is handed out again, with all its attempts; False if there is none."""

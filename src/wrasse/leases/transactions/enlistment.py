@@ -60,7 +60,7 @@ class EnlistedKeys:
     async def enlist(self, key: str, lease: Lease) -> None:
         """Writes the key down in its transaction. Refused once that is decided."""
         who = Participant(self._namespace, key, lease.token)
-        await self._transaction_log.enlist(lease.transaction, (who,), lease.until, await self._store.now())
+        await self._transaction_log.enlist(lease.transaction, (who,), lease.expires_at, await self._store.now())
 
     async def lease(self, key: str, transaction: str, token: int) -> Lease | None:
         """The lease through which a key takes part now; it may have ended."""

@@ -150,7 +150,8 @@ class Transactions:
             return await keys.release(held, commit=False, alone=True)
         wanted = Decision.COMMIT if commit else Decision.ROLLBACK
         me = Participant(held.namespace, held.key, lease.token)
-        verdict = await self.transaction_log.decide(lease.transaction, wanted, (me,), lease.until, await keys.now())
+        at = await keys.now()
+        verdict = await self.transaction_log.decide(lease.transaction, wanted, (me,), lease.expires_at, at)
         after = await self._ended(verdict, lease.transaction, me)
         if verdict.state is not wanted:
             raise refused(lease.transaction, verdict.state)

@@ -119,7 +119,7 @@ def enlisted_lease(record: KeyRecord | None, transaction: str, token: int) -> Le
 
 def lasts_until(transaction: Transaction, leases: Sequence[Lease | None]) -> datetime:
     """When the last of its leases ends: before that it is not overdue. Renewing any lease makes it last."""
-    return max((lease.until for lease in leases if lease is not None), default=transaction.until)
+    return max((lease.expires_at for lease in leases if lease is not None), default=transaction.until)
 
 
 def _merged(before: Sequence[Participant], more: Sequence[Participant]) -> tuple[Participant, ...]:
