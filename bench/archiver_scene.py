@@ -177,7 +177,7 @@ def bucket_of() -> Iterator[Place]:
 
         client = boto3.client("s3", endpoint_url=server.endpoint, aws_access_key_id=server.key,
                               aws_secret_access_key=server.secret, region_name="us-east-1")  # fmt: skip
-        client.create_bucket(KvBucket="bench")
+        client.create_bucket(Bucket="bench")
         address = S3Address("bench", "", server.endpoint, access_key=server.key, secret_key=server.secret)
         yield Place(bucket=address)
 

@@ -68,7 +68,7 @@ def _boto3(endpoint: str, count: int) -> float:
         "s3", endpoint_url=endpoint, region_name="us-east-1", aws_access_key_id="k", aws_secret_access_key="s"
     )
     began, seen = time.process_time(), 0
-    for page in client.get_paginator("list_objects_v2").paginate(KvBucket="bucket"):
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket="bucket"):
         found = page["Contents"]
         seen += sum(1 for each in found if each["Key"] and each["ETag"] and each["Size"] and each["LastModified"])
     took = time.process_time() - began

@@ -47,7 +47,7 @@ def bucket(s3: S3, name: str) -> Any:
         region_name="us-east-1",
     )  # fmt: skip
     if name not in [each["Name"] for each in client.list_buckets()["Buckets"]]:
-        client.create_bucket(KvBucket=name)
+        client.create_bucket(Bucket=name)
     return client
 
 
@@ -60,13 +60,13 @@ class Place:
         self.db = db
 
     def put(self, key: str, data: bytes) -> None:
-        self._client.put_object(KvBucket="orphans-typed", Key=f"{self.name}/{key}", Body=data)
+        self._client.put_object(Bucket="orphans-typed", Key=f"{self.name}/{key}", Body=data)
 
     def archives(self) -> dict[str, bytes]:
-        listed = self._client.list_objects_v2(KvBucket="orphans-typed", Prefix=f"{self.name}/archives/")
+        listed = self._client.list_objects_v2(Bucket="orphans-typed", Prefix=f"{self.name}/archives/")
         keys = [each["Key"] for each in listed.get("Contents", [])]
         return {
-            key.removeprefix(f"{self.name}/"): self._client.get_object(KvBucket="orphans-typed", Key=key)["Body"].read()
+            key.removeprefix(f"{self.name}/"): self._client.get_object(Bucket="orphans-typed", Key=key)["Body"].read()
             for key in keys
         }
 

@@ -158,9 +158,9 @@ def _listed(server: S3Server, bucket: str, prefix: str) -> Mapping[str, tuple[by
         region_name="us-east-1",
     )  # fmt: skip
     found = {}
-    for page in client.get_paginator("list_objects_v2").paginate(KvBucket=bucket, Prefix=prefix):
+    for page in client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
         for each in page.get("Contents", ()):
-            answer = client.get_object(KvBucket=bucket, Key=each["Key"])
+            answer = client.get_object(Bucket=bucket, Key=each["Key"])
             headers = _kept(answer["ResponseMetadata"]["HTTPHeaders"])
             found[each["Key"].removeprefix(prefix)] = (answer["Body"].read(), headers)
     client.close()

@@ -233,4 +233,4 @@ def test_a_renewal_changes_the_end_and_nothing_else(meta: KeyRecord, ttl: timede
     after = rules.renewed(meta, ttl, at)
     assert after.lease is not None
     assert meta.lease is not None
-    assert after == structs.replace(meta, lease=structs.replace(meta.lease, until=at + ttl), updated_at=at)
+    assert after == structs.replace(meta, lease=structs.replace(meta.lease, expires_at=at + ttl), updated_at=at)
