@@ -19,7 +19,7 @@ from wrasse.clock import SystemClock
 ALL = [f"archives/ws1/{op}/{name}" for op in ("new", "old") for name in ("home.tar.gz", "home.tar.gz.meta")]
 
 
-class KvBucket:
+class Bucket:
     """A prefix of its own in a bucket."""
 
     def __init__(self, server: S3Server, *, versioned: bool = False) -> None:
@@ -61,12 +61,12 @@ class KvBucket:
 @pytest.fixture(params=["plain", "versioned"])
 def bucket(
     request: pytest.FixtureRequest, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> KvBucket:
+) -> Bucket:
     """Two archives of a workspace, of which one is referenced."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3.key)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", s3.secret)
-    bucket = KvBucket(s3, versioned=request.param == "versioned")
+    bucket = Bucket(s3, versioned=request.param == "versioned")
     bucket.put(*ALL)
     db = apsw.Connection("app.db")
     db.execute("CREATE TABLE workspaces (id TEXT, archive_key TEXT, op_id TEXT, deleted_at TEXT)")
@@ -89,7 +89,7 @@ orphans:
 
 
 def test_a_plan_is_carried_out_taken_back_and_in_the_end_purged(
-    bucket: KvBucket, request: pytest.FixtureRequest
+    bucket: Bucket, request: pytest.FixtureRequest
 ) -> None:
     before = bucket.contents()
     assert wrasse("orphans", "plan").code == 0
