@@ -28,7 +28,7 @@ ENTRIES = 1_000  # of each stream that is trimmed
 
 
 class CountingLink(OwnRedisClient):
-    """A link that counts what it sends and waits for."""
+    """A client that counts what it sends and waits for."""
 
     trips = 0
 
@@ -55,7 +55,7 @@ def run(quick: bool) -> Result:
 
 async def _measure(url: str, trims: int) -> tuple[int, float, float]:
     clock, opened = SystemClock(), await Redis.open(url)
-    store = Redis(await CountingLink.open(opened.link.options), clock, done_max=1)
+    store = Redis(await CountingLink.open(opened.client.options), clock, done_max=1)
     for n in range(STREAMS):
         entries = ENTRIES if n < trims else 1
         await store.streams.append([Draft(f"gbe.events.s{n:04}", b"x" * 200)] * entries)

@@ -150,8 +150,8 @@ async def archived(
 ) -> float:
     """Archives the whole stream from one backend, with cursors and leases in another; gives seconds."""
     clock = SystemClock()
-    lessor = LeaseManager(engine.records(LEASES), clock)
-    ports = ArchivePorts(streams.streams, streams.groups, engine.records(CURSORS), lessor)
+    lease_manager = LeaseManager(engine.records(LEASES), clock)
+    ports = ArchivePorts(streams.streams, streams.groups, engine.records(CURSORS), lease_manager)
     prefix = f"archive-{os.urandom(4).hex()}"
     rule = Rule(SUBJECT, store.objects, "bench", prefix, limits=limits, form=Form(codec=codec))
     began = clock.monotonic()

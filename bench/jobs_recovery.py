@@ -21,7 +21,7 @@ from bench.redis_server import serving
 
 ABOUT = __doc__.splitlines()[0]
 WAIT = 120.0
-ABREAST = 4  # they mostly sleep
+GATHERED_MAX = 4  # they mostly sleep
 _START_MAX = 60.0
 _Who = tuple[Peer, str]
 
@@ -32,7 +32,7 @@ def run(quick: bool) -> Result:
     ours = [who for who in asked if who[0].name == OURS]
     found = {who[1]: _recovery(who) for who in ours}
     others = [] if quick else [who for who in asked if who[0].name != OURS]
-    with ThreadPoolExecutor(ABREAST) as pool:
+    with ThreadPoolExecutor(GATHERED_MAX) as pool:
         theirs = [*pool.map(_recovery, others)]
     rates = [_rate((peer, setting), found[setting]) for peer, setting in ours]
     rates += [_rate(who, took) for who, took in zip(others, theirs, strict=True)]

@@ -239,7 +239,7 @@ async def _woken(url: str, monitor: int) -> float:
         for store in stores
         for _ in range(4)
     ]
-    js = JetStream(stores[0].link)
+    js = JetStream(stores[0].connection)
     while (await js.call(f"CONSUMER.INFO.{STREAM}.{GROUP}"))["num_waiting"] < len(asking):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
     before = _monitored(monitor)["out_msgs"]

@@ -83,7 +83,7 @@ async def _crowd(store: Redis, keys: int) -> None:
     """Keys of other programs in the same database."""
     for start in range(0, keys, 1_000):
         words = [word for n in range(start, start + 1_000) for word in (f"session:{n}", "x")]
-        await store.link.ask("MSET", *words)
+        await store.client.ask("MSET", *words)
 
 
 async def _make_due(store: Redis, number: int) -> None:

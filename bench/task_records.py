@@ -23,16 +23,16 @@ from bench.redis_server import serving
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.sqlite.connect import Sqlite
-from wrasse.backends.sqlite.write_transaction import Step
+from wrasse.backends.sqlite.write_transaction import WriteTransaction
 from wrasse.clock import SystemClock, to_micros
 from wrasse.engine.sweep import Action
-from wrasse.jobs.stream_tasks.fields import TASKS, spot_of
+from wrasse.jobs.stream_tasks.fields import TASKS, index_entry_of
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
 from wrasse.jobs.stream_tasks.store import read_task
 from wrasse.ports.jobs import JobFilter, Place
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Record
-from wrasse.ports.status_index import IndexPosition
+from wrasse.ports.status_index import IndexEntry
 from wrasse.runtime.stream_tasks import TaskPost
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
@@ -119,29 +119,31 @@ async def _compare(
 
 
 async def _filled(backend: Redis | Sqlite, size: int) -> Stock:
-    spot = spot_of(read_task(Record("mail:task_0", _value(0, FAR), "", FAR)).stored)  # all wait for the same moment
+    index_entry = index_entry_of(
+        read_task(Record("mail:task_0", _value(0, FAR), "", FAR)).stored
+    )  # all wait for the same moment
     if isinstance(backend, Sqlite):
-        await _fill_sqlite(backend, size, spot)
+        await _fill_sqlite(backend, size, index_entry)
     else:
         records = backend.records(TASKS)
         assert records.shelves is not None, "Redis has shelves for hashes"
         for begin in range(0, size, AT_ONCE):
             ids = range(begin, min(begin + AT_ONCE, size))
             await asyncio.gather(
-                *(records.create(f"mail:task_{n}", _value(n, FAR), due_at=FAR, spot=spot) for n in ids)
+                *(records.create(f"mail:task_{n}", _value(n, FAR), due_at=FAR, index_entry=index_entry) for n in ids)
             )
     ports = TaskPorts(backend.records, backend.streams, backend.groups, TaskPost(CLOCK), CLOCK)
     return Stock(backend, StreamedJobs(ports, [TaskType("mail", 3)]))
 
 
-async def _fill_sqlite(backend: Sqlite, size: int, spot: IndexPosition) -> None:
+async def _fill_sqlite(backend: Sqlite, size: int, index_entry: IndexEntry) -> None:
     """Rows as the port writes them, many in one commit."""
 
-    def fill(step: Step, ids: range) -> None:
+    def fill(step: WriteTransaction, ids: range) -> None:
         first = step.draw(len(ids))
         rows = (
             (TASKS.data, b"mail:task_%d" % n, version, to_micros(FAR), f"[[null,{version},false]]", _value(n, FAR),
-             spot.shelf, spot.turn)
+             index_entry.status, index_entry.position)
             for version, n in enumerate(ids, first)
         )  # fmt: skip
         step.db.executemany(_ROW, rows)

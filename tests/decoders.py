@@ -17,7 +17,7 @@ from wrasse.archives.cursor import decode_cursor
 from wrasse.archives.lines import entry_of
 from wrasse.backends.nats import message_codec as nats_stored, old_groups, records, stream_map
 from wrasse.backends.record_files import envelope as record_envelope
-from wrasse.backends.record_files.due_bucket import Calendar
+from wrasse.backends.record_files.due_bucket import DueBuckets
 from wrasse.backends.redis.jobs import claim_codec, heartbeats, job_json
 from wrasse.backends.redis.jobs.states import finished_state, held_state
 from wrasse.clock import ManualClock
@@ -29,7 +29,7 @@ from wrasse.jobs.stream_tasks.fields import decode_fields, encode_fields, read_f
 from wrasse.jobs.worker.breakers import ShutQueue, read_shut
 from wrasse.leases import lease
 from wrasse.leases.transactions import states
-from wrasse.orphans.approval import read_consent
+from wrasse.orphans.approval import read_approval
 from wrasse.ports.jobs import Job, Place
 from wrasse.ports.journal import Intent, Line
 from wrasse.ports.records import Record
@@ -98,9 +98,9 @@ def _worker(data: bytes) -> object:
 
 
 def _due_buckets(data: bytes) -> object:
-    calendar = Calendar(timedelta(hours=1))
+    due_buckets = DueBuckets(timedelta(hours=1))
     try:
-        return [calendar.is_over(each, _NOW) for each in calendar.parse(data) or ()]
+        return [due_buckets.is_over(each, _NOW) for each in due_buckets.parse(data) or ()]
     except ValueError:
         return None
 
@@ -194,7 +194,7 @@ DECODERS = (
     Decoder("periodic job", _record(read_mark), (
         b'{"last":"2026-01-02T03:04:05Z","job":"j","kind":"k","when":"every 1s","missed":"all"}',
     )),
-    Decoder("consent of a root", read_consent, (b'{"armed":true,"due":5}',)),
+    Decoder("approval of a root", read_approval, (b'{"armed":true,"due":5}',)),
 )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ from wrasse.ports.journal import Intent, Journal, Line, LineFilter, SettledInten
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record, Records, Written
-from wrasse.ports.status_index import IndexPosition
+from wrasse.ports.status_index import IndexEntry
 from wrasse.ports.streams import Draft
 
 T = TypeVar("T")
@@ -271,7 +271,7 @@ class FaultyRecords:
         return self._records.emits
 
     @property
-    def shelves(self) -> None:
+    def status_index(self) -> None:
         return None
 
     @property
@@ -286,10 +286,11 @@ class FaultyRecords:
         due_at: datetime | None = None,
         nonce: str | None = None,
         emit: Sequence[Draft] = (),
-        spot: IndexPosition | None = None,
+        index_entry: IndexEntry | None = None,
     ) -> Written:
         return await self._network.call(
-            "create", lambda: self._records.create(key, value, due_at=due_at, nonce=nonce, emit=emit, spot=spot)
+            "create",
+            lambda: self._records.create(key, value, due_at=due_at, nonce=nonce, emit=emit, index_entry=index_entry),
         )
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
@@ -305,12 +306,19 @@ class FaultyRecords:
         nonce: str | None = None,
         entry_stays: bool = False,
         emit: Sequence[Draft] = (),
-        spot: IndexPosition | None = None,
+        index_entry: IndexEntry | None = None,
     ) -> Written:
         return await self._network.call(
             "put",
             lambda: self._records.put(
-                key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays, emit=emit, spot=spot
+                key,
+                value,
+                at=at,
+                due_at=due_at,
+                nonce=nonce,
+                entry_stays=entry_stays,
+                emit=emit,
+                index_entry=index_entry,
             ),
         )
 
@@ -354,5 +362,5 @@ class FaultyHeart:
         self._heart = heart
         self._network = network
 
-    async def pulse(self) -> HealthSample:
-        return await self._network.call("pulse", self._heart.pulse)
+    async def health_sample(self) -> HealthSample:
+        return await self._network.call("pulse", self._heart.health_sample)

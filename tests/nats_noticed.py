@@ -43,7 +43,7 @@ def delivering(groups: Groups, *, back: int = 0) -> Callable[..., Coroutine[Any,
 
 
 async def _passed(groups: NatsGroups, subject: str, group: str) -> bool:
-    lane = await groups._lanes.make(subject)
+    lane = await groups._stream_map.make(subject)
     durable = await groups._durables.find(lane, group)
-    last = await groups._lanes.reader.one(lane.stream, {"last_by_subj": lane.subject}, leader=True)
+    last = await groups._stream_map.reader.one(lane.stream, {"last_by_subj": lane.subject}, leader=True)
     return durable is None or last is None or durable.delivered >= last.seq

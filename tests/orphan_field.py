@@ -17,14 +17,14 @@ from wrasse.engine.budget import RunBudget
 from wrasse.engine.report import Report
 from wrasse.engine.run import RunContext, run_once
 from wrasse.ids import Ids
-from wrasse.orphans.approval import read_consent, write_consent
+from wrasse.orphans.approval import read_approval, write_approval
 from wrasse.orphans.root import Graces, Root, parse_template
 from wrasse.orphans.scan import Ports
 from wrasse.orphans.scanner import Scanner
 from wrasse.ports.catalog import Catalog, Reference
 from wrasse.ports.objects import Objects
 from wrasse.ports.sightings import Sightings
-from wrasse.sweeps.orphan_archives import OrphanArchives
+from wrasse.sweeps.orphan_objects import OrphanObjects
 
 HOUR = timedelta(hours=1)
 DAY = timedelta(days=1)
@@ -66,7 +66,7 @@ class Field:
         self.sightings: Sightings = sightings or MemorySightings(self.clock)
         self.journal = MemoryJournal(self.clock)
         self._spool = spool
-        self.desk = self.another()
+        self.scanner = self.another()
 
     def another(self, **changes: object) -> Scanner:
         """A desk of another process at the same root."""
@@ -95,13 +95,13 @@ class Field:
     async def arm(self, *, allow: str = "") -> None:
         """Somebody lets the root act by itself, and overrules a refusal."""
         standing = await self.sightings.standing(self.root.name)
-        consent = read_consent(standing.value)
-        said = msgspec.structs.replace(consent, armed=self.root.digest, allowed=allow)
-        assert await self.sightings.write(self.root.name, write_consent(said), at=standing.version)
+        approval = read_approval(standing.value)
+        said = msgspec.structs.replace(approval, armed=self.root.digest, allowed=allow)
+        assert await self.sightings.write(self.root.name, write_approval(said), at=standing.version)
 
     async def run(
         self,
-        desk: Scanner | None = None,
+        scanner: Scanner | None = None,
         *,
         dry: bool = False,
         after: timedelta = timedelta(0),
@@ -109,12 +109,12 @@ class Field:
     ) -> Report:
         """One run of the sweep, after some time."""
         self.clock.advance(after)
-        desk = desk or self.desk
+        scanner = scanner or self.scanner
         return await run_once(
-            OrphanArchives(desk),
+            OrphanObjects(scanner),
             RunContext(self.journal, self.clock, Ids(self.clock)),
-            name=f"orphan_archives@{self.root.name}",
+            name=f"orphan_objects@{self.root.name}",
             budget=RunBudget(actions_max, timedelta(minutes=10)),
-            guards=[desk.watch],
+            guards=[scanner.watch],
             dry_run=dry,
         )

@@ -30,8 +30,8 @@ class FaultyStreams:
     async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
         return await self._network.call("read", lambda: self._streams.read(subject, after, limit))
 
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
-        return await self._network.call("read", lambda: self._streams.stretch(subject, after, limit))
+    async def chunk(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
+        return await self._network.call("read", lambda: self._streams.chunk(subject, after, limit))
 
     async def info(self, subject: str) -> StreamState | None:
         return await self._network.call("info", lambda: self._streams.info(subject))

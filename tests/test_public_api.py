@@ -29,7 +29,7 @@ NAMES = [
     "WrasseError",
     "__version__",
     "connect",
-    "hold",
+    "lease",
     "sync",
 ]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from wrasse.api import sync
-    from wrasse.api.app import App, connect, hold
+    from wrasse.api.app import App, connect, lease
     from wrasse.errors import BadPayload, JobFailed, LeaseLost, Refused, StoreUnavailable, UsageError, WrasseError
     from wrasse.jobs.new_job import NewJob
     from wrasse.jobs.retry import GiveUp, Retry, RetryLater
@@ -38,7 +38,7 @@ _HOMES = {
     "UsageError": "wrasse.errors",
     "WrasseError": "wrasse.errors",
     "connect": "wrasse.api.app",
-    "hold": "wrasse.api.app",
+    "lease": "wrasse.api.app",
     "sync": "wrasse.api.sync",
 }
 
@@ -62,7 +62,7 @@ __all__ = [
     "WrasseError",
     "__version__",
     "connect",
-    "hold",
+    "lease",
     "sync",
 ]
 

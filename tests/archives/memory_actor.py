@@ -53,7 +53,7 @@ class Endless:
     async def subjects(self, pattern: str, after: str | None, limit: int) -> Page[str]:
         return Page((SUBJECT,), (SUBJECT,), NOW, False)
 
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
+    async def chunk(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
         end = min(after.seq + limit, self.count)
         ids = [b"%d-%d" % (MS, seq) for seq in range(after.seq + 1, end + 1)]
         return EntryChunk(subject, ids, BODIES[: len(ids)], PLAIN, NOW, end < self.count)
@@ -70,8 +70,8 @@ async def main(place: str, count: int) -> None:
     """Archives them."""
     clock, endless = SystemClock(), Endless()
     memory, directory = Memory(clock), await Directory.open(place, clock)
-    lessor = LeaseManager(memory.records(leases_in(".wrasse")), clock)
-    ports = ArchivePorts(endless, endless, memory.records(CURSORS), lessor)  # type: ignore[arg-type]
+    lease_manager = LeaseManager(memory.records(leases_in(".wrasse")), clock)
+    ports = ArchivePorts(endless, endless, memory.records(CURSORS), lease_manager)  # type: ignore[arg-type]
     rule = Rule("gbe.>", directory.objects, place, limits=BatchLimits(size=1 << 40, bytes=64 << 20))
     archiver = Archiver(ports, [rule], clock, "one")
     for endless.count in (count // 10, count // 2, count):

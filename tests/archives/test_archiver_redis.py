@@ -56,8 +56,8 @@ class Scene:
 
     def archiver(self, size: int = 7, lease: timedelta = timedelta(milliseconds=30)) -> Archiver:
         clock = SystemClock()
-        lessor = LeaseManager(self.backend.records(leases_in(".wrasse")), clock)
-        ports = ArchivePorts(self.backend.streams, self.backend.groups, self.backend.records(CURSORS), lessor)
+        lease_manager = LeaseManager(self.backend.records(leases_in(".wrasse")), clock)
+        ports = ArchivePorts(self.backend.streams, self.backend.groups, self.backend.records(CURSORS), lease_manager)
         limits = BatchLimits(size, timeout=timedelta(milliseconds=200))
         rule = Rule("gbe.events.audit.*", self.objects, "there", limits=limits)
         return Archiver(ports, [rule], clock, "one", poll=timedelta(milliseconds=10), lease_ttl=lease)
@@ -226,7 +226,7 @@ async def held_by_somebody() -> None:
     stores = Stores(SystemClock())
     try:
         ports = await open_ports(load(), stores, SystemClock())
-        assert await StreamLeases(ports.lessor, "somebody", SystemClock(), timedelta(seconds=1)).mine(CHANGE)
+        assert await StreamLeases(ports.lease_manager, "somebody", SystemClock(), timedelta(seconds=1)).mine(CHANGE)
     finally:
         await stores.close()
 

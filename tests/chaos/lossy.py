@@ -97,7 +97,7 @@ class LossyStore(Store):
         options = RedisOptions(nodes=(("127.0.0.1", line.port),), root=self._root)
         time = self.clock if isinstance(self.clock, ManualClock) else None
         redis = await Redis.open(options, self.clock, done_max=self._done_max, time=time)
-        redis.jobs = AskedAgain(redis.link, self.clock, done_max=self._done_max)
+        redis.jobs = AskedAgain(redis.client, self.clock, done_max=self._done_max)
         redis.jobs.line = line
         return redis
 

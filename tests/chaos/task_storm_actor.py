@@ -74,7 +74,7 @@ async def run_engine(url: str, silence: timedelta) -> None:
     log("engine")
     await Engine(
         sweeps,
-        lessor=LeaseManager(backend.records(ENGINE_LEASES), CLOCK),
+        lease_manager=LeaseManager(backend.records(ENGINE_LEASES), CLOCK),
         state=backend.records(ENGINE_STATE),
         journal=journal,
         clock=CLOCK,

@@ -36,7 +36,7 @@ async def under_load(folder: Path, nodes: Cluster, rounds: int, workers: int) ->
     url = f"{nodes.url}&root={{t{uuid4().hex}}}"
     async with open_yard(folder, SILENCE, url) as yard:
         assert isinstance(yard.store, Redis)
-        slot = yard.store.link.options.slot
+        slot = yard.store.client.options.slot
         for _ in range(workers):
             spawn(yard, "worker", url, "", SILENCE)
         spawn(yard, "engine", url, "", SILENCE)
@@ -109,14 +109,14 @@ async def failed_over(nodes: Cluster, *, behind: bool) -> tuple[set[str], set[st
     told: set[str] = set()
     confirmed: set[str] = set()
     try:
-        master = nodes.owner(redis.link.options.slot)
+        master = nodes.owner(redis.client.options.slot)
         replica = nodes.nodes[MASTERS + nodes.masters.index(master)]
         for number in range(2_000):
             if behind and number == 1_000:
                 _fall_behind(nodes, master, replica)
             await redis.jobs.put([Job(str(number), minted=True)], request=uuid4().hex)
             told.add(str(number))
-            if number % 10 == 0 and await redis.link.ask("WAIT", 1, 50) > 0:
+            if number % 10 == 0 and await redis.client.ask("WAIT", 1, 50) > 0:
                 confirmed |= told
         master.kill()
         if behind:

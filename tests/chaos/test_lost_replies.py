@@ -73,7 +73,7 @@ async def test_a_move_whose_answer_was_lost_is_made_once(
     with pytest.raises(StoreUnavailable):
         await desk.move(move)
     again = await desk.move(move)
-    assert (again, await everywhere(desk)) == ([Outcome.LOST], [("a", place)])
+    assert (again, await everywhere(desk)) == ([Outcome.CONFLICT], [("a", place)])
     assert ((await desk.state("a")).rescues, (await desk.count()).held) == (rescues, 0)
 
 
@@ -84,7 +84,7 @@ async def test_a_delete_whose_answer_was_lost_is_made_once(desk: Desk, store: Lo
     line.words.add(load("delete").sha.encode())
     with pytest.raises(StoreUnavailable):
         await desk.jobs.delete([delete])
-    assert (await desk.jobs.delete([delete]), await everywhere(desk)) == ((Outcome.LOST,), [])
+    assert (await desk.jobs.delete([delete]), await everywhere(desk)) == ((Outcome.CONFLICT,), [])
     assert (await desk.count()).done == 0
 
 

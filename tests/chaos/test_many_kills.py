@@ -55,17 +55,17 @@ async def kill(server: Valkey, kills: int) -> tuple[Counter[str], int]:
                 batch = [Job(str(next(numbers)), minted=bool(n % 2)) for n in range(50)]
                 await redis.jobs.put(batch, request=uuid4().hex)
                 put.update(job.id for job in batch)
-            assert await everything(redis.link) == put
+            assert await everything(redis.client) == put
             await asyncio.wait((dying,), timeout=0.2)
         assert dying.result() == 0
-        assert await everything(redis.link) == put
+        assert await everything(redis.client) == put
         rescued = sum([state.rescues for state in await redis.jobs.page(Place.DONE, JobFilter(), None, 1_000)])
         return put, rescued
     finally:
         if actor.returncode is None:
             actor.kill()
         await dying
-        await forget(redis, redis.link.options.root)
+        await forget(redis, redis.client.options.root)
         await redis.close()
 
 

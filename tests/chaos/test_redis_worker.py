@@ -45,14 +45,14 @@ class Poller:
 
     def __init__(self, yard: Yard, worker: str) -> None:
         assert isinstance(yard.store, Redis)
-        self._link = yard.store.link
-        keys = RedisKeys(self._link.options)
+        self._client = yard.store.client
+        keys = RedisKeys(self._client.options)
         self._names = keys.processing(worker), keys.heartbeat(worker)
         self.held = self.missing = 0
 
     async def run(self) -> None:
         while True:
-            entries, heartbeat = await self._link.run(LOOK, self._names)
+            entries, heartbeat = await self._client.run(LOOK, self._names)
             self.held += entries > 0
             self.missing += entries > 0 and not heartbeat
             await asyncio.sleep(0.001)
@@ -145,4 +145,4 @@ async def forget_all(yard: Yard) -> None:
     for process in list(yard.running):
         yard.kill(process)
     assert isinstance(yard.store, Redis)
-    await forget(yard.store, yard.store.link.options.root)
+    await forget(yard.store, yard.store.client.options.root)

@@ -49,12 +49,12 @@ def test_what_cannot_be_read_says_so(lease: str) -> None:
 
 def test_a_program_without_an_event_loop_attaches_and_fetches(place: Path) -> None:
     with wrasse.sync.connect("file:data") as app:
-        with app.hold("orders/42") as lease:
+        with app.lease("orders/42") as lease:
             lease.attach("a", b"bytes")
-        with app.hold("orders/42") as lease:
+        with app.lease("orders/42") as lease:
             names, size = [each.name for each in lease.attachments()], lease.fetch("a", place / "copy")
             lease.detach("a")
-        with app.hold("orders/42") as lease:
+        with app.lease("orders/42") as lease:
             assert (names, size, (place / "copy").read_bytes(), list(lease.attachments())) == (["a"], 5, b"bytes", [])
 
 

@@ -31,7 +31,7 @@ def test_a_lease_of_a_command_and_one_of_a_program_exclude_each_other(served: Pa
     holder = (f"--lease={taken['lease']}", f"--token={taken['token']}", f"--transaction={taken['transaction']}")
 
     async def program() -> object:
-        async with package.connect("wrasse.yaml") as app, app.hold("orders/42", wait="0s") as lease:
+        async with package.connect("wrasse.yaml") as app, app.lease("orders/42", wait="0s") as lease:
             return lease.state
 
     with pytest.raises(package.WrasseError):

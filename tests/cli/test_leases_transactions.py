@@ -41,7 +41,7 @@ async def left(directory: Path, clock: Clock, state: Decision) -> None:
     await leases.update(held.held, b"1")
     if state is not Decision.PENDING:
         who = Participant("default", "a", held.held.token)
-        await leases.transactions.book.decide(ID, state, (who,), held.held.until, clock.now())
+        await leases.transactions.transaction_log.decide(ID, state, (who,), held.held.expires_at, clock.now())
     await leases.close()
     await backend.close()
 

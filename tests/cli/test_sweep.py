@@ -126,8 +126,8 @@ def test_a_sweep_that_another_process_runs_is_refused_with_its_name() -> None:
 
     async def take() -> None:
         store = await open_store("sqlite:wrasse.db")
-        lessor = LeaseManager(store.records(ENGINE_LEASES), SystemClock())
-        assert await lessor.acquire("sweep/stuck_jobs", "other-host-7", timedelta(minutes=1))
+        lease_manager = LeaseManager(store.records(ENGINE_LEASES), SystemClock())
+        assert await lease_manager.acquire("sweep/stuck_jobs", "other-host-7", timedelta(minutes=1))
         await store.close()
 
     asyncio.run(take())
@@ -227,7 +227,7 @@ def test_explain_tells_when_a_finished_job_is_forgotten() -> None:
 def test_explain_knows_leases_and_runs() -> None:
     import wrasse as package
 
-    with package.sync.connect("sqlite:wrasse.db") as app, app.hold("orders/42", owner="me") as lease:
+    with package.sync.connect("sqlite:wrasse.db") as app, app.lease("orders/42", owner="me") as lease:
         answer = wrasse("explain", "orders/42", "--json").json
         assert (answer["lease"]["owner"], answer["lease"]["token"]) == ("me", lease.token)
     in_the_past(timedelta(minutes=5), left_behind)

@@ -29,7 +29,7 @@ class Backend(Protocol):
 
     def records(self, collection: Collection) -> Records: ...
 
-    async def pulse(self) -> HealthSample: ...
+    async def health_sample(self) -> HealthSample: ...
 
     async def close(self) -> None: ...
 
@@ -45,8 +45,8 @@ class RecordedBackend:
     def records(self, collection: Collection) -> Records:
         return self.inner.records(collection)
 
-    async def pulse(self) -> HealthSample:
-        return await self.inner.pulse()
+    async def health_sample(self) -> HealthSample:
+        return await self.inner.health_sample()
 
     async def close(self) -> None:
         await self.jobs.close()

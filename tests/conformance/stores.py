@@ -47,7 +47,7 @@ class Backend(Protocol):
 
     def records(self, collection: Collection) -> Records: ...
 
-    async def pulse(self) -> HealthSample: ...
+    async def health_sample(self) -> HealthSample: ...
 
     async def close(self) -> None: ...
 
@@ -198,9 +198,9 @@ async def forget(backend: Backend, root: str) -> None:
     assert isinstance(backend, Redis)
     cursor: bytes = b"0"
     while True:
-        cursor, keys = await backend.link.ask("SCAN", cursor, "MATCH", f"*{root}*", "COUNT", 1_000)
+        cursor, keys = await backend.client.ask("SCAN", cursor, "MATCH", f"*{root}*", "COUNT", 1_000)
         if keys:
-            await backend.link.ask("UNLINK", *keys)
+            await backend.client.ask("UNLINK", *keys)
         if cursor == b"0":
             return
 
@@ -211,6 +211,6 @@ async def forget_bucket(backend: Backend, root: str) -> None:
     from wrasse.backends.nats.connect import Nats
 
     assert isinstance(backend, Nats)
-    js = JetStream(backend.link)
+    js = JetStream(backend.client)
     names = (await js.call("STREAM.NAMES", {"subject": f"{root}.>"})).get("streams") or []
     await asyncio.gather(*(js.call(f"STREAM.DELETE.{name}") for name in (f"KV_{root}", *names)))

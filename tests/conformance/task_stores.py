@@ -59,7 +59,7 @@ class TaskBackend:
         self.records = backend.records
         self.streams = backend.streams
         self.groups = backend.groups
-        self.pulse = backend.pulse
+        self.health_sample = backend.health_sample
 
     async def close(self) -> None:
         for each in self._closes:

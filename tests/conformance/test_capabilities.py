@@ -13,7 +13,7 @@ from wrasse.errors import UsageError
 from wrasse.ports.backend import Backend, JobStore, ObjectStore
 from wrasse.ports.capabilities import GROUPS, OBJECTS, RECORDS, Capabilities
 from wrasse.ports.jobs import Job, JobGroup, Rate
-from wrasse.ports.status_index import IndexPosition
+from wrasse.ports.status_index import IndexEntry
 from wrasse.runtime.backends import RecordsAlone
 
 PORTS = {field.name for field in fields(Capabilities)} - GROUPS - OBJECTS - RECORDS - {"billed", "job_extras"}
@@ -62,13 +62,13 @@ async def test_a_backend_declares_the_parts_that_its_records_have(store: Store) 
 async def test_records_without_shelves_refuse_a_spot(store: Store) -> None:
     records = store.records()
     version = (await records.create("there", b"{}")).version
-    assert records.shelves is None
+    assert records.status_index is None
     assert version is not None
 
     with pytest.raises(UsageError, match="have no shelves"):
-        await records.create("k", b"{}", spot=IndexPosition("ready", 1))
+        await records.create("k", b"{}", index_entry=IndexEntry("ready", 1))
     with pytest.raises(UsageError, match="have no shelves"):
-        await records.put("there", b"[]", at=version, spot=IndexPosition("ready", 1))
+        await records.put("there", b"[]", at=version, index_entry=IndexEntry("ready", 1))
 
     there = await records.get("there")
     assert (await records.get("k"), there and there.value) == (None, b"{}")

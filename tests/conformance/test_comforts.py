@@ -295,7 +295,7 @@ async def test_a_result_outlives_the_bound_of_done_jobs_for_as_long_as_it_is_kep
     await store.pass_time(2 * WINDOW)
     deleted = await desk.jobs.delete([Delete(holds[0], Place.DONE)])
     await store.close()
-    assert (there, list(refused), list(deleted)) == (["kept", "too"], [Outcome.LOST], [Outcome.DONE])
+    assert (there, list(refused), list(deleted)) == (["kept", "too"], [Outcome.CONFLICT], [Outcome.DONE])
 
 
 async def test_done_jobs_are_listed_by_when_they_may_go(store: Store, desk: Desk) -> None:

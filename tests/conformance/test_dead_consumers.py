@@ -77,7 +77,7 @@ async def test_a_consumer_that_comes_back_between_look_and_removal_stays(upkeep:
 
     outcomes = await sweep.apply([each for each in verdicts if hasattr(each, "change")])
 
-    assert ([outcome.value for outcome in outcomes], await names(upkeep)) == (["lost"], ["c"])
+    assert ([outcome.value for outcome in outcomes], await names(upkeep)) == (["conflict"], ["c"])
 
 
 @pytest.mark.needs("knows_holders")

@@ -24,7 +24,7 @@ TIMEOUT = timedelta(milliseconds=600)
 LONGER = timedelta(milliseconds=700)
 HALF = timedelta(milliseconds=400)
 ZERO = timedelta(0)
-DONE, LOST = Outcome.DONE, Outcome.LOST
+DONE, LOST = Outcome.DONE, Outcome.CONFLICT
 LONG = timedelta(seconds=30)
 
 

@@ -34,7 +34,7 @@ from wrasse.ports.jobs import (
 )
 from wrasse.ports.outcome import Outcome
 
-DONE, LOST = [Outcome.DONE], [Outcome.LOST]
+DONE, LOST = [Outcome.DONE], [Outcome.CONFLICT]
 PRINTABLE = "".join(chr(n) for n in range(32, 127))
 MINUTE = timedelta(minutes=1)
 
@@ -431,7 +431,7 @@ async def test_every_settlement_of_a_batch_has_its_own_outcome(desk: Desk) -> No
     await desk.move(Cancel("b"))
     requeue = Requeue(c, Budget.FAILURES, Reason.FAILED)
     outcomes = await desk.settle(Complete(a), Complete(b), requeue, Complete(c))
-    assert outcomes == [Outcome.DONE, Outcome.LOST, Outcome.DONE, Outcome.LOST]
+    assert outcomes == [Outcome.DONE, Outcome.CONFLICT, Outcome.DONE, Outcome.CONFLICT]
 
 
 # How many finished jobs are kept

@@ -89,7 +89,7 @@ async def test_a_settle_asked_again_after_a_lost_reply_gives_the_first_answer(de
     with pytest.raises(StoreUnavailable):
         await faulty.settle(settlements, request=request)
     again = await faulty.settle(settlements, request=request)
-    assert (list(again), await everywhere(desk)) == ([Outcome.DONE, Outcome.LOST], ["a", "next"])
+    assert (list(again), await everywhere(desk)) == ([Outcome.DONE, Outcome.CONFLICT], ["a", "next"])
 
 
 async def test_a_settle_asked_again_does_not_touch_the_next_attempt(desk: Desk) -> None:
@@ -107,7 +107,7 @@ async def test_a_rescue_asked_again_after_a_lost_reply_rescues_once(desk: Desk, 
     faulty = Desk(behind(desk.jobs, Script({0: LOST_REPLY})))
     with pytest.raises(StoreUnavailable):
         await faulty.rescue(hold)
-    assert (await faulty.rescue(hold), (await desk.state("a")).rescues) == ([Outcome.LOST], 1)
+    assert (await faulty.rescue(hold), (await desk.state("a")).rescues) == ([Outcome.CONFLICT], 1)
 
 
 async def test_a_request_is_remembered_across_a_restart(store: Store) -> None:
@@ -213,7 +213,7 @@ async def test_of_a_rescue_and_a_finish_that_race_one_wins(store: Store) -> None
         outcomes = await asyncio.gather(*racers)
         pairs = [set(first + second) for first, second in zip(outcomes[::2], outcomes[1::2], strict=True)]
         low = await desk.count()
-        assert (pairs, low.done + low.ready, low.held) == ([{Outcome.DONE, Outcome.LOST}] * 20, 20, 0)
+        assert (pairs, low.done + low.ready, low.held) == ([{Outcome.DONE, Outcome.CONFLICT}] * 20, 20, 0)
     finally:
         await other.close()
 

@@ -145,7 +145,7 @@ class JobQueueMachine(RuleBasedStateMachine):
         known = self._holder(hold)
         request = fresh()
         outcomes = [list(self.run(self.store.jobs.settle([settlement], request=request))) for _ in range(2)]
-        assert outcomes == [[Outcome.DONE if known else Outcome.LOST]] * 2
+        assert outcomes == [[Outcome.DONE if known else Outcome.CONFLICT]] * 2
         if known is not None:
             self._ended(known, settlement)
             if isinstance(settlement, Complete) and follow not in self.model and self._free(follow):
@@ -167,7 +167,7 @@ class JobQueueMachine(RuleBasedStateMachine):
         )
         known = self._movable(move)
         outcomes = self.run(self.store.jobs.move([move]))
-        assert list(outcomes) == [Outcome.DONE if known else Outcome.LOST]
+        assert list(outcomes) == [Outcome.DONE if known else Outcome.CONFLICT]
         if known is not None:
             self._ended(known, move)
             self._refresh(known)
@@ -178,7 +178,7 @@ class JobQueueMachine(RuleBasedStateMachine):
         hold = known.hold if known else Claim(id, 1, "")
         outcomes = self.run(self.store.jobs.delete([Delete(hold, place)], ids_kept=IDS_KEPT))
         allowed = known is not None and known.place is place and place is not Place.HELD
-        assert list(outcomes) == [Outcome.DONE if allowed else Outcome.LOST]
+        assert list(outcomes) == [Outcome.DONE if allowed else Outcome.CONFLICT]
         if allowed and known is not None:
             del self.model[id]
             if known.lasting:

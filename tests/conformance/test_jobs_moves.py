@@ -9,7 +9,7 @@ from conformance.stores import Store
 from wrasse.ports.jobs import Budget, Cancel, Claim, DeadLetterJob, Delete, Job, Place, Reason, Requeue, RequeueDead
 from wrasse.ports.outcome import Outcome
 
-DONE, LOST = [Outcome.DONE], [Outcome.LOST]
+DONE, LOST = [Outcome.DONE], [Outcome.CONFLICT]
 
 
 @pytest.fixture
@@ -96,7 +96,7 @@ async def test_each_move_of_a_batch_has_its_own_outcome(desk: Desk, store: Store
     await desk.beat(b)
     requeues = [Requeue(hold, Budget.RESCUES, Reason.WORKER_DIED) for hold in (b, a, a, Claim("no", 1, ""))]
     outcomes = await desk.move(*requeues, Cancel("b"))
-    assert outcomes == [Outcome.LOST, Outcome.DONE, Outcome.LOST, Outcome.LOST, Outcome.DONE]
+    assert outcomes == [Outcome.CONFLICT, Outcome.DONE, Outcome.CONFLICT, Outcome.CONFLICT, Outcome.DONE]
 
 
 async def test_tokens_only_grow(desk: Desk, store: Store) -> None:
@@ -174,7 +174,7 @@ async def test_a_revival_may_be_delayed(desk: Desk, store: Store) -> None:
 async def test_a_job_is_revived_once(desk: Desk) -> None:
     await desk.bury(await desk.held("a"))
     revive = RequeueDead((await desk.state("a")).hold)
-    assert await desk.move(revive, revive) == [Outcome.DONE, Outcome.LOST]
+    assert await desk.move(revive, revive) == [Outcome.DONE, Outcome.CONFLICT]
 
 
 async def test_only_a_dead_job_can_be_revived(desk: Desk) -> None:

@@ -94,7 +94,7 @@ async def test_with_auto_ack_a_handler_that_raised_has_said_nak(desk: Desk) -> N
     # Nothing comes back by its deadline here: only a nak can bring it.
     async with desk.consuming(log, AUTO) as consumer:
         await log.until(3)
-    assert (consumer.tally.naked, await desk.pending()) == (2, 0)
+    assert (consumer.tally.nacked, await desk.pending()) == (2, 0)
 
 
 async def test_a_message_of_a_dead_consumer_goes_to_another(desk: Desk) -> None:
@@ -203,7 +203,7 @@ async def test_an_ack_after_another_answer_does_nothing(desk: Desk) -> None:
 
     log = Log(answer_twice)
     async with desk.consuming(log) as consumer:
-        await eventually(lambda: reached(consumer.tally.naked + consumer.tally.dead, 2))
+        await eventually(lambda: reached(consumer.tally.nacked + consumer.tally.dead, 2))
     assert (consumer.tally.acked, await desk.pending(), len(await desk.entries(DEAD))) == (0, 1, 1)
 
 

@@ -170,7 +170,7 @@ async def test_as_much_metadata_as_is_allowed_comes_back(objects: Objects) -> No
 
 
 async def test_as_many_objects_as_are_allowed_are_deleted_at_once(objects: Objects) -> None:
-    assert set(await objects.delete([ObjectDelete(f"gone/{n}", "v") for n in range(DELETES_MAX)])) == {Outcome.LOST}
+    assert set(await objects.delete([ObjectDelete(f"gone/{n}", "v") for n in range(DELETES_MAX)])) == {Outcome.CONFLICT}
 
 
 async def test_a_stream_that_breaks_off_writes_nothing(objects: Objects) -> None:
@@ -222,7 +222,7 @@ async def test_objects_survive_a_restart(store: ObjectStore) -> None:
 async def test_an_object_is_created_once(objects: Objects) -> None:
     first, second = await objects.create("a", b"1", metadata={"n": "1"}), await objects.create("a", b"2")
     head = await objects.head("a")
-    assert (bool(first), second.outcome, head and dict(head.metadata)) == (True, Outcome.LOST, {"n": "1"})
+    assert (bool(first), second.outcome, head and dict(head.metadata)) == (True, Outcome.CONFLICT, {"n": "1"})
     assert await whole(objects, "a") == b"1"
 
 
@@ -230,8 +230,8 @@ async def test_a_write_that_names_an_old_version_is_lost(objects: Objects) -> No
     old = version(await objects.create("a", b"1"))
     new = version(await objects.replace("a", b"2", at=old))
     stale = [await objects.replace("a", b"3", at=at) for at in (old, "", "never", "zz.zz", f"{new}0")]
-    assert {stored.outcome for stored in stale} == {Outcome.LOST}
-    assert list(await objects.delete([ObjectDelete("a", old)])) == [Outcome.LOST]
+    assert {stored.outcome for stored in stale} == {Outcome.CONFLICT}
+    assert list(await objects.delete([ObjectDelete("a", old)])) == [Outcome.CONFLICT]
     assert (old != new, await whole(objects, "a")) == (True, b"2")
 
 
@@ -260,7 +260,7 @@ async def test_deletes_end_each_in_their_own_way(objects: Objects) -> None:
     newer = version(await objects.replace("c", b"new", at=c))
     deletes = [("a", a), ("a/b", b), ("c", c), ("missing", a), ("a", a), ("c/below", newer)]
     outcomes = await objects.delete([ObjectDelete(*each) for each in deletes])
-    assert list(outcomes) == [Outcome.DONE, Outcome.DONE, *[Outcome.LOST] * 4]
+    assert list(outcomes) == [Outcome.DONE, Outcome.DONE, *[Outcome.CONFLICT] * 4]
     assert [(info.key, info.version) for info in await listed(objects)] == [("c", newer)]
 
 
@@ -349,11 +349,11 @@ async def test_after_a_lost_reply_the_object_at_the_key_tells_what_happened(obje
         await faulty.replace("a", b"never", at="x")
     head = await faulty.head("a")
     assert head is not None
-    assert (again.outcome, head.metadata["nonce"], await whole(objects, "a")) == (Outcome.LOST, "n1", b"mine")
+    assert (again.outcome, head.metadata["nonce"], await whole(objects, "a")) == (Outcome.CONFLICT, "n1", b"mine")
     with pytest.raises(StoreUnavailable):
         await faulty.delete([ObjectDelete("a", head.info.version)])
     assert (list(await faulty.delete([ObjectDelete("a", head.info.version)])), await listed(objects)) == (
-        [Outcome.LOST],
+        [Outcome.CONFLICT],
         [],
     )
 
@@ -435,9 +435,9 @@ async def test_a_copy_overwrites_nothing_and_names_its_version(store: ObjectStor
     made, other = await objects.create("one", b"bytes"), await objects.create("two", b"other")
     assert made.version is not None
     assert other.version is not None
-    assert await copies_of(objects).copy("one", "two", at=made.version) is Outcome.LOST
-    assert await copies_of(objects).copy("one", "three", at=other.version) is Outcome.LOST
-    assert await copies_of(objects).copy("none", "three", at=made.version) is Outcome.LOST
+    assert await copies_of(objects).copy("one", "two", at=made.version) is Outcome.CONFLICT
+    assert await copies_of(objects).copy("one", "three", at=other.version) is Outcome.CONFLICT
+    assert await copies_of(objects).copy("none", "three", at=made.version) is Outcome.CONFLICT
     assert await whole(objects, "two") == b"other"
     assert await objects.head("three") is None
 

@@ -118,12 +118,12 @@ class ObjectsMachine(RuleBasedStateMachine):
     def _expect_delete(self, delete: ObjectDelete) -> Outcome:
         known = self.model.get(delete.key)
         if known is None or known.version != delete.version:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         del self.model[delete.key]
         return Outcome.DONE
 
     def _check(self, stored: WriteResult, key: str, fits: bool, value: bytes, metadata: Mapping[str, str]) -> None:
-        assert stored.outcome is (Outcome.DONE if fits else Outcome.LOST)
+        assert stored.outcome is (Outcome.DONE if fits else Outcome.CONFLICT)
         if fits:
             assert stored.version is not None
             assert stored.version not in self.versions

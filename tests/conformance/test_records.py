@@ -132,21 +132,25 @@ async def test_collections_do_not_see_each_other(store: Store) -> None:
 
 async def test_a_record_is_created_once(records: Records) -> None:
     first, second = await records.create("a", b"1"), await records.create("a", b"2")
-    assert (bool(first), second.outcome, (await found(records, "a")).value) == (True, Outcome.LOST, b"1")
+    assert (bool(first), second.outcome, (await found(records, "a")).value) == (True, Outcome.CONFLICT, b"1")
 
 
 async def test_a_write_that_names_an_old_version_is_lost(records: Records) -> None:
     old = version(await records.create("a", b"1"))
     new = version(await records.put("a", b"2", at=old))
     put, delete = await records.put("a", b"3", at=old), await records.delete("a", at=old)
-    assert (put.outcome, delete.outcome, (await found(records, "a")).value) == (Outcome.LOST, Outcome.LOST, b"2")
+    assert (put.outcome, delete.outcome, (await found(records, "a")).value) == (
+        Outcome.CONFLICT,
+        Outcome.CONFLICT,
+        b"2",
+    )
     assert old != new
 
 
 async def test_every_write_makes_a_new_version_even_of_the_same_value(records: Records) -> None:
     first = version(await records.create("a", b"1"))
     second = version(await records.put("a", b"1", at=first))
-    assert (await records.put("a", b"2", at=first)).outcome is Outcome.LOST
+    assert (await records.put("a", b"2", at=first)).outcome is Outcome.CONFLICT
     assert await records.put("a", b"2", at=second)
 
 
@@ -162,7 +166,7 @@ async def test_a_write_to_a_deleted_record_is_lost(records: Records) -> None:
     first = version(await records.create("a", b"1"))
     await records.delete("a", at=first)
     put, delete = await records.put("a", b"2", at=first), await records.delete("a", at=first)
-    assert (put.outcome, delete.outcome, await records.get("a")) == (Outcome.LOST, Outcome.LOST, None)
+    assert (put.outcome, delete.outcome, await records.get("a")) == (Outcome.CONFLICT, Outcome.CONFLICT, None)
 
 
 async def test_of_fifty_writers_at_one_version_one_wins(store: Store) -> None:
@@ -173,7 +177,7 @@ async def test_of_fifty_writers_at_one_version_one_wins(store: Store) -> None:
         answers = await asyncio.gather(*(sides[n % 2].put("a", b"%d" % n, at=first) for n in range(50)))
         (winner,) = [n for n, answer in enumerate(answers) if answer]
         assert (await found(sides[0], "a")).value == b"%d" % winner
-        assert {answer.outcome for answer in answers} == {Outcome.DONE, Outcome.LOST}
+        assert {answer.outcome for answer in answers} == {Outcome.DONE, Outcome.CONFLICT}
     finally:
         await other.close()
 
@@ -229,7 +233,7 @@ async def test_a_write_that_surely_lost_is_called_lost(records: Records) -> None
     first = version(await records.create("a", b"0", nonce="n1"))
     await records.put("a", b"1", at=first, nonce="n2")
     answers = await records.put("a", b"2", at=first, nonce="n3"), await records.create("a", b"3", nonce="n4")
-    assert [answer.outcome for answer in answers] == [Outcome.LOST, Outcome.LOST]
+    assert [answer.outcome for answer in answers] == [Outcome.CONFLICT, Outcome.CONFLICT]
 
 
 async def test_a_create_asked_again_after_the_record_was_deleted_does_not_bring_it_back(records: Records) -> None:

@@ -69,7 +69,7 @@ async def test_a_write_that_is_lost_emits_nothing(records: Records, streams: Str
     again = await records.create("k", b"{}", emit=[Draft(SUBJECT, b"one")])
     late = await records.put("k", b"{}", at=created.version, emit=[Draft(SUBJECT, b"two")])
 
-    assert (again.outcome, late.outcome) == (Outcome.LOST, Outcome.LOST)
+    assert (again.outcome, late.outcome) == (Outcome.CONFLICT, Outcome.CONFLICT)
     assert await bodies(streams) == []
 
 

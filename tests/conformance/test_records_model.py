@@ -122,7 +122,7 @@ class RecordsMachine(RuleBasedStateMachine):
     def _check(self, written: Written, key: str, fits: bool, record: Record | None, nonce: str | None) -> None:
         if not fits:
             # A refusal may be uncertain only for one who could have asked before.
-            refusals = (Outcome.LOST,) if nonce is None else (Outcome.LOST, Outcome.UNKNOWN)
+            refusals = (Outcome.CONFLICT,) if nonce is None else (Outcome.CONFLICT, Outcome.UNKNOWN)
             assert written.outcome in refusals
             return
         assert written.outcome is Outcome.DONE

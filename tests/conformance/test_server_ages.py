@@ -47,7 +47,7 @@ async def test_an_age_is_told_as_it_was_set_and_ended(upkeep: Upkeep) -> None:
 async def test_an_age_that_is_there_already_is_not_set_again(upkeep: Upkeep) -> None:
     await keep_for(upkeep, DAY)
 
-    assert await keep_for(upkeep, DAY) is Outcome.LOST
+    assert await keep_for(upkeep, DAY) is Outcome.CONFLICT
 
 
 async def test_an_age_is_never_shorter_than_the_server_takes(upkeep: Upkeep) -> None:
@@ -66,9 +66,9 @@ async def test_a_stream_with_a_group_gets_no_age_and_one_that_gets_a_group_has_n
     await upkeep.groups.join(S, "g", StartAt(first=True))
 
     assert await age(upkeep) is None
-    assert await keep_for(upkeep, DAY) is Outcome.LOST
+    assert await keep_for(upkeep, DAY) is Outcome.CONFLICT
     assert await age(upkeep) is None
 
 
 async def test_a_stream_that_is_not_there_gets_no_age(upkeep: Upkeep) -> None:
-    assert await keep_for(upkeep, DAY, "gbe.nothing") is Outcome.LOST
+    assert await keep_for(upkeep, DAY, "gbe.nothing") is Outcome.CONFLICT

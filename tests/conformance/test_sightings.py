@@ -102,7 +102,7 @@ async def test_a_round_that_breaks_off_leaves_the_one_before_it(sightings: Sight
 
 async def test_a_changed_sighting_begins_again_and_one_that_ended_is_gone(sightings: Sightings) -> None:
     await sightings.commit(made(1), Changes(NewSighting(sighting("a")), NewSighting(sighting("b"))))
-    again = replace(sighting("a", "f2"), first_round=2, first_tick=456)
+    again = replace(sighting("a", "f2"), first_scan=2, first_tick=456)
     await sightings.commit(made(2), Changes(NewSighting(again), Unseen("b"), Unseen("never there")))
     assert await everything(sightings) == [again]
 
@@ -113,7 +113,7 @@ async def test_a_round_never_touches_what_is_in_quarantine(sightings: Sightings)
     assert list(await sightings.mark("r", marks)) == [Outcome.DONE] * 2
     await sightings.commit(made(2), Changes(Unseen("a"), NewSighting(sighting("b", "f2"))))
     found = await everything(sightings, state=SightingState.MOVED)
-    assert [(each.unit, each.fingerprint, each.state_round, each.state_tick) for each in found] == [
+    assert [(each.unit, each.fingerprint, each.state_scan, each.state_tick) for each in found] == [
         ("a", "f1", "round-1", 9),
         ("b", "f1", "round-1", 9),
     ]
@@ -127,7 +127,7 @@ async def test_a_round_never_touches_what_is_in_quarantine(sightings: Sightings)
 ])  # fmt: skip
 async def test_a_mark_whose_sighting_is_another_by_now_is_lost(sightings: Sightings, mark: SightingChange) -> None:
     await sightings.commit(made(1), Changes(NewSighting(sighting("a"))))
-    assert list(await sightings.mark("r", [mark])) == [Outcome.LOST]
+    assert list(await sightings.mark("r", [mark])) == [Outcome.CONFLICT]
     assert await everything(sightings) == [sighting("a")]
 
 
@@ -135,7 +135,7 @@ async def test_a_mark_may_forget_a_sighting(sightings: Sightings) -> None:
     await sightings.commit(made(1), Changes(NewSighting(sighting("a"))))
     assert list(await sightings.mark("r", [SightingChange("a", SightingState.SEEN, "f1", None)] * 2)) == [
         Outcome.DONE,
-        Outcome.LOST,
+        Outcome.CONFLICT,
     ]
     assert list(await sightings.get("r", ["a"])) == [None]
 

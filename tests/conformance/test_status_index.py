@@ -9,7 +9,7 @@ import pytest
 from conformance.stores import EMITTING_BACKENDS, Store
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Record, Records
-from wrasse.ports.status_index import IndexPosition, StatusRange, spot_cursor
+from wrasse.ports.status_index import IndexEntry, StatusRange, index_cursor
 
 LONG = [pytest.param(name, marks=pytest.mark.full) for name in ("redis-7.0", "redis-6.2", "redis-cluster")]
 pytestmark = pytest.mark.parametrize("open_store", [*EMITTING_BACKENDS, *LONG], indirect=True)
@@ -22,19 +22,19 @@ class Shelf:
     """Records that stand somewhere, by name."""
 
     def __init__(self, records: Records) -> None:
-        assert records.shelves is not None
-        self.records, self.shelves = records, records.shelves
+        assert records.status_index is not None
+        self.records, self.status_index = records, records.status_index
 
-    async def add(self, key: str, turn: int, shelf: str = A) -> str:
-        written = await self.records.create(key, VALUE, spot=IndexPosition(shelf, turn))
+    async def add(self, key: str, turn: int, status: str = A) -> str:
+        written = await self.records.create(key, VALUE, index_entry=IndexEntry(status, turn))
         assert written.version is not None
         return written.version
 
     async def count(self, *spans: StatusRange) -> tuple[int, ...]:
-        return (await self.shelves.shelf_counts(spans or [StatusRange(A), StatusRange(B)]))[0]
+        return (await self.status_index.status_counts(spans or [StatusRange(A), StatusRange(B)]))[0]
 
-    async def keys(self, shelf: str = A, after: str | None = None, *, newest: bool = False) -> list[str]:
-        page = await self.shelves.shelf_page(shelf, after, 10, newest=newest)
+    async def keys(self, status: str = A, after: str | None = None, *, newest: bool = False) -> list[str]:
+        page = await self.status_index.status_page(status, after, 10, newest=newest)
         return [record.key for record in page]
 
     async def get(self, key: str) -> Record:
@@ -44,80 +44,80 @@ class Shelf:
 
 
 @pytest.fixture
-def shelf(store: Store) -> Shelf:
+def status(store: Store) -> Shelf:
     return Shelf(store.backend.records(THINGS))
 
 
-async def test_a_record_stands_where_its_newest_write_put_it(shelf: Shelf) -> None:
-    version = await shelf.add("k", 7)
-    await shelf.records.put("k", VALUE, at=version, spot=IndexPosition(B, 3))
-    assert (await shelf.count(), await shelf.keys(A), await shelf.keys(B)) == ((0, 1), [], ["k"])
+async def test_a_record_stands_where_its_newest_write_put_it(status: Shelf) -> None:
+    version = await status.add("k", 7)
+    await status.records.put("k", VALUE, at=version, index_entry=IndexEntry(B, 3))
+    assert (await status.count(), await status.keys(A), await status.keys(B)) == ((0, 1), [], ["k"])
 
 
-async def test_a_write_that_names_no_shelf_takes_a_record_off_it(shelf: Shelf) -> None:
-    await shelf.records.put("k", VALUE, at=await shelf.add("k", 7))
-    assert (await shelf.count(), await shelf.keys()) == ((0, 0), [])
+async def test_a_write_that_names_no_shelf_takes_a_record_off_it(status: Shelf) -> None:
+    await status.records.put("k", VALUE, at=await status.add("k", 7))
+    assert (await status.count(), await status.keys()) == ((0, 0), [])
 
 
-async def test_a_deleted_record_leaves_its_shelf(shelf: Shelf) -> None:
-    await shelf.records.delete("k", at=await shelf.add("k", 7))
-    assert (await shelf.count(), await shelf.keys()) == ((0, 0), [])
+async def test_a_deleted_record_leaves_its_shelf(status: Shelf) -> None:
+    await status.records.delete("k", at=await status.add("k", 7))
+    assert (await status.count(), await status.keys()) == ((0, 0), [])
 
 
-async def test_a_write_that_is_lost_moves_nothing(shelf: Shelf) -> None:
-    old = await shelf.add("k", 7)
-    await shelf.records.put("k", VALUE, at=old, spot=IndexPosition(A, 8))
-    lost = await shelf.records.put("k", VALUE, at=old, spot=IndexPosition(B, 9))
-    assert (lost.outcome, await shelf.count()) == (Outcome.LOST, (1, 0))
+async def test_a_write_that_is_lost_moves_nothing(status: Shelf) -> None:
+    old = await status.add("k", 7)
+    await status.records.put("k", VALUE, at=old, index_entry=IndexEntry(A, 8))
+    lost = await status.records.put("k", VALUE, at=old, index_entry=IndexEntry(B, 9))
+    assert (lost.outcome, await status.count()) == (Outcome.CONFLICT, (1, 0))
 
 
-async def test_a_shelf_is_listed_by_turn_both_ways(shelf: Shelf) -> None:
+async def test_a_shelf_is_listed_by_turn_both_ways(status: Shelf) -> None:
     far = 1 << 62
     for key, turn in (("c", 5), ("a", -far), ("e", far), ("b/%", -1), ("d", 5)):
-        await shelf.add(key, turn)
-    await shelf.add("other", 0, B)
-    up = await shelf.keys()
-    assert (up, await shelf.keys(newest=True)) == (["a", "b/%", "c", "d", "e"], up[::-1])
+        await status.add(key, turn)
+    await status.add("other", 0, B)
+    up = await status.keys()
+    assert (up, await status.keys(newest=True)) == (["a", "b/%", "c", "d", "e"], up[::-1])
 
 
 @pytest.mark.parametrize("newest", [False, True])
-async def test_every_cursor_of_a_shelf_goes_on_after_its_record(shelf: Shelf, newest: bool) -> None:
+async def test_every_cursor_of_a_shelf_goes_on_after_its_record(status: Shelf, newest: bool) -> None:
     for n in range(5):
-        await shelf.add(f"k{n}", n // 2 - 1)
-    whole = await shelf.shelves.shelf_page(A, None, 10, newest=newest)
+        await status.add(f"k{n}", n // 2 - 1)
+    whole = await status.status_index.status_page(A, None, 10, newest=newest)
     keys = [record.key for record in whole]
-    rests = [await shelf.keys(after=cursor, newest=newest) for cursor in whole.cursors]
+    rests = [await status.keys(after=cursor, newest=newest) for cursor in whole.cursors]
     assert rests == [keys[n:] for n in range(1, 6)]
-    assert await shelf.keys(after=spot_cursor(-1, "k0"), newest=newest) == ([] if newest else keys[1:])
+    assert await status.keys(after=index_cursor(-1, "k0"), newest=newest) == ([] if newest else keys[1:])
 
 
-async def test_a_page_of_a_shelf_says_whether_there_are_more(shelf: Shelf) -> None:
+async def test_a_page_of_a_shelf_says_whether_there_are_more(status: Shelf) -> None:
     for n in range(3):
-        await shelf.add(f"k{n}", n)
-    few, all_of_it = [await shelf.shelves.shelf_page(A, None, limit) for limit in (2, 3)]
+        await status.add(f"k{n}", n)
+    few, all_of_it = [await status.status_index.status_page(A, None, limit) for limit in (2, 3)]
     assert ((len(few), few.more), (len(all_of_it), all_of_it.more)) == ((2, True), (3, False))
 
 
-async def test_a_part_of_a_shelf_is_counted_up_to_a_turn(shelf: Shelf) -> None:
+async def test_a_part_of_a_shelf_is_counted_up_to_a_turn(status: Shelf) -> None:
     for n, turn in enumerate((-5, 3, 3, 4)):
-        await shelf.add(f"k{n}", turn)
-    await shelf.add("other", 0, B)
+        await status.add(f"k{n}", turn)
+    await status.add("other", 0, B)
     parts = [StatusRange(A, upto) for upto in (-6, -5, 2, 3, 9)]
-    assert await shelf.count(*parts, StatusRange(A), StatusRange("none")) == (0, 1, 1, 3, 4, 4, 0)
+    assert await status.count(*parts, StatusRange(A), StatusRange("none")) == (0, 1, 1, 3, 4, 4, 0)
 
 
-async def test_a_record_is_put_where_it_belongs_without_being_changed(shelf: Shelf) -> None:
-    await shelf.add("k", 7)
-    await shelf.records.create("new", VALUE)
-    before = [await shelf.get(key) for key in ("k", "new")]
-    moved = await shelf.shelves.shelve([(before[0], IndexPosition(B, 1)), (before[1], IndexPosition(B, 2))])
-    again = await shelf.shelves.shelve([(before[0], IndexPosition(B, 1)), (before[1], IndexPosition(B, 2))])
-    assert (moved, again, await shelf.keys(B)) == (2, 0, ["k", "new"])
-    assert [await shelf.get(key) for key in ("k", "new")] == before
+async def test_a_record_is_put_where_it_belongs_without_being_changed(status: Shelf) -> None:
+    await status.add("k", 7)
+    await status.records.create("new", VALUE)
+    before = [await status.get(key) for key in ("k", "new")]
+    moved = await status.status_index.reindex([(before[0], IndexEntry(B, 1)), (before[1], IndexEntry(B, 2))])
+    again = await status.status_index.reindex([(before[0], IndexEntry(B, 1)), (before[1], IndexEntry(B, 2))])
+    assert (moved, again, await status.keys(B)) == (2, 0, ["k", "new"])
+    assert [await status.get(key) for key in ("k", "new")] == before
 
 
-async def test_a_record_that_has_changed_is_not_put_elsewhere(shelf: Shelf) -> None:
-    version = await shelf.add("k", 7)
-    seen = await shelf.get("k")
-    await shelf.records.put("k", VALUE, at=version, spot=IndexPosition(A, 8))
-    assert (await shelf.shelves.shelve([(seen, IndexPosition(B, 1))]), await shelf.count()) == (0, (1, 0))
+async def test_a_record_that_has_changed_is_not_put_elsewhere(status: Shelf) -> None:
+    version = await status.add("k", 7)
+    seen = await status.get("k")
+    await status.records.put("k", VALUE, at=version, index_entry=IndexEntry(A, 8))
+    assert (await status.status_index.reindex([(seen, IndexEntry(B, 1))]), await status.count()) == (0, (1, 0))

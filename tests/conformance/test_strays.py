@@ -116,7 +116,7 @@ async def test_a_heartbeat_that_comes_back_keeps_the_job(yard: Yard) -> None:
     await yard.look()
     await yard.store.pass_time(LONGER)
     await yard.link.ask("SET", peer.heartbeat, "alive", "EX", 30)
-    assert (await yard.rescue(), await peer.holds()) == ([Outcome.LOST], [go_job("a")])
+    assert (await yard.rescue(), await peer.holds()) == ([Outcome.CONFLICT], [go_job("a")])
     assert ((await yard.desk.count()).held, await yard.desk.ids(Place.READY)) == (0, [])
 
 
@@ -126,7 +126,7 @@ async def test_a_job_that_its_worker_finished_after_all_is_not_pushed_again(yard
     await peer.finish(go_job("a"))
     await yard.store.pass_time(LONGER)
     count = await yard.desk.count()
-    assert (await yard.rescue(), count.ready) == ([Outcome.LOST], 0)
+    assert (await yard.rescue(), count.ready) == ([Outcome.CONFLICT], 0)
     assert (await yard.desk.count()).held == 0
 
 
@@ -365,6 +365,6 @@ async def test_what_the_other_programs_recovery_gave_back_is_not_given_back_agai
     await yard.link.ask("DEL", yard.peer.keys.heartbeat("w1"))
     moved = await go_recovery(yard.link)
     await yard.store.pass_time(LONGER)
-    assert (moved, await yard.rescue()) == (2, [Outcome.LOST, Outcome.LOST])
+    assert (moved, await yard.rescue()) == (2, [Outcome.CONFLICT, Outcome.CONFLICT])
     count = await yard.desk.count()
     assert (sorted(await yard.desk.ids(Place.READY)), count.ready, count.held) == (["ours", "theirs"], 2, 0)

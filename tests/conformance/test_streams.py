@@ -480,10 +480,10 @@ async def test_a_trim_and_a_reader_race_and_nothing_unacked_is_lost(store: Store
 async def test_a_stretch_is_what_a_read_gives_in_columns(streams: Streams) -> None:
     drafts = [Draft("a.b", b"\x00\n%d" % number) for number in range(5)] + [Draft("a.b", b"", fields={"x": b"\xff"})]
     await streams.append([*drafts, Draft("a.b", b"last")])
-    whole = await streams.stretch("a.b", START, 100)
+    whole = await streams.chunk("a.b", START, 100)
     page = await streams.read("a.b", START, 100)
     assert tuple(whole.entries(len(whole))) == page.items
     assert not whole.more
-    some = await streams.stretch("a.b", page.items[1].id, 2)
+    some = await streams.chunk("a.b", page.items[1].id, 2)
     assert (tuple(some.entries(2)), some.more) == (page.items[2:4], True)
-    assert len(await streams.stretch("no.such", START, 2)) == 0
+    assert len(await streams.chunk("no.such", START, 2)) == 0

@@ -17,7 +17,7 @@ from wrasse.ports.streams import START, Draft, EntryId, Streams
 from wrasse.ports.surveys import Surveys
 from wrasse.streams.alerts import ALERTS, Alerts
 from wrasse.streams.envelope import decode
-from wrasse.streams.group_census import LOOKS, Census, IdleObservations
+from wrasse.streams.group_census import IDLE_OBSERVATIONS, Census, IdleObservations
 from wrasse.streams.retention import Retention, RetentionRule
 from wrasse.streams.survey import PlainSurvey
 from wrasse.streams.trimmer import RetentionTally, Trimmer
@@ -73,7 +73,7 @@ class Upkeep:
     def dead_consumers(self, **settings: timedelta | tuple[str, ...]) -> DeadConsumers:
         alerts = self.alerts(DeadConsumers.name)
         looks, known = (
-            IdleObservations(self.store.backend.records(LOOKS)),
+            IdleObservations(self.store.backend.records(IDLE_OBSERVATIONS)),
             self.store.backend.capabilities.knows_holders,
         )
         census = Census(self.surveys, self.groups, alerts, looks, known)

@@ -11,7 +11,7 @@ import pytest
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAID = {
     "put_and_work.py": ["new greet-once", "hello wrasse / 499500"],
-    "hold_a_lease.py": ["the next token is higher: True"],
+    "take_a_lease.py": ["the next token is higher: True"],
     "own_sweep.py": ["would delete uploads/a: not finished in time", "2 seen, 1 deleted, kept: {'young': 1}"],
 }
 

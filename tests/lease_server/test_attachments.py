@@ -19,7 +19,7 @@ from wrasse.errors import StoreUnavailable, TooLarge
 from wrasse.leases.attachments import Sent
 from wrasse.leases.client import LeaseClient
 from wrasse.leases.lease import public
-from wrasse.leases.lease_scope import hold_key
+from wrasse.leases.lease_scope import lease_key
 from wrasse.leases.operations import Operations
 from wrasse.leases.refusal import KeyRefused, Refusal
 
@@ -40,8 +40,8 @@ async def operations(request: pytest.FixtureRequest) -> AsyncIterator[Operations
             yield client
 
 
-def held(operations: Operations) -> hold_key:
-    return hold_key(operations, KEY, "me", TTL, CLOCK)
+def held(operations: Operations) -> lease_key:
+    return lease_key(operations, KEY, "me", TTL, CLOCK)
 
 
 async def committed(operations: Operations, name: str) -> bytes:

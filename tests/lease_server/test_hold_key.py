@@ -13,7 +13,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock, SystemClock
 from wrasse.errors import LeaseLost
 from wrasse.leases.client import LeaseClient
-from wrasse.leases.lease_scope import hold_key
+from wrasse.leases.lease_scope import lease_key
 from wrasse.leases.leases import Leases
 from wrasse.leases.operations import Operations
 
@@ -31,8 +31,8 @@ async def operations(request: pytest.FixtureRequest) -> AsyncIterator[Operations
             yield client
 
 
-def held(operations: Operations, key: str = "orders/42", wait: timedelta | None = None) -> hold_key:
-    return hold_key(operations, key, "me", TTL, CLOCK, wait=wait)
+def held(operations: Operations, key: str = "orders/42", wait: timedelta | None = None) -> lease_key:
+    return lease_key(operations, key, "me", TTL, CLOCK, wait=wait)
 
 
 async def until(so: Callable[[], bool]) -> None:
@@ -122,9 +122,9 @@ async def test_a_lease_that_is_shorter_than_was_asked_for_is_renewed_in_time(whe
     leases = Leases(memory.records, memory.objects, CLOCK, ttl_max=timedelta(seconds=3))
     async with served(leases) as server, LeaseClient(server.url, CLOCK) as client, asyncio.timeout(20):
         asked = server.leases if where == "here" else client
-        async with hold_key(asked, "orders/42", "me", timedelta(minutes=5), CLOCK) as lease:
-            first = lease.until
-            await until(lambda: lease.until > first)
+        async with lease_key(asked, "orders/42", "me", timedelta(minutes=5), CLOCK) as lease:
+            first = lease.expires_at
+            await until(lambda: lease.expires_at > first)
 
 
 async def test_a_commit_that_came_too_late_is_told_and_changes_nothing() -> None:

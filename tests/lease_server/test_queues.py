@@ -131,7 +131,7 @@ async def test_a_failed_message_comes_again_until_its_attempts_are_spent(scene: 
         message = await scene.one()
         status, told = await scene.call("nack", message, last_error=f"try {n}")
         requeued.append((status, told["requeued"], message.get("failure_attempts", 0)))
-    record = await scene.server.api._queues.desk.jobs("default").get(message["message_id"])
+    record = await scene.server.api._queues.service.jobs("default").get(message["message_id"])
     assert record is not None
     assert (requeued, await scene.dequeue()) == ([(200, True, 0), (200, False, 1)], [])
     assert (record.state.place.value, record.state.error, record.job.payload) == ("dead", "try 1", b"hello")
@@ -180,7 +180,7 @@ async def test_who_shows_a_lease_that_has_ended_is_refused_and_the_message_is_fr
     message = await scene.one()
     scene.clock.advance(timedelta(seconds=31))
     status, told = await scene.call(call, message)
-    record = await scene.server.api._queues.desk.jobs("default").get(message["message_id"])
+    record = await scene.server.api._queues.service.jobs("default").get(message["message_id"])
     assert record is not None
     assert record.state.place is Place.READY  # cleared by who showed it; no dequeue and no sweep was needed
     again = await scene.one()

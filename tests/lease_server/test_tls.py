@@ -30,9 +30,9 @@ async def saved(daemon: Daemon, **settings: str) -> object:
     known = {key.replace("__", "."): value for key, value in settings.items()}
     where = {"leases.server": address(daemon), "backends.records": "memory:", **known}
     async with App(load(environ={}, overrides=where)) as app:
-        async with app.hold("orders/1") as lease:
+        async with app.lease("orders/1") as lease:
             await lease.save({"paid": True})
-        async with app.hold("orders/1") as lease:
+        async with app.lease("orders/1") as lease:
             return lease.state
 
 

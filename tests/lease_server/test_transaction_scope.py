@@ -58,8 +58,8 @@ async def test_a_block_that_ends_well_changes_every_key_and_gives_all_of_them_ba
     async with operations(kind) as leases:
         for by in (10, 5):
             async with together(leases) as change:
-                b, a = await change.hold_all("b", "a")
-                await change.hold("only-held")
+                b, a = await change.lease_all("b", "a")
+                await change.lease("only-held")
                 await a.save((a.state or 0) - by)
                 await b.save((b.state or 0) + by)
         assert await sums(leases) == [b"-15", b"15"]
@@ -69,7 +69,7 @@ async def test_a_block_that_ends_well_changes_every_key_and_gives_all_of_them_ba
 async def test_a_block_that_raises_changes_nothing_and_gives_all_keys_back(kind: str) -> None:
     async def body(leases: Operations) -> None:
         async with together(leases) as change:
-            a, _ = await change.hold_all("a", "b")
+            a, _ = await change.lease_all("a", "b")
             await a.save(1)
             raise ZeroDivisionError
 
@@ -77,7 +77,7 @@ async def test_a_block_that_raises_changes_nothing_and_gives_all_keys_back(kind:
         with pytest.raises(ZeroDivisionError):
             await body(leases)
         async with together(leases, wait=0) as change:
-            await change.hold_all("a", "b")
+            await change.lease_all("a", "b")
         assert await sums(leases) == [None, None]
 
 
@@ -87,7 +87,7 @@ async def test_a_commit_that_somebody_undid_before_is_told(kind: str) -> None:
 
     async def body(leases: Operations) -> None:
         async with together(leases, id) as change:
-            a, b = await change.hold_all("a", "b")
+            a, b = await change.lease_all("a", "b")
             await a.save(1)
             await b.save(1)
             await leases.decide(id, commit=False)
@@ -102,8 +102,8 @@ async def test_a_commit_that_somebody_undid_before_is_told(kind: str) -> None:
 async def test_a_key_that_somebody_else_keeps_ends_the_block(kind: str) -> None:
     async def body(leases: Operations) -> None:
         async with together(leases, wait=0.1) as change:
-            await (await change.hold("a")).save(1)
-            await change.hold("b")
+            await (await change.lease("a")).save(1)
+            await change.lease("b")
 
     async with operations(kind) as leases:
         await leases.acquire("b", "other", ttl=TTL)
@@ -118,7 +118,7 @@ async def test_a_lost_lease_cancels_the_body_and_undoes_everything() -> None:
 
         async def body() -> None:
             async with transact(leases, XIDS.new(), "me", timedelta(seconds=0.6), CLOCK) as change:
-                a, _ = await change.hold_all("a", "b")
+                a, _ = await change.lease_all("a", "b")
                 await a.save(1)
                 held = change._held[1].lease  # B's lease, as somebody else would see it
                 await leases.release(held, commit=False)
@@ -136,7 +136,7 @@ async def test_a_cancellation_from_outside_stays_one() -> None:
 
         async def body() -> None:
             async with together(leases) as change:
-                await (await change.hold("a")).save(1)
+                await (await change.lease("a")).save(1)
                 began.set()
                 await asyncio.Event().wait()
 
@@ -160,7 +160,7 @@ async def test_an_end_that_nobody_knows_names_the_transaction_by_which_it_can_be
 
     async def body() -> None:
         async with together(leases, id) as change:
-            await (await change.hold("a")).save(1)
+            await (await change.lease("a")).save(1)
             network.down = True
 
     with pytest.raises(StoreUnavailable, match=id):
@@ -174,7 +174,7 @@ async def test_no_key_is_taken_after_the_block() -> None:
         async with together(leases) as change:
             pass
         with pytest.raises(UsageError):
-            await change.hold("a")
+            await change.lease("a")
 
 
 async def test_an_app_has_transactions_and_two_in_opposite_order_do_not_wait_for_each_other_for_ever() -> None:
@@ -182,13 +182,13 @@ async def test_an_app_has_transactions_and_two_in_opposite_order_do_not_wait_for
         async def move(*keys: str) -> None:
             for _ in range(5):
                 async with app.transaction() as change:
-                    one, other = await change.hold_all(*keys)
+                    one, other = await change.lease_all(*keys)
                     await one.save((one.state or 0) - 1)
                     await other.save((other.state or 0) + 1)
 
         await asyncio.wait_for(asyncio.gather(move("a", "b"), move("b", "a"), move("a", "b")), 30)
         async with app.transaction(namespace="default") as change:
-            held = await change.hold_all("a", "b")
+            held = await change.lease_all("a", "b")
             assert [each.state for each in held] == [-5, 5]
 
 

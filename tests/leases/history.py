@@ -15,8 +15,8 @@ from wrasse.clock import Clock
 from wrasse.leases.lease import KeyRecord, decode
 from wrasse.ports.objects import Objects
 from wrasse.ports.page import Page
-from wrasse.ports.records import Record, Records, Written, refuse_emit, refuse_spot
-from wrasse.ports.status_index import IndexPosition
+from wrasse.ports.records import Record, Records, Written, refuse_emit, refuse_index_entry
+from wrasse.ports.status_index import IndexEntry
 from wrasse.ports.streams import Draft
 
 
@@ -84,7 +84,7 @@ def check_step(before: KeyRecord, step: Step) -> None:
     new = after.lease is not None and (before.lease is None or after.lease.id != before.lease.id)
     assert after.token > before.token if new else after.token == before.token, "tokens grow with every grant"
     if new and before.lease is not None:
-        assert step.at >= before.lease.until, "a lease was taken while it lasted"
+        assert step.at >= before.lease.expires_at, "a lease was taken while it lasted"
     if after.version == before.version:
         assert after.state == before.state, "a state changed without a version"
         return
@@ -124,10 +124,10 @@ class Witness:
         due_at: datetime | None = None,
         nonce: str | None = None,
         emit: Sequence[Draft] = (),
-        spot: IndexPosition | None = None,
+        index_entry: IndexEntry | None = None,
     ) -> Written:
         refuse_emit(emit)
-        refuse_spot(spot)
+        refuse_index_entry(index_entry)
         written = await self._records.create(key, value, due_at=due_at, nonce=nonce)
         self._note(key, None, value, written)
         return written
@@ -145,10 +145,10 @@ class Witness:
         nonce: str | None = None,
         entry_stays: bool = False,
         emit: Sequence[Draft] = (),
-        spot: IndexPosition | None = None,
+        index_entry: IndexEntry | None = None,
     ) -> Written:
         refuse_emit(emit)
-        refuse_spot(spot)
+        refuse_index_entry(index_entry)
         written = await self._records.put(
             key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays
         )

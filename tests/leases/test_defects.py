@@ -187,7 +187,7 @@ async def test_a_lease_whose_clearing_lost_a_race_is_swept_later(place: Place) -
     (verdict,) = [sweep.decide(suspect, page.at) for suspect in page]
     assert isinstance(verdict, Action)
     await acquire(await place.process(), place, "faster")
-    assert list(await sweep.apply([verdict])) == [Outcome.LOST]
+    assert list(await sweep.apply([verdict])) == [Outcome.CONFLICT]
     await place.pass_time(HOURS)
     await place.sweep(await place.process())
     meta = await leases.describe(NS, KEY)

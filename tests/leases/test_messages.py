@@ -202,7 +202,7 @@ async def forget(place: Place, leases: Leases) -> None:
     with suppress(KeyRefused):
         await leases.transactions.replay(MARK)
     await place.pass_time(timedelta(hours=25))
-    await leases.transactions.book.decision(MARK)
+    await leases.transactions.transaction_log.decision(MARK)
     kept = await leases.keys(NS).look("account")
     assert kept is not None
     await leases.keys(NS).delete("account", kept)

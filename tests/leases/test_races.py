@@ -17,7 +17,7 @@ from wrasse.leases.lease import KeyRecord, Terms
 from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.ports.outcome import Outcome
-from wrasse.sweeps.expired_leases import Clear, ExpiredLeases, Tidy
+from wrasse.sweeps.expired_leases import CleanUp, Clear, ExpiredLeases
 
 KEY = "orders/42"
 OLD, NEW = b'{"n":1}', b'{"n":2}'
@@ -35,7 +35,7 @@ async def public(leases: Leases) -> bytes | None:
     return None if seen is None else seen.data
 
 
-async def verdict_on_the_only_suspect(sweep: ExpiredLeases) -> Action[Clear | Tidy]:
+async def verdict_on_the_only_suspect(sweep: ExpiredLeases) -> Action[Clear | CleanUp]:
     page = await sweep.find(None, 10)
     (verdict,) = [sweep.decide(suspect, page.at) for suspect in page]
     assert isinstance(verdict, Action)
@@ -85,7 +85,7 @@ async def test_a_sweep_that_comes_second_takes_no_lease_away(place: Place, by: s
     meta = await leases.describe(NS, KEY)
     assert meta is not None
     assert meta.lease is not None
-    assert (list(outcome), meta.lease.id) == ([Outcome.LOST], first.held.id)
+    assert (list(outcome), meta.lease.id) == ([Outcome.CONFLICT], first.held.id)
 
 
 async def test_a_renewal_after_the_next_holder_came_is_refused(place: Place) -> None:

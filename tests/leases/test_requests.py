@@ -83,7 +83,7 @@ async def test_what_a_transaction_over_two_keys_costs(place: Place) -> None:
     await leases.close()
     commit = [each.ask.key or b"" for each in process.wire.seen]
     again, _ = await process.cost(leases.release(two.held))
-    asked, _ = await other.cost(other.leases.transactions.book.outcome(id))
+    asked, _ = await other.cost(other.leases.transactions.transaction_log.outcome(id))
     assert (taken, first, second) == (4, 4, 3)
     # The decision and two keys before the answer; then two superseded states, two entries, the decision record with its
     # entry, and the end of the record.

@@ -85,7 +85,10 @@ async def test_a_key_that_staged_nothing_is_given_back_alone(place: Place) -> No
     bare = await leases.acquire("c", "me", ttl=place.ttl, transaction=ID)
     await leases.release(bare.held)
     await leases.release(bare.held)  # asked again, as after a lost reply
-    assert (await states(leases), await leases.transactions.book.outcome(ID)) == ([OLD, OLD], Decision.PENDING)
+    assert (await states(leases), await leases.transactions.transaction_log.outcome(ID)) == (
+        [OLD, OLD],
+        Decision.PENDING,
+    )
     await leases.release(a.held)
     assert await states(leases) == [NEW, NEW]
 
@@ -223,12 +226,12 @@ async def test_a_decision_is_answered_for_a_day_and_then_forgotten(place: Place,
     await leases.close()
     await other.close()  # it may still be carrying the decision out, and leave a younger record of it
     await place.pass_time(timedelta(hours=23))
-    assert (second, await (await place.process()).transactions.book.outcome(ID)) == (wanted, wanted)
+    assert (second, await (await place.process()).transactions.transaction_log.outcome(ID)) == (wanted, wanted)
     await place.pass_time(HOURS)
     asked = await place.process()
     left = place.opened[0].records(DECISIONS)
-    assert (await asked.transactions.book.outcome(ID), await left.get(ID)) == (None, None)
-    assert (asked.tally.decisions_deleted, await leases.transactions.book.outcome(ID)) == (1, None)
+    assert (await asked.transactions.transaction_log.outcome(ID), await left.get(ID)) == (None, None)
+    assert (asked.tally.decisions_deleted, await leases.transactions.transaction_log.outcome(ID)) == (1, None)
 
 
 @FEW
@@ -271,11 +274,11 @@ async def test_a_record_made_after_the_decision_by_a_process_that_died_decides_n
         await dying.update(late.held, NEW)
     records = place.opened[0].records(TRANSACTIONS)
     made = await records.get(ID)
-    told = await (await place.process()).transactions.book.outcome(ID)
+    told = await (await place.process()).transactions.transaction_log.outcome(ID)
     await place.expire()
     await run(OpenTransactions(other))
     assert (made is not None, told, await records.get(ID)) == (True, Decision.COMMIT, None)
-    assert await (await place.process()).transactions.book.outcome(ID) is Decision.COMMIT
+    assert await (await place.process()).transactions.transaction_log.outcome(ID) is Decision.COMMIT
 
 
 @FEW
@@ -355,7 +358,7 @@ async def test_a_sweep_that_comes_after_the_commit_takes_nothing_back(place: Pla
     (verdict,) = [sweep.decide(suspect, page.at) for suspect in page]
     assert isinstance(verdict, Action)
     await leases.decide(ID, commit=True)
-    assert (list(await sweep.apply([verdict])), await states(other)) == ([Outcome.LOST], [NEW, NEW])
+    assert (list(await sweep.apply([verdict])), await states(other)) == ([Outcome.CONFLICT], [NEW, NEW])
 
 
 @FEW

@@ -120,7 +120,7 @@ async def story(place: Place, plan: AtWrite, ending: str, then: str) -> bool:
     await recover(place, then, told, caller)
     leases, backend = await place.process(), await place.backend()
     if any([MARK in await marks(leases, key) for key in KEYS]):  # for a day anybody can learn what became of it
-        assert await leases.transactions.book.outcome(MARK) is Decision.COMMIT
+        assert await leases.transactions.transaction_log.outcome(MARK) is Decision.COMMIT
     await settle(leases, backend, place.clock)
     states = await check(leases, told)
     assert all(found[0] == FIRST for found in states.values())

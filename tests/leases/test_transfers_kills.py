@@ -73,7 +73,7 @@ async def transfer(yard: Yard, told: Transfers, leases: LeaseClient, one: str, o
     told.both[id] = (one, other)
     try:
         async with transact(leases, id, "teller", yard.ttl, CLOCK, wait=timedelta(seconds=1)) as change:
-            held = await change.hold_all(one, other)
+            held = await change.lease_all(one, other)
             for key, by in zip(held, (-amount, amount), strict=True):
                 account = Account() if key.state is None else msgspec.convert(key.state, Account)
                 await key.save(Account(account.sum + by, [*account.seen, id]))

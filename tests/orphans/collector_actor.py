@@ -29,7 +29,7 @@ from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
 from wrasse.engine.run import RunContext, run_once
 from wrasse.ids import Ids
-from wrasse.orphans.approval import Consent, write_consent
+from wrasse.orphans.approval import Approval, write_approval
 from wrasse.orphans.presets import Workspaces, workspaces_queries
 from wrasse.orphans.scan import Ports
 from wrasse.orphans.scanner import Scanner
@@ -38,7 +38,7 @@ from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, Ob
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.sightings import Change, CompleteScan, Sighting, SightingChange, Sightings, SightingState, Standing
-from wrasse.sweeps.orphan_archives import OrphanArchives
+from wrasse.sweeps.orphan_objects import OrphanObjects
 
 T = TypeVar("T")
 BEGAN = datetime.now(UTC) + timedelta(days=1)
@@ -170,14 +170,14 @@ class World:
             queries = workspaces_queries(Workspaces())
             catalog = SqliteCatalog(self.place / "app.db", queries, clock)
             objects, sightings = MortalObjects(directory.objects, fate), MortalSightings(store.sightings, fate)
-            desk = Scanner(self.root, Ports(objects, catalog, sightings, self.place / "spool", clock))
+            scanner = Scanner(self.root, Ports(objects, catalog, sightings, self.place / "spool", clock))
             standing = await store.sightings.standing("archives")
             if not standing.version:
-                await store.sightings.write("archives", write_consent(Consent(self.root.digest)), at=0)
+                await store.sightings.write("archives", write_approval(Approval(self.root.digest)), at=0)
             frame = RunContext(MortalJournal(store.journal, fate), clock, Ids(clock))
-            report = await run_once(OrphanArchives(desk), frame, guards=[desk.watch])
+            report = await run_once(OrphanObjects(scanner), frame, guards=[scanner.watch])
             assert not report.errors, report.errors
-            desk.close()
+            scanner.close()
         finally:
             await store.close()
             await directory.close()

@@ -30,13 +30,13 @@ from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock
 from wrasse.engine.run import RunContext, run_once
 from wrasse.ids import Ids
-from wrasse.orphans.approval import Consent, write_consent
+from wrasse.orphans.approval import Approval, write_approval
 from wrasse.orphans.presets import Workspaces, workspaces_queries
 from wrasse.orphans.root import Graces, WriterTime
 from wrasse.orphans.scan import Ports
 from wrasse.orphans.scanner import Scanner
 from wrasse.ports.objects import Objects
-from wrasse.sweeps.orphan_archives import OrphanArchives
+from wrasse.sweeps.orphan_objects import OrphanObjects
 
 NONE = timedelta(0)
 ROOT = replace(
@@ -100,20 +100,20 @@ class ServedWorld:
                 ports = Ports(
                     MortalObjects(objects, fate), catalog, MortalSightings(sightings, fate), self.place / "spool", clock
                 )
-                desk = Scanner(ROOT, ports, catalog.leader(self.schema))
+                scanner = Scanner(ROOT, ports, catalog.leader(self.schema))
                 if not (await sightings.standing("archives")).version:
-                    await sightings.write("archives", write_consent(Consent(ROOT.digest)), at=0)
+                    await sightings.write("archives", write_approval(Approval(ROOT.digest)), at=0)
                 frame = RunContext(MortalJournal(store.journal, fate), clock, Ids(clock), open_after=NONE)
                 if until_noted:
                     for _ in range(LOOKS_MAX):
-                        await desk.look(note=True)
+                        await scanner.look(note=True)
                         if len(await sightings.page("archives", None, 10)) == 2:
                             return
                         await asyncio.sleep(0.2)
-                report = await run_once(OrphanArchives(desk), frame, guards=desk.guards)
+                report = await run_once(OrphanObjects(scanner), frame, guards=scanner.guards)
                 assert not report.errors, report.errors
                 assert report.stopped_by is None, report.why
-                desk.close()
+                scanner.close()
         finally:
             await catalog.close()
             await sightings.close()

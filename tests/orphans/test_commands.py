@@ -78,7 +78,7 @@ def test_a_run_that_came_too_late_has_nothing_to_take_back(place: Path) -> None:
     planned(place)
     wrasse("orphans", "apply", "plan.jsonl")
     late = wrasse("orphans", "apply", "plan.jsonl", "--json")
-    assert (late.json["lost"], wrasse("orphans", "undo", late.json["run"]).code) == (1, 2)
+    assert (late.json["conflict"], wrasse("orphans", "undo", late.json["run"]).code) == (1, 2)
     assert archives(place) == ALL[:2]
 
 
@@ -94,7 +94,7 @@ def test_a_root_must_be_looked_at_before_it_is_armed_and_then_acts_by_itself(pla
     assert (refused.code, "wrasse orphans plan archives" in refused.err) == (3, True)
     wrasse("orphans", "plan")
     report = wrasse("sweep", "orphan-archives", "--json").json["reports"][0]
-    assert (report["sweep"], report["kept"], archives(place)) == ("orphan_archives@archives", {"not armed": 1}, ALL)
+    assert (report["sweep"], report["kept"], archives(place)) == ("orphan_objects@archives", {"not armed": 1}, ALL)
     assert wrasse("orphans", "arm", "archives").code == 0
     assert wrasse("sweep", "orphan-archives", "--json").json["reports"][0]["done"] == 1
     assert archives(place) == ALL[:2]
@@ -126,7 +126,7 @@ def test_a_plan_is_not_believed_about_what_is_referenced_by_now(place: Path) -> 
     planned(place)
     apsw.Connection("app.db").execute("UPDATE workspaces SET archive_key = 'archives/ws1/old/home.tar.gz'")
     done = wrasse("orphans", "apply", "plan.jsonl", "--json")
-    assert (done.json["done"], done.json["lost"], archives(place)) == (0, 1, ALL)
+    assert (done.json["done"], done.json["conflict"], archives(place)) == (0, 1, ALL)
 
 
 def test_a_plan_too_large_is_held_until_its_round_is_named(place: Path) -> None:

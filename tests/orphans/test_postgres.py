@@ -130,8 +130,8 @@ def test_the_doctor_speaks_of_references(place: Place) -> None:
     assert "archive_key of postgresql://" in wrasse("doctor").out
 
 
-ENGINES = "engine: {lease: 5s}\nsweeps: {orphan_archives: {interval: 1s}}\n"
-SWEEP = "orphan_archives@archives"
+ENGINES = "engine: {lease: 5s}\nsweeps: {orphan_objects: {interval: 1s}}\n"
+SWEEP = "orphan_objects@archives"
 
 
 def host(tmp_path: Path, name: str) -> Path:

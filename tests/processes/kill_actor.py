@@ -170,7 +170,7 @@ def engine_on(store: Backend, silence: timedelta, journal: Journal) -> Engine:
     )
     return Engine(
         [sweep],
-        lessor=LeaseManager(store.records(ENGINE_LEASES), CLOCK),
+        lease_manager=LeaseManager(store.records(ENGINE_LEASES), CLOCK),
         state=store.records(ENGINE_STATE),
         journal=journal,
         clock=CLOCK,

@@ -53,9 +53,9 @@ def test_programs_may_ask_a_server_for_their_leases(place: Path) -> None:
             server = f"http://{daemon.said('started')['leases']}"
             where = {"leases.server": server, "backends.records": "memory:"}
             async with App(load(environ={}, overrides=where)) as app:
-                async with app.hold("orders/42") as lease:
+                async with app.lease("orders/42") as lease:
                     await lease.save({"paid": True})
-                async with app.hold("orders/42") as lease:
+                async with app.lease("orders/42") as lease:
                     return lease.state
 
         assert asyncio.run(work()) == {"paid": True}

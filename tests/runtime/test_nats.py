@@ -133,7 +133,7 @@ def test_a_program_keeps_messages_and_leases_on_nats_by_its_url(place: Path, ser
     url = f"nats://wrasse:{SECRET}@127.0.0.1:{server.port}"
 
     async def program() -> None:
-        async with connect(url) as app, app.hold("orders/42"):
+        async with connect(url) as app, app.lease("orders/42"):
             await app.streams.publish("orders.eu.paid", b"1")
 
     asyncio.run(program())

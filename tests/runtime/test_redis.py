@@ -160,7 +160,7 @@ async def test_a_program_names_redis_by_its_url(place: Path, server: Valkey) -> 
     async with app:
         put = await app.jobs.put("hello", {"name": "you"})
         ran = await app.run_pending()
-        async with app.hold("key") as lease:
+        async with app.lease("key") as lease:
             assert (ran, (await put.state()).place, lease.token > 0) == (1, Place.DONE, True)
 
 

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from itertools import count
 
 from simulation.planted import Bug
-from wrasse.backends.memory.jobs import MemoryJobs, Rates, Teams, Uniques
+from wrasse.backends.memory.jobs import JobGroups, MemoryJobs, Rates, Uniques
 from wrasse.backends.memory.status_index import JobRow
 from wrasse.clock import Clock
 from wrasse.jobs.periodic import Missed, Periodic, due_slots
@@ -74,16 +74,16 @@ class DeadMembersDoNotCount(MemoryJobs):
         super()._finish(replace(row, counted=row.counted or row.state.place is Place.DEAD), now)
 
 
-class _Forgetful(Teams):
+class _Forgetful(JobGroups):
     def open(self, group: JobGroup, now: datetime) -> Job | None:
-        self._teams.pop(group.id, None)
+        self._groups.pop(group.id, None)
         return super().open(group, now)
 
 
 class GroupsOpenAnew(MemoryJobs):
     def __init__(self, clock: Clock, *, done_max: int = 10_000) -> None:
         super().__init__(clock, done_max=done_max)
-        self._teams = _Forgetful()
+        self._groups = _Forgetful()
 
 
 class LimitsAreOfEachWorker(MemoryJobs):
@@ -117,7 +117,7 @@ class LimitsCountTakesAndNotJobs(MemoryJobs):
 
 class NamesAreFreeOnceTheirJobRuns(MemoryJobs):
     def _is_unfinished(self, id: str) -> bool:
-        row = self._shelves.find(id)
+        row = self._index.find(id)
         return row is not None and row.state.place is Place.READY
 
 
@@ -134,17 +134,17 @@ class WindowsEndWithTheJob(MemoryJobs):
 
 class TrimmingTakesKeptResults(MemoryJobs):
     def _trim_done(self, now: datetime) -> None:
-        while self._shelves.count(JobStatus.DONE) > self._done_max:
-            oldest = self._shelves.first(JobStatus.DONE)
+        while self._index.count(JobStatus.DONE) > self._done_max:
+            oldest = self._index.first(JobStatus.DONE)
             assert oldest is not None
             self._drop(oldest, IDS_KEPT, now)
 
 
 class DeletingTakesKeptResults(MemoryJobs):
     def _delete(self, delete: Delete, ids_kept: timedelta, now: datetime) -> Outcome:
-        row = self._shelves.current(delete.hold, delete.place)
+        row = self._index.current(delete.hold, delete.place)
         if row is None or delete.place is Place.HELD:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         self._drop(row, ids_kept, now)
         return Outcome.DONE
 

@@ -22,7 +22,7 @@ from wrasse.jobs.periodic import LATE_MAX, Every, Missed
 from wrasse.jobs.scheduler import PeriodicMark
 from wrasse.ports.jobs import Enqueued, Job, JobGroup, JobRecord, Place, Rate
 from wrasse.ports.records import Records, Written
-from wrasse.ports.status_index import IndexPosition
+from wrasse.ports.status_index import IndexEntry
 from wrasse.ports.streams import Draft
 
 SLOW = Rate("slow", 3, timedelta(seconds=20))
@@ -60,7 +60,7 @@ class Comforts:
     takes: list[tuple[datetime, float]] = field(default_factory=list)
     kept: dict[str, tuple[datetime, bytes | None]] = field(default_factory=dict)
 
-    def created(self, job: Job, shelves: WatchedShelves, now: datetime) -> None:
+    def created(self, job: Job, status_index: WatchedShelves, now: datetime) -> None:
         """A slot is put once, a callback after all members, a unique name while nobody has it."""
         require = self.ledger.require
         if job.id.startswith("periodic/"):
@@ -72,7 +72,9 @@ class Comforts:
             require(not waiting, f"called back while {waiting} were not finished", job.id)
         if job.unique:
             for id, at in self.names.setdefault(job.unique, []):
-                require(not self._in_the_way(job, id, at, shelves, now), f"put beside {id} of the same name", job.id)
+                require(
+                    not self._in_the_way(job, id, at, status_index, now), f"put beside {id} of the same name", job.id
+                )
             self.names[job.unique].append((job.id, now))
 
     def _slot_put(self, name: str, slot: str, id: str) -> None:
@@ -83,12 +85,12 @@ class Comforts:
         if PLANS[name].missed is Missed.SKIP and not arrived_late.get():
             self.ledger.require(late <= LATE_MAX + DECIDED_WITHIN, "a missed slot was put that is to be skipped", id)
 
-    def _in_the_way(self, job: Job, other: str, at: datetime, shelves: WatchedShelves, now: datetime) -> bool:
+    def _in_the_way(self, job: Job, other: str, at: datetime, status_index: WatchedShelves, now: datetime) -> bool:
         if other == job.id:
             return False
         if job.window:
             return at <= now < at + job.window
-        row = shelves.find(other)
+        row = status_index.find(other)
         # Whoever revives a dead job has looked at it; the name may have passed on.
         return row is not None and row.state.place in (Place.READY, Place.HELD) and other not in self.revived
 
@@ -161,9 +163,9 @@ class ComfortShelves(WatchedShelves):
 class ComfortJobs(LawfulJobs):
     """The port, where a put may also be refused for its name."""
 
-    def __init__(self, jobs: MemoryJobs, ledger: Ledger, shelves: ComfortShelves) -> None:
-        super().__init__(jobs, ledger, shelves)
-        self._comforts = shelves.comforts
+    def __init__(self, jobs: MemoryJobs, ledger: Ledger, status_index: ComfortShelves) -> None:
+        super().__init__(jobs, ledger, status_index)
+        self._comforts = status_index.comforts
 
     async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
         before = set(self._ledger.created)
@@ -205,9 +207,9 @@ class MarkRecords(FaultyRecords):
         due_at: datetime | None = None,
         nonce: str | None = None,
         emit: Sequence[Draft] = (),
-        spot: IndexPosition | None = None,
+        index_entry: IndexEntry | None = None,
     ) -> Written:
-        written = await super().create(key, value, due_at=due_at, nonce=nonce, emit=emit, spot=spot)
+        written = await super().create(key, value, due_at=due_at, nonce=nonce, emit=emit, index_entry=index_entry)
         if written:
             self._comforts.begun.setdefault(key, _last(value))
         return written
@@ -222,11 +224,11 @@ class MarkRecords(FaultyRecords):
         nonce: str | None = None,
         entry_stays: bool = False,
         emit: Sequence[Draft] = (),
-        spot: IndexPosition | None = None,
+        index_entry: IndexEntry | None = None,
     ) -> Written:
         before = await self._records.get(key)
         written = await super().put(
-            key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays, emit=emit, spot=spot
+            key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays, emit=emit, index_entry=index_entry
         )
         if written and before is not None and before.version == at:
             self._comforts.marked(key, _last(before.value), _last(value))

@@ -36,9 +36,9 @@ class ComfortWorld(World):
         self.comfort_bug = bug
         self.queue = bug.jobs(self.clock, done_max=DONE_MAX)
         self.comforts = Comforts(self.ledger, self.clock)
-        shelves = ComfortShelves(self.ledger, self.clock, self.comforts)
-        shelves.kept = {Place.DONE: DONE_KEPT, Place.DEAD: DEAD_KEPT}.__getitem__
-        self.jobs = ComfortJobs(self.queue, self.ledger, shelves)
+        status_index = ComfortShelves(self.ledger, self.clock, self.comforts)
+        status_index.kept = {Place.DONE: DONE_KEPT, Place.DEAD: DEAD_KEPT}.__getitem__
+        self.jobs = ComfortJobs(self.queue, self.ledger, status_index)
         self.marks = MarkRecords(self.store.records(PERIODIC), self.comforts)
         self.repeaters: list[Process] = []
         self.may_repeat = asyncio.Event()

@@ -18,7 +18,7 @@ from datetime import datetime, timedelta
 from lifecycle import Step, budget_spent, steps_between, token_grew
 from virtual_time import VirtualClock
 from wrasse.backends.memory.jobs import MemoryJobs
-from wrasse.backends.memory.status_index import JobRow, Shelves
+from wrasse.backends.memory.status_index import JobIndex, JobRow
 from wrasse.clock import Clock
 from wrasse.ports.jobs import (
     IDS_KEPT,
@@ -97,7 +97,7 @@ class Call:
     shown: dict[str, list[Change]] = field(default_factory=dict)
 
 
-class WatchedShelves(Shelves):
+class WatchedShelves(JobIndex):
     """The memory backend's rows, with a judge beside them."""
 
     __slots__ = ("call", "clock", "kept", "ledger")
@@ -190,7 +190,7 @@ class WatchedShelves(Shelves):
         match change:
             case Requeue() | DeadLetterJob():
                 ledger.require(old.until is not None and old.until <= now, "rescued before its deadline", id)
-                ledger.require(change.hold == old.hold, "rescued from another holder than the one looked at", id)
+                ledger.require(change.lease == old.hold, "rescued from another holder than the one looked at", id)
                 ledger.require(id in ledger.intended, "rescued without a line in the journal", id)
                 ledger.rescues[id] += 1
                 ledger.require(ledger.rescues[id] <= RESCUES_MAX + 1, "rescued beyond its budget", id)
@@ -198,7 +198,7 @@ class WatchedShelves(Shelves):
                     law = watcher(old)
                     ledger.require(law is None, law or "", id)
             case RequeueDead():
-                ledger.require(change.hold == old.hold, "revived under another token", id)
+                ledger.require(change.lease == old.hold, "revived under another token", id)
                 ledger.rescues[id] = ledger.failures[id] = 0
             case Cancel() | None | Complete() | Delete():
                 pass
@@ -209,10 +209,10 @@ class LawfulJobs:
 
     Nothing but a take waits inside the memory backend, so between two lines here only takes can happen."""
 
-    def __init__(self, jobs: MemoryJobs, ledger: Ledger, shelves: WatchedShelves) -> None:
+    def __init__(self, jobs: MemoryJobs, ledger: Ledger, status_index: WatchedShelves) -> None:
         self._jobs = jobs
         self._ledger = ledger
-        self._shelves = jobs._shelves = shelves
+        self._index = jobs._index = status_index
 
     async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
         fresh = _fresh(jobs, self._ledger)
@@ -291,12 +291,12 @@ class LawfulJobs:
     def _under_way(self, name: str, changes: Sequence[Change] = ()) -> Iterator[None]:
         shown: dict[str, list[Change]] = {}
         for change in changes:
-            shown.setdefault(change.id if isinstance(change, Cancel) else change.hold.id, []).append(change)
-        self._shelves.call = Call(name, shown)
+            shown.setdefault(change.id if isinstance(change, Cancel) else change.lease.id, []).append(change)
+        self._index.call = Call(name, shown)
         try:
             yield
         finally:
-            self._shelves.call = Call()
+            self._index.call = Call()
 
 
 class LawfulJournal:

@@ -30,11 +30,11 @@ from wrasse.engine.budget import RunBudget
 from wrasse.engine.report import Report
 from wrasse.engine.run import RunContext, run_once
 from wrasse.ids import Ids
-from wrasse.orphans.approval import read_consent, write_consent
+from wrasse.orphans.approval import read_approval, write_approval
 from wrasse.orphans.root import Graces, Root
 from wrasse.orphans.scan import Ports
 from wrasse.orphans.scanner import Scanner
-from wrasse.sweeps.orphan_archives import OrphanArchives
+from wrasse.sweeps.orphan_objects import OrphanObjects
 
 STORM = 30 * HOUR
 CALM_LOOKS = 5
@@ -170,16 +170,16 @@ class _World:
         """A process with its engine, again and again; some die."""
         every = self._every
         await asyncio.sleep(self._rng.uniform(0, every))
-        desk, line, witness = self._process()
+        scanner, line, witness = self._process()
         while self._loop.time() < STORM:
-            await self._consent()
+            await self._approve()
             witness.free.clear()
             if self._is.pauses and self._rng.random() < 0.3:
                 line.calls_left = self._rng.randrange(1, 60)
             try:
-                await self._look(desk)
+                await self._look(scanner)
             except* Died:
-                desk, line, witness = self._process()
+                scanner, line, witness = self._process()
             pause = self._rng.uniform(2, 8) * HOUR if self._is.pauses and self._rng.random() < 0.1 else 0.0
             await asyncio.sleep(every * self._rng.uniform(0.95, 1.05) + pause)
             await self._check_losses()
@@ -196,23 +196,23 @@ class _World:
         )
         return Scanner(self._root, ports), line, witness
 
-    async def _look(self, desk: Scanner) -> Report:
+    async def _look(self, scanner: Scanner) -> Report:
         self._looks += 1
         return await run_once(
-            OrphanArchives(desk, 5),
+            OrphanObjects(scanner, 5),
             RunContext(self._journal, self._host, Ids(self._host)),
-            name=f"orphan_archives@{self._root.name}",
+            name=f"orphan_objects@{self._root.name}",
             budget=RunBudget(10_000, timedelta(hours=6)),
-            guards=desk.guards,
+            guards=scanner.guards,
         )
 
-    async def _consent(self, *, allow: bool = False) -> None:
+    async def _approve(self, *, allow: bool = False) -> None:
         """Somebody arms the root, and in the calm, where everything is well again, overrules its doubts."""
         standing = await self._sightings.standing(self._root.name)
-        consent = read_consent(standing.value)
-        said = replace_consent(consent, self._root.digest, allow=allow)
-        if said != consent:
-            await self._sightings.write(self._root.name, write_consent(said), at=standing.version)
+        approval = read_approval(standing.value)
+        said = replace_approval(approval, self._root.digest, allow=allow)
+        if said != approval:
+            await self._sightings.write(self._root.name, write_approval(said), at=standing.version)
 
     async def _trouble(self) -> None:
         """What goes wrong around the application, at some moment."""
@@ -238,16 +238,16 @@ class _World:
         quarantine."""
         self._faults.lag = 0.0
         self._is = replace(self._is, slow=0.0)
-        desk, _, witness = self._process()
+        scanner, _, witness = self._process()
         # Twice: what was written again while its predecessor was in quarantine has its own time after that.
         looks = [self._every] * CALM_LOOKS
         for wait in (*looks, *[CALM_BREAK, *looks] * 2):
             if wait == CALM_BREAK:
                 await self._check_losses(back=not self._is.lost)
             await asyncio.sleep(wait)
-            await self._consent(allow=True)
+            await self._approve(allow=True)
             witness.free.clear()
-            await self._look(desk)
+            await self._look(scanner)
         await self._check_rest()
 
     async def _check_rest(self) -> None:
@@ -283,7 +283,7 @@ class _World:
                 self._truth.break_law("torn", f"{unit} has a {MARKER} and no data", self._loop.time())
 
 
-def replace_consent(consent: Any, digest: str, *, allow: bool) -> Any:
-    """The consent of somebody who arms, and who may overrule."""
-    allowed = consent.refused if allow else consent.allowed
-    return type(consent)(digest, consent.refused, consent.why, consent.due, allowed)
+def replace_approval(approval: Any, digest: str, *, allow: bool) -> Any:
+    """The approval of somebody who arms, and who may overrule."""
+    allowed = approval.refused if allow else approval.allowed
+    return type(approval)(digest, approval.refused, approval.why, approval.due, allowed)

@@ -49,7 +49,7 @@ class MoveIgnoresTheToken(MemoryJobs):
 
 class SettleIgnoresTheToken(MemoryJobs):
     def _end(self, settlement: Settlement, now: datetime) -> Outcome:
-        row = self._shelves.find(settlement.hold.id)
+        row = self._index.find(settlement.hold.id)
         if row is not None and row.state.place is Place.HELD:
             settlement = replace(settlement, hold=row.state.hold)
         return super()._end(settlement, now)
@@ -69,15 +69,15 @@ class RescuesDoNotCount(MemoryJobs):
 
 class PutIgnoresKnownIds(MemoryJobs):
     def _add(self, job: Job, now: datetime) -> Enqueued:
-        known = self._shelves.find(job.id)
+        known = self._index.find(job.id)
         if known is not None and known.state.place is Place.DONE:
-            self._shelves.drop(known)
+            self._index.drop(known)
         return super()._add(job, now)
 
 
 class IdsAreForgottenWithTheirJobs(MemoryJobs):
     def _drop(self, row: JobRow, ids_kept: timedelta, now: datetime) -> None:
-        self._shelves.drop(row)
+        self._index.drop(row)
 
 
 class _Forgetful(Remembered[Any]):
@@ -95,9 +95,9 @@ class RequestsAreForgotten(MemoryJobs):
 
 class DeleteIgnoresTheToken(MemoryJobs):
     def _delete(self, delete: Delete, ids_kept: timedelta, now: datetime) -> Outcome:
-        row = self._shelves.find(delete.hold.id)
+        row = self._index.find(delete.hold.id)
         if row is None or row.state.place is Place.HELD:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         self._drop(row, ids_kept, now)
         return Outcome.DONE
 
@@ -120,8 +120,8 @@ class RescuedJobsAreNeverServed(MemoryJobs):
 
 class DelaysAreIgnored(MemoryJobs):
     def _now(self) -> datetime:
-        while row := self._shelves.first(JobStatus.DELAYED):
-            self._shelves.set(replace(row, state=replace(row.state, not_before=None)))
+        while row := self._index.first(JobStatus.DELAYED):
+            self._index.set(replace(row, state=replace(row.state, not_before=None)))
         return super()._now()
 
 

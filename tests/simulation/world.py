@@ -95,9 +95,9 @@ class World:
         self.ledger = Ledger(self.clock)
         self.store = Memory(self.clock)
         self.queue = bug.jobs(self.clock)
-        shelves = WatchedShelves(self.ledger, self.clock)
-        shelves.kept = {Place.DONE: DONE_KEPT, Place.DEAD: DEAD_KEPT}.__getitem__
-        self.jobs = LawfulJobs(self.queue, self.ledger, shelves)
+        status_index = WatchedShelves(self.ledger, self.clock)
+        status_index.kept = {Place.DONE: DONE_KEPT, Place.DEAD: DEAD_KEPT}.__getitem__
+        self.jobs = LawfulJobs(self.queue, self.ledger, status_index)
         self.journal = LawfulJournal(self.store.journal, self.ledger)
         self.workers: dict[str, tuple[Process, SimulatedWorker]] = {}
         self.engines: list[Process] = []
@@ -175,7 +175,7 @@ class World:
                 Scheduled(stuck, timedelta(seconds=5), guards=self.bug.guards(guards)),
                 Scheduled(finished, timedelta(seconds=15)),
             ],
-            lessor=LeaseManager(FaultyRecords(self.store.records(ENGINE_LEASES), network), clock),
+            lease_manager=LeaseManager(FaultyRecords(self.store.records(ENGINE_LEASES), network), clock),
             state=FaultyRecords(self.store.records(ENGINE_STATE), network),
             journal=FaultyJournal(self.journal, network),
             clock=clock,

@@ -36,17 +36,17 @@ async def _runs(place: Place) -> None:
     for _ in range(2):
         await story.next("low")
     place.clock.advance(2 * HOUR)
-    lessor, journal = LeaseManager(records(ENGINE_LEASES), place.clock), journal_of(place.backend, place.clock)
+    lease_manager, journal = LeaseManager(records(ENGINE_LEASES), place.clock), journal_of(place.backend, place.clock)
     engine = Engine(
         [Scheduled(StuckJobs(memory.jobs, rescues_max=1), HOUR), Scheduled(FinishedJobs(memory.jobs), HOUR)],
-        lessor=lessor, state=records(ENGINE_STATE), journal=journal, clock=place.clock, owner="engine-1",
+        lease_manager=lease_manager, state=records(ENGINE_STATE), journal=journal, clock=place.clock, owner="engine-1",
     )  # fmt: skip
     await engine.sweep_now("stuck_jobs")
     await story.next("low")
     place.clock.advance(2 * HOUR)
     await engine.sweep_now("stuck_jobs")
     await engine.sweep_now("finished_jobs")
-    assert await lessor.acquire("sweep/aged_entries", "engine-2", HOUR)
+    assert await lease_manager.acquire("sweep/aged_entries", "engine-2", HOUR)
     await journal.intend([Intent("01ZZZZZZZZZZZZZZZZZZZZZZZZ", "run-1", "stuck_jobs", "bury", "job-9", "why", 2)])
     await RecordedLimiter(records(BUDGETS)).allow("rate_limit:producer", 3, rate=10, burst=10)
 

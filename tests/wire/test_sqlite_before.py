@@ -183,6 +183,6 @@ async def test_sightings_of_before_are_read_and_changed(store: Sqlite) -> None:
     assert standing.last is not None
     assert (standing.value, standing.last.number, standing.last.counts) == (b"armed", 1, {"listed": 5})
     found = (await store.sightings.page("archives", None, 10)).items
-    assert [(each.unit, each.state, each.state_round) for each in found] == [
+    assert [(each.unit, each.state, each.state_scan) for each in found] == [
         ("archives/ws1/", SightingState.SEEN, ""), ("archives/ws2/", SightingState.MOVED, "round-1"),
     ]  # fmt: skip

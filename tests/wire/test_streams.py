@@ -12,7 +12,7 @@ from wrasse.ports.groups import Ack, Nak, StartAt
 from wrasse.ports.streams import Draft
 from wrasse.streams.alerts import ALERTS, Alert, Alerts
 from wrasse.streams.dead_letter import dead_letter
-from wrasse.streams.group_census import LOOKS, IdleObservations
+from wrasse.streams.group_census import IDLE_OBSERVATIONS, IdleObservations
 from wrasse.streams.publisher import Publication, Publisher
 
 HOUR = timedelta(hours=1)
@@ -55,7 +55,7 @@ async def _upkeep(place: Place) -> None:
         await groups.join(AUDIT, GROUP, StartAt(first=True), ack_timeout=HOUR)
         await groups.deliver([AUDIT], GROUP, "consumer-1", 1, ack_timeout=HOUR)
         (consumer,) = await groups.consumers(AUDIT, GROUP)
-        await IdleObservations(place.backend.records(LOOKS)).note(consumer, place.clock.now())
+        await IdleObservations(place.backend.records(IDLE_OBSERVATIONS)).note(consumer, place.clock.now())
 
 
 SCENES = {"messages": _messages, "upkeep": _upkeep}

@@ -6,6 +6,9 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
 
 from tools.docs.markdown import code, page, sentence, table
 from wrasse.engine.report import Report
@@ -41,7 +44,7 @@ MEANINGS = {
     "kept": "suspects found innocent or not ripe, by reason",
     "planned": "actions decided on",
     "done": "actions that took effect",
-    "lost": "actions whose precondition no longer held",
+    "conflict": "actions whose precondition no longer held",
     "failed": "suspects or actions that failed",
     "unknown": "actions whose end is not known",
     "stopped_by": "what ended the run before the end of the listing, if anything",
@@ -55,6 +58,11 @@ MEANINGS = {
     "detail": "more about how it ended",
     "settled_at": "when the outcome was written",
 }
+
+
+class _Field(NamedTuple):
+    name: str
+    type: str
 
 
 def render() -> str:
@@ -77,7 +85,14 @@ def _rows(cls: type) -> list[list[str]]:
     """Field, type and meaning: the comment that stands beside it in the code, or ours."""
     said = MEANINGS | dict(_comments(cls))
     said["outcome"] = MEANINGS["outcome"]
-    return [[code(f.name), _type(str(f.type)), said[f.name]] for f in dataclasses.fields(cls) if f.name != "intent"]
+    return [[code(f.name), _type(str(f.type)), said[f.name]] for f in _fields(cls) if f.name != "intent"]
+
+
+def _fields(cls: type) -> Iterator[_Field]:
+    struct = issubclass(cls, msgspec.Struct)
+    plain = () if struct else tuple(f.name for f in dataclasses.fields(cls))
+    names: tuple[str, ...] = getattr(cls, "__struct_fields__", plain)
+    return (_Field(name, cls.__annotations__[name]) for name in names)
 
 
 def _type(annotation: str) -> str:

@@ -38,7 +38,7 @@ from wrasse.jobs.retry import Retry
 from wrasse.jobs.scheduler import PeriodicScheduler
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.worker import Worker
-from wrasse.leases.lease_scope import hold_key
+from wrasse.leases.lease_scope import lease_key
 from wrasse.leases.operations import Operations
 from wrasse.leases.transactions.scope import transact
 from wrasse.leases.xid import Xids
@@ -166,7 +166,7 @@ class App(Registering):
         to the program it is part of, which then calls `stop`."""
         return AppWorker(self, concurrency, signals)
 
-    def hold(
+    def lease(
         self,
         key: str,
         *,
@@ -174,13 +174,13 @@ class App(Registering):
         wait: Duration | None = None,
         owner: str | None = None,
         namespace: str = "",
-    ) -> hold_key:
+    ) -> lease_key:
         """Holds the lease of a key for the length of an `async with`. It is renewed by itself, and the body is
         cancelled if it is lost. `wait`: how long to wait for it, for ever without one. What the body saves with
         `lease.save` is committed when it ends well."""
         waits = None if wait is None else as_duration(wait)
         who, lasts = owner or owner_name(), as_duration(ttl)
-        return hold_key(self._leases, key, who, lasts, self._clock, namespace=namespace, wait=waits)
+        return lease_key(self._leases, key, who, lasts, self._clock, namespace=namespace, wait=waits)
 
     def transaction(
         self,
@@ -190,7 +190,7 @@ class App(Registering):
         owner: str | None = None,
         namespace: str = "",
     ) -> transact:
-        """Several keys that change together or not at all, for the length of an `async with`: `change.hold(key)` takes
+        """Several keys that change together or not at all, for the length of an `async with`: `change.lease(key)` takes
         one in. What the body saves is committed when it ends well, on all keys or on none. `wait`: how long to wait for
         each key; two that wait for each other's keys for ever would."""
         waits = None if wait is None else as_duration(wait)
@@ -349,16 +349,16 @@ def connect(where: str | Path | None = None, *, clock: Clock | None = None) -> A
 _default: App | None = None
 
 
-def hold(
+def lease(
     key: str,
     *,
     ttl: Duration = "30s",
     wait: Duration | None = None,
     owner: str | None = None,
     namespace: str = "",
-) -> hold_key:
-    """`App.hold` on the default configuration, opened once for the process."""
+) -> lease_key:
+    """`App.lease` on the default configuration, opened once for the process."""
     global _default
     if _default is None:
         _default = connect()
-    return _default.hold(key, ttl=ttl, wait=wait, owner=owner, namespace=namespace)
+    return _default.lease(key, ttl=ttl, wait=wait, owner=owner, namespace=namespace)

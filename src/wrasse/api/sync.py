@@ -2,10 +2,10 @@
 
     app = wrasse.sync.connect()
     app.jobs.put("resize", {"path": "a.png"})
-    with app.hold("orders/42") as lease: ...
+    with app.lease("orders/42") as lease: ...
     with app.worker(): ...                                    # handlers run meanwhile
 
-There is no second implementation: every call is handed to that loop and waited for. A body under `hold` cannot be
+There is no second implementation: every call is handed to that loop and waited for. A body under `lease` cannot be
 cancelled from outside here; it asks `lease.alive` before every step that needs the lease.
 
 A server that connects and then forks its workers is fine: each child starts a loop and connections of its own with its
@@ -176,9 +176,9 @@ class Held(Waiting[LeasedKey]):
         return self._asked.token
 
     @property
-    def until(self) -> datetime:
+    def expires_at(self) -> datetime:
         """When the lease ends unless it is renewed, by the store's clock."""
-        return self._asked.until
+        return self._asked.expires_at
 
     @property
     def alive(self) -> bool:
@@ -210,8 +210,8 @@ class Changing(Waiting[transact]):
         """The name of the transaction, by which others can ask what became of it."""
         return self._asked.id
 
-    hold = waiting_for(transact.hold, Held)
-    hold_all = waiting_for_each(transact.hold_all, Held)
+    lease = waiting_for(transact.lease, Held)
+    lease_all = waiting_for_each(transact.lease_all, Held)
 
 
 __all__ = ["App", "Held", "JobHandle", "Jobs", "Worker", "connect"]
@@ -385,8 +385,8 @@ class App(Registering, Waiting[AsyncApp]):
         self._asked.configure(config)
         self.config = self._asked.config
 
-    hold = waiting_within(
-        AsyncApp.hold,
+    lease = waiting_within(
+        AsyncApp.lease,
         Held,
         """Holds the lease of a key; it is renewed meanwhile. The body gets a `Held`: ask its `alive` before what needs
         the lease. What the body saves is committed when it ends well.""",
@@ -394,7 +394,7 @@ class App(Registering, Waiting[AsyncApp]):
     transaction = waiting_within(
         AsyncApp.transaction,
         Changing,
-        """Several keys that change together or not at all: `change.hold(key)` takes one in as a `Held`. What the
+        """Several keys that change together or not at all: `change.lease(key)` takes one in as a `Held`. What the
         body saves is committed when it ends well, on all keys or on none.""",
     )
     run_pending = waiting(AsyncApp.run_pending)

@@ -34,7 +34,7 @@ class ListedArchive:
         return self.name.day, f"{stored_name(self.name.subject)}-after-".encode(), after.ms, epoch, after.seq
 
 
-async def shelved(
+async def list_archives(
     objects: Objects, prefix: str, pattern: str, domain: str | None = None
 ) -> AsyncIterator[ListedArchive]:
     """The archives of all streams that match: domain by domain and day by day, each stream's in order. What is not an
@@ -100,7 +100,7 @@ async def newest(objects: Objects, prefix: str, domain: str, subject: str) -> Li
     """The last archive of one stream."""
     assert not is_wild(subject), "one stream"
     found: ListedArchive | None = None
-    async for each in shelved(objects, prefix, subject, domain):
+    async for each in list_archives(objects, prefix, subject, domain):
         if found is None or each.name.place >= found.name.place:
             found = each
     return found

@@ -49,7 +49,7 @@ class ArchivePorts:
     streams: Streams
     groups: Groups
     records: Records
-    lessor: LeaseManager
+    lease_manager: LeaseManager
     alerts: Records | None = None  # which alerts were told; without it, none are
 
 
@@ -85,7 +85,7 @@ class Archiver:
         self._grace = GRACE.total_seconds()
         self._stopping = asyncio.Event()
         self._posts: dict[str, _Post] = {}
-        self._turns = StreamLeases(ports.lessor, owner, clock, lease_ttl)
+        self._turns = StreamLeases(ports.lease_manager, owner, clock, lease_ttl)
         self.tally = ArchiverTally()
         self._announcer = Announcer(ports.streams, clock, self.tally)
         cursors = Cursors(ports.records)

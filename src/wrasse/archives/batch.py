@@ -160,14 +160,14 @@ class ArchiveBatch:
         """How many more entries it may take."""
         return 0 if self.complete else self._limits.size - self.count
 
-    def extend(self, stretch: EntryChunk) -> int:
+    def extend(self, chunk: EntryChunk) -> int:
         """Takes entries, in order, until it is complete; gives how many it took."""
-        fits = self._fitting(stretch)
-        data, marked = packed(stretch, fits)
+        fits = self._fitting(chunk)
+        data, marked = packed(chunk, fits)
         if self.raw + len(data) > self._limits.bytes:
             data, fits, marked = self._cut(data)
         if fits:
-            first, last = stretch.id(0), stretch.id(fits - 1)
+            first, last = chunk.id(0), chunk.id(fits - 1)
             assert self.last is None or first > self.last, "a stream is read in order"
             self.first, self.last = self.first or first, last
             self.count += fits
@@ -176,7 +176,7 @@ class ArchiveBatch:
             self.waiting += len(data)
             self._waiting.append(data)
         full = self.count >= self._limits.size or self.raw >= self._limits.bytes
-        self.complete = self.complete or fits < len(stretch) or full
+        self.complete = self.complete or fits < len(chunk) or full
         return fits
 
     def due(self, at: datetime) -> bool:
@@ -216,15 +216,15 @@ class ArchiveBatch:
         self.complete = True
         return Sealed(data, self.first, self.last, self.count, self.marked, self.raw, self._hash.hexdigest())
 
-    def _fitting(self, stretch: EntryChunk) -> int:
+    def _fitting(self, chunk: EntryChunk) -> int:
         """How many entries it may take by their number and their day."""
-        most = min(len(stretch), self.room)
+        most = min(len(chunk), self.room)
         if not most:
             return 0
-        day = day_of(self.first or stretch.id(0))
-        if day_of(stretch.id(most - 1)) == day:
+        day = day_of(self.first or chunk.id(0))
+        if day_of(chunk.id(most - 1)) == day:
             return most
-        return bisect_left(range(most), True, key=lambda place: day_of(stretch.id(place)) > day)
+        return bisect_left(range(most), True, key=lambda place: day_of(chunk.id(place)) > day)
 
     def _cut(self, data: bytes) -> tuple[bytes, int, int]:
         """As many lines as there is room for, and one if there is none yet."""

@@ -100,13 +100,13 @@ async def _beyond(streams: Streams, cursor: Cursor, state: StreamState, group: s
         return None
     count, at = mine.lag, mine.delivered
     while at < cursor.after:
-        stretch = await streams.stretch(cursor.subject, at, _PAGE)
-        for place in range(len(stretch)):
-            at = stretch.id(place)
+        chunk = await streams.chunk(cursor.subject, at, _PAGE)
+        for place in range(len(chunk)):
+            at = chunk.id(place)
             if at > cursor.after:
                 break
             count -= 1
-        if not stretch.more:
+        if not chunk.more:
             break
     return count
 
@@ -155,13 +155,13 @@ class _Filling:
         at: datetime | None = None
         reading = self._read(after, self._batch.room)
         while reading is not None:
-            stretch = await reading
-            at = stretch.at
+            chunk = await reading
+            at = chunk.at
             # Asked for before this one is looked at, so that the backend works meanwhile.
-            left = self._batch.room - len(stretch)
-            reading = self._read(stretch.id(len(stretch) - 1), left) if stretch.more else None
+            left = self._batch.room - len(chunk)
+            reading = self._read(chunk.id(len(chunk) - 1), left) if chunk.more else None
             await asyncio.sleep(0)  # a task begins when its maker waits; what follows does not wait for long
-            self._batch.extend(stretch)
+            self._batch.extend(chunk)
             if self._batch.complete and reading is not None:
                 await reading  # its bytes or its day made it complete: what was read ahead is for the next batch
                 break
@@ -174,7 +174,7 @@ class _Filling:
     def _read(self, after: EntryId, room: int) -> asyncio.Task[EntryChunk] | None:
         if room <= 0 or self._stopping.is_set():
             return None
-        return self._group.create_task(self._streams.stretch(self._subject, after, min(STRETCH, room)))
+        return self._group.create_task(self._streams.chunk(self._subject, after, min(STRETCH, room)))
 
     async def _press(self) -> None:
         press: Callable[[list[bytes]], None] = self._batch.press
@@ -187,11 +187,11 @@ async def entries_after(streams: Streams, subject: str, after: EntryId) -> Async
     """What a stream holds after an entry, in order."""
     more = True
     while more:
-        stretch = await streams.stretch(subject, after, _PAGE)
-        for entry in stretch.entries(len(stretch)):
+        chunk = await streams.chunk(subject, after, _PAGE)
+        for entry in chunk.entries(len(chunk)):
             after = entry.id
             yield entry
-        more = stretch.more
+        more = chunk.more
 
 
 def same_entry(one: Entry, other: Entry) -> bool:
@@ -365,8 +365,14 @@ class Drain:
 
     async def _newest(self) -> tuple[ArchiveName | None, ArchiveFacts | None]:
         """The newest archive of the stream."""
-        shelved = await newest(self.rule.objects, self.rule.prefix, self.rule.domain_of(self.subject), self.subject)
-        return (None, None) if shelved is None else (shelved.name, await facts_at(self.rule.objects, shelved.name))
+        newest_archive = await newest(
+            self.rule.objects, self.rule.prefix, self.rule.domain_of(self.subject), self.subject
+        )
+        return (
+            (None, None)
+            if newest_archive is None
+            else (newest_archive.name, await facts_at(self.rule.objects, newest_archive.name))
+        )
 
     async def _checked(self, cursor: Cursor) -> Cursor | None:
         """The cursor, once it is known to be the latest and about this very stream; None: look again."""

@@ -83,7 +83,7 @@ class LagWatch:
         after = START if cursor is None else cursor.after
         if state.last is None or state.last <= after:
             return Lag()
-        first = await self._streams.stretch(state.subject, after, 1)
+        first = await self._streams.chunk(state.subject, after, 1)
         if not len(first):
             return Lag()
         known = None if cursor is None else cursor.passed

@@ -53,16 +53,16 @@ _WHOLE = msgspec.json.Decoder(_Whole)
 _ENCODE = msgspec.json.Encoder().encode
 
 
-def packed(stretch: EntryChunk, count: int) -> tuple[bytes, int]:
+def packed(chunk: EntryChunk, count: int) -> tuple[bytes, int]:
     """The lines of the first entries, end to end, and how many of them are archived whole."""
-    bodies = stretch.bodies[:count]
-    if not stretch.beside and _all_keep_their_form(bodies):
+    bodies = chunk.bodies[:count]
+    if not chunk.beside and _all_keep_their_form(bodies):
         parts: list[bytes] = []
         put = parts.extend
-        for body, id in zip(bodies, stretch.ids, strict=False):
+        for body, id in zip(bodies, chunk.ids, strict=False):
             put((body[:-1], _MARK, id, _END))
         return b"".join(parts), 0
-    lines = [*map(line_of, stretch.entries(count))]
+    lines = [*map(line_of, chunk.entries(count))]
     return b"".join(lines), sum(map(is_marked, lines))
 
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from dataclasses import dataclass
 from datetime import datetime
 
-from wrasse.archives.archive_list import shelved
+from wrasse.archives.archive_list import list_archives
 from wrasse.archives.batch import ArchiveFacts, from_metadata
 from wrasse.archives.codec import Damaged, Unpress, codec_in
 from wrasse.archives.lines import LINE_BYTES_MAX, entry_of, is_marked
@@ -56,7 +56,7 @@ async def read(
     """The messages of all streams that match, appended at or after `since` and before `until`. Lines that cannot be
     read go to `report`; without it, the first one raises StoreBroken."""
     seen: dict[tuple[str, int], EntryId] = {}  # a message is given once, even where two archives hold it
-    async for each in shelved(objects, prefix, pattern, domain):
+    async for each in list_archives(objects, prefix, pattern, domain):
         subject = each.name.subject, each.name.epoch
         if until is not None and each.name.after.at >= until:
             continue

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from wrasse.archives.archive_list import newest, shelved
+from wrasse.archives.archive_list import list_archives, newest
 from wrasse.archives.cursor import Cursor, Cursors
 from wrasse.archives.drain import entries_after, same_entry
 from wrasse.archives.reader import Archived, facts_at, read_archive
@@ -145,7 +145,7 @@ async def _compared(
 
 async def _archived(rule: Rule, subject: str, epoch: int, since: EntryId) -> AsyncIterator[Entry]:
     """What archives of one epoch hold, from the one on that goes beyond this entry."""
-    async for each in shelved(rule.objects, rule.prefix, subject, rule.domain_of(subject)):
+    async for each in list_archives(rule.objects, rule.prefix, subject, rule.domain_of(subject)):
         if each.name.epoch != epoch:
             continue
         facts = await facts_at(rule.objects, each.name)
@@ -157,7 +157,7 @@ async def _archived(rule: Rule, subject: str, epoch: int, since: EntryId) -> Asy
 async def _count(streams: Streams, subject: str, after: EntryId) -> int:
     count, more = 0, True
     while more:
-        stretch = await streams.stretch(subject, after, _PAGE)
-        count, more = count + len(stretch), stretch.more
-        after = stretch.id(len(stretch) - 1) if more else after
+        chunk = await streams.chunk(subject, after, _PAGE)
+        count, more = count + len(chunk), chunk.more
+        after = chunk.id(len(chunk) - 1) if more else after
     return count

@@ -24,8 +24,8 @@ _HELD_MAX = 10_000  # beyond that, those that ended are forgotten
 class StreamLeases:
     """The leases of one archiver."""
 
-    def __init__(self, lessor: LeaseManager, owner: str, clock: Clock, ttl: timedelta = TTL) -> None:
-        self._lessor = lessor
+    def __init__(self, lease_manager: LeaseManager, owner: str, clock: Clock, ttl: timedelta = TTL) -> None:
+        self._lease_manager = lease_manager
         self._owner = owner
         self._clock = clock
         self._ttl = ttl
@@ -42,9 +42,9 @@ class StreamLeases:
             return False
         self._held.pop(subject, None)
         self._asked.pop(subject, None)
-        granted = await self._lessor.renew(lease, self._ttl) if lease is not None and ends > now else None
+        granted = await self._lease_manager.renew(lease, self._ttl) if lease is not None and ends > now else None
         if granted is None:
-            granted = await self._lessor.acquire(lease_key(subject), self._owner, self._ttl)
+            granted = await self._lease_manager.acquire(lease_key(subject), self._owner, self._ttl)
         if granted is None:
             if len(self._asked) >= _HELD_MAX:
                 self._asked.clear()
@@ -52,7 +52,7 @@ class StreamLeases:
             return False
         if len(self._held) >= _HELD_MAX:
             self._held = {key: held for key, held in self._held.items() if held[1] > now}
-        self._held[subject] = (granted, self._lessor.term(granted))
+        self._held[subject] = (granted, self._lease_manager.term(granted))
         return True
 
     async def asked_again(self, subject: str) -> bool:
@@ -70,7 +70,7 @@ class StreamLeases:
         lease, ends = self._held.pop(subject, (None, 0.0))
         if lease is not None and ends > self._clock.monotonic():
             with suppress(StoreUnavailable, StoreBroken):
-                await self._lessor.release(lease)
+                await self._lease_manager.release(lease)
 
 
 def lease_key(subject: str) -> str:

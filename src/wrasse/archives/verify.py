@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from wrasse.archives.archive_list import ListedArchive, newest, shelved
+from wrasse.archives.archive_list import ListedArchive, list_archives, newest
 from wrasse.archives.batch import ArchiveFacts, from_metadata
 from wrasse.archives.naming import ArchiveName
 from wrasse.archives.reader import scan, spoilt
@@ -59,7 +59,7 @@ class Verified:
 
 
 @dataclass(frozen=True, slots=True)
-class _Shelf:
+class _ArchiveStore:
     objects: Objects
     prefix: str
 
@@ -78,7 +78,7 @@ async def verify(
     """Every stream that matches and has archives, in the order of their names, each epoch on its own. With `since`,
     only archives of that day and later ones: older ones may be gone. `looked` is told of every archive."""
     chains: dict[tuple[str, int], Verified] = {}
-    async for each in shelved(objects, prefix, pattern, domain):
+    async for each in list_archives(objects, prefix, pattern, domain):
         if since is not None and each.name.day < since.date():
             continue
         place = each.name.subject, each.name.epoch
@@ -90,7 +90,9 @@ async def verify(
     for subject, epoch in sorted(chains):
         chain, ended = chains[subject, epoch], (subject, epoch + 1) in chains
         # The stream of an epoch that ended is no more.
-        yield chain if streams is None or ended else await _against(streams, chain, group, _Shelf(objects, prefix))
+        yield (
+            chain if streams is None or ended else await _against(streams, chain, group, _ArchiveStore(objects, prefix))
+        )
 
 
 async def without(
@@ -159,7 +161,7 @@ def _differences(chain: Verified, name: ArchiveName, seen: ArchiveFacts, said: A
     return found
 
 
-async def _against(streams: Streams, chain: Verified, group: str, shelf: _Shelf) -> Verified:
+async def _against(streams: Streams, chain: Verified, group: str, store: _ArchiveStore) -> Verified:
     """Compares with what the stream ever held."""
     state = await streams.info(chain.subject)
     if state is None or chain.last is None or chain.incomplete:
@@ -170,7 +172,7 @@ async def _against(streams: Streams, chain: Verified, group: str, shelf: _Shelf)
     if mine is not None and mine.invalid:
         chain = _noted(chain, "", mine.invalid)
     if floor is not None and floor > ends:
-        last = await newest(shelf.objects, shelf.prefix, chain.domain, chain.subject)
+        last = await newest(store.objects, store.prefix, chain.domain, chain.subject)
         if last is not None and last.name.place >= (chain.epoch, ends):
             return chain  # an archiver went on while we looked: what came after our listing is for the next look
         chain = _noted(chain, "", f"an archive is missing at the end: the group {group!r} is at {floor}")

@@ -36,13 +36,13 @@ class Wakeup:
 
 
 @contextmanager
-def hung(bells: set[Wakeup], names: Iterable[str], wait: timedelta) -> Iterator[Wakeup]:
+def hung(wakeups: set[Wakeup], names: Iterable[str], wait: timedelta) -> Iterator[Wakeup]:
     """A bell among these, which rings at the latest after `wait`."""
-    bell = Wakeup(names)
-    timer = asyncio.get_running_loop().call_later(wait.total_seconds(), bell.expire)
-    bells.add(bell)
+    wakeup = Wakeup(names)
+    timer = asyncio.get_running_loop().call_later(wait.total_seconds(), wakeup.expire)
+    wakeups.add(wakeup)
     try:
-        yield bell
+        yield wakeup
     finally:
         timer.cancel()
-        bells.discard(bell)
+        wakeups.discard(wakeup)

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 import click
 
-from wrasse.archives.archive_list import ListedArchive, shelved
+from wrasse.archives.archive_list import ListedArchive, list_archives
 from wrasse.archives.batch import ArchiveFacts
 from wrasse.archives.cursor import Cursors
 from wrasse.archives.drain import GROUP
@@ -30,7 +30,7 @@ from wrasse.errors import BadDuration, Refused, StoreBroken, UsageError
 from wrasse.observability.json_format import picked, to_json
 from wrasse.ports.rules.subjects import check_pattern, check_subject, matches
 from wrasse.ports.streams import Streams
-from wrasse.runtime.archiver import build_rules, open_ports, shelves
+from wrasse.runtime.archiver import archive_rules, build_rules, open_ports
 from wrasse.runtime.backends import Stores
 from wrasse.runtime.worker import owner_name
 
@@ -84,7 +84,7 @@ async def opened(config: Config, *, create: bool = False) -> AsyncIterator[Archi
     """The stores of archives and the streams, for the length of a command; one that only reads creates nothing."""
     async with Stores.of(config.settings.worker, create=create) as stores:
         streams = (await stores.open_streams(config.homes.streams)).streams
-        looked_for = await shelves(config, stores)
+        looked_for = await archive_rules(config, stores)
         yield ArchiveSources(looked_for, await build_rules(config, stores) or looked_for, streams)
 
 
@@ -92,7 +92,7 @@ async def opened(config: Config, *, create: bool = False) -> AsyncIterator[Archi
 async def opened_archives(config: Config) -> AsyncIterator[Sequence[Rule]]:
     """The stores of archives alone, to read."""
     async with Stores.of(config.settings.worker, create=False) as stores:
-        yield await shelves(config, stores)
+        yield await archive_rules(config, stores)
 
 
 @click.command("list")
@@ -120,7 +120,7 @@ async def _list(asked: CommandContext, pattern: str, span: tuple[datetime | None
     since, until = span
     async with opened_archives(asked.config()) as rules:
         for rule in rules:
-            async for each in shelved(rule.objects, rule.prefix, pattern):
+            async for each in list_archives(rule.objects, rule.prefix, pattern):
                 if len(found) == limit:
                     break
                 try:
@@ -395,7 +395,7 @@ async def _restart(asked: CommandContext, subject: str, dry_run: bool) -> Restar
         if rule is None:
             raise UsageError(f"no entry of archiver.streams matches {subject!r}", do="see `wrasse config show`")
         cursors = Cursors(ports.records)
-        turns = StreamLeases(ports.lessor, owner_name(), clock, _TURN)
+        turns = StreamLeases(ports.lease_manager, owner_name(), clock, _TURN)
         # Safety comes from the cursor's version; our turn keeps an archiver from finishing what it began before.
         if not dry_run:
             await _wait_for_turn(turns, subject, clock)

@@ -52,7 +52,7 @@ async def _explain(asked: CommandContext, id: str) -> None:
         lease = await _lease(opened, id) if RECORDS in needs else None
         about = await _lines(opened, LineFilter(suspect=id))
         of_run = await _lines(opened, LineFilter(run=id))
-        now = (await (opened.jobs if JOBS in needs else opened.engine).pulse()).at
+        now = (await (opened.jobs if JOBS in needs else opened.engine).health_sample()).at
         next_lines = await outlook(record, config.settings, opened.queue, now) if record is not None else ()
         known = record is not None or (isinstance(lease, Lease) and lease.owner)
         stream = await stream_outlook(config, stores, id) if not known and where.serves(STREAMS) else None
@@ -95,7 +95,7 @@ async def _lease(opened: OpenPorts, key: str) -> Lease | StoreBroken | None:
     if meta is None:
         return None
     now, lease = await leases.now(DEFAULT_NAMESPACE), meta.lease
-    if lease is None or lease.until <= now:
+    if lease is None or lease.expires_at <= now:
         lease = Lease("", "", meta.token, now, "")
     return replace(lease, key=key)
 
@@ -112,7 +112,7 @@ def _lease_json(lease: Lease | StoreBroken | None, id: str) -> Mapping[str, obje
         "key": lease.key,
         "owner": lease.owner if held else None,
         "token": lease.token,
-        "until": lease.until if held else None,
+        "expires_at": lease.expires_at if held else None,
     }
 
 
@@ -129,7 +129,7 @@ def _text(
     if isinstance(lease, StoreBroken):
         show_pairs([*invalid_json(id, DEFAULT_NAMESPACE, lease).items()])
     elif lease is not None:
-        ends = ago(lease.until, now) if lease.owner else ""
+        ends = ago(lease.expires_at, now) if lease.owner else ""
         owner = lease.owner or "nobody: whoever asks gets it"
         show_pairs([("lease", lease.key), ("owner", owner), ("token", lease.token), ("ends", ends)])
     _told(lines, next_lines, now, untouched=record is not None)

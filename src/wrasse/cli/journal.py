@@ -59,7 +59,7 @@ async def _journal(
     config = asked.config()
     async with Stores.of(config.settings.worker, create=False) as stores:
         if since is not None:
-            horizon = (await (await stores.open(config.homes.journal)).pulse()).at - since
+            horizon = (await (await stores.open(config.homes.journal)).health_sample()).at - since
             where = replace(where, since=horizon)
         page = await (await stores.open_journal(config.homes.journal)).page(where, after, limit, newest=not oldest)
     asked.answer({"lines": [line_json(line) for line in page], "next": page.cursor}, lambda: _text(page))

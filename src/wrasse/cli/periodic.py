@@ -56,7 +56,7 @@ async def _list(asked: CommandContext) -> None:
     async with Stores.of(config.settings.worker, create=False) as stores:
         store = await stores.open(config.homes.jobs)
         found = await _known(store, config.settings)
-        now = (await store.pulse()).at
+        now = (await store.health_sample()).at
     rows = [
         (each.name, each.kind, each.when, each.missed, _moment(each.next_after(now)), *_last(each, now))
         for each in found

@@ -188,7 +188,7 @@ async def _read(asked: CommandContext, wanted: ReadOptions, group: str | None) -
 
 async def _look(asked: CommandContext, wanted: ReadOptions, store: StreamStore, stopped: asyncio.Event) -> None:
     """Reads without a trace."""
-    now = (await store.pulse()).at
+    now = (await store.health_sample()).at
     count = 0
     async for entry in _entries(store.streams, wanted, start_at(wanted.start, now), stopped):
         _write(asked, entry, None)
@@ -269,7 +269,7 @@ async def _consume(
 ) -> None:
     """Reads as a member of a group. Without --follow it ends when the group has nothing for us."""
     clock = SystemClock()
-    start = start_at(wanted.start, (await store.pulse()).at)
+    start = start_at(wanted.start, (await store.health_sample()).at)
     members = Membership(store.streams, store.groups, clock, wanted.pattern, group, start, timedelta(seconds=1))
     name = consumer_name(clock)
     left = wanted.limit

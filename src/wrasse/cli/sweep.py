@@ -123,7 +123,7 @@ def _text(report: Report) -> None:
         if report.plan:
             show_table(("would", "to", "because"), [(each.verb, each.suspect, each.reason) for each in report.plan])
     else:
-        counts = f"{report.seen} seen, {report.done} done, {report.lost} lost, {report.failed} failed"
+        counts = f"{report.seen} seen, {report.done} done, {report.conflict} in conflict, {report.failed} failed"
         click.echo(click.style(f"{report.sweep}: {counts}", bold=True))
     for reason, count in report.kept.items():
         click.echo(f"  kept {count}: {printable(reason)}")

@@ -30,7 +30,7 @@ T = TypeVar("T")
 class OrphanSeed:
     """The two settings of the archives' design document, in seconds, for roots with the preset `workspaces`."""
 
-    interval: int = setting(0, "seconds between two runs of orphan_archives; 0: its own interval", seed=True)
+    interval: int = setting(0, "seconds between two runs of orphan_objects; 0: its own interval", seed=True)
     orphan_delay: int = setting(0, "seconds for which an archive must have been an orphan; 0: 7200", seed=True)
 
 

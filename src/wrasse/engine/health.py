@@ -21,7 +21,7 @@ from wrasse.errors import StoreUnavailable
 from wrasse.ports.guard import Guard
 from wrasse.ports.health_check import HealthCheck, HealthSample
 
-PULSE_MAX = 5.0  # seconds until a backend counts as down
+HEALTH_CHECK_MAX = 5.0  # seconds until a backend counts as down
 SKEW_MAX = timedelta(seconds=5)
 JUMP_MAX = timedelta(seconds=5)
 
@@ -30,7 +30,7 @@ JUMP_MAX = timedelta(seconds=5)
 class TimedSample:
     """One answer, when it came by our clocks, and its number."""
 
-    pulse: HealthSample
+    sample: HealthSample
     number: int
     now: datetime
 
@@ -38,21 +38,21 @@ class TimedSample:
 class SharedHealthChecks:
     """Shares answers between guards: each judges every answer once, so three guards cost one round trip a look."""
 
-    __slots__ = ("_clock", "_felt", "_heart")
+    __slots__ = ("_clock", "_health_check", "_last")
 
-    def __init__(self, heart: HealthCheck, clock: Clock) -> None:
-        self._heart = heart
+    def __init__(self, health_check: HealthCheck, clock: Clock) -> None:
+        self._health_check = health_check
         self._clock = clock
-        self._felt: TimedSample | None = None
+        self._last: TimedSample | None = None
 
     async def newer(self, than: TimedSample | None) -> TimedSample:
         """An answer that the caller has not judged yet; asks only if there is none."""
         number = 0 if than is None else than.number
-        if self._felt is None or self._felt.number <= number:
-            async with asyncio.timeout(PULSE_MAX):
-                pulse = await self._heart.pulse()
-            self._felt = TimedSample(pulse, number + 1, self._clock.now())
-        return self._felt
+        if self._last is None or self._last.number <= number:
+            async with asyncio.timeout(HEALTH_CHECK_MAX):
+                sample = await self._health_check.health_sample()
+            self._last = TimedSample(sample, number + 1, self._clock.now())
+        return self._last
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +75,10 @@ class BackendDown(Guard):
     """Holds while the backend does not answer, and one silence longer if that went on for a while."""
 
     name = BACKEND_DOWN
-    __slots__ = ("_clock", "_outage", "_pulses", "_seen", "_silence")
+    __slots__ = ("_clock", "_outage", "_seen", "_shared", "_silence")
 
-    def __init__(self, pulses: SharedHealthChecks, clock: Clock, silence: timedelta) -> None:
-        self._pulses = pulses
+    def __init__(self, shared: SharedHealthChecks, clock: Clock, silence: timedelta) -> None:
+        self._shared = shared
         self._clock = clock
         self._silence = silence
         self._outage = Outage()
@@ -86,7 +86,7 @@ class BackendDown(Guard):
 
     async def held(self) -> str | None:
         try:
-            self._seen = await self._pulses.newer(self._seen)
+            self._seen = await self._shared.newer(self._seen)
         except (StoreUnavailable, TimeoutError) as error:
             if self._outage.since is None:
                 self._outage = replace(self._outage, since=self._clock.monotonic())
@@ -108,21 +108,23 @@ class KnownBackend:
     what: str = ""
 
 
-def after_pulse(known: KnownBackend | None, pulse: HealthSample, silence: timedelta) -> tuple[KnownBackend, str | None]:
+def after_sample(
+    known: KnownBackend | None, sample: HealthSample, silence: timedelta
+) -> tuple[KnownBackend, str | None]:
     """What to remember after an answer, and why to hold. The first backend ever seen has not changed."""
     if known is None:
-        return KnownBackend(pulse.identity, pulse.evicted), None
+        return KnownBackend(sample.identity, sample.evicted), None
     changed_at, what = known.changed_at, known.what
-    if pulse.identity != known.identity:
-        changed_at, what = pulse.at, "the backend restarted or another took over"
-    elif pulse.evicted > known.evicted:
-        changed_at, what = pulse.at, "the backend evicted keys to make room"
-    elif changed_at is not None and pulse.at < changed_at:
-        changed_at = pulse.at  # its clock was set back; without this the hold would last as long as the step
-    if changed_at is None or pulse.at - changed_at >= silence:
-        return KnownBackend(pulse.identity, pulse.evicted), None
+    if sample.identity != known.identity:
+        changed_at, what = sample.at, "the backend restarted or another took over"
+    elif sample.evicted > known.evicted:
+        changed_at, what = sample.at, "the backend evicted keys to make room"
+    elif changed_at is not None and sample.at < changed_at:
+        changed_at = sample.at  # its clock was set back; without this the hold would last as long as the step
+    if changed_at is None or sample.at - changed_at >= silence:
+        return KnownBackend(sample.identity, sample.evicted), None
     return KnownBackend(
-        pulse.identity, pulse.evicted, changed_at, what
+        sample.identity, sample.evicted, changed_at, what
     ), f"{what}, less than {format_duration(silence)} ago"
 
 
@@ -133,17 +135,17 @@ class BackendRestarted(Guard):
     """Holds one silence after the backend became another one, or dropped keys."""
 
     name = "backend_restarted"
-    __slots__ = ("_known", "_pulses", "_seen", "_silence")
+    __slots__ = ("_known", "_seen", "_shared", "_silence")
 
-    def __init__(self, pulses: SharedHealthChecks, silence: timedelta) -> None:
-        self._pulses = pulses
+    def __init__(self, shared: SharedHealthChecks, silence: timedelta) -> None:
+        self._shared = shared
         self._silence = silence
         self._known: KnownBackend | None = None
         self._seen: TimedSample | None = None
 
     async def held(self) -> str | None:
-        self._seen = await self._pulses.newer(self._seen)
-        self._known, reason = after_pulse(self._known, self._seen.pulse, self._silence)
+        self._seen = await self._shared.newer(self._seen)
+        self._known, reason = after_sample(self._known, self._seen.sample, self._silence)
         return reason
 
     def recall(self, memory: str | None) -> None:
@@ -163,7 +165,7 @@ class ClockSample:
     hold_until: float | None = None
 
 
-def after_look(
+def after_clock_sample(
     last: ClockSample | None, now: datetime, monotonic: float, silence: timedelta, jump_max: timedelta
 ) -> tuple[ClockSample, str | None]:
     """What to remember after a look at our own clocks, and why to hold: they parted by more than `jump_max`."""
@@ -183,18 +185,18 @@ class ClockSkew(Guard):
     """Holds while our clock and the backend's differ too much, and one silence after ours jumped or slept."""
 
     name = "clock"
-    __slots__ = ("_clock", "_looked", "_pulses", "_seen", "_silence", "jump_max", "skew", "skew_max")
+    __slots__ = ("_clock", "_looked", "_seen", "_shared", "_silence", "jump_max", "skew", "skew_max")
 
     def __init__(
         self,
-        pulses: SharedHealthChecks,
+        shared: SharedHealthChecks,
         clock: Clock,
         silence: timedelta,
         *,
         skew_max: timedelta = SKEW_MAX,
         jump_max: timedelta = JUMP_MAX,
     ) -> None:
-        self._pulses = pulses
+        self._shared = shared
         self._clock = clock
         self._silence = silence
         self._looked: ClockSample | None = None
@@ -204,10 +206,10 @@ class ClockSkew(Guard):
         self.skew = timedelta(0)  # ours minus the backend's, at the last look
 
     async def held(self) -> str | None:
-        self._seen = await self._pulses.newer(self._seen)
-        self.skew = self._seen.now - self._seen.pulse.at
+        self._seen = await self._shared.newer(self._seen)
+        self.skew = self._seen.now - self._seen.sample.at
         now, monotonic = self._clock.now(), self._clock.monotonic()
-        self._looked, reason = after_look(self._looked, now, monotonic, self._silence, self.jump_max)
+        self._looked, reason = after_clock_sample(self._looked, now, monotonic, self._silence, self.jump_max)
         if abs(self.skew) > self.skew_max:
             side = "ahead of" if self.skew > timedelta(0) else "behind"
             return f"this host's clock is {format_duration(abs(self.skew))} {side} the backend's"
@@ -215,9 +217,9 @@ class ClockSkew(Guard):
 
 
 def backend_guards(
-    heart: HealthCheck, clock: Clock, silence: timedelta = timedelta(0), *, skew_max: timedelta = SKEW_MAX
+    health_check: HealthCheck, clock: Clock, silence: timedelta = timedelta(0), *, skew_max: timedelta = SKEW_MAX
 ) -> tuple[Guard, ...]:
     """The guards about one backend. `silence` is how long to hold after it was not itself; zero: not at all."""
-    pulses = SharedHealthChecks(heart, clock)
-    down, skewed = BackendDown(pulses, clock, silence), ClockSkew(pulses, clock, silence, skew_max=skew_max)
-    return (down, BackendRestarted(pulses, silence), skewed) if silence > timedelta(0) else (down, skewed)
+    shared = SharedHealthChecks(health_check, clock)
+    down, skewed = BackendDown(shared, clock, silence), ClockSkew(shared, clock, silence, skew_max=skew_max)
+    return (down, BackendRestarted(shared, silence), skewed) if silence > timedelta(0) else (down, skewed)

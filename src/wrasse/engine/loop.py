@@ -108,7 +108,7 @@ class Engine:
         self,
         sweeps: Sequence[Scheduled],
         *,
-        lessor: LeaseManager,
+        lease_manager: LeaseManager,
         state: Records,
         journal: Journal,
         clock: Clock,
@@ -119,8 +119,8 @@ class Engine:
         self._stopping = _Stopping()
         self._clock = clock
         self._journal_kept = journal_kept
-        frame = RunContext(journal, clock, Ids(clock))
-        self._shared = Shared(SweepBackend(lessor, state), frame, owner, lease_ttl, guards=(self._stopping,))
+        context = RunContext(journal, clock, Ids(clock))
+        self._shared = Shared(SweepBackend(lease_manager, state), context, owner, lease_ttl, guards=(self._stopping,))
         self._posts: dict[str, _Post] = {}
         self._running: asyncio.TaskGroup | None = None
         self._journal_wake = asyncio.Event()
@@ -186,7 +186,7 @@ class Engine:
             home = self._shared.home_of(post.scheduled)
             try:
                 state = (await load(home.state, name)).state
-                lease = await home.lessor.get(post.scheduled.lease_key)
+                lease = await home.lease_manager.get(post.scheduled.lease_key)
             except (StoreUnavailable, StoreBroken):  # the latter is what its own runs say
                 continue
             post.state = state
@@ -285,7 +285,7 @@ class Engine:
         down = isinstance(error, (StoreUnavailable, TimeoutError))
         now = self._clock.now()
         report = Report(
-            run=self._shared.frame.ids.new(),
+            run=self._shared.context.ids.new(),
             sweep=post.scheduled.instance,
             started_at=now,
             ended_at=now,
@@ -325,7 +325,7 @@ class Engine:
 
     async def forget_journal(self) -> int:
         """Deletes settled journal lines older than `journal_kept`, by the journal's clock; gives how many."""
-        journal, deleted = self._shared.frame.journal, 0
+        journal, deleted = self._shared.context.journal, 0
         before = (await journal.page(LineFilter(), None, 1)).at - self._journal_kept
         for _ in range(JOURNAL_BATCHES_MAX):
             count = await journal.delete(before, JOURNAL_BATCH)
@@ -337,11 +337,11 @@ class Engine:
 
 def _posts(sweeps: Sequence[Scheduled]) -> dict[str, _Post]:
     """A post per sweep; those of one group are woken together and wait for each other."""
-    bells: dict[str, asyncio.Event] = {}
+    wakeups: dict[str, asyncio.Event] = {}
     locks: dict[str, asyncio.Lock] = {}
     return {
         each.instance: _Post(
-            each, bells.setdefault(each.lease_key, asyncio.Event()), locks.setdefault(each.lease_key, asyncio.Lock())
+            each, wakeups.setdefault(each.lease_key, asyncio.Event()), locks.setdefault(each.lease_key, asyncio.Lock())
         )
         for each in sweeps
     }
@@ -360,7 +360,7 @@ def _groups(posts: Mapping[str, _Post]) -> dict[str, tuple[_Post, ...]]:
 def _told(report: Report) -> str:
     kept = sum(report.kept.values())
     text = f"{report.sweep}: {report.seen} seen, {kept} kept"
-    text += f", {report.done} done, {report.lost} lost, {report.failed} failed"
+    text += f", {report.done} done, {report.conflict} in conflict, {report.failed} failed"
     if report.unknown:
         text += f", {report.unknown} unknown"
     if report.stopped_by:

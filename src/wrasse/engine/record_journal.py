@@ -14,7 +14,7 @@ Instants are those of the store, as its last answer told them.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 import msgspec
@@ -24,7 +24,7 @@ from wrasse.clock import EPOCH, Clock
 from wrasse.errors import StoreUnavailable
 from wrasse.ids import first_at, made_at
 from wrasse.ports.journal import Intent, Line, LineFilter, SettledIntent, matches
-from wrasse.ports.outcome import Outcome
+from wrasse.ports.outcome import FROM_STORED, STORED, Outcome
 from wrasse.ports.page import Page, check_limit, pages
 from wrasse.ports.records import VALUE_BYTES_MAX, Collection, Record, Records, Written, stored_name
 from wrasse.ports.rules.store_time import StoreTime
@@ -42,7 +42,20 @@ _KNOWN_MAX = 10_000
 _KEPT = 3_600.0  # seconds until the store is asked for its time again: it tells it with every write
 _READ = 100
 
-_DECODER = msgspec.json.Decoder(tuple[Line, ...])
+
+
+@dataclass(frozen=True, slots=True)
+class StoredLine:
+    """A line as it is stored: its outcome under the name that outcomes are stored by."""
+
+    intent: Intent
+    intended_at: datetime
+    outcome: str | None = None
+    detail: str = ""
+    settled_at: datetime | None = None
+
+
+_DECODER = msgspec.json.Decoder(tuple[StoredLine, ...])
 
 
 class RecordJournal:
@@ -107,7 +120,7 @@ class RecordJournal:
 
     async def _create(self, lines: tuple[Line, ...]) -> datetime:
         """Writes one record; a batch that is asked for again is found as it is. Gives the time its lines carry."""
-        key, value, due = lines[0].intent.id, msgspec.json.encode(lines), self._due(lines)
+        key, value, due = lines[0].intent.id, _pack(lines), self._due(lines)
         written = await self._records.create(key, value, due_at=due)
         self._time.note(written.at)
         if written and written.version is not None:
@@ -235,7 +248,7 @@ def _batches(lines: Sequence[Line]) -> Iterator[tuple[Line, ...]]:
     batch: list[Line] = []
     size = 0
     for line in lines:
-        longer = len(msgspec.json.encode(line)) + 1
+        longer = len(_pack((line,))) - 1
         if batch and (len(batch) == BATCH_MAX or size + longer > BATCH_BYTES_MAX):
             yield tuple(batch)
             batch, size = [], 0
@@ -246,10 +259,32 @@ def _batches(lines: Sequence[Line]) -> Iterator[tuple[Line, ...]]:
 
 
 def _encoded(lines: Sequence[Line]) -> bytes:
-    value = msgspec.json.encode(lines)
+    value = _pack(lines)
     if len(value) > VALUE_BYTES_MAX:
-        value = msgspec.json.encode([replace(line, detail=line.detail[:DETAIL_CHARS_MAX]) for line in lines])
+        value = _pack([replace(line, detail=line.detail[:DETAIL_CHARS_MAX]) for line in lines])
     return value
+
+
+def _pack(lines: Sequence[Line]) -> bytes:
+    return msgspec.json.encode(
+        [
+            StoredLine(
+                line.intent,
+                line.intended_at,
+                None if line.outcome is None else STORED[line.outcome],
+                line.detail,
+                line.settled_at,
+            )
+            for line in lines
+        ]
+    )
+
+
+def _unpack(stored: StoredLine) -> Line:
+    outcome = None if stored.outcome is None else FROM_STORED.get(stored.outcome)
+    if stored.outcome is not None and outcome is None:
+        raise ValueError(f"{stored.outcome!r} is no outcome")
+    return Line(stored.intent, stored.intended_at, outcome, stored.detail, stored.settled_at)
 
 
 def _settled(line: Line, settled: SettledIntent | None, now: datetime) -> Line:
@@ -261,7 +296,7 @@ def _settled(line: Line, settled: SettledIntent | None, now: datetime) -> Line:
 def read_lines(record: Record | None) -> tuple[Line, ...]:
     """The lines of a record; none of one that something else wrote."""
     try:
-        return () if record is None else decoded(_DECODER.decode, record.value)
+        return () if record is None else tuple(map(_unpack, decoded(_DECODER.decode, record.value)))
     except ValueError:
         return ()
 

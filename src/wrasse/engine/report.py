@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import PurePath
 
+import msgspec
+
 from wrasse.errors import WrasseError
 from wrasse.ports.outcome import Outcome
 
@@ -33,10 +35,10 @@ class Planned:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The summary of one run. `stopped_by` is None when the listing was read to its end; else a limit of the budget,
-    the name of a guard, `backend_down` or `error`, with `why` in words."""
+class Report(msgspec.Struct, frozen=True):
+    """The summary of one run. `conflict` counts actions whose precondition no longer held.
+    `stopped_by` is None when the listing was read to its end; else a limit of the budget, the name of a guard,
+    `backend_down` or `error`, with `why` in words."""
 
     run: str
     sweep: str
@@ -44,10 +46,10 @@ class Report:
     ended_at: datetime
     took: timedelta = timedelta(0)  # by monotonic time: the wall clock may have been set meanwhile
     seen: int = 0
-    kept: Mapping[str, int] = field(default_factory=lambda: _NONE)
+    kept: Mapping[str, int] = msgspec.field(default_factory=lambda: _NONE)
     planned: int = 0
     done: int = 0
-    lost: int = 0
+    conflict: int = msgspec.field(default=0, name="lost")  # actions whose precondition no longer held
     failed: int = 0
     unknown: int = 0
     stopped_by: str | None = None
@@ -77,7 +79,7 @@ class Totals:
     seen: int = 0
     kept: int = 0
     done: int = 0
-    lost: int = 0
+    conflict: int = 0
     failed: int = 0
     unknown: int = 0
     seconds: float = 0.0
@@ -90,7 +92,7 @@ class Totals:
         self.seen += report.seen
         self.kept += sum(report.kept.values())
         self.done += report.done
-        self.lost += report.lost
+        self.conflict += report.conflict
         self.failed += report.failed
         self.unknown += report.unknown
         self.seconds += report.took.total_seconds()
@@ -137,7 +139,7 @@ def describe(error: BaseException) -> str:
 
 def worth_telling(report: Report, told: Report | None) -> bool:
     """Whether a report says something new: work was done, or what stops the sweep changed; else every ten minutes."""
-    if told is None or report.done or report.lost or report.unknown:
+    if told is None or report.done or report.conflict or report.unknown:
         return True
     if _trouble(report) != _trouble(told):
         return True

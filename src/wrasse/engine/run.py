@@ -36,7 +36,7 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
 # The worst that happened to any of them is what a line that stands for many says.
-_WORST_FIRST = (Outcome.UNKNOWN, Outcome.FAILED, Outcome.DONE, Outcome.LOST)
+_WORST_FIRST = (Outcome.UNKNOWN, Outcome.FAILED, Outcome.DONE, Outcome.CONFLICT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,21 +136,21 @@ class _Batch(Generic[C]):
 class Run(Generic[S, C]):
     """One sweep's part of a run. `step` does at most one batch."""
 
-    def __init__(self, member: Member, frame: RunContext, bounds: Bounds, *, dry_run: bool) -> None:
+    def __init__(self, member: Member, context: RunContext, bounds: Bounds, *, dry_run: bool) -> None:
         self.sweep: Sweep[S, C] = member.sweep
         self.name = member.name
         self.cursor = member.cursor
         self.stop: Stop | None = None
-        self._frame = frame
+        self._frame = context
         self._bounds = bounds
         self._dry_run = dry_run
-        self._id = frame.ids.new()
+        self._id = context.ids.new()
         self._tally = RunTally()
         self._plan: list[Planned] = []
         self._page: Page[S] | None = None
         self._index = 0
-        self._started_at = frame.clock.now()
-        self._started = frame.clock.monotonic()
+        self._started_at = context.clock.now()
+        self._started = context.clock.monotonic()
 
     async def prepare(self) -> bool:
         """What comes before the first page; False if it could not be done."""
@@ -195,7 +195,7 @@ class Run(Generic[S, C]):
             kept=dict(tally.kept),
             planned=tally.planned,
             done=tally.outcomes[Outcome.DONE],
-            lost=tally.outcomes[Outcome.LOST],
+            conflict=tally.outcomes[Outcome.CONFLICT],
             failed=tally.failed + tally.outcomes[Outcome.FAILED],
             unknown=tally.outcomes[Outcome.UNKNOWN],
             stopped_by=None if self.stop is None else self.stop.by,
@@ -313,7 +313,7 @@ class Run(Generic[S, C]):
 
 async def run_group(
     members: Sequence[Member],
-    frame: RunContext,
+    context: RunContext,
     *,
     budget: RunBudget | None = None,
     guards: Sequence[Guard] = (),
@@ -321,8 +321,8 @@ async def run_group(
 ) -> list[Report]:
     """One run of each member, a batch in turn, under one budget and the same guards."""
     budget = budget or RunBudget()
-    bounds = Bounds(Spending(budget, frame.clock), guards, dry_run=dry_run)
-    runs: list[Run[Any, Any]] = [Run(member, frame, bounds, dry_run=dry_run) for member in members]
+    bounds = Bounds(Spending(budget, context.clock), guards, dry_run=dry_run)
+    runs: list[Run[Any, Any]] = [Run(member, context, bounds, dry_run=dry_run) for member in members]
     try:
         stop = await bounds.held()
         if stop is not None:
@@ -344,7 +344,7 @@ async def run_group(
 
 async def run_once(
     sweep: AnySweep,
-    frame: RunContext,
+    context: RunContext,
     *,
     name: str = "",
     cursor: str | None = None,
@@ -354,7 +354,7 @@ async def run_once(
 ) -> Report:
     """One run of one sweep. The report's cursor is where the next one starts."""
     member = Member(sweep, name or sweep.name, cursor)
-    (report,) = await run_group([member], frame, budget=budget, guards=guards, dry_run=dry_run)
+    (report,) = await run_group([member], context, budget=budget, guards=guards, dry_run=dry_run)
     return report
 
 

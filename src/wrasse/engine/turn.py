@@ -76,7 +76,7 @@ class SweepBackend:
     """Where the leases and states of sweeps are: in the backend that they sweep, so that two engines take turns exactly
     if they sweep the same things."""
 
-    lessor: LeaseManager
+    lease_manager: LeaseManager
     state: Records
 
 
@@ -117,7 +117,7 @@ class Shared:
     """What all sweeps of an engine use."""
 
     home: SweepBackend
-    frame: RunContext
+    context: RunContext
     owner: str
     lease_ttl: timedelta
     guards: tuple[Guard, ...] = ()  # asked by every sweep, before its own
@@ -160,13 +160,13 @@ async def take_turns(
     first = group[0]
     if not force and (fresh := await _fresh(group, shared, await _loaded(group, shared))):
         return fresh
-    lessor = shared.home_of(first).lessor
-    lease = await lessor.acquire(first.lease_key, shared.owner, shared.lease_ttl, wait=wait)
+    lease_manager = shared.home_of(first).lease_manager
+    lease = await lease_manager.acquire(first.lease_key, shared.owner, shared.lease_ttl, wait=wait)
     if lease is None:
-        other = await lessor.get(first.lease_key)
-        left = timedelta(0) if other is None else other.until - await lessor.now()
+        other = await lease_manager.get(first.lease_key)
+        left = timedelta(0) if other is None else other.expires_at - await lease_manager.now()
         return Elsewhere(other, left)
-    async with kept(RenewedLease(lessor, lease, shared.lease_ttl, shared.frame.clock)) as holding:
+    async with kept(RenewedLease(lease_manager, lease, shared.lease_ttl, shared.context.clock)) as holding:
         loaded = await _loaded(group, shared)
         if not force and (fresh := await _fresh(group, shared, loaded)):
             return fresh
@@ -180,7 +180,7 @@ async def dry_run(scheduled: Scheduled, shared: Shared) -> Report:
     recall(guards, loaded.state.memory)
     return await run_once(
         scheduled.sweep,
-        shared.frame,
+        shared.context,
         name=scheduled.instance,
         cursor=loaded.state.cursor,
         budget=scheduled.budget,
@@ -195,7 +195,7 @@ async def _loaded(group: Sequence[Scheduled], shared: Shared) -> tuple[LoadedSta
 
 async def _fresh(group: Sequence[Scheduled], shared: Shared, loaded: Sequence[LoadedState]) -> Fresh | None:
     """A group is as fresh as the one of it that ran longest ago."""
-    at, schedule = await shared.home_of(group[0]).lessor.now(), group[0].schedule
+    at, schedule = await shared.home_of(group[0]).lease_manager.now(), group[0].schedule
     runs = [each.state.ran_at for each in loaded]
     known = [ran_at for ran_at in runs if ran_at is not None and schedule.fresh(ran_at, at)]
     return Fresh(loaded[0].state, at - min(known)) if len(known) == len(runs) else None
@@ -204,13 +204,13 @@ async def _fresh(group: Sequence[Scheduled], shared: Shared, loaded: Sequence[Lo
 async def _run(
     group: Sequence[Scheduled], shared: Shared, loaded: Sequence[LoadedState], holding: RenewedLease
 ) -> tuple[Ran, ...]:
-    ran_at, first = await shared.home_of(group[0]).lessor.now(), group[0]
+    ran_at, first = await shared.home_of(group[0]).lease_manager.now(), group[0]
     guards = (LeaseGuard(holding), *shared.guards, *first.guards)
     recall(guards, loaded[0].state.memory)
     members = [
         Member(each.sweep, each.instance, before.state.cursor) for each, before in zip(group, loaded, strict=True)
     ]
-    reports = await run_group(members, shared.frame, budget=first.budget, guards=guards)
+    reports = await run_group(members, shared.context, budget=first.budget, guards=guards)
     return tuple(
         [
             await _saved(each, shared, before, report, ran_at, guards)

@@ -89,12 +89,12 @@ class RoutedJobs:
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
         outcomes = await self._jobs.settle(settlements, request=request)
-        rest = [each for each, outcome in zip(settlements, outcomes, strict=True) if outcome is Outcome.LOST]
+        rest = [each for each, outcome in zip(settlements, outcomes, strict=True) if outcome is Outcome.CONFLICT]
         return _filled(outcomes, await (await self._tasks()).settle(rest, request=request) if rest else ())
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
         outcomes = await self._jobs.move(moves)
-        rest = [each for each, outcome in zip(moves, outcomes, strict=True) if outcome is Outcome.LOST]
+        rest = [each for each, outcome in zip(moves, outcomes, strict=True) if outcome is Outcome.CONFLICT]
         return _filled(outcomes, await (await self._tasks()).move(rest) if rest else ())
 
     async def get(self, id: str) -> JobRecord | None:
@@ -131,14 +131,14 @@ class RoutedJobs:
 
     async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
         outcomes = await self._jobs.delete(deletes, ids_kept=ids_kept)
-        rest = [each for each, outcome in zip(deletes, outcomes, strict=True) if outcome is Outcome.LOST]
+        rest = [each for each, outcome in zip(deletes, outcomes, strict=True) if outcome is Outcome.CONFLICT]
         return _filled(outcomes, await (await self._tasks()).delete(rest, ids_kept=ids_kept) if rest else ())
 
 
 def _filled(outcomes: Sequence[Outcome], rest: Sequence[Outcome]) -> Sequence[Outcome]:
     """The outcomes, with those that jobs did not know as tasks gave them."""
     more = iter(rest)
-    return [next(more, outcome) if outcome is Outcome.LOST else outcome for outcome in outcomes]
+    return [next(more, outcome) if outcome is Outcome.CONFLICT else outcome for outcome in outcomes]
 
 
 def _marked(page: Page[JobState]) -> Page[JobState]:

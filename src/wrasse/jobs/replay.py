@@ -45,7 +45,7 @@ class ReplayResult:
     """What a replay came to. `why` is empty unless it stopped early."""
 
     revived: int
-    lost: int  # changed by somebody else meanwhile
+    conflict: int  # changed by somebody else meanwhile
     canaries: Watched
     why: str = ""
 
@@ -75,7 +75,7 @@ class JobReplay:
 
     async def run(self, seen: Callable[[int], None]) -> ReplayResult:
         """Replays. `seen` is told how many more were dealt with."""
-        revived = lost = 0
+        revived = conflict = 0
         watched = Watched()
         began = self._clock.monotonic()
         waiting = self._plan.canaries
@@ -84,20 +84,20 @@ class JobReplay:
             if waiting:
                 canaries, states, waiting = states[:waiting], states[waiting:], 0
                 good = await self._revive(canaries)
-                revived, lost = len(good), len(canaries) - len(good)
+                revived, conflict = len(good), len(canaries) - len(good)
                 seen(len(canaries))
                 watched = await self._watch(good)
                 why = verdict(watched, self._plan.share)
                 if why:
-                    return ReplayResult(revived, lost, watched, why)
+                    return ReplayResult(revived, conflict, watched, why)
                 began = self._clock.monotonic()
             for start in range(0, len(states), self._step()):
                 some = states[start : start + self._step()]
                 await self._pace(began, revived - watched.count)
                 good = await self._revive(some)
-                revived, lost = revived + len(good), lost + len(some) - len(good)
+                revived, conflict = revived + len(good), conflict + len(some) - len(good)
                 seen(len(some))
-        return ReplayResult(revived, lost, watched)
+        return ReplayResult(revived, conflict, watched)
 
     async def _revive(self, states: Sequence[JobState]) -> list[JobState]:
         outcomes = await self._jobs.move([RequeueDead(state.hold) for state in states])

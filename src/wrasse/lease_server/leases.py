@@ -63,7 +63,7 @@ class LeaseApi:
 
     async def finished(self) -> None:
         """Until what is left to do after the last answers about messages is done."""
-        await self._queues.desk.close()
+        await self._queues.service.close()
         self._bodies.close()
 
     def routes(self) -> list[web.RouteDef]:
@@ -170,7 +170,7 @@ class LeaseApi:
         token = request_parsing.token(request)
         asked = await request_parsing.json_body(request, wire.KeepaliveBody)
         lease = await self._leases.renew(_held_in_body(asked, token, request), _ttl(asked.ttl_seconds))
-        return answered(wire.Renewed(int(lease.until.timestamp())), self._granted(lease, came))
+        return answered(wire.Renewed(int(lease.expires_at.timestamp())), self._granted(lease, came))
 
     def _granted(self, lease: Lease, came: float) -> dict[str, str]:
         """The token, and until when its holder may rely on the lease: in seconds from the moment at which the call
@@ -228,7 +228,8 @@ class LeaseApi:
     async def _describe(self, request: web.Request) -> web.Response:
         namespace, key = request_parsing.named(request)
         meta = await self._leases.describe(namespace, key)
-        over = meta is not None and meta.lease is not None and meta.lease.until <= await self._leases.now(namespace)
+        lease = None if meta is None else meta.lease
+        over = lease is not None and lease.expires_at <= await self._leases.now(namespace)
         return answered(wire.described(namespace, request.query["key"], meta, over=over))
 
     async def _keys(self, request: web.Request) -> web.Response:

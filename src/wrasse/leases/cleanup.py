@@ -29,13 +29,13 @@ TOGETHER = 8  # objects of a key that is taken again and again go away so many a
 GONE_MAX = 4_096  # names of objects that are gone, remembered until records no longer name them
 
 
-class Tidying:
+class LeaseCleanup:
     """Takes away what the leases of one namespace leave behind."""
 
-    __slots__ = ("_comes", "_gone", "_open", "_put_off", "_store", "afterwards", "versions")
+    __slots__ = ("_comes", "_gone", "_open", "_put_off", "_store", "background", "versions")
 
-    def __init__(self, store: KeyStore, versions: StateObjects, afterwards: BackgroundTasks) -> None:
-        self._store, self.versions, self.afterwards = store, versions, afterwards
+    def __init__(self, store: KeyStore, versions: StateObjects, background: BackgroundTasks) -> None:
+        self._store, self.versions, self.background = store, versions, background
         self._open: Recent[int] = Recent()  # by lease, how many of its writes and deletes have no known end yet
         self._gone: dict[str, None] = {}  # in the order in which they went
         self._comes: dict[str, int] = {}  # how many of this process are trying to take a key
@@ -86,9 +86,9 @@ class Tidying:
             if put_off is not None and taken:
                 self._open.forget(put_off[0])
             elif put_off is not None:
-                self.afterwards.soon(self.tidy(key, *put_off))
+                self.background.soon(self.clean_up(key, *put_off))
 
-    async def tidy(self, key: str, lease: str, changed: Changed) -> None:
+    async def clean_up(self, key: str, lease: str, changed: Changed) -> None:
         """After a lease was given back."""
         before, after = changed.before, changed.after
         few = len(after.leaving) < TOGETHER
@@ -105,7 +105,7 @@ class Tidying:
         if not clean or before.look_at is not None or before.lease is None:
             return
         if self._store.index_apart:
-            await self._store.leave(key, before.lease.until)
+            await self._store.leave(key, before.lease.expires_at)
             return
         if after.look_at is not None and self._store.remembered(key) == after:
             await self._store.store(key, replace(after, look_at=None))
@@ -135,13 +135,13 @@ class Tidying:
     async def drop_staged(self, record: KeyRecord) -> None:
         """After a lease was cleared: the record no longer names what was staged under it, and never will."""
         for state in record.superseded_by(replace(record, staged=None)):
-            await self.afterwards.add(self.versions.drop(state))
+            await self.background.add(self.versions.drop(state))
 
     async def drop_superseded(self, lease: str, changed: Changed) -> None:
         """While a lease goes on: what it has staged before and names no more."""
         for state in changed.before.superseded_by(changed.after):
             self.begin(lease)
-            await self.afterwards.add(self.dropped(lease, state))
+            await self.background.add(self.dropped(lease, state))
 
     async def dropped(self, lease: str, state: StateObject) -> None:
         """Takes an object away that this lease wrote; until it is gone for certain, the lease is not clean."""

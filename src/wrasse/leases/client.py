@@ -156,7 +156,7 @@ class LeaseClient:
         body = {**_named(held), "ttl_seconds": _whole(ttl)}
         answer, _ = await self._ask("POST", "/v1/keepalive", json=body, headers=shown_headers(held))
         self._terms[held.id] = _term(answer, asked, ttl)
-        return replace(held, until=_instant(answer.expires_at_unix))
+        return replace(held, expires_at=_instant(answer.expires_at_unix))
 
     async def read(self, held: Lease) -> KeyStateRead | None:
         """The state as its holder sees it, staged changes included."""

@@ -77,7 +77,7 @@ class LeaseCore:
 
     def term(self, lease: Lease) -> float:
         """Our monotonic time until which the holder may rely on a lease that was just granted or renewed."""
-        return self.store.monotonic(lease.until - self.terms.margin)
+        return self.store.monotonic(lease.expires_at - self.terms.margin)
 
     def when(self, instant: datetime) -> float:
         """Our monotonic time before which the store's clock cannot show this instant."""

@@ -171,7 +171,7 @@ class TransactionsFsck:
 
     async def run(self) -> AsyncIterator[KeyInconsistency]:
         """Everything that is wrong, as it is found."""
-        async for page in pages(lambda after: self._transactions.book.page(after, PAGE)):
+        async for page in pages(lambda after: self._transactions.transaction_log.page(after, PAGE)):
             for record in page:
                 self.transactions += 1
                 kept = decode_transaction(record)
@@ -189,10 +189,10 @@ class TransactionsFsck:
     async def _unfinished(self, kept: KeptTransaction) -> KeyInconsistency:
         repaired = False
         if self._repair:
-            confirmed = await self._transactions.book.confirmed(kept)
+            confirmed = await self._transactions.transaction_log.confirmed(kept)
             if confirmed is not None:
                 await self._transactions.finish(confirmed)
-            repaired = await self._transactions.book.look(kept.transaction.id) is None
+            repaired = await self._transactions.transaction_log.look(kept.transaction.id) is None
         return KeyInconsistency("", Trouble.UNFINISHED, kept.transaction.id, repaired=repaired)
 
     async def _look_at_decisions(self) -> AsyncIterator[KeyInconsistency]:
@@ -213,7 +213,7 @@ class TransactionsFsck:
 
     async def _spent(self, record: Record) -> KeyInconsistency:
         if self._repair:
-            await self._transactions.book.delete_decision(record)
+            await self._transactions.transaction_log.delete_decision(record)
         return KeyInconsistency("", Trouble.SPENT, record.key, repaired=self._repair)
 
     async def _not_indexed(self, record: Record) -> KeyInconsistency:

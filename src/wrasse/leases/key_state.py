@@ -18,13 +18,13 @@ from msgspec.structs import replace
 from wrasse.clock import Clock
 from wrasse.leases import lease as rules
 from wrasse.leases.background import BackgroundTasks, beside
-from wrasse.leases.cleanup import Tidying
+from wrasse.leases.cleanup import LeaseCleanup
 from wrasse.leases.core import EXACT, Change, Changed, LeaseCore
 from wrasse.leases.lease import AcquireRequest, Busy, KeyRecord, Lease, StateObject, Terms, committed, released
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.leases.state_objects import StateObjects
 from wrasse.leases.store import LeaseTally
-from wrasse.leases.transactions.enlistment import InTransaction, NotEnlisted, TakingPart
+from wrasse.leases.transactions.enlistment import EnlistedKeys, InTransaction, NotEnlisted
 from wrasse.leases.transactions.log import TransactionLog, refused as decided_otherwise
 from wrasse.leases.transactions.states import Decision
 from wrasse.leases.xid import is_xid
@@ -44,29 +44,29 @@ class KeyStates(LeaseCore):
         records: Records,
         objects: Objects,
         clock: Clock,
-        book: TransactionLog,
+        transaction_log: TransactionLog,
         *,
         terms: Terms = EXACT,
         tally: LeaseTally | None = None,
-        afterwards: BackgroundTasks | None = None,
+        background: BackgroundTasks | None = None,
     ) -> None:
         super().__init__(namespace, records, clock, terms=terms, tally=tally)
-        self.afterwards = afterwards if afterwards is not None else BackgroundTasks()
+        self.background = background if background is not None else BackgroundTasks()
         self.versions = StateObjects(objects, namespace)
-        self._tidying = Tidying(self.store, self.versions, self.afterwards)
-        self._book = book
-        self.part = TakingPart(namespace, self.store, self._tidying, book)
+        self._cleanup = LeaseCleanup(self.store, self.versions, self.background)
+        self._transaction_log = transaction_log
+        self.part = EnlistedKeys(namespace, self.store, self._cleanup, transaction_log)
 
     async def try_acquire(self, key: str, asked: AcquireRequest) -> KeyRecord | Busy:
         """One try: the key with our lease on it, or until when somebody else has it."""
         taken = False
-        self._tidying.comes(key)
+        self._cleanup.comes(key)
         try:
             answer = await super().try_acquire(key, asked)
             taken = isinstance(answer, KeyRecord)
             return answer
         finally:
-            self._tidying.came(key, taken=taken)
+            self._cleanup.came(key, taken=taken)
 
     def _seen(self, key: str, asked: AcquireRequest) -> KeyRecord | None:
         """Only the store knows whether a key is still held, or still there."""
@@ -77,14 +77,14 @@ class KeyStates(LeaseCore):
         return await self.part.may_clear(key, record)
 
     def _granted(self, id: str) -> None:
-        self._tidying.granted(id)
+        self._cleanup.granted(id)
 
     async def _ended(self, before: KeyRecord) -> None:
         await super()._ended(before)
-        await self._tidying.drop_staged(before)
+        await self._cleanup.drop_staged(before)
 
     async def _cleared(self, key: str, lease: Lease) -> None:
-        await self.afterwards.add(self.clean(key, lease.token))
+        await self.background.add(self.clean(key, lease.token))
 
     async def give_back(self, held: Lease) -> bool:
         """Gives a key back alone, without what is staged."""
@@ -102,7 +102,7 @@ class KeyStates(LeaseCore):
 
     async def stage_object(self, held: Lease, writing: Awaitable[StateObject], change: ObjectChange) -> Changed:
         """Writes an object, then the record that names it. The caller has seen that it holds the key."""
-        self._tidying.begin(held.id)
+        self._cleanup.begin(held.id)
         lease = self._explicit(held)
         if lease is None:
             state, enlisting = await writing, None
@@ -113,17 +113,17 @@ class KeyStates(LeaseCore):
                 raise enlisting
             changed = await self._stage(held, lambda record, at: change(record, state, at), enlisted=lease is not None)
         except KeyRefused:
-            await self.afterwards.add(self._tidying.dropped(held.id, state))
+            await self.background.add(self._cleanup.dropped(held.id, state))
             raise
-        self._tidying.begin(held.id, -1)
-        await self._tidying.drop_superseded(held.id, changed)
+        self._cleanup.begin(held.id, -1)
+        await self._cleanup.drop_superseded(held.id, changed)
         return changed
 
     async def stage_change(self, held: Lease, change: Change) -> Changed:
         """Stages a change that needs no new object; before and after are the same if it changes nothing."""
         changed = await self._stage(held, change)
         if changed.after is not changed.before:
-            await self._tidying.drop_superseded(held.id, changed)
+            await self._cleanup.drop_superseded(held.id, changed)
         return changed
 
     async def stage_removal(self, held: Lease, if_version: int | None, if_etag: str | None) -> Changed:
@@ -155,7 +155,7 @@ class KeyStates(LeaseCore):
             if record.lease.explicit and not alone and (record.staged is not None or not commit):
                 raise InTransaction
             after = committed(record, at) if commit else released(record, at)
-            return self._tidying.given_back(held.id, record, after, at)
+            return self._cleanup.given_back(held.id, record, after, at)
 
         try:
             changed = await self.change(held, change, record=kept, entry_stays=True)
@@ -164,7 +164,7 @@ class KeyStates(LeaseCore):
                 raise
             await self._tell(held, refused.version, commit=commit)
             return None
-        await self.afterwards.add(self._tidying.tidy(held.key, held.id, changed))
+        await self.background.add(self._cleanup.clean_up(held.key, held.id, changed))
         return changed.after
 
     async def _tell(self, held: Lease, version: int, *, commit: bool) -> None:
@@ -173,9 +173,9 @@ class KeyStates(LeaseCore):
         lease = None if kept is None or kept.lease is None else kept.lease
         ending = lease if lease is not None and lease.id == held.id else None
         if ending is None:
-            state = await self._book.outcome(held.transaction) if is_xid(held.transaction) else None
+            state = await self._transaction_log.outcome(held.transaction) if is_xid(held.transaction) else None
         else:  # decided here, if nobody has: who is told that nothing was changed can rely on it
-            state = await self._book.settle(ending.transaction) if ending.explicit else None
+            state = await self._transaction_log.settle(ending.transaction) if ending.explicit else None
         if (state is Decision.COMMIT and not commit) or (state is Decision.ROLLBACK and commit):
             raise decided_otherwise(held.transaction, state)
         if state is Decision.COMMIT or kept is None or not commit:
@@ -185,8 +185,8 @@ class KeyStates(LeaseCore):
             raise KeyRefused(Refusal.LEASE_EXPIRED, message, version=version)
 
     async def clean(self, key: str, ended: int, seen: KeyRecord | None = None) -> int:
-        """Takes away objects of the key that no record names; see `Tidying.clean`."""
-        return await self._tidying.clean(key, ended, seen)
+        """Takes away objects of the key that no record names; see `LeaseCleanup.clean`."""
+        return await self._cleanup.clean(key, ended, seen)
 
     async def delete(self, key: str, kept: KeyRecord) -> Outcome:
         """Deletes a key that nobody holds, as it was seen; then its objects."""

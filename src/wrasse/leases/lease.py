@@ -5,8 +5,8 @@ conditional write. State objects are written once, under a name of their own, an
 them: a commit cannot be torn, and a late writer changes nothing that is read. A `Lease` stands in the record, and is
 what its holder shows with each call.
 
-A lease is over at `until`, whether or not its record was cleared. A contender waits `margin` longer, because its idea
-of the store's clock may be off; a holder stops that much earlier. After a lease that ended by itself the key stays
+A lease is over at `expires_at`, whether or not its record was cleared. A contender waits `margin` longer, because its
+idea of the store's clock may be off; a holder stops that much earlier. After a lease that ended by itself the key stays
 closed for `delay`, so that requests of a paused holder can arrive before the next one begins. Fencing tokens only grow:
 each acquire adds one, a released record keeps its last, and a key without a record starts at the store's unix
 milliseconds, above every token that a deleted record gave out.
@@ -42,7 +42,7 @@ class Lease(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     id: str
     owner: str
     token: int
-    until: datetime
+    expires_at: datetime = msgspec.field(name="until")
     transaction: str
     explicit: bool = False
     key: str = ""  # neither is stored
@@ -191,7 +191,7 @@ def _encode_bare(record: KeyRecord) -> bytes:
     lease = record.lease
     if lease is None:
         return _ENCODER.encode(_Bare("", record.token, 0, ""))
-    return _ENCODER.encode(_Bare(lease.owner, lease.token, to_micros(lease.until), lease.id))
+    return _ENCODER.encode(_Bare(lease.owner, lease.token, to_micros(lease.expires_at), lease.id))
 
 
 def _decode_bare(value: bytes) -> KeyRecord:
@@ -258,20 +258,20 @@ class Busy:
 
 def over(lease: Lease, at: datetime, terms: Terms) -> bool:
     """Whether a contender may take the key."""
-    return at >= lease.until + terms.margin + terms.delay
+    return at >= lease.expires_at + terms.margin + terms.delay
 
 
 def acquire(record: KeyRecord | None, asked: AcquireRequest, at: datetime, terms: Terms) -> KeyRecord | Busy:
     """The key with the lease that was asked for, in place of one that has ended. The same record: the lease was granted
     already, and the reply to that acquire got lost."""
     lease = None if record is None else record.lease
-    if lease is not None and lease.id == asked.id and at < lease.until:
+    if lease is not None and lease.id == asked.id and at < lease.expires_at:
         assert record is not None, "a lease stands in a record"
         return record
     if record is not None and asked.if_not_exists:
         raise KeyRefused(Refusal.ALREADY_EXISTS, "the key exists already")
     if lease is not None and not over(lease, at, terms):
-        return Busy(lease.until + terms.margin + terms.delay)
+        return Busy(lease.expires_at + terms.margin + terms.delay)
     token = first_token(at) if record is None else record.token + 1
     before = KeyRecord(token) if record is None else record
     if lease is not None:
@@ -290,7 +290,7 @@ def check_held(record: KeyRecord | None, held: Lease, at: datetime, terms: Terms
 
     if lease is None or lease.id != held.id:
         raise refuse(Refusal.LEASE_REQUIRED, "the caller does not hold the key")
-    if at >= lease.until - terms.margin:
+    if at >= lease.expires_at - terms.margin:
         raise refuse(Refusal.LEASE_EXPIRED, "the lease has ended")
     if lease.token != held.token:
         raise refuse(Refusal.FENCING_MISMATCH, f"the token {held.token} is not that of the lease")
@@ -313,7 +313,7 @@ def check_expected(record: KeyRecord, if_version: int | None, if_etag: str | Non
 
 def renewed(record: KeyRecord, ttl: timedelta, at: datetime) -> KeyRecord:
     """The key with its lease `ttl` from now."""
-    return replace(record, lease=replace(record.held, until=at + ttl), updated_at=at)
+    return replace(record, lease=replace(record.held, expires_at=at + ttl), updated_at=at)
 
 
 def staged_update(record: KeyRecord, state: StateObject, at: datetime) -> KeyRecord:

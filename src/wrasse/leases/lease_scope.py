@@ -81,9 +81,9 @@ class RenewedLease:
         return self.lease.token
 
     @property
-    def until(self) -> datetime:
+    def expires_at(self) -> datetime:
         """When the lease ends unless it is renewed, by the store's clock."""
-        return self.lease.until
+        return self.lease.expires_at
 
     @property
     def alive(self) -> bool:
@@ -280,12 +280,12 @@ async def acquire_held(
             raise
         raise LeaseLost(
             f"{key!r} was held by somebody else for all of {format_duration(wait)}",
-            do="wait longer, see who holds it, or hold several keys in one order everywhere, as hold_all does",
+            do="wait longer, see who holds it, or hold several keys in one order everywhere, as lease_all does",
         ) from None
     return LeasedKey(operations, record, ttl, clock)
 
 
-class hold_key:
+class lease_key:
     """The context manager, a verb like asyncio.timeout. `wait`: how long to wait for the key, None for ever."""
 
     def __init__(

@@ -24,7 +24,7 @@ from wrasse.leases.lease import AcquireRequest, KeyRecord, Lease, Over, Staged, 
 from wrasse.leases.names import checked_key, checked_namespace
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.leases.store import LeaseTally
-from wrasse.leases.transactions.enlistment import InTransaction, Joining
+from wrasse.leases.transactions.enlistment import FirstKeyFinder, InTransaction
 from wrasse.leases.transactions.log import TransactionLog
 from wrasse.leases.transactions.manager import TransactionReplay, Transactions
 from wrasse.leases.transactions.states import Decision
@@ -79,15 +79,17 @@ class Leases(Counting):
         self.records, self.objects, self.clock, self.terms = records, objects, clock, terms
         self._ttl_max, self._noted = ttl_max, traffic
         self._keys: dict[str, KeyStates] = {}
-        self._afterwards = BackgroundTasks()
+        self._background = BackgroundTasks()
         self._xids = Xids(clock)
         self.tally = LeaseTally()
-        self._acquiring = Acquiring(clock, self.tally, self._afterwards)
+        self._acquiring = Acquiring(clock, self.tally, self._background)
         self.heard = self._acquiring.heard  # told of each key that may have become free
-        self._book = TransactionLog(records, clock, self.tally)
-        self._joining = Joining(lambda namespace: self.keys(namespace).part, records, clock, namespaces)
+        self._transaction_log = TransactionLog(records, clock, self.tally)
+        self._first_keys = FirstKeyFinder(lambda namespace: self.keys(namespace).part, records, clock, namespaces)
         wake = self._acquiring.wake
-        self.transactions = Transactions(self._book, self.keys, self._joining, terms, self._afterwards, wake)
+        self.transactions = Transactions(
+            self._transaction_log, self.keys, self._first_keys, terms, self._background, wake
+        )
         self._replay = TransactionReplay(self.transactions, clock, replay)
         self.attachments = Attachments(self.keys, clock, self.note_traffic)
 
@@ -107,10 +109,10 @@ class Leases(Counting):
                 self.records(leases_in(namespace)),
                 self.objects,
                 self.clock,
-                self._book,
+                self._transaction_log,
                 terms=self.terms,
                 tally=self.tally,
-                afterwards=self._afterwards,
+                background=self._background,
             )
         return keys
 
@@ -141,7 +143,7 @@ class Leases(Counting):
             await self.transactions.join(checked_transaction(transaction), namespace)
         else:
             transaction = self._xids.marked()
-            self._joining.made(transaction, namespace, key)
+            self._first_keys.made(transaction, namespace, key)
         asked = AcquireRequest(owner, ttl, id or self._xids.new(), transaction, explicit, if_not_exists)
         kept = await self._acquiring.acquired(self.keys(namespace), key, asked, wait, named=bool(id))
         self.tally.acquired += 1
@@ -292,7 +294,7 @@ class Leases(Counting):
     async def close(self) -> None:
         """Until what is left to do after the last answers is done."""
         await self._replay.finished()
-        await self._afterwards.finished()
+        await self._background.finished()
 
     def _lasting(self, ttl: timedelta) -> timedelta:
         """How long a lease lasts that was asked for so long."""

@@ -75,7 +75,7 @@ class StateObjects:
             return True
         with suppress(StoreUnavailable):
             outcomes = await self._objects.delete([ObjectDelete(state.name, state.version) for state in states])
-            return all(outcome in (Outcome.DONE, Outcome.LOST) for outcome in outcomes)
+            return all(outcome in (Outcome.DONE, Outcome.CONFLICT) for outcome in outcomes)
         return False
 
     async def of(self, key: str) -> Sequence[ObjectInfo]:

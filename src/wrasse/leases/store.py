@@ -83,7 +83,7 @@ class Recent(Generic[T]):
 
 class LeaseRecords:
     """The records of one collection, and the time there. Writes that are not `named` have no nonce: whoever asks again
-    may be told `lost` because of their own write, and must be able to see from the record that it is made."""
+    may be told `conflict` because of their own write, and must be able to see from the record that it is made."""
 
     __slots__ = ("_clock", "_named", "_time", "records")
 
@@ -185,7 +185,7 @@ class KeyStore(LeaseRecords):
             assert written.version is not None, "what is written has a version"
             return self._known.note(key, replace(record, stored=written.version))
         self._known.forget(key)
-        if written.outcome is Outcome.LOST:
+        if written.outcome is Outcome.CONFLICT:
             return None
         current = await self.read(key)
         return current if current is not None and self._codec.encode(current) == value else None
@@ -206,7 +206,7 @@ class KeyStore(LeaseRecords):
         if not self._codec.indexed:
             return None
         if record.lease is not None:
-            return record.lease.until
+            return record.lease.expires_at
         return None if self.index_apart else record.look_at
 
 

@@ -52,13 +52,13 @@ class WaitQueues:
     @asynccontextmanager
     async def place(self, key: str) -> AsyncIterator[WaiterPlace]:
         """A place at the end of the key's line, for the length of the block."""
-        bell = asyncio.Event()
+        wakeup = asyncio.Event()
         line = self._lines.setdefault(key, deque())
-        line.append(bell)
+        line.append(wakeup)
         try:
-            yield WaiterPlace(line, bell)
+            yield WaiterPlace(line, wakeup)
         finally:
-            line.remove(bell)
+            line.remove(wakeup)
             if line:
                 line[0].set()
             elif self._lines.get(key) is line:
@@ -68,16 +68,16 @@ class WaitQueues:
 class WaiterPlace:
     """One waiter's place in a line."""
 
-    __slots__ = ("_bell", "_line", "_poll")
+    __slots__ = ("_line", "_poll", "_wakeup")
 
-    def __init__(self, line: deque[asyncio.Event], bell: asyncio.Event) -> None:
-        self._line, self._bell = line, bell
+    def __init__(self, line: deque[asyncio.Event], wakeup: asyncio.Event) -> None:
+        self._line, self._wakeup = line, wakeup
         self._poll = POLL_FIRST
 
     @property
     def first(self) -> bool:
         """Whether it is this one's turn to look."""
-        return self._line[0] is self._bell
+        return self._line[0] is self._wakeup
 
     async def turn(self, ends_in: float | None, jitter: float) -> None:
         """Until it is time to look again: woken, first in line and a while has passed, or the lease should be over.
@@ -90,17 +90,17 @@ class WaiterPlace:
             self._poll = min(self._poll * POLL_GROWS, POLL_MAX)
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
-                await self._bell.wait()
-        self._bell.clear()
+                await self._wakeup.wait()
+        self._wakeup.clear()
 
 
 class Acquiring:
     """Acquires of this process, in all namespaces, from the first try until they have the key, are refused, or their
     caller goes away. A try is never given up half way, and no lease is left without a holder that knows of it."""
 
-    def __init__(self, clock: Clock, tally: LeaseTally, afterwards: BackgroundTasks | None = None) -> None:
+    def __init__(self, clock: Clock, tally: LeaseTally, background: BackgroundTasks | None = None) -> None:
         self._clock, self._tally = clock, tally
-        self._afterwards = afterwards if afterwards is not None else BackgroundTasks()
+        self._background = background if background is not None else BackgroundTasks()
         self.lines = WaitQueues()
         self.heard: list[Callable[[str, str], None]] = []  # told of each key that may have become free
 
@@ -150,7 +150,7 @@ class Acquiring:
             return await keys.try_acquire(key, asked)
         except asyncio.CancelledError:
             if not named:
-                await self._afterwards.add(self._given_back(keys, key, asked))
+                await self._background.add(self._given_back(keys, key, asked))
             raise
 
     async def _given_back(self, keys: LeaseCore, key: str, asked: AcquireRequest) -> None:
@@ -164,6 +164,6 @@ class Acquiring:
     async def _waiting(self, keys: LeaseCore, key: str, busy: Busy | None) -> KeyRefused:
         if busy is None:
             record = await keys.look(key)
-            busy = None if record is None or record.lease is None else Busy(record.lease.until)
+            busy = None if record is None or record.lease is None else Busy(record.lease.expires_at)
         left = 1.0 if busy is None else (busy.until - await keys.now()).total_seconds()
         return KeyRefused(Refusal.WAITING, f"{key!r} is held by somebody else", wait=max(left, 0.0))

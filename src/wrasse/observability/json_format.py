@@ -136,7 +136,8 @@ def report_json(report: Report) -> Mapping[str, object]:
     """One report for a program; a dry run's with its plan."""
     answer = picked(
         report,
-        "run sweep started_at ended_at seen kept planned done lost failed unknown stopped_by why errors notes dry_run",
+        "run sweep started_at ended_at seen kept planned done conflict failed unknown stopped_by why "
+        "errors notes dry_run",
     )
     answer["took_seconds"] = report.took
     if report.dry_run:

@@ -86,7 +86,7 @@ _MESSAGES = {  # the fields of StreamTally
     "delivered": "messages handed to handlers of this process",
     "again": "of these, messages that had been handed out before",
     "acked": "messages handled, and the backend knows",
-    "naked": "messages refused for now, to be given again",
+    "nacked": "messages refused for now, to be given again",
     "dead": "messages set aside as dead letters",
     "failed": "handlers of messages that raised or took too long",
     "invalid": "entries that are no message",
@@ -165,7 +165,7 @@ METRICS: Mapping[str, MetricDescription] = {
         MetricDescription("wrasse_sweep_kept_total", "counter", ("sweep",), "suspects found innocent or not ripe"),
         MetricDescription("wrasse_sweep_done_total", "counter", ("sweep",), "actions that took effect"),
         MetricDescription(
-            "wrasse_sweep_lost_total", "counter", ("sweep",), "actions whose precondition no longer held"
+            "wrasse_sweep_conflict_total", "counter", ("sweep",), "actions whose precondition no longer held"
         ),
         MetricDescription("wrasse_sweep_failed_total", "counter", ("sweep",), "suspects or actions that failed"),
         MetricDescription("wrasse_sweep_unknown_total", "counter", ("sweep",), "actions whose end nobody knows yet"),
@@ -422,7 +422,7 @@ def _age(at: datetime | None, now: datetime) -> float:
 
 
 def _sweeps(sweeps: Mapping[str, SweepFacts]) -> Iterator[Metric]:
-    for each in ("runs", "seen", "kept", "done", "lost", "failed", "unknown", "seconds"):
+    for each in ("runs", "seen", "kept", "done", "conflict", "failed", "unknown", "seconds"):
         samples = [((name,), getattr(facts.totals, each)) for name, facts in sweeps.items()]
         yield _family(f"wrasse_sweep_{each}_total", samples)
     good = [((name,), facts.totals.last_good_at) for name, facts in sweeps.items()]

@@ -2,5 +2,5 @@
 
 A round lists a root completely, then reads all references in one snapshot, then merges both with the sightings of
 earlier rounds, in constant memory. What was an orphan at every look for its whole grace is due; before it is touched
-its references are asked for once more. `sweeps/orphan_archives.py` puts the stages together.
+its references are asked for once more. `sweeps/orphan_objects.py` puts the stages together.
 """

@@ -14,7 +14,7 @@ from wrasse.ports.sightings import CompleteScan
 AS_MUCH = 0.95
 
 
-class Consent(msgspec.Struct, frozen=True, omit_defaults=True):
+class Approval(msgspec.Struct, frozen=True, omit_defaults=True):
     """`armed` is the digest of the configuration that may act. `refused` names the last round that was not believed, or
     (`plan`) whose plan was held, with why and with what it had counted; `allowed` is the same name once somebody has
     said yes to it."""
@@ -43,11 +43,11 @@ class Consent(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.overruled and self.plan and made.counts.get("due_objects", 0) <= self.due + more
 
 
-def refusal(consent: Consent, made: CompleteScan, why: str, *, plan: bool) -> Consent:
+def refusal(approval: Approval, made: CompleteScan, why: str, *, plan: bool) -> Approval:
     """What is remembered of a round that was not believed, or whose plan is held."""
     counts = made.counts
-    return Consent(
-        consent.armed,
+    return Approval(
+        approval.armed,
         made.id,
         why,
         counts.get("due_objects", 0),
@@ -57,29 +57,29 @@ def refusal(consent: Consent, made: CompleteScan, why: str, *, plan: bool) -> Co
     )
 
 
-def after(consent: Consent, made: CompleteScan, held: str, *, lifted: bool) -> Consent:
+def after(approval: Approval, made: CompleteScan, held: str, *, lifted: bool) -> Approval:
     """What is remembered after a round. Leave to go beyond lasts until the plan it was given for is carried out, which
     may take several runs; it never grows."""
     if held:
-        return refusal(consent, made, held, plan=True)
+        return refusal(approval, made, held, plan=True)
     if lifted:
-        return msgspec.structs.replace(consent, due=min(consent.due, made.counts.get("due_objects", 0)))
-    return Consent(consent.armed)
+        return msgspec.structs.replace(approval, due=min(approval.due, made.counts.get("due_objects", 0)))
+    return Approval(approval.armed)
 
 
-_decode = msgspec.json.Decoder(Consent).decode
+_decode = msgspec.json.Decoder(Approval).decode
 
 
-def read_consent(value: bytes) -> Consent:
-    """The consent in a root's value."""
+def read_approval(value: bytes) -> Approval:
+    """The approval in a root's value."""
     if not value:
-        return Consent()
+        return Approval()
     try:
         return decoded(_decode, value)
     except ValueError:
-        raise StoreBroken("what is known of a root is no consent of wrasse's", do="arm the root again") from None
+        raise StoreBroken("what is known of a root is no approval of wrasse's", do="arm the root again") from None
 
 
-def write_consent(consent: Consent) -> bytes:
-    """The value that holds a consent."""
-    return msgspec.json.encode(consent)
+def write_approval(approval: Approval) -> bytes:
+    """The value that holds an approval."""
+    return msgspec.json.encode(approval)

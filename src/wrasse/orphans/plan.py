@@ -52,11 +52,11 @@ class PlanLine(msgspec.Struct, frozen=True):
     size: int
     files: list[PlanFile]
     fingerprint: str
-    first_round: int
+    first_scan: int = msgspec.field(name="first_round")
     first_at: int
     first_tick: int
     state: str
-    state_round: str = ""
+    state_scan: str = msgspec.field(default="", name="state_round")
     state_at: int = 0
     state_tick: int = 0
 
@@ -199,11 +199,11 @@ def _line(suspected: Suspected) -> PlanLine:
         known.size,
         [PlanFile(name_of(each.key), each.version, each.size, each.modified) for each in unpack(known.files)],
         known.fingerprint,
-        known.first_round,
+        known.first_scan,
         known.first_at,
         known.first_tick,
         known.state,
-        known.state_round,
+        known.state_scan,
         known.state_at,
         known.state_tick,
     )
@@ -217,11 +217,11 @@ def _suspected(line: PlanLine) -> Suspected:
         line.fingerprint,
         line.size,
         pack(files),
-        line.first_round,
+        line.first_scan,
         line.first_at,
         line.first_tick,
         line.state,
-        line.state_round,
+        line.state_scan,
         line.state_at,
         line.state_tick,
     )

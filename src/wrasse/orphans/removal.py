@@ -46,7 +46,7 @@ class Trash:
         self._root = root
 
     async def put(self, round: str, files: Sequence[SpooledObject]) -> Outcome:
-        """Moves a unit's files there. `lost` if one of them was changed meanwhile: then all are where they were."""
+        """Moves a unit's files there. `conflict` if one of them was changed meanwhile: then all are where they were."""
         moved: list[SpooledObject] = []
         kept = self._objects.versions is not None and await self._objects.versions.keeps_deleted()
         for file in ordered(files, self._root.marker):
@@ -56,17 +56,18 @@ class Trash:
                 end = await self._put(text(file.key), file.version, self._key(round, file))
             if end is Outcome.DONE:
                 moved.append(file)
-            elif end is Outcome.LOST and await self._objects.head(text(file.key)) is None:
+            elif end is Outcome.CONFLICT and await self._objects.head(text(file.key)) is None:
                 continue  # gone before us: moved by a run that was cut short, or taken away by its owner
             else:
                 back = await self.take(round, moved)
-                return end if back in (Outcome.DONE, Outcome.LOST) else back
+                return end if back in (Outcome.DONE, Outcome.CONFLICT) else back
         return Outcome.DONE
 
     async def take(self, round: str, files: Sequence[SpooledObject]) -> Outcome:
-        """Brings files back to where they were. `lost` if something else stands there by now; then its copy stays."""
+        """Brings files back to where they were. `conflict` if something else stands there by now; then its copy
+        stays."""
         ends = [await self._take(self._key(round, file), file) for file in _back(files, self._root.marker)]
-        for worst in (Outcome.FAILED, Outcome.UNKNOWN, Outcome.LOST):
+        for worst in (Outcome.FAILED, Outcome.UNKNOWN, Outcome.CONFLICT):
             if worst in ends:
                 return worst
         return Outcome.DONE
@@ -78,7 +79,7 @@ class Trash:
             head = await self._objects.head(key)
             if head is not None:
                 (end,) = await self._objects.delete([ObjectDelete(key, head.info.version)])
-                if end not in (Outcome.DONE, Outcome.LOST):
+                if end not in (Outcome.DONE, Outcome.CONFLICT):
                     return end
             if self._objects.versions is not None:
                 end = await self._objects.versions.purge(text(file.key), at=file.version)
@@ -102,15 +103,15 @@ class Trash:
     async def _put(self, key: str, version: str, to: str) -> Outcome:
         head = await self._objects.head(key)
         if head is None or head.info.version != version:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         copied = await self._copy(head, to)
-        if copied is Outcome.LOST and not await self._same(key, to):
+        if copied is Outcome.CONFLICT and not await self._same(key, to):
             there = await self._objects.head(to)
-            return Outcome.LOST if there is None else Outcome.FAILED
+            return Outcome.CONFLICT if there is None else Outcome.FAILED
         if copied in (Outcome.UNKNOWN, Outcome.FAILED):
             return copied
         (end,) = await self._objects.delete([ObjectDelete(key, version)])
-        if end is Outcome.LOST and await self._objects.head(key) is not None:
+        if end is Outcome.CONFLICT and await self._objects.head(key) is not None:
             await self._drop(to)
         return end
 
@@ -122,12 +123,12 @@ class Trash:
                 return Outcome.DONE
             if self._objects.versions is not None:
                 return await self._objects.versions.undelete(key, at=file.version)
-            return Outcome.LOST
+            return Outcome.CONFLICT
         copied = await self._copy(head, key)
         if copied in (Outcome.UNKNOWN, Outcome.FAILED):
             return copied
-        if copied is Outcome.LOST and not await self._same(copy, key):
-            return Outcome.LOST
+        if copied is Outcome.CONFLICT and not await self._same(copy, key):
+            return Outcome.CONFLICT
         await self._objects.delete([ObjectDelete(copy, head.info.version)])
         return Outcome.DONE
 
@@ -142,7 +143,7 @@ class Trash:
             data = self._objects.read(key, at=version)
             return (await self._objects.create(to, data, metadata=head.metadata)).outcome
         except Gone:
-            return Outcome.LOST
+            return Outcome.CONFLICT
 
     async def _drop(self, key: str) -> None:
         head = await self._objects.head(key)
@@ -191,7 +192,7 @@ class Removal:
         """Does what each suspect's verb says and tells how each ended, in their order."""
         if any(each.verb == ABORT for each in suspects):
             return await self._apart(suspects, round, tick, snapshot_at)
-        ends = [Outcome.LOST] * len(suspects)
+        ends = [Outcome.CONFLICT] * len(suspects)
         found = await self._sightings.get(self._root.name, [text(each.known.unit) for each in suspects])
         standing = [index for index, each in enumerate(suspects) if _stands(each.known, found[index])]
         removed = [index for index in standing if suspects[index].verb not in _UNASKED]
@@ -222,7 +223,8 @@ class Removal:
         others = await self.apply(units, round=round, tick=tick, snapshot_at=snapshot_at) if units else []
         left, aborted, ended = iter(others), iter(gone), iter(free)
         return [
-            (next(aborted) if next(ended) else Outcome.LOST) if each.verb == ABORT else next(left) for each in suspects
+            (next(aborted) if next(ended) else Outcome.CONFLICT) if each.verb == ABORT else next(left)
+            for each in suspects
         ]
 
     async def _abort(self, uploads: Sequence[Suspected]) -> Sequence[Outcome]:
@@ -252,14 +254,14 @@ class Removal:
         for each in units:
             end = noted.get(each.unit, Outcome.DONE)
             if end is Outcome.DONE and SightingState.MOVED in (to, each.state):
-                end = await self._move(each, each.state_round or round)
+                end = await self._move(each, each.state_scan or round)
             ends.append(end)
         return ends
 
     async def _move(self, known: KnownSighting, round: str) -> Outcome:
         files = unpack(known.files)
         end = await self._trash.put(round, files)
-        if end is Outcome.LOST and not await self._trash.holds(round, files):
+        if end is Outcome.CONFLICT and not await self._trash.holds(round, files):
             # Somebody wrote to it: it is where it was, and its time begins again. A copy that an earlier try made keeps
             # its sighting, which is what leads to it.
             await self._marked([_forget(known, SightingState.MOVED)])
@@ -270,10 +272,10 @@ class Removal:
         for each in units:
             end = Outcome.DONE
             if each.state == SightingState.MOVED:
-                end = await self._trash.take(each.state_round, unpack(each.files))
+                end = await self._trash.take(each.state_scan, unpack(each.files))
             if end is Outcome.DONE:
                 (end,) = await self._marked([_forget(each, SightingState(each.state))])
-            elif end is Outcome.LOST and len(self._settled) < SETTLED_MAX and await self._there(unpack(each.files)):
+            elif end is Outcome.CONFLICT and len(self._settled) < SETTLED_MAX and await self._there(unpack(each.files)):
                 self._settled[each.unit] = each.fingerprint
             ends.append(end)
         return ends
@@ -287,9 +289,9 @@ class Removal:
         """Empties the trash of units that were written again, if every file of them is at its key now."""
         ends = []
         for each in units:
-            files, end = unpack(each.files), Outcome.LOST
+            files, end = unpack(each.files), Outcome.CONFLICT
             if await self._there(files):
-                end = await self._trash.empty(each.state_round, files)
+                end = await self._trash.empty(each.state_scan, files)
             if end is Outcome.DONE:
                 (end,) = await self._marked([_forget(each, SightingState.MOVED)])
             ends.append(end)
@@ -306,7 +308,7 @@ class Removal:
         ends = dict(zip([each.unit for each in here], await self._delete(here), strict=True))
         for each in units:
             if each.state == SightingState.MOVED:
-                end = await self._trash.empty(each.state_round, unpack(each.files))
+                end = await self._trash.empty(each.state_scan, unpack(each.files))
                 ends[each.unit] = (
                     (await self._marked([_forget(each, SightingState.MOVED)]))[0] if end is Outcome.DONE else end
                 )
@@ -336,7 +338,7 @@ class Removal:
     async def _delete_files(self, batch: Sequence[tuple[int, SpooledObject]], ends: list[Outcome]) -> None:
         deletes = [ObjectDelete(text(file.key), file.version) for _, file in batch]
         for (index, file), end in zip(batch, await self._objects.delete(deletes), strict=True):
-            if end is Outcome.LOST and await self._objects.head(text(file.key)) is None:
+            if end is Outcome.CONFLICT and await self._objects.head(text(file.key)) is None:
                 end = Outcome.DONE  # gone before us is gone
             if end is Outcome.DONE and self._objects.versions is not None:
                 end = await self._objects.versions.purge(text(file.key), at=file.version)
@@ -350,8 +352,8 @@ class Removal:
 def _stands(known: KnownSighting, found: Sighting | None) -> bool:
     """Whether a sighting is what it was when it was judged."""
     return found is not None and (
-        (found.state, found.fingerprint, found.first_round, found.state_round)
-        == (known.state, known.fingerprint, known.first_round, known.state_round)
+        (found.state, found.fingerprint, found.first_scan, found.state_scan)
+        == (known.state, known.fingerprint, known.first_scan, known.state_scan)
     )
 
 

@@ -35,7 +35,7 @@ from pathlib import Path
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable, UsageError
 from wrasse.ids import Ids
-from wrasse.orphans.approval import Consent, after, read_consent, refusal, write_consent
+from wrasse.orphans.approval import Approval, after, read_approval, refusal, write_approval
 from wrasse.orphans.codec import change_of, known_of, referred_of, suspected_of, text
 from wrasse.orphans.merge import Before, Merge, ScanTally, Sinks, Window
 from wrasse.orphans.root import Caps, Root
@@ -352,22 +352,22 @@ class OrphanScan:
     async def _conclude(
         self, made: CompleteScan, merged: _Merged, standing: Standing, place: Path, *, note: bool
     ) -> ScanResult:
-        caps, consent = self.root.caps, read_consent(standing.value)
+        caps, approval = self.root.caps, read_approval(standing.value)
         wrong = implausible(made.counts, None if standing.last is None else standing.last.counts, caps)
-        if wrong and not consent.believes(made):
+        if wrong and not approval.believes(made):
             if note:
-                await self._write(refusal(consent, made, wrong, plan=False), standing)
+                await self._write(refusal(approval, made, wrong, plan=False), standing)
             raise Refused(
                 f"{self.root.name}: {wrong}; nothing was judged",
                 do=f"find out why; if it is right: wrasse orphans arm {self.root.name} --allow {made.id}",
             )
         held = beyond(made.counts, merged.tally.group_most, caps)
-        lifted = bool(held) and consent.covers(made, caps.objects_max)
+        lifted = bool(held) and approval.covers(made, caps.objects_max)
         if note:
             await self._commit(made, place)
-            await self._write(after(consent, made, "" if lifted else held, lifted=lifted), standing)
+            await self._write(after(approval, made, "" if lifted else held, lifted=lifted), standing)
         suspects = _Chained(Spool(place / "suspects", Suspected), Spool(place / "uploads", Suspected))
-        armed = consent.armed == self.root.digest
+        armed = approval.armed == self.root.digest
         return ScanResult(made, suspects, "" if lifted else held, armed, merged.foreign)
 
     async def _commit(self, made: CompleteScan, place: Path) -> None:
@@ -380,10 +380,10 @@ class OrphanScan:
             )
         self._witness = (made.id, self._looked)
 
-    async def _write(self, consent: Consent, standing: Standing) -> None:
+    async def _write(self, approval: Approval, standing: Standing) -> None:
         """Keeps what is to be remembered. If somebody else wrote meanwhile, theirs stands: it was a person."""
-        value = write_consent(consent)
-        if value != standing.value and (standing.value or consent != Consent()):
+        value = write_approval(approval)
+        if value != standing.value and (standing.value or approval != Approval()):
             await self._ports.sightings.write(self.root.name, value, at=standing.version)
 
 

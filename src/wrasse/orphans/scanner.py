@@ -142,8 +142,8 @@ class RemovalWatch(Guard):
 
     name = "orphans"
 
-    def __init__(self, desk: Scanner) -> None:
-        self._desk = desk
+    def __init__(self, scanner: Scanner) -> None:
+        self._scanner = scanner
         self.stopped = ""
 
     async def held(self) -> str | None:
@@ -160,7 +160,7 @@ class RemovalWatch(Guard):
 
     def note(self) -> str:
         """What the look counted, and what somebody should know about it."""
-        looked, root = self._desk.looked, self._desk.root
+        looked, root = self._scanner.looked, self._scanner.root
         if looked is None:
             return ""
         counts = looked.round.counts

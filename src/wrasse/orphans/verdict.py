@@ -39,11 +39,11 @@ class KnownSighting(msgspec.Struct, frozen=True, array_like=True, gc=False):
     fingerprint: str = ""
     size: int = 0
     files: bytes = b""
-    first_round: int = 0
+    first_scan: int = 0
     first_at: int = 0
     first_tick: int = 0
     state: str = SightingState.SEEN.value
-    state_round: str = ""
+    state_scan: str = ""
     state_at: int = 0
     state_tick: int = 0
 
@@ -69,7 +69,7 @@ class Scene:
     def ripe(self, known: KnownSighting) -> bool:
         """Whether a sighting has lasted for its grace, over two complete rounds at least."""
         grace = round(self.root.graces.of(Evidence(known.evidence)).total_seconds() * MICROSECONDS)
-        return known.first_round < self.number and self.tick - known.first_tick >= grace
+        return known.first_scan < self.number and self.tick - known.first_tick >= grace
 
     def served(self, known: KnownSighting) -> bool:
         """Whether what is in quarantine was there for its time."""
@@ -183,5 +183,5 @@ def _replaced(unit: Unit, known: KnownSighting) -> bool:
 
 
 def _because(known: KnownSighting, scene: Scene) -> str:
-    rounds = scene.number - known.first_round + 1
+    rounds = scene.number - known.first_scan + 1
     return f"{known.evidence.replace('_', ' ')} at each of {rounds} looks"

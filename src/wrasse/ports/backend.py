@@ -65,7 +65,7 @@ class Backend(ABC):
         """The records of one collection."""
 
     @abstractmethod
-    async def pulse(self) -> HealthSample:
+    async def health_sample(self) -> HealthSample:
         """Does it answer, is it the same one, what is its time?"""
 
     @abstractmethod

@@ -56,7 +56,7 @@ class Capabilities:
     billed: bool = False
     """Each request is billed: workers that wait ask once a second instead of five times."""
 
-    shelves: bool = False
+    status_index: bool = False
     """Counts and lists stream tasks by state from an index. Without it each count and list reads the tasks."""
 
     shared: bool = False
@@ -66,14 +66,14 @@ class Capabilities:
     """Copies an object within the store. Without it the bytes of a file that is quarantined pass through wrasse."""
 
     multipart: bool = False
-    """Has uploads in parts, of which `orphan_archives` aborts those that were never completed."""
+    """Has uploads in parts, of which `orphan_objects` aborts those that were never completed."""
 
     versions: bool = False
     """May keep what is deleted, which then is the quarantine. Without it orphans are copied, then deleted."""
 
     ack_outcome: bool = False
     """`Groups.answer` tells for each answer whether the entry was pending, whoever settled it. Without it `done` says
-    that the server took the answer; `lost` is told only of what this process knows to be settled or never had."""
+    that the server took the answer; `conflict` is told only of what this process knows to be settled or never had."""
 
     ack_timeout_per_call: bool = False
     """`deliver` and `extend` set the deadline of each delivery. Without it a group has one ack time-out, given when it
@@ -101,7 +101,7 @@ GROUPS = frozenset(
 OBJECTS = frozenset({"copies", "multipart", "versions"})
 """The fields about objects: parts of `Objects`."""
 
-RECORDS = frozenset({"shelves", "shared"})
+RECORDS = frozenset({"status_index", "shared"})
 """The fields about records: parts of `Records` where the collection is flat."""
 
 

@@ -1,6 +1,6 @@
 """Stretches: entries of a stream in columns, for whoever reads millions of them and makes no value of each.
 
-Promise. `Streams.stretch` gives what `Streams.read` gives, in the same order, byte for byte.
+Promise. `Streams.chunk` gives what `Streams.read` gives, in the same order, byte for byte.
 
 Costs. One round trip a stretch, and no object per entry beyond its id and its body.
 """
@@ -45,7 +45,7 @@ class EntryChunk:
             yield Entry(self.id(place), self.subject, self.bodies[place], self.beside.get(place))
 
 
-def stretch_of(subject: str, entries: Sequence[Entry], at: datetime, *, more: bool) -> EntryChunk:
+def chunk_of(subject: str, entries: Sequence[Entry], at: datetime, *, more: bool) -> EntryChunk:
     """Entries as a stretch."""
     beside = {place: entry.fields for place, entry in enumerate(entries) if entry.fields}
     ids = [b"%d-%d" % (entry.id.ms, entry.id.seq) for entry in entries]

@@ -40,5 +40,5 @@ class SharedRecords(Protocol):
         ...
 
     async def note(self, key: str, *, at: str, due_at: datetime | None) -> Outcome:
-        """Notes when the record is due, if it still has version `at`; `lost` if not."""
+        """Notes when the record is due, if it still has version `at`; `conflict` if not."""
         ...

@@ -137,12 +137,12 @@ class Groups(Protocol):
         ...
 
     async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
-        """`done`, or `lost` where the entry was not pending in that group, as far as the backend tells (`ack_outcome`).
-        All are stored when it returns."""
+        """`done`, or `conflict` where the entry was not pending in that group, as far as the backend tells
+        (`ack_outcome`). All are stored when it returns."""
         ...
 
     async def mark(self, subject: str, group: str, upto: EntryId) -> Outcome:
-        """Moves a group that reads by cursor on to `upto`, acking everything at or below it; `lost` if it is there
+        """Moves a group that reads by cursor on to `upto`, acking everything at or below it; `conflict` if it is there
         or beyond already, or if there is no such group. Beyond the last entry it is refused."""
         ...
 
@@ -151,7 +151,7 @@ class Groups(Protocol):
         ...
 
     async def retire(self, subject: str, group: str, consumer: str) -> Outcome:
-        """Makes everything a silent consumer holds due at once for the others, counts kept, and removes it; `lost`
+        """Makes everything a silent consumer holds due at once for the others, counts kept, and removes it; `conflict`
         if it is alive after all."""
         ...
 
@@ -180,6 +180,6 @@ def check_answers(answers: Sequence[Answer]) -> Sequence[DeadLetter]:
         raise UsageError(f"{len(answers)} answers at once", do=f"send at most {DELIVERIES_MAX}")
     if DeadLetter not in set(map(type, answers)):  # as nearly always, and found out at a quarter of the price
         return ()
-    letters = [answer for answer in answers if isinstance(answer, DeadLetter)]
-    check_drafts([letter.draft for letter in letters])
-    return letters
+    dead_letters = [answer for answer in answers if isinstance(answer, DeadLetter)]
+    check_drafts([dead_letter.draft for dead_letter in dead_letters])
+    return dead_letters

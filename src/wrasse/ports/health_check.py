@@ -1,6 +1,6 @@
 """What a guard asks of a backend: does it answer, is it still the same one, has it lost anything?
 
-`pulse` is one cheap round trip. It never raises anything but StoreUnavailable.
+`health_sample` is one cheap round trip. It never raises anything but StoreUnavailable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class HealthSample:
 class HealthCheck(Protocol):
     """Something whose pulse can be felt."""
 
-    async def pulse(self) -> HealthSample:
+    async def health_sample(self) -> HealthSample:
         """The backend's identity, clock and evictions, now."""
         ...
 

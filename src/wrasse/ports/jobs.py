@@ -508,12 +508,12 @@ class JobQueue(Protocol):
         ...
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
-        """Ends attempts, by their holder: `done`, or `lost` where the hold is no longer current."""
+        """Ends attempts, by their holder: `done`, or `conflict` where the hold is no longer current."""
         ...
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
         """Moves jobs, by anybody else. A Requeue or Bury here also needs the deadline to have passed at this very
-        step; otherwise it is `lost`."""
+        step; otherwise it is `conflict`."""
         ...
 
     async def get(self, id: str) -> JobRecord | None:
@@ -537,7 +537,7 @@ class JobQueue(Protocol):
         ...
 
     async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
-        """Removes jobs; the id of a lasting one is refused by put for `ids_kept` longer. A done job is `lost` while
+        """Removes jobs; the id of a lasting one is refused by put for `ids_kept` longer. A done job is `conflict` while
         its result is kept. A ready member of a group counts as dead."""
         ...
 

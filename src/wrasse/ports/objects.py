@@ -49,7 +49,7 @@ class ObjectHead:
 
 @dataclass(frozen=True, slots=True)
 class WriteResult:
-    """The answer to a write: `done` with the new version, `lost`, or `unknown` after a lost reply that reading back
+    """The answer to a write: `done` with the new version, `conflict`, or `unknown` after a lost reply that reading back
     could not settle."""
 
     outcome: Outcome
@@ -90,7 +90,7 @@ class Objects(Protocol):
         ...
 
     async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
-        """Writes the object if there is none at this key; `lost` if there is. Data may be streamed."""
+        """Writes the object if there is none at this key; `conflict` if there is. Data may be streamed."""
         ...
 
     async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
@@ -111,7 +111,7 @@ class Objects(Protocol):
         ...
 
     async def delete(self, deletes: Sequence[ObjectDelete]) -> Sequence[Outcome]:
-        """Removes objects, each under its own condition; `lost` for one that is gone or has changed."""
+        """Removes objects, each under its own condition; `conflict` for one that is gone or has changed."""
         ...
 
 
@@ -119,8 +119,8 @@ class Copies(Protocol):
     """A store that can copy an object without its bytes passing through us."""
 
     async def copy(self, key: str, to: str, *, at: str) -> Outcome:
-        """Gives an object of version `at` a second key, with its metadata, if there is none of that key yet; `lost` if
-        there is, or if the version is another. `failed` if it cannot be done in this way."""
+        """Gives an object of version `at` a second key, with its metadata, if there is none of that key yet; `conflict`
+        if there is, or if the version is another. `failed` if it cannot be done in this way."""
         ...
 
 
@@ -142,7 +142,7 @@ class HasUploads(Protocol):
         ...
 
     async def abort(self, uploads: Sequence[OpenUpload]) -> Sequence[Outcome]:
-        """Throws their parts away; `lost` for one that was finished or given up meanwhile."""
+        """Throws their parts away; `conflict` for one that was finished or given up meanwhile."""
         ...
 
 
@@ -159,8 +159,8 @@ class KeepsVersions(Protocol):
         ...
 
     async def undelete(self, key: str, *, at: str) -> Outcome:
-        """Brings it back, byte for byte, if nothing stands at its key; `lost` if something else does, or if it is not
-        kept."""
+        """Brings it back, byte for byte, if nothing stands at its key; `conflict` if something else does, or if it is
+        not kept."""
         ...
 
     async def purge(self, key: str, *, at: str) -> Outcome:

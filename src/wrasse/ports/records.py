@@ -2,9 +2,9 @@
 
 Promise. Every write names the version it read, so of two writers exactly one wins. What `due_at` says is found by
 `due` without a scan, at most `resolution` late. A write whose reply was lost can be asked again with the same nonce
-and gives the first answer; what can no longer be decided is answered `unknown`, never `lost`. Where `emits` says so, a
-write may carry drafts for streams of the same backend: they are appended in the step that makes the write, once, and
-not at all if it is lost or refused.
+and gives the first answer; what can no longer be decided is answered `unknown`, never `conflict`. Where `emits` says
+so, a write may carry drafts for streams of the same backend: they are appended in the step that makes the write, once,
+and not at all if it is lost or refused.
 
 Costs. get, create, put, delete: one round trip. page and due: one round trip per page, flat in the number of records.
 
@@ -27,7 +27,7 @@ from wrasse.ports.streams import Draft
 
 if TYPE_CHECKING:
     from wrasse.ports.foreign_records import SharedRecords
-    from wrasse.ports.status_index import IndexedRecords, IndexPosition
+    from wrasse.ports.status_index import IndexedRecords, IndexEntry
 
 KEY_BYTES_MAX = 256
 VALUE_BYTES_MAX = 1 << 20
@@ -68,7 +68,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The answer to a write: `done` with the new version, or `lost`, or `unknown`. `at` is the backend's clock."""
+    """The answer to a write: `done` with the new version, or `conflict`, or `unknown`. `at` is the backend's clock."""
 
     outcome: Outcome
     version: str | None
@@ -92,7 +92,7 @@ class Records(Protocol):
         ...
 
     @property
-    def shelves(self) -> IndexedRecords | None:
+    def status_index(self) -> IndexedRecords | None:
         """Counts and listings from an index. None where whoever counts must read; a write with a spot is refused."""
         ...
 
@@ -109,10 +109,10 @@ class Records(Protocol):
         due_at: datetime | None = None,
         nonce: str | None = None,
         emit: Sequence[Draft] = (),
-        spot: IndexPosition | None = None,
+        index_entry: IndexEntry | None = None,
     ) -> Written:
-        """Writes the record if there is none under this key; `lost` if there is. `emit` is appended with it, and
-        `spot` says where it stands from now on; without one it stands nowhere."""
+        """Writes the record if there is none under this key; `conflict` if there is. `emit` is appended with it, and
+        `index_entry` says where it stands from now on; without one it stands nowhere."""
         ...
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
@@ -130,11 +130,11 @@ class Records(Protocol):
         nonce: str | None = None,
         entry_stays: bool = False,
         emit: Sequence[Draft] = (),
-        spot: IndexPosition | None = None,
+        index_entry: IndexEntry | None = None,
     ) -> Written:
         """Replaces value and due time if the record still has version `at`. With `entry_stays` the entry that its
         old due time has in an index apart is left for `leave`: until then a sweep still finds the record by it.
-        `emit` and `spot` are those of `create`."""
+        `emit` and `index_entry` are those of `create`."""
         ...
 
     async def leave(self, key: str, due_at: datetime) -> None:
@@ -165,12 +165,12 @@ def refuse_emit(emit: Sequence[Draft]) -> None:
         )
 
 
-def refuse_spot(spot: IndexPosition | None) -> None:
-    """What a backend without shelves does with a record that is to stand on one."""
-    if spot is not None:
+def refuse_index_entry(index_entry: IndexEntry | None) -> None:
+    """What a backend without a status index does with a record that is to have an entry there."""
+    if index_entry is not None:
         raise UsageError(
-            f"a record is to stand on the shelf {spot.shelf!r}, and these records have no shelves",
-            do="leave out `spot` where `Records.shelves` is None",
+            f"a record is to have the status {index_entry.status!r}, and these records have no status index",
+            do="leave out `index_entry` where `Records.status_index` is None",
         )
 
 

@@ -31,6 +31,6 @@ class ServerAges(Protocol):
     """The port. Streams that have it tell the age in `StreamState.server_age`."""
 
     async def keep_for(self, subject: str, age: timedelta | None) -> Outcome:
-        """Has the server remove what is older than this by itself, None: nothing any more. `lost` if the stream is not
-        ours, if somebody else set its age, or if somebody reads it in a group, also one that came meanwhile."""
+        """Has the server remove what is older than this by itself, None: nothing any more. `conflict` if the stream is
+        not ours, if somebody else set its age, or if somebody reads it in a group, also one that came meanwhile."""
         ...

@@ -46,7 +46,7 @@ class SightingState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One unit that was an orphan at every look since `first_round`. `unit` is the key of an object, or the directory
+    """One unit that was an orphan at every look since `first_scan`. `unit` is the key of an object, or the directory
     `a/b/` of several; bytes that are no UTF-8 come in surrogateescape form. `fingerprint` changes when any of its
     files does. `files` is for its writer alone. Ticks are microseconds of the root's own time (see Round)."""
 
@@ -55,11 +55,11 @@ class Sighting:
     fingerprint: str
     size: int
     files: bytes
-    first_round: int
+    first_scan: int
     first_at: datetime
     first_tick: int
     state: SightingState = SightingState.SEEN
-    state_round: str = ""  # the id of the round that put it in quarantine
+    state_scan: str = ""  # the id of the round that put it in quarantine
     state_at: datetime | None = None
     state_tick: int = 0
 
@@ -147,7 +147,7 @@ class Sightings(Protocol):
         ...
 
     async def mark(self, root: str, marks: Sequence[SightingChange]) -> Sequence[Outcome]:
-        """Changes states, all in one transaction, each under its own condition; `lost` where it does not hold."""
+        """Changes states, all in one transaction, each under its own condition; `conflict` where it does not hold."""
         ...
 
 
@@ -171,11 +171,11 @@ def values(each: Sighting) -> Row:
         each.fingerprint,
         each.size,
         each.files,
-        each.first_round,
+        each.first_scan,
         to_micros(each.first_at),
         each.first_tick,
         each.state.value,
-        each.state_round,
+        each.state_scan,
         None if each.state_at is None else to_micros(each.state_at),
         each.state_tick,
     )
@@ -183,7 +183,7 @@ def values(each: Sighting) -> Row:
 
 def sighting(row: Sequence[object]) -> Sighting:
     """The sighting of a row."""
-    unit, evidence, fingerprint, size, files, first_round, first_at, first_tick, state, by, at, tick = row
+    unit, evidence, fingerprint, size, files, first_scan, first_at, first_tick, state, by, at, tick = row
     assert isinstance(unit, bytes), "as the schema says"
     assert isinstance(files, bytes), "as the schema says"
     return Sighting(
@@ -192,7 +192,7 @@ def sighting(row: Sequence[object]) -> Sighting:
         _text(fingerprint),
         whole(size),
         files,
-        whole(first_round),
+        whole(first_scan),
         from_micros(whole(first_at)),
         whole(first_tick),
         SightingState(_text(state)),
@@ -202,7 +202,7 @@ def sighting(row: Sequence[object]) -> Sighting:
     )
 
 
-def round_of(root: str, row: Sequence[object]) -> CompleteScan:
+def scan_of(root: str, row: Sequence[object]) -> CompleteScan:
     """The round of a row."""
     id, number, at, snapshot_at, tick, counts = row
     times = from_micros(whole(at)), from_micros(whole(snapshot_at))

@@ -162,7 +162,7 @@ class Streams(Protocol):
         """Entries after this id, in order, delivered to nobody."""
         ...
 
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
+    async def chunk(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
         """What `read` gives, in columns."""
         ...
 

@@ -38,9 +38,9 @@ async def open_ports(config: Config, stores: Stores, clock: Clock) -> ArchivePor
     """What archivers work on. Cursors and leases live where engines on all hosts look."""
     where = config.homes
     streams, engine = await stores.open_streams(where.streams), await stores.open(where.engine)
-    lessor = LeaseManager(engine.records(ENGINE_LEASES), clock, margin=engine.margin)
+    lease_manager = LeaseManager(engine.records(ENGINE_LEASES), clock, margin=engine.margin)
     return ArchivePorts(
-        streams.streams, streams.groups, engine.records(CURSORS), lessor, alerts=engine.records(ALERTS)
+        streams.streams, streams.groups, engine.records(CURSORS), lease_manager, alerts=engine.records(ALERTS)
     )
 
 
@@ -63,7 +63,7 @@ def form_of(each: ArchiveStream) -> Form:
     return form
 
 
-async def shelves(config: Config, stores: Stores) -> Sequence[Rule]:
+async def archive_rules(config: Config, stores: Stores) -> Sequence[Rule]:
     """Every place where archives may be: those of the rules, each once, or the default one."""
     rules = await build_rules(config, stores)
     places = {(rule.destination, rule.prefix): rule for rule in rules}

@@ -70,9 +70,9 @@ class RecordsAlone(JobStore):
         """The records of one collection."""
         return self.store.records(collection)
 
-    async def pulse(self) -> HealthSample:
+    async def health_sample(self) -> HealthSample:
         """Does it answer?"""
-        return await self.store.pulse()
+        return await self.store.health_sample()
 
     async def honours(self) -> object:
         """What it was found to honour."""

@@ -147,7 +147,7 @@ async def _backend(
             probed = await _probed(parsed, store)
             may = store.there and all(each.state == OK for each in probed)
             written = [await _written(parsed, store, clock)] if may else []
-            skew = clock.now() - (await store.pulse()).at
+            skew = clock.now() - (await store.health_sample()).at
     except TimeoutError:
         found.append(Finding("backend", FAIL, f"{parsed} did not answer in {ANSWER_MAX:.0f} s", _MUTE))
         return found

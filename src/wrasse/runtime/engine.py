@@ -52,7 +52,7 @@ from wrasse.runtime.orphans import ORPHANS as ORPHAN_SWEEP, instance_of
 from wrasse.runtime.stream_tasks import task_home
 from wrasse.runtime.worker import owner_name
 from wrasse.streams.alerts import ALERTS, Alerts
-from wrasse.streams.group_census import LOOKS, Census, IdleObservations
+from wrasse.streams.group_census import IDLE_OBSERVATIONS, Census, IdleObservations
 from wrasse.streams.retention import Retention, RetentionRule
 from wrasse.streams.survey import PlainSurvey
 from wrasse.streams.trimmer import Trimmer
@@ -63,7 +63,7 @@ from wrasse.sweeps.dead_consumers import DeadConsumers
 from wrasse.sweeps.expired_leases import ExpiredLeases
 from wrasse.sweeps.finished_jobs import FinishedJobs
 from wrasse.sweeps.open_transactions import OpenTransactions
-from wrasse.sweeps.orphan_archives import OrphanArchives
+from wrasse.sweeps.orphan_objects import OrphanObjects
 from wrasse.sweeps.spent_decisions import SpentDecisions
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
@@ -152,7 +152,7 @@ def build_engine(settings: Settings, opened: OpenPorts, clock: Clock, owner: str
     home = sweep_home(opened.engine, clock)
     return Engine(
         (),
-        lessor=home.lessor,
+        lease_manager=home.lease_manager,
         state=home.state,
         journal=opened.journal,
         clock=clock,
@@ -167,8 +167,11 @@ def build_sweep(name: str, settings: Settings, opened: OpenPorts, clock: Clock) 
     own = settings.sweeps[name]
     kind = kind_of(name, settings)
     sweep = kind(**fill_ports(kind, opened), **own.fields)
-    felt = [backend_guards(heart, clock, skew_max=settings.engine.skew_max) for heart in hearts(kind, opened)]
-    guards: tuple[Guard, ...] = tuple(guard for each in felt for guard in each)
+    health_guards = [
+        backend_guards(health_check, clock, skew_max=settings.engine.skew_max)
+        for health_check in health_checks(kind, opened)
+    ]
+    guards: tuple[Guard, ...] = tuple(guard for each in health_guards for guard in each)
     if isinstance(sweep, StuckJobs):
         if opened.jobs.strays is not None:
             sweep = replace(sweep, search=stray_search(settings.reaper, opened.jobs.strays, clock))
@@ -180,13 +183,13 @@ def build_sweep(name: str, settings: Settings, opened: OpenPorts, clock: Clock) 
 
 def build_orphans(name: str, settings: Settings, opened: OpenPorts, clock: Clock) -> Scheduled:
     """The sweep of one root of orphans."""
-    own, root, desk = settings.sweeps[ORPHAN_SWEEP], settings.orphans[name], opened.desks[name]
+    own, root, scanner = settings.sweeps[ORPHAN_SWEEP], settings.orphans[name], opened.scanners[name]
     seed = timedelta(seconds=settings.gc.interval) if root.preset else timedelta(0)
-    felt = backend_guards(opened.engine, clock, skew_max=settings.engine.skew_max)
+    health_guards = backend_guards(opened.engine, clock, skew_max=settings.engine.skew_max)
     batch_max = own.fields["batch_max"]
     assert isinstance(batch_max, int), "a number by its type"
-    sweep = OrphanArchives(desk, batch_max)
-    guards, home = (*felt, *desk.guards), opened.sweep_homes[name]
+    sweep = OrphanObjects(scanner, batch_max)
+    guards, home = (*health_guards, *scanner.guards), opened.sweep_homes[name]
     return scheduled(sweep, own, guards, instance_of(name), home, interval=root.interval or seed or None)
 
 
@@ -246,10 +249,10 @@ def fill_ports(sweep: type, opened: OpenPorts) -> dict[str, object]:
     return {port.field: _port(port, opened) for port in port_fields(sweep)}
 
 
-def hearts(sweep: type, opened: OpenPorts) -> Sequence[HealthCheck]:
+def health_checks(sweep: type, opened: OpenPorts) -> Sequence[HealthCheck]:
     """The backends a sweep depends on, each once."""
     found = [_opened(need, opened) for need in needs_of(sweep)]
-    return [heart for index, heart in enumerate(found) if heart not in found[:index]]
+    return [health_check for index, health_check in enumerate(found) if health_check not in found[:index]]
 
 
 def needs_of(sweep: type) -> tuple[str, ...]:
@@ -311,7 +314,7 @@ def build_stream_sweep(name: str, settings: Settings, opened: OpenPorts, clock: 
         rules, ages = retention(settings), store.ages
         sweep = AgedEntries(surveys_of(store), rules, trimmer, alerts, ages=ages, **own.fields)  # type: ignore[arg-type]
     else:
-        looks = IdleObservations(store.records(LOOKS))
+        looks = IdleObservations(store.records(IDLE_OBSERVATIONS))
         census = Census(surveys_of(store), store.groups, alerts, looks, store.capabilities.knows_holders)
         sweep = DeadConsumers(census, store.groups, alerts, opened.retention, **own.fields)  # type: ignore[arg-type]
         silence = sweep.gone_for  # that somebody was silent proves nothing while nobody could be heard

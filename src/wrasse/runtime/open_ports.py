@@ -21,7 +21,7 @@ from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
 from wrasse.runtime.backends import KeepsRecords, Stores, with_jobs, with_streams
 from wrasse.runtime.leases import Leasing, open_leasing
-from wrasse.runtime.orphans import open_desk
+from wrasse.runtime.orphans import open_scanner
 from wrasse.runtime.stream_tasks import open_tasks, task_home
 from wrasse.streams.trimmer import RetentionTally
 
@@ -38,7 +38,7 @@ class OpenPorts:
     stores: dict[str, Backend] = dataclasses.field(default_factory=dict)
     object_store: ObjectStore | None = None
     engine_journal: Journal | None = None
-    desks: dict[str, Scanner] = dataclasses.field(default_factory=dict)  # by root of orphans
+    scanners: dict[str, Scanner] = dataclasses.field(default_factory=dict)  # by root of orphans
     sweep_homes: dict[str, SweepBackend] = dataclasses.field(default_factory=dict)  # by root: beside its sightings
     leasing: Leasing | None = None
     retention: RetentionTally = dataclasses.field(default_factory=RetentionTally)
@@ -81,7 +81,7 @@ class OpenPorts:
     @property
     def orphans(self) -> tuple[Scanner, ...]:
         """The desks of the roots that were opened."""
-        return tuple(self.desks.values())
+        return tuple(self.scanners.values())
 
     @property
     def queue(self) -> JobQueue:
@@ -117,8 +117,8 @@ async def open_homes(config: Config, stores: Stores, *needs: str, into: OpenPort
             opened.stores[RECORDS] = await stores.open(where.records)
         elif port == ORPHANS:
             for name in [root] if root else [*config.settings.orphans]:
-                if name not in opened.desks:
-                    opened.desks[name], beside = await open_desk(name, config, stores, stores.clock)
+                if name not in opened.scanners:
+                    opened.scanners[name], beside = await open_scanner(name, config, stores, stores.clock)
                     opened.sweep_homes[name] = sweep_home(beside, stores.clock)
     if opened.engine_journal is None and ENGINE in needs:
         journal = await stores.open_journal(where.journal)
@@ -153,5 +153,5 @@ async def _open_tasks(config: Config, stores: Stores, opened: OpenPorts) -> JobQ
 
 def sweep_home(store: KeepsRecords, clock: Clock) -> SweepBackend:
     """The leases and states of sweeps, in the backend that they sweep."""
-    lessor = LeaseManager(store.records(ENGINE_LEASES), clock, margin=store.margin)
-    return SweepBackend(lessor, store.records(ENGINE_STATE))
+    lease_manager = LeaseManager(store.records(ENGINE_LEASES), clock, margin=store.margin)
+    return SweepBackend(lease_manager, store.records(ENGINE_STATE))

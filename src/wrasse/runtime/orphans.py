@@ -19,10 +19,10 @@ from wrasse.ports.catalog import Catalog
 from wrasse.ports.guard import Guard
 from wrasse.runtime.backends import KeepsRecords, Stores
 
-ORPHANS = "orphan_archives"
+ORPHANS = "orphan_objects"
 
 
-async def open_desk(name: str, config: Config, stores: Stores, clock: Clock) -> tuple[Scanner, KeepsRecords]:
+async def open_scanner(name: str, config: Config, stores: Stores, clock: Clock) -> tuple[Scanner, KeepsRecords]:
     """The desk of one root, and what keeps records beside its sightings."""
     settings = config.settings
     if name not in settings.orphans:
@@ -36,9 +36,9 @@ async def open_desk(name: str, config: Config, stores: Stores, clock: Clock) -> 
     if own.pins_file:
         catalog = PinnedCatalog(catalog, Path(own.pins_file))
     sightings, beside = await stores.open_sightings(where.sightings[name].opened())
-    desk = Scanner(root, Ports(objects, catalog, sightings, spool_of(name, config), clock), leader)
-    stores.at_end(desk.close)
-    return desk, beside
+    scanner = Scanner(root, Ports(objects, catalog, sightings, spool_of(name, config), clock), leader)
+    stores.at_end(scanner.close)
+    return scanner, beside
 
 
 def spool_of(name: str, config: Config) -> Path:

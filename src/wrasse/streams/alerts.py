@@ -129,7 +129,7 @@ class Alerts:
         return found
 
     async def tell(self, alert: Alert, told: SentAlert | None, at: datetime) -> Outcome:
-        """Publishes an alert and notes it; `lost` if somebody else noted another one meanwhile."""
+        """Publishes an alert and notes it; `conflict` if somebody else noted another one meanwhile."""
         key = f"{self._source}:{hashlib.sha256(alert.name.encode()).hexdigest()[:40]}"
         # By the moment too: what went away and came back is told, however soon.
         await self.say(alert, f"{key}:{to_micros(at)}" if self._keyed else "")

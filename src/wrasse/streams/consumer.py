@@ -18,7 +18,7 @@ Answers on their way to the backend: those that are ready at the same time go in
 
 Promise. Whoever hands in an answer is told what the backend said, or that it could not be asked. One answer that the
 backend refuses does not spoil the others. Sending an answer twice after a lost reply is harmless: an ack or a dead
-letter that was made is `lost` the second time.
+letter that was made is `conflict` the second time.
 """
 
 from __future__ import annotations
@@ -464,7 +464,7 @@ class Consumer:
             case Ack():
                 self.tally.acked += 1
             case Nak():
-                self.tally.naked += 1
+                self.tally.nacked += 1
             case DeadLetter():
                 self.tally.dead += 1
 

@@ -27,7 +27,7 @@ from wrasse.ports.streams import GroupState, StreamState
 from wrasse.ports.surveys import Surveys
 from wrasse.streams.alerts import Alerts, SentAlert
 
-LOOKS = Collection.named("streams/looks")
+IDLE_OBSERVATIONS = Collection.named("streams/looks")
 _PAGE = 1_000
 _PAGES_MAX = 10  # what stands behind them is seen when those before it are gone
 _SAME = timedelta(seconds=1)  # by which two looks may differ about the same moment: it is told as an age
@@ -81,7 +81,7 @@ class IdleObservations:
         return found
 
     async def note(self, state: ConsumerState, at: datetime, instead_of: IdleObservation | None = None) -> Outcome:
-        """This look is the first one; `lost` if somebody else noted another one meanwhile."""
+        """This look is the first one; `conflict` if somebody else noted another one meanwhile."""
         name = name_of(state)
         value = _ENCODE(_Stored(name, at, state.seen_at))
         if instead_of is not None:
@@ -167,18 +167,18 @@ class Census:
     surveys: Surveys
     groups: Groups
     alerts: Alerts
-    looks: IdleObservations
+    idle_observations: IdleObservations
     knows_holders: bool = True  # as the backend declares it
 
     async def page(self, after: str | None, limit: int, ignore: Sequence[str]) -> Page[Suspect]:
         """The next suspects."""
         begun = place = _Place() if after is None else _parse(after)
         page = await self.surveys.survey(">", place.after or None, STREAMS)
-        told, looks = _by_stream(await self.alerts.told()), await self.looks.known()
+        told, idle_observations = _by_stream(await self.alerts.told()), await self.idle_observations.known()
         silent: set[Name] = set()
         found: list[tuple[_Place, Suspect]] = []
         for state, cursor in zip(page.items, page.cursors, strict=True):
-            async for suspect in self._of(state, told.get(state.subject, ()), page.at, ignore, looks):
+            async for suspect in self._of(state, told.get(state.subject, ()), page.at, ignore, idle_observations):
                 if isinstance(suspect, SilentConsumer):
                     silent.add(name_of(suspect.state))
                 here = _place(place.after, suspect)
@@ -189,7 +189,7 @@ class Census:
                 found.append((here, suspect))
             place = _Place(cursor)
         room = limit - len(found)
-        over = [*_forgotten(page, told, begun), *_outdated(page, looks, silent, begun)]
+        over = [*_forgotten(page, told, begun), *_outdated(page, idle_observations, silent, begun)]
         found += [(place, each) for each in over[:room]]  # the others at the next run
         if not found and len(page):
             found.append((place, Alive(page.items[-1].subject, served=not self.knows_holders)))
@@ -203,7 +203,7 @@ class Census:
         told: Sequence[SentAlert],
         at: datetime,
         ignore: Sequence[str],
-        looks: Mapping[Name, IdleObservation],
+        idle_observations: Mapping[Name, IdleObservation],
     ) -> AsyncIterator[SilentConsumer | Troubled]:
         for group in state.groups:
             if group.name == NOBODYS or group.name in ignore:
@@ -212,7 +212,7 @@ class Census:
             known = await self.groups.consumers(state.subject, group.name) if asks else ()
             for each in sorted(known, key=lambda consumer: consumer.consumer):
                 if each.until <= at:
-                    look = looks.get(name_of(each))
+                    look = idle_observations.get(name_of(each))
                     fits = look is not None and look.fits(each)
                     yield SilentConsumer(each, look if fits else None, None if fits else look)
             about = tuple(each for each in told if each.name.split("\n")[1] == group.name)
@@ -247,10 +247,12 @@ def _forgotten(page: Page[StreamState], told: Mapping[str, Sequence[SentAlert]],
 
 
 def _outdated(
-    page: Page[StreamState], looks: Mapping[Name, IdleObservation], silent: Set[Name], place: _Place
+    page: Page[StreamState], idle_observations: Mapping[Name, IdleObservation], silent: Set[Name], place: _Place
 ) -> list[Suspect]:
     return [
-        ConsumerChanged(look) for name, look in looks.items() if name not in silent and _within(page, place, name[0])
+        ConsumerChanged(look)
+        for name, look in idle_observations.items()
+        if name not in silent and _within(page, place, name[0])
     ]
 
 

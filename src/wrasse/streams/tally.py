@@ -9,13 +9,13 @@ from __future__ import annotations
 class StreamTally:
     """Numbers that only grow."""
 
-    __slots__ = ("acked", "again", "dead", "delivered", "dropped", "failed", "invalid", "naked", "unavailable")
+    __slots__ = ("acked", "again", "dead", "delivered", "dropped", "failed", "invalid", "nacked", "unavailable")
 
     def __init__(self) -> None:
         self.delivered = 0  # hand-outs, of which
         self.again = 0  # were not the first of their entry
         self.acked = 0
-        self.naked = 0
+        self.nacked = 0
         self.dead = 0  # set aside as dead letters
         self.failed = 0  # handlers that raised or took too long
         self.invalid = 0  # entries that are no envelope

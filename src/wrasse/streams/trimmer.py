@@ -59,11 +59,11 @@ class Trimmer:
         return self._clock.monotonic() + SLICE
 
     async def trim(self, order: TrimOrder, ends: float) -> Outcome:
-        """Trims one stream until then; `lost` if there was nothing after all."""
+        """Trims one stream until then; `conflict` if there was nothing after all."""
         removed = await self._rounds(order, order.bound.protect, ends)
         if order.bound.rule.allow_data_loss and self._clock.monotonic() < ends:
             removed += await self._losing(order, ends)
-        return Outcome.DONE if removed else Outcome.LOST
+        return Outcome.DONE if removed else Outcome.CONFLICT
 
     def removed(self) -> Mapping[str, int]:
         """How many entries went, by stream, since this was asked last."""

@@ -18,7 +18,7 @@ from wrasse.sweeps.dead_consumers import DeadConsumers
 from wrasse.sweeps.expired_leases import ExpiredLeases
 from wrasse.sweeps.finished_jobs import FinishedJobs
 from wrasse.sweeps.open_transactions import OpenTransactions
-from wrasse.sweeps.orphan_archives import OrphanArchives
+from wrasse.sweeps.orphan_objects import OrphanObjects
 from wrasse.sweeps.spent_decisions import SpentDecisions
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
@@ -60,8 +60,8 @@ CATALOGUE: Mapping[str, Catalogued] = {
             budget=RunBudget(actions_max=10_000),
         ),
         Catalogued(
-            OrphanArchives.name,
-            OrphanArchives,
+            OrphanObjects.name,
+            OrphanObjects,
             takes_away="objects that no reference has named for their whole grace: into quarantine, and then for good",
             unless="the root is not armed; anything refers to it; it was changed; the database or the plan looks wrong",
             interval=timedelta(hours=1),

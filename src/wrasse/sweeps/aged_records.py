@@ -73,7 +73,7 @@ class AgedRecords:
         keys, born = self.leases.keys(namespace), first_token(line.intended_at)
         kept = await keys.look(key)
         if kept is not None and kept.token < born:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         # Whoever took the key after it was deleted has a token from after that moment: nothing of theirs is touched.
         await keys.clean(key, born - 1)
         return Outcome.DONE

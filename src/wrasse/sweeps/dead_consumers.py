@@ -143,13 +143,13 @@ class DeadConsumers:
     async def _applied(self, change: Change) -> Outcome:
         match change:
             case IdleNote():
-                return await self.census.looks.note(change.state, change.at, change.instead_of)
+                return await self.census.idle_observations.note(change.state, change.at, change.instead_of)
             case Forget():
-                return await self.census.looks.forget(change.look)
+                return await self.census.idle_observations.forget(change.look)
             case Retire(state, look):
                 retired = await self.groups.retire(state.subject, state.group, state.consumer)
                 if look is not None:
-                    await self.census.looks.forget(look)
+                    await self.census.idle_observations.forget(look)
                 return retired
             case Tell():
                 told = await self.alerts.tell(change.alert, change.told, change.at)

@@ -31,7 +31,7 @@ class Clear:
 
 
 @dataclass(frozen=True, slots=True)
-class Tidy:
+class CleanUp:
     """Take the key's loose objects away, up to this token, and then its index entry."""
 
     ended: EndedKey
@@ -52,7 +52,7 @@ class ExpiredLeases:
     async def find(self, after: str | None, limit: int) -> Page[EndedKey | QuietNamespaces]:
         return await EndedKeys(self.leases, self.namespaces).page(after, limit)
 
-    def decide(self, suspect: EndedKey | QuietNamespaces, at: datetime) -> Action[Clear | Tidy] | Keep:
+    def decide(self, suspect: EndedKey | QuietNamespaces, at: datetime) -> Action[Clear | CleanUp] | Keep:
         if isinstance(suspect, QuietNamespaces):
             return Keep("nothing is due there")
         meta = suspect.kept
@@ -60,21 +60,21 @@ class ExpiredLeases:
         if meta.look_at is not None and at < meta.look_at and meta.lease is None:
             return Keep("cleared, to be looked at once more")
         if meta.lease is None:
-            return Action("tidy", name, "its lease is gone", Tidy(suspect, meta.token))
+            return Action("tidy", name, "its lease is gone", CleanUp(suspect, meta.token))
         if not over(meta.lease, at, self.leases.terms):
-            if suspect.entry_at >= meta.lease.until or (meta.look_at is not None and at < meta.look_at):
+            if suspect.entry_at >= meta.lease.expires_at or (meta.look_at is not None and at < meta.look_at):
                 return Keep("held")
-            return Action("tidy", name, "an earlier lease ended by itself", Tidy(suspect, meta.lease.token - 1))
+            return Action("tidy", name, "an earlier lease ended by itself", CleanUp(suspect, meta.lease.token - 1))
         return Action("clear", name, f"{meta.lease.owner} let its lease end", Clear(suspect))
 
-    async def apply(self, actions: Sequence[Action[Clear | Tidy]]) -> Sequence[Outcome]:
+    async def apply(self, actions: Sequence[Action[Clear | CleanUp]]) -> Sequence[Outcome]:
         return [await self._applied(action.change) for action in actions]
 
-    async def _applied(self, change: Clear | Tidy) -> Outcome:
+    async def _applied(self, change: Clear | CleanUp) -> Outcome:
         ended = change.ended
         keys = self.leases.keys(ended.namespace)
         if isinstance(change, Clear):
             cleared = await keys.clear(ended.key, ended.kept, await keys.now())
-            return Outcome.LOST if cleared is None else Outcome.DONE
+            return Outcome.CONFLICT if cleared is None else Outcome.DONE
         await keys.clean(ended.key, change.token, ended.kept)
-        return Outcome.DONE if await keys.settle(ended.key, ended.kept, ended.entry_at) else Outcome.LOST
+        return Outcome.DONE if await keys.settle(ended.key, ended.kept, ended.entry_at) else Outcome.CONFLICT

@@ -41,7 +41,7 @@ class OpenTransactions:
     leases: Leases
 
     async def find(self, after: str | None, limit: int) -> Page[OpenTransaction]:
-        page = await self.leases.transactions.book.page(after, limit)
+        page = await self.leases.transactions.transaction_log.page(after, limit)
         found = [decode_transaction(record).transaction for record in page]
         open = tuple([OpenTransaction(each, await self._lasts_until(each, page.at)) for each in found])
         return Page(open, page.cursors, page.at, page.more)
@@ -59,7 +59,7 @@ class OpenTransactions:
 
     async def resolve(self, lines: Sequence[Line]) -> Sequence[Outcome]:
         """What became of transactions whose end a crash left open."""
-        return [_ended(await self.leases.transactions.book.outcome(line.intent.suspect)) for line in lines]
+        return [_ended(await self.leases.transactions.transaction_log.outcome(line.intent.suspect)) for line in lines]
 
     async def _lasts_until(self, transaction: Transaction, at: datetime) -> datetime:
         if transaction.decided or at < transaction.until:
@@ -67,14 +67,14 @@ class OpenTransactions:
         return await self.leases.transactions.lasts_until(transaction)
 
     async def _finished(self, seen: Transaction) -> Outcome:
-        kept = await self.leases.transactions.book.look(seen.id)
+        kept = await self.leases.transactions.transaction_log.look(seen.id)
         if kept is None:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         state = await self.leases.transactions.finish(kept)
-        return Outcome.DONE if state is (seen.state if seen.decided else Decision.ROLLBACK) else Outcome.LOST
+        return Outcome.DONE if state is (seen.state if seen.decided else Decision.ROLLBACK) else Outcome.CONFLICT
 
 
 def _ended(state: Decision | None) -> Outcome:
     if state is None:
         return Outcome.UNKNOWN
-    return Outcome.LOST if state is Decision.PENDING else Outcome.DONE
+    return Outcome.CONFLICT if state is Decision.PENDING else Outcome.DONE

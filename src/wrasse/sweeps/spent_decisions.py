@@ -32,7 +32,7 @@ class SpentDecisions:
     leases: Leases
 
     async def find(self, after: str | None, limit: int) -> Page[Record]:
-        return await self.leases.transactions.book.spent(after, limit)
+        return await self.leases.transactions.transaction_log.spent(after, limit)
 
     def decide(self, suspect: Record, at: datetime) -> Action[Record] | Keep:
         over = decode_decision(suspect)
@@ -41,5 +41,5 @@ class SpentDecisions:
         return Action("delete", over.id, f"decided for {over.state.value}, and long carried out", suspect)
 
     async def apply(self, actions: Sequence[Action[Record]]) -> Sequence[Outcome]:
-        book = self.leases.transactions.book
-        return [await book.delete_decision(action.change) for action in actions]
+        transaction_log = self.leases.transactions.transaction_log
+        return [await transaction_log.delete_decision(action.change) for action in actions]

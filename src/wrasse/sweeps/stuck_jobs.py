@@ -116,4 +116,4 @@ def moved(record: JobRecord | None, intended_at: datetime) -> Outcome:
     if record is None:
         return Outcome.UNKNOWN
     rescued = any(each.reason in _OURS and each.ended_at >= intended_at for each in record.history)
-    return Outcome.DONE if rescued else Outcome.LOST
+    return Outcome.DONE if rescued else Outcome.CONFLICT

@@ -61,21 +61,23 @@ async def check_runs(case: SweepCase) -> Checked:
     """A dry run changes nothing and plans what the run does; the run leaves what is held and ends all it began."""
     world, sweep = await _world(case)
     before, journal = await world.seen(), await world.journal()
-    plan = await run_once(sweep, world.frame(), budget=RunBudget(), dry_run=True)
+    plan = await run_once(sweep, world.context(), budget=RunBudget(), dry_run=True)
     assert await world.seen() == before, f"a dry run of {sweep.name} changed something: find and decide only read"
     assert await world.journal() == journal, f"a dry run of {sweep.name} wrote to the journal"
     assert not plan.errors, f"{sweep.name} fails: {plan.errors[0]}"
     assert plan.plan, f"{sweep.name} {IDLE}"
     touched = {each.suspect for each in plan.plan}
     assert not touched & set(case.held), f"{sweep.name} takes what is held: {sorted(touched & set(case.held))}"
-    report = await run_once(sweep, world.frame(), budget=RunBudget())
+    report = await run_once(sweep, world.context(), budget=RunBudget())
     counted = (report.seen, report.planned, dict(report.kept))
     assert counted == (plan.seen, plan.planned, dict(plan.kept)), f"{sweep.name} did other things than it planned"
     if sweep.each:
         told = {(line.intent.verb, line.intent.suspect, line.intent.reason) for line in await world.journal()}
         planned = {(each.verb, each.suspect, each.reason) for each in plan.plan}
         assert told == planned, f"{sweep.name} did other things than it planned: {sorted(told ^ planned)}"
-    assert report.done == report.planned, f"{sweep.name}: {report.lost} lost, {report.failed} failed: {report.errors}"
+    assert report.done == report.planned, (
+        f"{sweep.name}: {report.conflict} in conflict, {report.failed} failed: {report.errors}"
+    )
     assert await world.seen() != before, f"{sweep.name} says that it took something away, and nothing is different"
     return Checked(report.seen, report.done)
 
@@ -117,7 +119,7 @@ async def check_lost_race(case: SweepCase) -> None:
     claimed = await world.seen()
     outcomes = list(await sweep.apply(actions))
     assert await world.seen() == claimed, f"{sweep.name} changed what its owner had claimed: name the version it saw"
-    assert outcomes == [Outcome.LOST] * len(actions), f"{sweep.name} lost the race and says {outcomes}, not lost"
+    assert outcomes == [Outcome.CONFLICT] * len(actions), f"{sweep.name} met a conflict and says {outcomes}"
 
 
 async def check_second_apply(case: SweepCase) -> None:
@@ -128,7 +130,9 @@ async def check_second_apply(case: SweepCase) -> None:
     after = await world.seen()
     outcomes = list(await sweep.apply(actions))
     assert await world.seen() == after, f"{sweep.name} applied the same actions twice, and both changed something"
-    assert outcomes == [Outcome.LOST] * len(actions), f"{sweep.name}, applied again, says {outcomes}, not lost"
+    assert outcomes == [Outcome.CONFLICT] * len(actions), (
+        f"{sweep.name}, applied again, says {outcomes}, not a conflict"
+    )
 
 
 async def _world(case: SweepCase) -> tuple[World, AnySweep]:

@@ -34,7 +34,7 @@ class World:
         self._collections[collection.data] = collection
         return self.store.records(collection)
 
-    def frame(self) -> RunContext:
+    def context(self) -> RunContext:
         """What a run of the engine needs."""
         return RunContext(self.store.journal, self.clock, Ids(self.clock))
 

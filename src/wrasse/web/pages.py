@@ -284,7 +284,7 @@ def _last(view: _View, report: Report | None) -> str:
     if report is None:
         return soft("none yet")
     kept = ", ".join(f"{count} {reason}" for reason, count in report.kept.items())
-    text = f"{report.seen} seen, {report.done} done, {report.lost} lost, {report.failed} failed"
+    text = f"{report.seen} seen, {report.done} done, {report.conflict} in conflict, {report.failed} failed"
     more = [f"kept: {kept}"] if kept else []
     more += [*report.notes, *report.errors]
     if report.stopped_by:
@@ -305,11 +305,12 @@ def _leases(view: _View) -> str:
         HtmlRow(
             each.key,
             (code(each.key), code(each.owner), code(str(each.token)),
-             view.time(each.until, leases.at) + ("" if leases.at < each.until else f" {state('ended', 'warn')}")),
+             view.time(each.expires_at, leases.at)
+             + ("" if leases.at < each.expires_at else f" {state('ended', 'warn')}")),
         )
         for each in leases.items
     ]  # fmt: skip
-    columns = (Column("key"), Column("owner"), Column("token"), Column("until"))
+    columns = (Column("key"), Column("owner"), Column("token"), Column("expires"))
     body = table("Leases", columns, rows, empty="Nobody holds one.", more=leases.more)
     return section("leases", "Leases", body, wide=False)
 
@@ -346,7 +347,7 @@ def _journal(view: _View) -> str:
 def _line(view: _View, line: Line) -> HtmlRow:
     intent = line.intent
     outcome = line.outcome.value if line.outcome is not None else "open"
-    css = {"done": "good", "lost": "warn", "failed": "bad"}.get(outcome, "hold")
+    css = {"done": "good", "conflict": "warn", "failed": "bad"}.get(outcome, "hold")
     many = f" {soft(f'and {intent.count - 1} more')}" if intent.count > 1 else ""
     why = escape(intent.reason) + (f"<br>{soft(line.detail)}" if line.detail else "")
     when = view.time(line.intended_at)

@@ -263,7 +263,7 @@ def checks_json(snapshot: ProcessSnapshot) -> Sequence[Mapping[str, object]]:
 
 
 def _lease_json(lease: Lease, now: datetime) -> Mapping[str, object]:
-    return {**picked(lease, "key owner token until"), "held": now < lease.until}
+    return {**picked(lease, "key owner token expires_at"), "held": now < lease.expires_at}
 
 
 def _sweep_json(status: SweepStatus) -> Mapping[str, object]:

@@ -248,7 +248,7 @@ class SubjectWatch:
         store = self._subject.jobs
         if store is None:
             return None
-        skew = self._subject.clock.now() - (await store.pulse()).at
+        skew = self._subject.clock.now() - (await store.health_sample()).at
         queue = self._subject.queue or store.jobs
         counts = await queue.counts()
         beating = {worker.info.id for worker in counts.workers if worker.until > counts.at}
@@ -289,10 +289,10 @@ class SubjectWatch:
     async def _orphans(self) -> tuple[OrphanFacts, ...]:
         """The last complete look at each root, by whichever process."""
         found = []
-        for desk in self._subject.orphans:
-            last = (await desk.sightings.standing(desk.root.name)).last
+        for scanner in self._subject.orphans:
+            last = (await scanner.sightings.standing(scanner.root.name)).last
             if last is not None:
-                found.append(OrphanFacts(desk.root.name, last))
+                found.append(OrphanFacts(scanner.root.name, last))
         return tuple(found)
 
     def _checks(self, sweeps: Sequence[SweepStatus]) -> tuple[Check, ...]:

@@ -48,9 +48,9 @@ class DyingFiles(Files):
         self._step()
         super().write(file, data)
 
-    def set_stamp(self, file: int, stamp: int) -> None:
+    def set_timestamp(self, file: int, stamp: int) -> None:
         self._step()
-        super().set_stamp(file, stamp)
+        super().set_timestamp(file, stamp)
 
     def sync(self, file: int) -> None:
         self._step()

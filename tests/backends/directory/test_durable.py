@@ -42,8 +42,8 @@ class WatchedFiles(Files):
         super().write(file, data)
         self.files.add(self.state_of(file).inode)
 
-    def set_stamp(self, file: int, stamp: int) -> None:
-        super().set_stamp(file, stamp)
+    def set_timestamp(self, file: int, stamp: int) -> None:
+        super().set_timestamp(file, stamp)
         self.files.add(self.state_of(file).inode)
 
     def sync(self, file: int) -> None:

@@ -93,7 +93,7 @@ async def test_locks_that_others_do_not_see_are_refused(tmp_path: Path, files: t
 async def test_what_a_dead_writer_left_is_cleaned_on_nfs_too(tmp_path: Path) -> None:
     clock = ManualClock()
     directory = await Directory.open(tmp_path, clock, files=Nfs)
-    dead = directory._temps.begin()
+    dead = directory._temp_files.begin()
     directory._files.close(dead.file)
     await directory.close()
     clock.advance(timedelta(hours=1, seconds=1))

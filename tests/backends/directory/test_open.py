@@ -138,7 +138,7 @@ async def test_a_second_open_finds_what_the_first_one_wrote(tmp_path: Path) -> N
     second = await Directory.open(str(tmp_path))
     await first.objects.create("a", b"1")
     seen = await second.objects.head("a")
-    pulses = [(await each.pulse()).identity for each in (first, second)]
+    pulses = [(await each.health_sample()).identity for each in (first, second)]
     await first.close()
     await first.close()
     await second.close()
@@ -170,8 +170,8 @@ async def test_a_file_system_without_hard_links_is_refused(tmp_path: Path) -> No
 
 async def test_a_file_system_with_coarse_times_is_refused(tmp_path: Path) -> None:
     class Coarse(Files):
-        def set_stamp(self, file: int, stamp: int) -> None:
-            super().set_stamp(file, stamp // 10**9 * 10**9)
+        def set_timestamp(self, file: int, stamp: int) -> None:
+            super().set_timestamp(file, stamp // 10**9 * 10**9)
 
     with pytest.raises(Refused, match="exact to the nanosecond"):
         await Directory.open(tmp_path, files=Coarse)
@@ -179,13 +179,13 @@ async def test_a_file_system_with_coarse_times_is_refused(tmp_path: Path) -> Non
 
 async def test_only_what_was_left_for_an_hour_is_cleaned_at_open(tmp_path: Path, clock: ManualClock) -> None:
     directory = await Directory.open(tmp_path, clock)
-    live = directory._temps.begin()  # its writer is alive and only takes long
-    dead = directory._temps.begin()
+    live = directory._temp_files.begin()  # its writer is alive and only takes long
+    dead = directory._temp_files.begin()
     directory._files.close(dead.file)
     await (await Directory.open(tmp_path, clock)).close()
     young = sorted(os.listdir(tmp_path / "%w/temp"))
     clock.advance(timedelta(hours=1, seconds=1))
-    recent = directory._temps.begin()
+    recent = directory._temp_files.begin()
     directory._files.close(recent.file)
     await (await Directory.open(tmp_path, clock)).close()
     old = sorted(os.listdir(tmp_path / "%w/temp"))
@@ -206,7 +206,7 @@ async def test_a_directory_that_was_deleted_has_no_pulse(tmp_path: Path) -> None
     directory = await Directory.open(tmp_path / "data")
     os.rename(tmp_path / "data/%w", tmp_path / "elsewhere")
     with pytest.raises(StoreUnavailable, match="moved or deleted"):
-        await directory.pulse()
+        await directory.health_sample()
     await directory.close()
 
 
@@ -334,7 +334,7 @@ async def test_one_file_is_kept_ready_for_the_next_create_and_let_go_at_the_end(
     ready = []
     for n in range(3):
         await directory.objects.create(f"k{n}", b"x")
-        await directory.pulse()
+        await directory.health_sample()
         ready.append(len(opened[0].blanks))
     await directory.close()
     assert (ready, opened[0].blanks) == ([1, 1, 1], set())
@@ -368,7 +368,7 @@ async def test_where_files_cannot_be_named_later_they_have_names_from_the_start(
     stored = [await directory.objects.create("a/b", b"new") for _ in range(2)]
     left = os.listdir(tmp_path / "%w/temp")
     await directory.close()
-    assert ([each.outcome for each in stored], left) == ([Outcome.DONE, Outcome.LOST], [])
+    assert ([each.outcome for each in stored], left) == ([Outcome.DONE, Outcome.CONFLICT], [])
     assert (tmp_path / "a/b").read_bytes() == b"new"
 
 
@@ -379,7 +379,7 @@ async def test_calls_cancelled_at_any_moment_leave_no_file_open(directory: Direc
         async for _ in directory.objects.read("a"):
             pass
 
-    await directory.pulse()  # the file that is kept ready is there
+    await directory.health_sample()  # the file that is kept ready is there
     before = len(os.listdir("/proc/self/fd"))
     for turn in range(40):
         call = asyncio.ensure_future(read() if turn % 2 else directory.objects.create(f"b{turn}", b"x" * 1000))
@@ -387,7 +387,7 @@ async def test_calls_cancelled_at_any_moment_leave_no_file_open(directory: Direc
             await asyncio.sleep(0)
         call.cancel()
         await asyncio.wait([call])
-    await directory.pulse()
+    await directory.health_sample()
     assert len(os.listdir("/proc/self/fd")) <= before
     outcomes = await directory.objects.delete([ObjectDelete("a", made.version or "")])
     assert list(outcomes) == [Outcome.DONE]

@@ -134,14 +134,14 @@ async def test_a_replace_in_the_middle_of_a_replace_is_lost(two: Two) -> None:
     two.files.stop_at("rename", b"a", lambda: two.second.objects.replace("a", b"second", at=at))
     first = await two.first.objects.replace("a", b"first", at=at)
     second = await two.other()
-    assert (bool(first), second.outcome, await whole(two.second.objects, "a")) == (True, Outcome.LOST, b"first")
+    assert (bool(first), second.outcome, await whole(two.second.objects, "a")) == (True, Outcome.CONFLICT, b"first")
 
 
 async def test_a_delete_in_the_middle_of_a_replace_is_lost(two: Two) -> None:
     at = await made(two.first.objects, "a")
     two.files.stop_at("rename", b"a", lambda: two.second.objects.delete([ObjectDelete("a", at)]))
     first = await two.first.objects.replace("a", b"first", at=at)
-    assert (bool(first), list(await two.other())) == (True, [Outcome.LOST])
+    assert (bool(first), list(await two.other())) == (True, [Outcome.CONFLICT])
     assert await whole(two.second.objects, "a") == b"first"
 
 
@@ -150,7 +150,7 @@ async def test_a_replace_in_the_middle_of_a_delete_is_lost(two: Two) -> None:
     two.files.stop_at("unlink", b"a", lambda: two.second.objects.replace("a", b"second", at=at))
     first = await two.first.objects.delete([ObjectDelete("a", at)])
     second = await two.other()
-    assert (list(first), second.outcome, await listed(two.second.objects)) == ([Outcome.DONE], Outcome.LOST, [])
+    assert (list(first), second.outcome, await listed(two.second.objects)) == ([Outcome.DONE], Outcome.CONFLICT, [])
 
 
 async def test_a_replace_while_something_is_put_below_is_not_undone(two: Two) -> None:
@@ -178,7 +178,7 @@ async def test_nobody_sees_an_object_missing_while_it_becomes_a_directory(in_tur
         "head": lambda: seen is not None and seen.info.version == at,
         "page": lambda: "a" in [info.key for info in seen],
         "read": lambda: seen == b"old",
-        "create": lambda: seen.outcome is Outcome.LOST,
+        "create": lambda: seen.outcome is Outcome.CONFLICT,
     }[what]()
 
 
@@ -202,7 +202,7 @@ async def test_a_put_in_the_middle_of_a_put_is_lost(two: Two) -> None:
     two.files.stop_at("rename", b"things/r/k.json", lambda: others.put("k", b"second", at=at))
     first, second = await records.put("k", b"first", at=at), await two.other()
     record = await others.get("k")
-    assert (bool(first), second.outcome, record and record.value) == (True, Outcome.LOST, b"first")
+    assert (bool(first), second.outcome, record and record.value) == (True, Outcome.CONFLICT, b"first")
 
 
 async def test_an_entry_made_while_its_bucket_is_retired_is_not_lost(two: Two) -> None:

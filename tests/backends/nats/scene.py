@@ -11,7 +11,7 @@ from uuid import uuid4
 from wrasse.backends.nats.client.connection import NatsConnection
 from wrasse.backends.nats.client.jetstream import JetStream
 from wrasse.backends.nats.connect import Flows
-from wrasse.backends.nats.kv.store import Bucket
+from wrasse.backends.nats.kv.store import KvBucket
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import Clock, SystemClock
 from wrasse.ports.streams import START, Draft, Entry, EntryId
@@ -42,7 +42,7 @@ class Scene:
         link = await NatsConnection.open(self.options(port, read_timeout=timedelta(seconds=10)))
         self.links.append(link)
         clock = time or SystemClock()
-        bucket = Bucket(link, clock, time)
+        bucket = KvBucket(link, clock, time)
         await bucket.open()
         return await Flows.open(link, clock, bucket.time, **how)
 

@@ -97,15 +97,15 @@ async def test_no_stream_that_is_protected_gets_an_age(upkeep: Upkeep) -> None:
     for subject in protected:
         await upkeep.flows.streams.append(drafts(1, subject))
     await upkeep.flows.groups.join("gbe.grouped", "g", FIRST)
-    lane = await upkeep.flows.lanes.find("gbe.durable")
+    lane = await upkeep.flows.stream_map.find("gbe.durable")
     config = {"durable_name": "theirs", "ack_policy": "explicit"}
-    js = upkeep.flows.lanes.js
+    js = upkeep.flows.stream_map.js
     await js.call(f"CONSUMER.DURABLE.CREATE.{lane.stream}.theirs", {"stream_name": lane.stream, "config": config})
 
     rules = RULE, RetentionRule("gbe.named", DAY, protect=("g",))
     report = await upkeep.run(*rules, archived=("gbe.archived",))
 
-    assert (report.done, report.lost) == (1, 0)
+    assert (report.done, report.conflict) == (1, 0)
     assert {subject: await upkeep.age(subject) for subject in protected} == dict.fromkeys(protected, timedelta(0))
     assert await upkeep.age() == DAY
 
@@ -181,10 +181,10 @@ class Stopped(JetStream):
     """The API as a process has it that is stopped before one of its questions, until it is let go."""
 
     def __init__(self, flows: Flows, before: str) -> None:
-        super().__init__(flows.lanes.js.link)
+        super().__init__(flows.stream_map.js.connection)
         self.reached, self.go = asyncio.Event(), asyncio.Event()
         self._before = before
-        flows.lanes.js = flows.groups._marks._js = flows.groups._durables._js = self
+        flows.stream_map.js = flows.groups._marks._js = flows.groups._durables._js = self
 
     async def call(self, verb: str, asked: Mapping[str, object] | None = None) -> dict[str, Any]:
         await self._stop(verb)
@@ -230,7 +230,7 @@ async def test_a_group_that_is_made_while_an_age_is_being_set_ends_up_without_it
         await other.groups.join(S, "archiver", FIRST, cursor=cursor)  # sees no age
         setting.go.set()
 
-    assert age_set.result() is Outcome.LOST
+    assert age_set.result() is Outcome.CONFLICT
     assert await upkeep.age() == timedelta(0)
 
 

@@ -28,7 +28,7 @@ from wrasse.ports.streams import START, Draft, EntryId
 from wrasse.streams.retention import Bound, RetentionRule, Stand, judge
 
 FIRST = StartAt(first=True)
-DONE, LOST = Outcome.DONE, Outcome.LOST
+DONE, LOST = Outcome.DONE, Outcome.CONFLICT
 LETTERS = "gbe._deadletter.x"
 SECOND = timedelta(seconds=1)
 
@@ -44,16 +44,16 @@ async def deliver(flows: Flows, limit: int = 100, subject: str = S, wait: timede
 
 
 async def consumer_info(flows: Flows, name: str, subject: str = S) -> dict:
-    lane = await flows.lanes.find(subject)
-    return await flows.lanes.js.call(f"CONSUMER.INFO.{lane.stream}.{name}")
+    lane = await flows.stream_map.find(subject)
+    return await flows.stream_map.js.call(f"CONSUMER.INFO.{lane.stream}.{name}")
 
 
 async def foreign(flows: Flows, name: str, subject: str = S, **config: object) -> None:
     """A durable that another program makes."""
-    lane = await flows.lanes.make(subject)
+    lane = await flows.stream_map.make(subject)
     told = {"durable_name": name, "ack_policy": "explicit", "filter_subject": lane.subject, **config}
     verb = f"CONSUMER.DURABLE.CREATE.{lane.stream}.{name}"
-    await flows.lanes.js.call(verb, {"stream_name": lane.stream, "config": told})
+    await flows.stream_map.js.call(verb, {"stream_name": lane.stream, "config": told})
 
 
 # The durable
@@ -86,8 +86,8 @@ async def test_further_subjects_of_one_stream_are_durables_with_the_subject_in_t
 async def test_two_who_join_at_once_make_one_durable(stage: Scene) -> None:
     members = [await stage.flows() for _ in range(4)]
     await asyncio.gather(*(flows.groups.join(S, G, FIRST) for flows in members))
-    lane = await members[0].lanes.find(S)
-    state = (await members[0].lanes.js.call(f"STREAM.INFO.{lane.stream}"))["state"]
+    lane = await members[0].stream_map.find(S)
+    state = (await members[0].stream_map.js.call(f"STREAM.INFO.{lane.stream}"))["state"]
     assert state["consumer_count"] == 1
 
 
@@ -157,7 +157,7 @@ async def test_a_nats_py_consumer_of_the_same_durable_shares_the_work(nats_serve
     await flows.groups.join(S, G, FIRST)
     await flows.streams.append(drafts(5))
     ours = await deliver(flows, 2)
-    lane = await flows.lanes.find(S)
+    lane = await flows.stream_map.find(S)
     client = await connect(nats_server.url)
     theirs = await client.jetstream().pull_subscribe_bind(durable=G, stream=lane.stream)
     got = await theirs.fetch(2, timeout=10)
@@ -195,7 +195,7 @@ async def test_a_durable_without_acks_protects_nothing(nats_server: Nats, stage:
     await flows.streams.append(drafts(3))
     await foreign(flows, G, ack_policy="none")
     client = await connect(nats_server.url)
-    lane = await flows.lanes.find(S)
+    lane = await flows.stream_map.find(S)
     theirs = await client.jetstream().pull_subscribe_bind(durable=G, stream=lane.stream)
     await theirs.fetch(3, timeout=20)
     await client.close()
@@ -205,9 +205,9 @@ async def test_a_durable_without_acks_protects_nothing(nats_server: Nats, stage:
 
 async def test_a_group_on_a_work_queue_is_refused_with_the_reason_where_the_server_takes_none(stage: Scene) -> None:
     flows, js = await stage.flows(), await stage.js()
-    queue = {"name": f"{stage.root}-work", "subjects": [flows.lanes.layout.stored(S)], "retention": "workqueue"}
+    queue = {"name": f"{stage.root}-work", "subjects": [flows.stream_map.layout.stored(S)], "retention": "workqueue"}
     await js.call(f"STREAM.CREATE.{queue['name']}", queue)
-    await js.store(flows.lanes.layout.stored(S), b"1")
+    await js.store(flows.stream_map.layout.stored(S), b"1")
     with pytest.raises(Refused, match="gets all messages") as refused:
         await flows.groups.join(S, G, StartAt())
     assert "start='first'" in refused.value.do
@@ -222,9 +222,9 @@ async def test_doctor_tells_of_durables_whose_floor_proves_nothing(nats_server: 
     await foreign(flows, "patient")
     await foreign(flows, "hasty", max_deliver=3)
     backend = await NatsBackend.open(stage.options())
-    stage.links.append(backend.link)
+    stage.links.append(backend.connection)
     found = [each for each in await backend.examine() if each.check == "groups" and stage.root in each.what]
-    js = JetStream(backend.link)
+    js = JetStream(backend.connection)
     await js.call(f"STREAM.DELETE.KV_{stage.root}")
     assert [("'hasty'" in each.what, "gives up after 3 deliveries" in each.what) for each in found] == [(True, True)]
     assert "--max-deliver=-1; handle first what it gave up" in found[0].do
@@ -320,8 +320,8 @@ async def test_subjects_whose_durables_would_have_one_name_are_not_mixed_up(stag
 async def test_a_durable_that_was_deleted_is_said_to_be_missing(stage: Scene) -> None:
     flows = await stage.flows()
     await flows.groups.join(S, G, FIRST)
-    lane = await flows.lanes.find(S)
-    await flows.lanes.js.call(f"CONSUMER.DELETE.{lane.stream}.{G}")
+    lane = await flows.stream_map.find(S)
+    await flows.stream_map.js.call(f"CONSUMER.DELETE.{lane.stream}.{G}")
     with pytest.raises(UsageError, match="there is no group"):
         await deliver(flows)
 
@@ -438,7 +438,7 @@ async def test_a_question_that_is_given_up_takes_nothing_and_is_forgotten_by_the
             await asyncio.sleep(0.01)
     waiting.cancel()
     await asyncio.wait([waiting])
-    await flush(flows.lanes.js.link)
+    await flush(flows.stream_map.js.connection)
     await other.streams.append(drafts(1))
     (delivery,) = await deliver(other, wait=10 * SECOND)
     assert (delivery.number, delivery.entry.body) == (1, b"0")
@@ -486,11 +486,11 @@ async def test_one_message_wakes_one_of_forty_who_wait(nats_server: Nats, stage:
     async with asyncio.timeout(20):
         while (await consumer_info(members[0], G))["num_waiting"] < 40:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-    before = [flows.lanes.js.link._wire for flows in members]
+    before = [flows.stream_map.js.connection._wire for flows in members]
     heard = await _counted(members, members[0].streams.append(drafts(1, first=1)))
     await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     await asyncio.sleep(0.2)
-    assert [flows.lanes.js.link._wire for flows in members] == before
+    assert [flows.stream_map.js.connection._wire for flows in members] == before
     assert (sum(task.done() for task in waiting), sum(heard) <= 10) == (1, True)
     for task in waiting:
         task.cancel()
@@ -501,7 +501,7 @@ async def _counted(members: list[Flows], work) -> list[int]:
     """How many messages each link hears from now on, as a list that goes on counting."""
     heard = [0]
     for flows in members:
-        link = flows.lanes.js.link
+        link = flows.stream_map.js.connection
         for number, hear in list(link._heard.items()):
 
             def counting(*told, hear=hear):
@@ -522,7 +522,7 @@ def ledger(*commands: list) -> list[bytes]:
 
 async def keep_ledger(stage: Scene, flows: Flows, group: str, *commands: list) -> None:
     for body in ledger(*commands):
-        await flows.lanes.js.store(flows.lanes.layout.ledger(S, group), body)
+        await flows.stream_map.js.store(flows.stream_map.layout.ledger(S, group), body)
 
 
 JOIN, GONE = ["j", 1, "n", [0, 0, 0]], ["g", 1, "", [[[3, 1]]]]
@@ -569,8 +569,8 @@ async def test_a_ledger_beside_a_durable_of_another_program_is_refused_and_kept(
     with pytest.raises(Refused, match="another program made") as refused:
         await flows.groups.join(S, G, FIRST)
     assert "nats stream purge" in refused.value.do
-    lane = await flows.lanes.find(S)
-    await flows.lanes.js.call(f"CONSUMER.DELETE.{lane.stream}.{G}")
+    lane = await flows.stream_map.find(S)
+    await flows.stream_map.js.call(f"CONSUMER.DELETE.{lane.stream}.{G}")
     assert not await flows.groups.join(S, G, FIRST)
     assert [d.entry.body for d in await deliver(flows)] == [b"4", b"5"]
 

@@ -115,12 +115,12 @@ async def test_a_stream_of_ours_and_others_is_drained_as_it_is_read(stage: Scene
     await flows.streams.append(drafts(300))
     for number in range(300):
         headers = {"Trace": str(number)} if number % 2 else None
-        await js.store(flows.lanes.layout.stored(S), b"line\r\n%d" % number, headers)
+        await js.store(flows.stream_map.layout.stored(S), b"line\r\n%d" % number, headers)
     await flows.streams.append([Draft(S, b"\r%d" % number, fields={"why": b"\r\n"}) for number in range(300)])
     drained, after = [], START
-    while len(stretch := await flows.streams.stretch(S, after, 150)):
-        drained += stretch.entries(len(stretch))
-        after = stretch.id(len(stretch) - 1)
+    while len(chunk := await flows.streams.chunk(S, after, 150)):
+        drained += chunk.entries(len(chunk))
+        after = chunk.id(len(chunk) - 1)
     whole, after = [], START
     while (page := await flows.streams.read(S, after, 99)).items:  # so few that no consumer is used
         whole += page.items
@@ -135,7 +135,7 @@ async def test_a_page_of_large_messages_is_a_short_one(stage: Scene, monkeypatch
     link = stage.links[-1]
     link.server = msgspec.structs.replace(link.server, max_payload=110_000)
     await flows.streams.append([Draft(S, b"%d " % n + b"x" * 100_000) for n in range(25)])
-    lane = await flows.lanes.find(S)
+    lane = await flows.stream_map.find(S)
     puller = await Puller.open(JetStream(link), lane.stream, lane.subject, 0)
     pages = []
     while not pages or pages[-1][1]:
@@ -148,17 +148,17 @@ async def test_a_page_in_which_a_message_is_missing_is_read_again(stage: Scene, 
     flows = await stage.flows(batches=False)
     await flows.streams.append(drafts(300))
     first = await flows.streams.read(S, START, 100)
-    lane = await flows.lanes.find(S)
-    puller = flows.lanes.reader._pullers[lane.stream, lane.subject]
+    lane = await flows.stream_map.find(S)
+    puller = flows.stream_map.reader._pullers[lane.stream, lane.subject]
     puller._number += 1  # as if one had not come
     second = await flows.streams.read(S, first.items[-1].id, 100)
     assert [entry.body for entry in second.items] == [b"%d" % n for n in range(100, 200)]
-    assert flows.lanes.reader._pullers[lane.stream, lane.subject] is not puller
+    assert flows.stream_map.reader._pullers[lane.stream, lane.subject] is not puller
 
 
 async def test_a_long_work_queue_is_read_without_a_consumer_of_ours(stage: Scene) -> None:
     flows, js = await stage.flows(), await stage.js()
-    made = {"name": f"{stage.root}-work", "subjects": [flows.lanes.layout.stored(S)], "retention": "workqueue"}
+    made = {"name": f"{stage.root}-work", "subjects": [flows.stream_map.layout.stored(S)], "retention": "workqueue"}
     await js.call(f"STREAM.CREATE.{made['name']}", {**made, "allow_direct": True})
     await flows.streams.append(drafts(450))
     read, after = [], START

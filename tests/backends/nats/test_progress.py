@@ -57,7 +57,7 @@ async def marked(flows: Flows, *places: int, subject: str = S) -> Sequence[Outco
 
 async def shown(tool: Client, flows: Flows, name: str = GROUP, subject: str = S) -> tuple[int, int]:
     """What `nats consumer info` says: what is acked, and what is unprocessed."""
-    info = await tool.jetstream().consumer_info((await flows.lanes.find(subject)).stream, name)
+    info = await tool.jetstream().consumer_info((await flows.stream_map.find(subject)).stream, name)
     return info.ack_floor.stream_seq, info.num_pending
 
 
@@ -71,7 +71,7 @@ async def test_a_marked_group_is_a_consumer_with_its_floor_and_its_lag(stage: Sc
 async def test_a_group_that_has_nothing_yet_is_shown_with_all_of_its_lag(stage: Scene, tool: Client, way: str) -> None:
     flows = await stage.flows()
     await flows.streams.append(drafts(30))
-    assert await marked(flows, -1) == [Outcome.LOST]
+    assert await marked(flows, -1) == [Outcome.CONFLICT]
     assert await shown(tool, flows) == (0, 30)
 
 
@@ -81,7 +81,7 @@ async def test_whoever_comes_next_shows_what_a_crash_left_unshown(stage: Scene, 
     await marked(crashed, 9)
     await crashed.groups.mark(S, GROUP, (await entries(crashed))[19].id)  # and then it was killed
     assert await shown(tool, crashed) == (10, 20)
-    assert await marked(await stage.flows(), 19) == [Outcome.LOST]
+    assert await marked(await stage.flows(), 19) == [Outcome.CONFLICT]
     assert await shown(tool, crashed) == (20, 10)
 
 
@@ -89,7 +89,7 @@ async def test_a_consumer_that_somebody_read_with_or_deleted_is_put_right(stage:
     flows = await stage.flows()
     await flows.streams.append(drafts(30))
     await marked(flows, 9)
-    stream = (await flows.lanes.find(S)).stream
+    stream = (await flows.stream_map.find(S)).stream
     reader = await tool.jetstream().pull_subscribe_bind(GROUP, stream=stream)
     await (await reader.fetch(10, timeout=10))[-1].ack_sync()
     await marked(await stage.flows(), 9)
@@ -106,7 +106,7 @@ async def test_what_is_not_acked_is_not_shown(stage: Scene, tool: Client) -> Non
     flows = await stage.flows()
     await flows.streams.append(drafts(3))
     last = (await entries(flows))[-1].id
-    assert await flows.groups.mark(S, GROUP, last) is Outcome.LOST  # there is no such group
+    assert await flows.groups.mark(S, GROUP, last) is Outcome.CONFLICT  # there is no such group
     await flows.groups.join(S, GROUP, FIRST, cursor=True)
     with pytest.raises(Exception, match="beyond the last entry"):
         await flows.groups.mark(S, GROUP, EntryId(last.ms, last.seq + 1))
@@ -132,7 +132,7 @@ async def test_a_consumer_that_another_program_made_is_left_alone(
 ) -> None:
     flows = await stage.flows()
     await flows.streams.append(drafts(30))
-    stream = (await flows.lanes.find(S)).stream
+    stream = (await flows.stream_map.find(S)).stream
     await tool.jetstream().add_consumer(stream, ConsumerConfig(durable_name=GROUP, ack_policy=AckPolicy.EXPLICIT))
     with caplog.at_level(logging.WARNING):
         assert await marked(flows, 9, 19) == [Outcome.DONE, Outcome.DONE]
@@ -161,7 +161,7 @@ async def test_where_interest_keeps_messages_those_that_are_not_archived_stay(st
     flows = await stage.flows()
     await flows.streams.append(drafts(10))
     ids = [entry.id for entry in await entries(flows)]
-    assert await marked(flows, -1) == [Outcome.LOST]
+    assert await marked(flows, -1) == [Outcome.CONFLICT]
     for message in await others.fetch(10, timeout=10):
         await message.ack_sync()
     again = await stage.flows()
@@ -206,6 +206,6 @@ async def test_a_marked_group_is_shown_by_an_old_server() -> None:
         flows = await stage.flows()
         await flows.streams.append(drafts(30))
         await marked(flows, 9, 19)
-        info = await tool.jetstream().consumer_info((await flows.lanes.find(S)).stream, GROUP)
+        info = await tool.jetstream().consumer_info((await flows.stream_map.find(S)).stream, GROUP)
         assert (info.delivered.stream_seq, info.num_pending) == (20, 10)
         await tool.close()

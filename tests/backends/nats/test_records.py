@@ -21,7 +21,7 @@ from wrasse.backends.nats.client.jetstream import JetStream
 from wrasse.backends.nats.connect import Nats
 from wrasse.backends.nats.kv import due_index
 from wrasse.backends.nats.kv.names import DueEntry, text_of, token
-from wrasse.backends.nats.kv.store import Bucket
+from wrasse.backends.nats.kv.store import KvBucket
 from wrasse.backends.nats.records import KvRecord, pack, unpack
 from wrasse.backends.record_files.envelope import LastWrites
 from wrasse.clock import EPOCH, ManualClock
@@ -57,9 +57,9 @@ class Asked:
 
 async def subjects(store: Nats, matching: str = ">") -> list[str]:
     """What the bucket holds, without what every one of them begins with."""
-    start = f"$KV.{store.link.options.root}."
+    start = f"$KV.{store.connection.options.root}."
     asked = {"subjects_filter": start + matching}
-    info = await JetStream(store.link).call(f"STREAM.INFO.KV_{store.link.options.root}", asked)
+    info = await JetStream(store.connection).call(f"STREAM.INFO.KV_{store.connection.options.root}", asked)
     return sorted(each.removeprefix(start) for each in info["state"].get("subjects", {}))
 
 
@@ -126,7 +126,7 @@ async def test_the_bucket_is_one_that_the_usual_client_lists_and_reads(nats_serv
         await store.records(THINGS).create("a b/é", b"the value")
         client = await usual_client.connect(nats_server.url)
         try:
-            bucket = await client.jetstream().key_value(store.link.options.root)
+            bucket = await client.jetstream().key_value(store.connection.options.root)
             (key,) = await bucket.keys()
             value = (await bucket.get(key)).value
         finally:
@@ -138,7 +138,7 @@ async def test_keys_of_others_in_the_bucket_are_left_alone(nats_server: NatsServ
     async with opened(at(nats_server.port)) as store:
         await store.records(THINGS).create("a", b"1")
         for foreign in ("readme", "things/r.notes.x", "things/r.due.2026.a.b"):
-            await store.link.request(f"$KV.{store.link.options.root}.{foreign}", b"theirs")
+            await store.connection.request(f"$KV.{store.connection.options.root}.{foreign}", b"theirs")
         page = await store.records(THINGS).page("", None, 10)
         assert [record.key for record in page] == ["a"]
 
@@ -147,12 +147,14 @@ async def test_a_record_that_somebody_overwrote_is_reported_not_guessed(nats_ser
     async with opened(at(nats_server.port)) as store:
         records = store.records(THINGS)
         await records.create("b c", b"2")
-        await store.link.request(f"$KV.{store.link.options.root}.things/r.r.a", b"theirs")
+        await store.connection.request(f"$KV.{store.connection.options.root}.things/r.r.a", b"theirs")
         with pytest.raises(StoreBroken, match=r"the record of .* foreign") as failed:
             await records.get("a")
         advised = re.search(r"nats stream purge (\S+) --subject='(\S+)'", failed.value.do)
         assert advised, "one record is taken away, not the bucket"
-        await store.link.request(f"$JS.API.STREAM.PURGE.{advised[1]}", msgspec.json.encode({"filter": advised[2]}))
+        await store.connection.request(
+            f"$JS.API.STREAM.PURGE.{advised[1]}", msgspec.json.encode({"filter": advised[2]})
+        )
         assert [each.key for each in await records.page("", None, 10)] == ["b c"]
         assert await records.create("a", b"1")
 
@@ -166,7 +168,7 @@ async def test_a_message_that_is_no_record_costs_one_record(
         records = store.records(collection)
         for key in "abc":
             await records.create(key, key.encode(), due_at=EPOCH)
-        await store.link.request(f"$KV.{store.link.options.root}.things/r.r.b", garbage)
+        await store.connection.request(f"$KV.{store.connection.options.root}.things/r.r.b", garbage)
         for _ in range(2):
             page = await records.page("", None, 10)
             assert [(each.key, each.value) for each in page] == [("a", b"a"), ("b", garbage), ("c", b"c")]
@@ -208,7 +210,7 @@ async def test_looking_for_what_is_due_is_one_question_however_much_is_kept(
         records = store.records(THINGS)
         for n in range(50):
             await records.create(f"k{n}", b"", due_at=clock.now() + timedelta(hours=1, milliseconds=n))
-        with Asked().by(store.link, monkeypatch) as asked:
+        with Asked().by(store.connection, monkeypatch) as asked:
             page = await records.due(None, None, 10)
         assert (len(page), len(asked.subjects)) == (0, 1)
 
@@ -219,7 +221,7 @@ async def test_a_write_of_a_record_that_was_just_read_is_one_question(
     async with opened(at(nats_server.port)) as store:
         records = store.records(THINGS)
         first = version(await records.create("a", b"1"))
-        with Asked().by(store.link, monkeypatch) as asked:
+        with Asked().by(store.connection, monkeypatch) as asked:
             await records.put("a", b"2", at=first)
         assert len(asked.subjects) == 1
 
@@ -233,7 +235,7 @@ async def test_a_long_list_of_what_is_due_is_asked_for_once_and_read_to_its_end(
         records, found, after = store.records(THINGS), list[str](), None
         for n in range(40):
             await records.create(f"k{n:02}", b"", due_at=clock.now() - timedelta(seconds=5))
-        with Asked().by(store.link, monkeypatch) as asked:
+        with Asked().by(store.connection, monkeypatch) as asked:
             while True:
                 page = await records.due(None, after, 10)
                 found += [record.key for record in page]
@@ -262,7 +264,7 @@ async def test_a_write_that_came_too_late_leaves_its_entry_only_until_it_is_stal
         monkeypatch.setattr(due_index, "STALE", timedelta(seconds=-60))
         await records.due(None, None, 10)
         stale = await subjects(store, "things/r.due.>")
-        assert (late.outcome, shown, len(fresh), stale) == (Outcome.LOST, 0, 1, [])
+        assert (late.outcome, shown, len(fresh), stale) == (Outcome.CONFLICT, 0, 1, [])
 
 
 async def test_a_bucket_of_the_index_goes_when_it_is_empty_and_comes_back_when_it_is_needed(
@@ -345,15 +347,15 @@ async def test_a_record_created_over_a_deleted_one_stays_in_the_index(nats_serve
 @contextlib.contextmanager
 def before_purging(part: str, act: Callable[[], Awaitable[object]], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Does this once, right before the first purge of a subject with this part."""
-    plain, left = Bucket.purge, [act]
+    plain, left = KvBucket.purge, [act]
 
-    async def late(own: Bucket, subject: str, *args: int) -> bool:
+    async def late(own: KvBucket, subject: str, *args: int) -> bool:
         if part in subject and left:
             await left.pop()()
         return await plain(own, subject, *args)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Bucket, "purge", late)
+        patched.setattr(KvBucket, "purge", late)
         yield
     assert not left, "nothing was purged"
 
@@ -408,4 +410,4 @@ async def test_a_nameless_delete_of_a_version_that_is_over_removes_nothing(nats_
         await other.records(THINGS).put("a", b"2", at=first)
         deleted = await store.records(THINGS).delete("a", at=first)
         record = await store.records(THINGS).get("a")
-        assert (deleted.outcome, record and record.value) == (Outcome.LOST, b"2")
+        assert (deleted.outcome, record and record.value) == (Outcome.CONFLICT, b"2")

@@ -13,7 +13,7 @@ import pytest
 from backends.nats.records_scene import THINGS, at, opened, version
 from servers.nats import Nats as NatsServer, nats
 from servers.proxy import Proxy, proxy
-from wrasse.backends.nats.kv.store import Bucket, KvMessage
+from wrasse.backends.nats.kv.store import KvBucket, KvMessage
 from wrasse.clock import ManualClock
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.outcome import Outcome
@@ -58,7 +58,7 @@ async def test_a_write_whose_answer_was_lost_is_made_once_and_known(
 async def test_a_nameless_write_that_may_have_been_forgotten_since_is_not_called_lost(
     nats_server: NatsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options, plain, written = at(nats_server.port), Bucket.get, asyncio.Event()
+    options, plain, written = at(nats_server.port), KvBucket.get, asyncio.Event()
     async with (
         proxy(nats_server.port) as between,
         opened(at(between.port, options.root)) as store,
@@ -66,7 +66,7 @@ async def test_a_nameless_write_that_may_have_been_forgotten_since_is_not_called
     ):
         first = version(await store.records(THINGS).create("a", b"1"))
 
-        async def late(own: Bucket, subject: str, at_least: int = 0) -> KvMessage | None:
+        async def late(own: KvBucket, subject: str, at_least: int = 0) -> KvMessage | None:
             if own is store._bucket and not written.is_set():  # it reads back what became of its write
                 written.set()
                 for _ in range(NONCES_KEPT + 1):
@@ -75,7 +75,7 @@ async def test_a_nameless_write_that_may_have_been_forgotten_since_is_not_called
                     await other.records(THINGS).put("a", b"theirs", at=record.version)
             return await plain(own, subject, at_least)
 
-        monkeypatch.setattr(Bucket, "get", late)
+        monkeypatch.setattr(KvBucket, "get", late)
         between.deaf = True
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(hears_again(between))
@@ -94,7 +94,7 @@ class Told:
 
 async def write_names(records: Records, who: int, over: asyncio.Event, told: Told) -> None:
     """Adds a name of its own to the record, again and again, until the trouble is over and one more was written."""
-    kept = {Outcome.DONE: told.done, Outcome.LOST: told.lost, Outcome.UNKNOWN: told.unknown}
+    kept = {Outcome.DONE: told.done, Outcome.CONFLICT: told.lost, Outcome.UNKNOWN: told.unknown}
     written: Written | None = None
     turn = 0
     while not written or not over.is_set():

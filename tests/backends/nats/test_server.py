@@ -191,7 +191,7 @@ async def test_a_pattern_that_is_archived_later_does_not_shut_out_subjects_that_
 
 async def test_the_pulse_tells_the_servers_time_and_the_same_server_to_everybody(nats_server: NatsServer) -> None:
     async with opened(at(nats_server.port)) as one, opened(at(nats_server.port)) as other:
-        pulses = await one.pulse(), await other.pulse()
+        pulses = await one.health_sample(), await other.health_sample()
         assert pulses[0].identity == pulses[1].identity
         assert abs(pulses[0].at - SystemClock().now()) < timedelta(minutes=1)
 
@@ -200,9 +200,9 @@ async def test_a_restart_is_felt_and_nothing_is_lost_by_it() -> None:
     with nats() as server:
         async with opened(at(server.port)) as store:
             await store.records(THINGS).create("a", b"1")
-            before = await store.pulse()
+            before = await store.health_sample()
             server.restart()
-            after = await store.pulse()
+            after = await store.health_sample()
             record = await store.records(THINGS).get("a")
     assert (before.identity == after.identity, record and record.value) == (False, b"1")
 
@@ -231,7 +231,7 @@ async def test_a_server_that_is_away_is_unavailable_and_nothing_else() -> None:
         async with opened(at(server.port)) as store:
             server.kill()
             with pytest.raises(StoreUnavailable):
-                await store.pulse()
+                await store.health_sample()
             with pytest.raises(StoreUnavailable):
                 await store.records(THINGS).create("a", b"1")
 
@@ -246,7 +246,7 @@ async def test_a_cluster_that_loses_its_leader_loses_no_record() -> None:
         options = dataclasses.replace(NatsOptions.of(cluster.url), replicas=3, root="wrasse")
         async with opened(options) as one, opened(options) as other:
             await one.records(THINGS).create("names", b"")
-            before = await one.pulse()
+            before = await one.health_sample()
             leader = cluster.leader("KV_wrasse")
             assert leader is not None
 
@@ -256,7 +256,7 @@ async def test_a_cluster_that_loses_its_leader_loses_no_record() -> None:
                 async with asyncio.timeout(60):
                     while True:
                         with contextlib.suppress(StoreUnavailable):
-                            if (await one.pulse()).identity != before.identity:
+                            if (await one.health_sample()).identity != before.identity:
                                 break
                         await asyncio.sleep(0.1)
                 over.set()

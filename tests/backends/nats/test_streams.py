@@ -34,7 +34,7 @@ async def stage(nats_server: Nats) -> AsyncIterator[Scene]:
 
 def take_the_pen(flows: Flows, subject: str = S) -> None:
     """As if two seconds had passed since a process wrote its first long batch."""
-    flows.streams._appender._pens._taken[subject] -= 10.0
+    flows.streams._appender._writers._taken[subject] -= 10.0
 
 
 # Ways to write
@@ -59,9 +59,9 @@ async def test_a_process_that_writes_alone_sends_chains(stage: Scene) -> None:
 
 
 async def _stored(stage: Scene, flows: Flows):
-    lane = await flows.lanes.find(S)
+    lane = await flows.stream_map.find(S)
     assert lane is not None
-    return (await flows.lanes.reader.page(lane.stream, lane.subject, 0, 10_000))[0]
+    return (await flows.stream_map.reader.page(lane.stream, lane.subject, 0, 10_000))[0]
 
 
 async def test_two_processes_write_long_batches_and_each_stays_in_order(stage: Scene) -> None:
@@ -83,9 +83,9 @@ async def test_a_second_writer_takes_the_pen_from_the_first(stage: Scene) -> Non
     first, second = await stage.flows(), await stage.flows()
     await first.streams.append(drafts(100))
     await second.streams.append([Draft(S, b"mine")])
-    lane = await second.lanes.find(S)
+    lane = await second.stream_map.find(S)
     assert lane is not None
-    assert (await second.lanes.note(S, lane, leader=True)).pen == SHARED
+    assert (await second.stream_map.note(S, lane, leader=True)).pen == SHARED
 
 
 async def test_single_appends_at_once_share_their_steps(stage: Scene) -> None:
@@ -222,7 +222,7 @@ async def test_subjects_of_one_pattern_share_a_stream_and_keep_their_own_numbers
     await flows.groups.join("gbe.events.b", "g", FIRST)
     a, b = [await flows.streams.info(f"gbe.events.{each}") for each in "ab"]
     assert (a.length, a.appended, a.bytes, b.length, b.groups[0].lag) == (4, 4, 4, 2, 2)
-    assert (await flows.lanes.find("gbe.events.a")).stream == (await flows.lanes.find("gbe.events.b")).stream
+    assert (await flows.stream_map.find("gbe.events.a")).stream == (await flows.stream_map.find("gbe.events.b")).stream
     assert list((await flows.streams.subjects("gbe.>", None, 10)).items) == ["gbe.events.a", "gbe.events.b"]
 
 
@@ -252,16 +252,16 @@ async def test_headers_of_other_programs_are_read_delivered_and_drained(stage: S
     await flows.groups.join(S, "g", FIRST)
     subject = f"{stage.root}.s.{S}".encode()
     header = b"NATS/1.0\r\nTrace: t1\r\nTag: a\r\nTag:b\r\nNats-Msg-Id: m1\r\n\r\n"
-    await js.link.send(packed(subject, b"theirs", header=header))
-    await flush(js.link)
+    await js.connection.send(packed(subject, b"theirs", header=header))
+    await flush(js.connection)
     await js.store(subject.decode(), b"bare")
     await flows.streams.append([Draft(S, b"ours"), Draft(S, b"more", fields={"x": b"\xff"})])
     wanted = [{"Trace": b"t1", "Tag": b"a\nb", "Nats-Msg-Id": b"m1"}, None, None, {"x": b"\xff"}]
     delivered = await deliver_noticed(flows.groups, [S], "g", "c", 10, ack_timeout=timedelta(seconds=30))
-    stretch = await flows.streams.stretch(S, START, 10)
+    chunk = await flows.streams.chunk(S, START, 10)
     assert [entry.fields for entry in await entries(flows)] == wanted
     assert [delivery.entry.fields for delivery in delivered] == wanted
-    assert [entry.fields for entry in stretch.entries(4)] == wanted
+    assert [entry.fields for entry in chunk.entries(4)] == wanted
 
 
 async def test_an_entry_with_an_older_time_than_the_one_before_it_is_protected_by_its_place(stage: Scene) -> None:
@@ -321,8 +321,8 @@ async def test_a_page_is_read_on_by_one_consumer(stage: Scene) -> None:
         read += [entry.body for entry in page.items]
         after = page.items[-1].id
     assert read == [b"%d" % n for n in range(1_000)]
-    lane = await flows.lanes.find(S)
-    assert (await flows.lanes.js.call(f"STREAM.INFO.{lane.stream}"))["state"]["consumer_count"] <= 1
+    lane = await flows.stream_map.find(S)
+    assert (await flows.stream_map.js.call(f"STREAM.INFO.{lane.stream}"))["state"]["consumer_count"] <= 1
 
 
 # Names

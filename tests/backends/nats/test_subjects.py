@@ -10,7 +10,7 @@ import pytest
 from backends.nats.scene import Scene
 from servers.nats import Nats
 from wrasse.backends.nats.client.connection import NatsAnswer, NatsConnection
-from wrasse.backends.nats.kv.store import Bucket
+from wrasse.backends.nats.kv.store import KvBucket
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import SystemClock
 
@@ -27,7 +27,7 @@ class _Server:
 
 
 async def test_a_total_that_is_never_reached_ends_the_listing() -> None:
-    bucket = Bucket(cast(NatsConnection, _Server()), SystemClock())
+    bucket = KvBucket(cast(NatsConnection, _Server()), SystemClock())
     async with asyncio.timeout(5):
         found, _ = await bucket.subjects("$KV.a.r.*")
     assert found == ["$KV.a.r.x"]
@@ -42,7 +42,7 @@ async def test_names_that_no_subject_can_have_are_passed_over_and_told_once(
     await js.call(f"STREAM.CREATE.{scene.root}", {"name": scene.root, "subjects": [f"{prefix}a.*"]})
     odd = ["a.b:c", "a.\x01", "a.\u200b", f"a.{'x' * 300}"]
     for name in ("a.b", *odd, "a.c"):
-        await js.link.request(f"{prefix}{name}", b"theirs")
+        await js.connection.request(f"{prefix}{name}", b"theirs")
     for _ in range(2):
         assert [*await flows.streams.subjects("a.*", None, 10)] == ["a.b", "a.c"]
         assert [each.subject for each in await flows.streams.survey("a.>", None, 10)] == ["a.b", "a.c"]

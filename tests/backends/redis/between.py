@@ -12,16 +12,16 @@ from wrasse.backends.redis.scripts import Script
 class Between(OwnRedisClient):
     """The link of an open backend, with something in between."""
 
-    __slots__ = ("_act", "_link", "_script")
+    __slots__ = ("_act", "_client", "_script")
 
     def __init__(self, link: OwnRedisClient, script: str, act: Callable[[], Awaitable[object]]) -> None:
         super().__init__(link.options)
-        self._link, self._script = link, script
+        self._client, self._script = link, script
         self._act: Callable[[], Awaitable[object]] | None = act
 
     @property
     def told(self) -> int:
-        return self._link.told
+        return self._client.told
 
     @property
     def happened(self) -> bool:
@@ -32,7 +32,7 @@ class Between(OwnRedisClient):
         if script.name == self._script and self._act is not None:
             act, self._act = self._act, None
             await act()
-        return await self._link.run(script, keys, args)
+        return await self._client.run(script, keys, args)
 
     async def ask_many(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        return await self._link.ask_many(commands)
+        return await self._client.ask_many(commands)

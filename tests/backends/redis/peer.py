@@ -77,40 +77,40 @@ class GoPeer:
     """One worker of another program on the same Redis."""
 
     def __init__(self, link: OwnRedisClient, worker: str = "host-7-1726000000-ab12-0") -> None:
-        self.link, self.keys, self.worker = link, RedisKeys(link.options), worker
+        self.client, self.keys, self.worker = link, RedisKeys(link.options), worker
         self.processing, self.heartbeat = self.keys.processing(worker), self.keys.heartbeat(worker)
 
     async def push(self, raw: bytes, queue: str = "low") -> None:
-        await self.link.ask("LPUSH", self.keys.queue(queue).list, raw)
+        await self.client.ask("LPUSH", self.keys.queue(queue).list, raw)
 
     async def fetch(self, queue: str = "low") -> bytes | None:
         """Takes a job; the heartbeat comes after it and is never renewed."""
-        raw: bytes | None = await self.link.ask("RPOPLPUSH", self.keys.queue(queue).list, self.processing)
+        raw: bytes | None = await self.client.ask("RPOPLPUSH", self.keys.queue(queue).list, self.processing)
         if raw is not None:
-            await self.link.ask("SET", self.heartbeat, raw, "EX", 30)
+            await self.client.ask("SET", self.heartbeat, raw, "EX", 30)
         return raw
 
     async def die(self) -> None:
         """What is left of it once its heartbeat has expired."""
-        await self.link.ask("DEL", self.heartbeat)
+        await self.client.ask("DEL", self.heartbeat)
 
     async def finish(self, raw: bytes) -> None:
-        await self.link.ask("LPUSH", self.keys.completed, raw)
-        await self.link.ask("LREM", self.processing, 1, raw)
-        await self.link.ask("DEL", self.heartbeat)
+        await self.client.ask("LPUSH", self.keys.completed, raw)
+        await self.client.ask("LREM", self.processing, 1, raw)
+        await self.client.ask("DEL", self.heartbeat)
 
     async def retry(self, raw: bytes, again: bytes, queue: str = "low") -> None:
-        await self.link.ask("LPUSH", self.keys.queue(queue).list, again)
-        await self.link.ask("LREM", self.processing, 1, raw)
-        await self.link.ask("DEL", self.heartbeat)
+        await self.client.ask("LPUSH", self.keys.queue(queue).list, again)
+        await self.client.ask("LREM", self.processing, 1, raw)
+        await self.client.ask("DEL", self.heartbeat)
 
     async def bury(self, raw: bytes) -> None:
-        await self.link.ask("LPUSH", self.keys.dead_letter, raw)
-        await self.link.ask("LREM", self.processing, 1, raw)
-        await self.link.ask("DEL", self.heartbeat)
+        await self.client.ask("LPUSH", self.keys.dead_letter, raw)
+        await self.client.ask("LREM", self.processing, 1, raw)
+        await self.client.ask("DEL", self.heartbeat)
 
     async def holds(self) -> list[bytes]:
-        found: list[bytes] = await self.link.ask("LRANGE", self.processing, 0, -1)
+        found: list[bytes] = await self.client.ask("LRANGE", self.processing, 0, -1)
         return found
 
 

@@ -67,13 +67,13 @@ class Scene:
         assert isinstance(store.backend, Redis)
         assert isinstance(store.clock, ManualClock)
         self.store, self.clock, self.redis = store, store.clock, store.backend
-        self.link: OwnRedisClient = store.backend.link
-        self.keys = RedisKeys(self.link.options)
+        self.client: OwnRedisClient = store.backend.client
+        self.keys = RedisKeys(self.client.options)
         self.desk = Desk(store.jobs)
         self.holds: dict[str, Claim] = {}
 
     async def do(self, *command: str | bytes | int) -> Any:
-        return await self.link.ask(*command)
+        return await self.client.ask(*command)
 
     async def set_up(self) -> None:
         """Puts, takes, finishes and buries, so that every structure has something in it."""

@@ -263,9 +263,9 @@ async def test_what_another_program_left_on_a_cluster_is_found_moved_and_listed(
     clock = ManualClock()
     redis = await Redis.open(options, clock, time=clock)
     try:
-        desk, peer = Desk(redis.jobs), GoPeer(redis.link, "dead-1")
+        desk, peer = Desk(redis.jobs), GoPeer(redis.client, "dead-1")
         await desk.put("known", Job("cancelled"))
-        await redis.link.ask("LPUSH", peer.processing, go_job("left"))
+        await redis.client.ask("LPUSH", peer.processing, go_job("left"))
         looked = await redis.strays.look("0", 100_000, silence=SILENCE, dry=False)
         clock.advance(LONGER)
         (suspect,) = await redis.jobs.overdue(None, 10)

@@ -71,7 +71,7 @@ async def other_pulse(store: Redis, than: HealthSample) -> HealthSample:
     """The first pulse that is another's."""
     async with asyncio.timeout(30):
         while True:
-            pulse = await store.pulse()
+            pulse = await store.health_sample()
             if pulse.identity != than.identity:
                 return pulse
             await asyncio.sleep(0.02)
@@ -370,7 +370,7 @@ async def test_the_pulse_is_that_of_another_after_a_restart() -> None:
     with valkey() as server:
         store = await Redis.open(server.url)
         try:
-            first, again = await store.pulse(), await store.pulse()
+            first, again = await store.health_sample(), await store.health_sample()
             server.restart()
             later = await other_pulse(store, first)
         finally:
@@ -383,10 +383,10 @@ async def test_the_pulse_counts_what_was_evicted(key: str) -> None:
     with valkey("--maxmemory", "3mb", "--maxmemory-policy", "allkeys-random") as server:
         store = await Redis.open(server.url)
         try:
-            before = await store.pulse()
+            before = await store.health_sample()
             for n in range(100):
-                await store.link.ask("SET", f"{key}{n}", "x" * 100_000)
-            after = await store.pulse()
+                await store.client.ask("SET", f"{key}{n}", "x" * 100_000)
+            after = await store.health_sample()
         finally:
             await store.close()
     assert before.evicted == 0 < after.evicted
@@ -397,5 +397,5 @@ async def test_the_pulse_of_a_dead_server_is_an_outage() -> None:
         store = await Redis.open(server.url)
         server.kill()
         with pytest.raises(StoreUnavailable):
-            await store.pulse()
+            await store.health_sample()
         await store.close()

@@ -23,25 +23,25 @@ class Grave:
 
     def __init__(self, store: Store) -> None:
         assert isinstance(store.backend, Redis)
-        self.store, self.desk, self.peer = store, Desk(store.jobs), GoPeer(store.backend.link)
+        self.store, self.desk, self.peer = store, Desk(store.jobs), GoPeer(store.backend.client)
         self.letters = self.peer.keys.dead_letter
 
     async def push(self, *raws: bytes) -> None:
         for raw in raws:
-            await self.peer.link.ask("LPUSH", self.letters, raw)
+            await self.peer.client.ask("LPUSH", self.letters, raw)
 
     async def listed(self) -> list[bytes]:
-        found: list[bytes] = await self.peer.link.ask("LRANGE", self.letters, 0, -1)
+        found: list[bytes] = await self.peer.client.ask("LRANGE", self.letters, 0, -1)
         return found
 
     async def bytes_sent(self) -> int:
         """What the server has sent so far, to anybody."""
-        told = await self.peer.link.ask("INFO", "stats")
+        told = await self.peer.client.ask("INFO", "stats")
         return next(int(line.split(b":")[1]) for line in told.splitlines() if line.startswith(b"total_net_output"))
 
     async def searches(self) -> int:
         """How often anybody has looked for an entry of a list."""
-        told = await self.peer.link.ask("INFO", "commandstats")
+        told = await self.peer.client.ask("INFO", "commandstats")
         calls = [line for line in told.splitlines() if line.startswith(b"cmdstat_lpos:")]
         return int(calls[0].split(b"calls=")[1].split(b",")[0]) if calls else 0
 
@@ -72,13 +72,13 @@ async def test_a_dead_job_of_another_program_is_found_by_its_id(grave: Grave) ->
 
 async def test_a_revived_job_of_another_program_starts_afresh_where_it_came_from(grave: Grave) -> None:
     await grave.desk.put("known")
-    await grave.peer.link.ask("SADD", grave.peer.keys.queues, "slow")
+    await grave.peer.client.ask("SADD", grave.peer.keys.queues, "slow")
     await grave.push(go_job("theirs", retries=3, more=',"origin_queue":"slow","error":"e","mine":[1, 2]'))
     hold = (await grave.desk.state("theirs")).hold
     outcomes = await grave.desk.move(RequeueDead(hold), RequeueDead(hold))
     (taken,) = await grave.desk.take(queues=["slow"])
-    (raw,) = await grave.peer.link.ask("LRANGE", grave.peer.keys.processing("w1"), 0, -1)
-    assert (outcomes, taken.job.id, taken.failures) == ([Outcome.DONE, Outcome.LOST], "theirs", 0)
+    (raw,) = await grave.peer.client.ask("LRANGE", grave.peer.keys.processing("w1"), 0, -1)
+    assert (outcomes, taken.job.id, taken.failures) == ([Outcome.DONE, Outcome.CONFLICT], "theirs", 0)
     assert (b'"mine":[1, 2]' in raw, b'"error"' in raw, await grave.listed()) == (True, False, [])
 
 
@@ -86,23 +86,23 @@ async def test_what_another_program_purged_is_no_longer_shown(grave: Grave) -> N
     for id in "abc":
         await grave.desk.bury(await grave.desk.held(id))
     (b,) = [raw for raw in await grave.listed() if raw.startswith(b'{"id":"b"')]
-    await grave.peer.link.ask("LREM", grave.letters, 1, b)
+    await grave.peer.client.ask("LREM", grave.letters, 1, b)
     some = (await grave.dead(), (await grave.desk.count()).dead, await grave.desk.place("b"))
-    await grave.peer.link.ask("DEL", grave.letters)
+    await grave.peer.client.ask("DEL", grave.letters)
     assert (some, await grave.dead(), (await grave.desk.count()).dead) == ((["a", "c"], 2, None), [], 0)
 
 
 async def test_a_dead_job_that_another_program_took_away_is_not_revived(grave: Grave) -> None:
     await grave.desk.bury(await grave.desk.held("a"))
     hold = (await grave.desk.state("a")).hold
-    await grave.peer.link.ask("DEL", grave.letters)
-    assert (await grave.desk.move(RequeueDead(hold)), await grave.desk.place("a")) == ([Outcome.LOST], None)
+    await grave.peer.client.ask("DEL", grave.letters)
+    assert (await grave.desk.move(RequeueDead(hold)), await grave.desk.place("a")) == ([Outcome.CONFLICT], None)
 
 
 async def test_equal_letters_are_as_many_dead_jobs(grave: Grave) -> None:
     await grave.push(go_job("a"), go_job("a"), go_job("a"))
     three = await grave.dead()
-    await grave.peer.link.ask("LREM", grave.letters, 1, go_job("a"))
+    await grave.peer.client.ask("LREM", grave.letters, 1, go_job("a"))
     two = await grave.dead()
     await grave.push(go_job("a"))
     assert (three, two, await grave.dead()) == (["a"] * 3, ["a"] * 2, ["a"] * 3)
@@ -135,28 +135,28 @@ async def test_of_equal_letters_each_is_revived_once(grave: Grave) -> None:
     await grave.push(go_job("a"), go_job("a"))
     first, second = [state.hold for state in await grave.store.jobs.page(Place.DEAD, JobFilter(), None, 9)]
     outcomes = await grave.desk.move(RequeueDead(first), RequeueDead(first))
-    assert (outcomes, await grave.listed()) == ([Outcome.DONE, Outcome.LOST], [go_job("a")])
+    assert (outcomes, await grave.listed()) == ([Outcome.DONE, Outcome.CONFLICT], [go_job("a")])
     assert await grave.desk.move(RequeueDead(second)) == [Outcome.DONE]
 
 
 async def test_who_compares_after_another_has_adopted_adopts_nothing(grave: Grave) -> None:
     await grave.push(go_job("a"))
-    between = Between(grave.peer.link, "dead_list", grave.store.jobs.counts)
+    between = Between(grave.peer.client, "dead_list", grave.store.jobs.counts)
     await compare_dead(between, grave.peer.keys)
-    assert (between.happened, await grave.peer.link.ask("ZCARD", grave.peer.keys.dead)) == (True, 1)
+    assert (between.happened, await grave.peer.client.ask("ZCARD", grave.peer.keys.dead)) == (True, 1)
 
 
 async def test_what_is_buried_during_a_comparison_stays(grave: Grave) -> None:
     hold = await grave.desk.held("ours")
     await grave.push(go_job("theirs"))
-    between = Between(grave.peer.link, "slice", lambda: grave.desk.bury(hold))
+    between = Between(grave.peer.client, "slice", lambda: grave.desk.bury(hold))
     await compare_dead(between, grave.peer.keys)
     record = await grave.desk.record("ours")
     assert (between.happened, record.state.hold, sorted(await grave.dead())) == (True, hold, ["ours", "theirs"])
 
 
 async def test_a_revived_job_goes_to_the_queue_that_it_names(grave: Grave) -> None:
-    await grave.peer.link.ask("SADD", grave.peer.keys.queues, "slow", "low")
+    await grave.peer.client.ask("SADD", grave.peer.keys.queues, "slow", "low")
     await grave.peer.push(go_job("a", more=',"origin_queue":"slow"'), "low")
     await grave.desk.bury(await grave.desk.take_one())
     await grave.desk.move(RequeueDead((await grave.desk.state("a")).hold))
@@ -166,7 +166,7 @@ async def test_a_revived_job_goes_to_the_queue_that_it_names(grave: Grave) -> No
 async def test_a_letter_in_the_middle_of_a_long_list_is_adopted_too(grave: Grave) -> None:
     await grave.push(*(go_job(f"old-{n}") for n in range(700)))
     await grave.store.jobs.counts()
-    await grave.peer.link.ask("LINSERT", grave.letters, "BEFORE", go_job("old-300"), go_job("middle"))
+    await grave.peer.client.ask("LINSERT", grave.letters, "BEFORE", go_job("old-300"), go_job("middle"))
     assert await grave.desk.place("middle") is Place.DEAD
     assert (await grave.desk.count()).dead == 701
 
@@ -189,7 +189,7 @@ async def test_many_new_letters_are_adopted_without_a_search_for_each(grave: Gra
 
 async def test_letters_that_moved_while_they_were_looked_at_are_adopted_all_the_same(grave: Grave) -> None:
     await grave.push(*(go_job(f"j{n}") for n in range(700)))
-    link = grave.peer.link
+    link = grave.peer.client
     moved = Between(link, "dead_list", lambda: link.ask("RPOP", grave.letters))
     await compare_dead(moved, grave.peer.keys)
     assert moved.happened

@@ -138,7 +138,7 @@ async def test_what_a_server_goes_on_to_name_is_not_kept_without_end(monkeypatch
             with pytest.raises(StoreBroken, match="jobqueue:dead_letter without end: it counted 1005"):
                 await redis.jobs.counts()
             server.said = dead_list.COMPARED_MAX
-            assert not await dead_list.compare_dead(redis.link, RedisKeys(redis.link.options))
+            assert not await dead_list.compare_dead(redis.client, RedisKeys(redis.client.options))
             with pytest.raises(StoreBroken, match="10000 workers were not all"):
                 await redis.lists.lengths("jobqueue:limiter")
         await redis.close()

@@ -51,7 +51,7 @@ def fields_of(record: Record | None) -> dict[str, str]:
 
 def key(redis: Redis, name: str) -> str:
     """What the origin's program calls the record, behind this test's own prefix."""
-    return f"{redis.link.options.streams_prefix}gbe:state:tasks:{name}"
+    return f"{redis.client.options.streams_prefix}gbe:state:tasks:{name}"
 
 
 async def changed(tasks: RedisFlatRecords, *, dry: bool = False) -> list[str]:
@@ -68,7 +68,7 @@ async def changed(tasks: RedisFlatRecords, *, dry: bool = False) -> list[str]:
 async def test_a_task_is_a_hash_with_one_field_for_each_key(redis: Redis, tasks: RedisFlatRecords) -> None:
     await tasks.create("mail:task_1", written(state="pending", task_id="task_1"))
 
-    stored = await redis.link.ask("HGETALL", key(redis, "mail:task_1"))
+    stored = await redis.client.ask("HGETALL", key(redis, "mail:task_1"))
 
     pairs = dict(zip(stored[::2], stored[1::2], strict=True))
     assert pairs == {b"state": b"pending", b"task_id": b"task_1"}
@@ -78,7 +78,7 @@ async def test_a_put_replaces_the_whole_record_its_old_fields_and_its_expiry(
     redis: Redis, tasks: RedisFlatRecords
 ) -> None:
     created = await tasks.create("mail:1", written(state="pending", error="old"))
-    await redis.link.ask("PEXPIRE", key(redis, "mail:1"), 60_000)
+    await redis.client.ask("PEXPIRE", key(redis, "mail:1"), 60_000)
     record = await tasks.get("mail:1")
     assert record is not None
     assert record.version == created.version
@@ -86,17 +86,17 @@ async def test_a_put_replaces_the_whole_record_its_old_fields_and_its_expiry(
     await tasks.put("mail:1", written(state="claimed"), at=record.version)
 
     assert fields_of(await tasks.get("mail:1")) == {"state": "claimed"}
-    assert await redis.link.ask("PTTL", key(redis, "mail:1")) == -1
+    assert await redis.client.ask("PTTL", key(redis, "mail:1")) == -1
 
 
 async def test_what_another_program_changed_is_never_written_over(redis: Redis, tasks: RedisFlatRecords) -> None:
     created = await tasks.create("mail:1", written(state="running"))
     assert created.version is not None
-    await redis.link.ask("HSET", key(redis, "mail:1"), "state", "completed")
+    await redis.client.ask("HSET", key(redis, "mail:1"), "state", "completed")
 
     late = await tasks.put("mail:1", written(state="pending"), at=created.version, emit=[Draft(QUEUE, b"again")])
 
-    assert late.outcome is Outcome.LOST
+    assert late.outcome is Outcome.CONFLICT
     assert fields_of(await tasks.get("mail:1")) == {"state": "completed"}
     assert not (await redis.streams.read(QUEUE, START, 10)).items
 
@@ -106,18 +106,18 @@ async def test_a_record_that_another_program_deleted_is_not_made_again_by_a_put(
 ) -> None:
     created = await tasks.create("mail:1", written(state="running"), due_at=SOON)
     assert created.version is not None
-    await redis.link.ask("DEL", key(redis, "mail:1"))
+    await redis.client.ask("DEL", key(redis, "mail:1"))
 
     late = await tasks.put("mail:1", written(state="pending"), at=created.version)
 
-    assert (late.outcome, await tasks.get("mail:1")) == (Outcome.LOST, None)
+    assert (late.outcome, await tasks.get("mail:1")) == (Outcome.CONFLICT, None)
     assert (await tasks.due(None, None, 10)).items == ()
     assert (await tasks.page("", None, 10)).items == ()
     assert (await tasks.create("mail:1", written(state="pending"))).outcome is Outcome.DONE
 
 
 async def test_of_fifty_writers_of_another_programs_record_one_wins(redis: Redis, tasks: RedisFlatRecords) -> None:
-    await redis.link.ask("HSET", key(redis, "mail:1"), "state", "pending", "retry_count", "0")
+    await redis.client.ask("HSET", key(redis, "mail:1"), "state", "pending", "retry_count", "0")
     record = await tasks.get("mail:1")
     assert record is not None
 
@@ -132,7 +132,7 @@ async def test_a_write_whose_reply_was_lost_is_answered_as_it_was_although_other
     redis: Redis, tasks: RedisFlatRecords
 ) -> None:
     first = await tasks.create("mail:1", written(state="pending"), nonce="n")
-    await redis.link.ask("HSET", key(redis, "mail:1"), "state", "claimed")
+    await redis.client.ask("HSET", key(redis, "mail:1"), "state", "claimed")
 
     again = await tasks.create("mail:1", written(state="pending"), nonce="n")
 
@@ -142,8 +142,8 @@ async def test_a_write_whose_reply_was_lost_is_answered_as_it_was_although_other
 
 async def test_records_of_other_programs_are_found_once_and_ours_are_not(redis: Redis, tasks: RedisFlatRecords) -> None:
     await tasks.create("mail:ours", written(state="pending"))
-    await redis.link.ask("HSET", key(redis, "mail:theirs"), "state", "running", "updated_at", "1")
-    await redis.link.ask("SET", key(redis, "mail:no-hash"), "text")
+    await redis.client.ask("HSET", key(redis, "mail:theirs"), "state", "running", "updated_at", "1")
+    await redis.client.ask("SET", key(redis, "mail:no-hash"), "text")
     for dry in (True, False):
         assert await changed(tasks, dry=dry) == ["mail:theirs"]
     record = await tasks.get("mail:theirs")
@@ -153,17 +153,17 @@ async def test_records_of_other_programs_are_found_once_and_ours_are_not(redis: 
 
     assert await changed(tasks) == []
     assert [(each.key, each.due_at) for each in await tasks.due(None, None, 10)] == [("mail:theirs", SOON)]
-    await redis.link.ask("HSET", key(redis, "mail:theirs"), "updated_at", "2")
+    await redis.client.ask("HSET", key(redis, "mail:theirs"), "updated_at", "2")
     assert await changed(tasks) == ["mail:theirs"]
 
 
 async def test_a_note_about_a_record_that_changed_meanwhile_is_lost(redis: Redis, tasks: RedisFlatRecords) -> None:
-    await redis.link.ask("HSET", key(redis, "mail:1"), "state", "running")
+    await redis.client.ask("HSET", key(redis, "mail:1"), "state", "running")
     record = await tasks.get("mail:1")
     assert record is not None
-    await redis.link.ask("HSET", key(redis, "mail:1"), "state", "completed")
+    await redis.client.ask("HSET", key(redis, "mail:1"), "state", "completed")
 
-    assert await tasks.note("mail:1", at=record.version, due_at=SOON) is Outcome.LOST
+    assert await tasks.note("mail:1", at=record.version, due_at=SOON) is Outcome.CONFLICT
 
     assert (await tasks.due(None, None, 10)).items == ()
 
@@ -172,7 +172,7 @@ async def test_a_round_of_looks_goes_on_where_the_last_one_stopped_whoever_made_
     redis: Redis, tasks: RedisFlatRecords
 ) -> None:
     for n in range(300):
-        await redis.link.ask("HSET", key(redis, f"mail:{n}"), "state", "running")
+        await redis.client.ask("HSET", key(redis, f"mail:{n}"), "state", "running")
     other = redis.records(TASKS)
     assert isinstance(other, RedisFlatRecords)
     found: set[str] = set()
@@ -189,15 +189,15 @@ async def test_a_round_of_looks_goes_on_where_the_last_one_stopped_whoever_made_
 async def test_glob_signs_in_the_collection_find_nothing_else(redis: Redis) -> None:
     odd = redis.records(Collection("gbe:s[t]*", "i", "b", flat=True))
     assert isinstance(odd, RedisFlatRecords)
-    prefix = redis.link.options.streams_prefix
-    await redis.link.ask("HSET", f"{prefix}gbe:st:decoy:1", "state", "running")
-    await redis.link.ask("HSET", f"{prefix}gbe:s[t]*:1", "state", "running")
+    prefix = redis.client.options.streams_prefix
+    await redis.client.ask("HSET", f"{prefix}gbe:st:decoy:1", "state", "running")
+    await redis.client.ask("HSET", f"{prefix}gbe:s[t]*:1", "state", "running")
 
     assert await changed(odd) == ["1"]
 
 
 async def test_bytes_that_are_no_text_are_shown(redis: Redis, tasks: RedisFlatRecords) -> None:
-    await redis.link.ask("HSET", key(redis, "mail:1"), "state", b"\xff")
+    await redis.client.ask("HSET", key(redis, "mail:1"), "state", b"\xff")
 
     assert fields_of(await tasks.get("mail:1")) == {"state": "\\xff"}
 
@@ -224,5 +224,5 @@ async def test_a_deleted_record_is_gone_from_every_index(redis: Redis, tasks: Re
 
     assert await tasks.delete("mail:1", at=created.version)
 
-    assert await redis.link.ask("EXISTS", key(redis, "mail:1")) == 0
+    assert await redis.client.ask("EXISTS", key(redis, "mail:1")) == 0
     assert (await tasks.due(None, None, 10)).items == (await tasks.page("", None, 10)).items == ()

@@ -248,7 +248,7 @@ async def test_a_check_without_repair_changes_nothing(scene: Scene, plant: Plant
 async def test_what_was_mended_meanwhile_is_left_alone(scene: Scene) -> None:
     await _entry_lost(scene)
     entry = await scene.entry("held-2")
-    mended = Between(scene.link, "mend", lambda: scene.do("LPUSH", scene.keys.processing("w1"), entry))
+    mended = Between(scene.client, "mend", lambda: scene.do("LPUSH", scene.keys.processing("w1"), entry))
     found = await RedisFsck(mended).check(repair=True, silence=SILENCE)
     assert mended.happened
     assert found == ()
@@ -275,7 +275,7 @@ async def test_a_hold_whose_job_a_peer_finished_is_dropped_and_the_job_is_not_pu
 
 
 async def test_what_a_live_worker_of_another_program_holds_is_no_damage(scene: Scene) -> None:
-    peer = GoPeer(scene.link)
+    peer = GoPeer(scene.client)
     await peer.push(go_job("theirs"))
     while await peer.fetch() != go_job("theirs"):
         pass  # it takes whatever is served before its own
@@ -283,7 +283,7 @@ async def test_what_a_live_worker_of_another_program_holds_is_no_damage(scene: S
 
 
 async def test_equal_bytes_that_were_pushed_twice_are_no_damage_while_both_are_held(scene: Scene) -> None:
-    peer = GoPeer(scene.link)
+    peer = GoPeer(scene.client)
     await peer.push(go_job("twice"), "other")
     await peer.push(go_job("twice"), "other")
     assert len(await scene.desk.take(queues=("other",))) == 2
@@ -332,7 +332,7 @@ async def test_an_id_that_lasts_is_remembered_for_its_time_when_its_job_is_gone(
 
 async def test_what_moved_on_after_it_was_looked_at_is_innocent(scene: Scene) -> None:
     """Takes and holds that a look did not meet, and letters that are gone since, are asked for by the script."""
-    judge = Judge(scene.link, scene.keys, repair=False, silence=SILENCE)
+    judge = Judge(scene.client, scene.keys, repair=False, silence=SILENCE)
     raw = await scene.entry("held-1")
     entry = FsckSuspect(Kind.ENTRY_WITHOUT_HOLD, "", ("w1", raw), worker="w1", raw=raw)
     name = FsckSuspect(Kind.UNIQUE_LEFT_OVER, "", ("name-1", "held-1"))

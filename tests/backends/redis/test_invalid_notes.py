@@ -22,13 +22,13 @@ from wrasse.clock import ManualClock
 from wrasse.ports.groups import Ack, DeadLetter, Nak, StartAt
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection
-from wrasse.ports.status_index import IndexPosition, StatusRange
+from wrasse.ports.status_index import IndexEntry, StatusRange
 from wrasse.ports.streams import START, Draft
 
 SILENCE = timedelta(seconds=30)
 THINGS = Collection.named("some/things")
 FLAT = Collection("o:flat", "o:flat:due", "o:flat:buckets", timedelta(minutes=1), flat=True)
-SPOT = IndexPosition("shelf", 1)
+SPOT = IndexEntry("shelf", 1)
 BODIES = {b"%d" % n for n in range(6)}
 VALUE = msgspec.json.encode({"a": "b"})
 
@@ -42,10 +42,10 @@ class Yard:
 
     @property
     def keys(self) -> StreamKeys:
-        return StreamKeys(self.redis.link.options)
+        return StreamKeys(self.redis.client.options)
 
     def beside(self, collection: Collection) -> RecordWriter:
-        return RecordWriter(self.redis.link, collection)
+        return RecordWriter(self.redis.client, collection)
 
     @property
     def flat(self) -> RedisFlatRecords:
@@ -54,13 +54,13 @@ class Yard:
         return found
 
     async def do(self, *command: str | bytes | int | float) -> Any:
-        return await self.redis.link.ask(*command)
+        return await self.redis.client.ask(*command)
 
     async def fill(self) -> None:
         things, due = self.redis.records(THINGS), self.clock.now() - SILENCE
         for name in ("a", "b"):
             await things.create(name, VALUE, due_at=due)
-            await self.flat.create(name, VALUE, due_at=due, spot=SPOT)
+            await self.flat.create(name, VALUE, due_at=due, index_entry=SPOT)
         await self.redis.streams.append([Draft("a.b", body, key=f"key-{body!r}") for body in sorted(BODIES)])
         await self.redis.groups.join("a.b", "g", StartAt(first=True))
         groups = self.redis.groups
@@ -89,14 +89,14 @@ class Yard:
             new = await each.get("new")
             assert new is not None
             assert (await each.delete("new", at=new.version)).outcome is Outcome.DONE
-        await flat.shelf_page("shelf", None, 10)
-        await flat.shelf_counts([StatusRange("shelf", None)])
+        await flat.status_page("shelf", None, 10)
+        await flat.status_counts([StatusRange("shelf", None)])
         await flat.look(None, 100, dry=False)
         record = await flat.get("a")
         assert record is not None
-        await flat.shelve([(record, IndexPosition("other", 2))])
+        await flat.reindex([(record, IndexEntry("other", 2))])
         await flat.note("a", at=record.version, due_at=self.clock.now())
-        await self.do("DEL", f"{self.redis.link.options.streams_prefix}o:flat:a")
+        await self.do("DEL", f"{self.redis.client.options.streams_prefix}o:flat:a")
         assert [one.key for one in await flat.page("", None, 10)] == ["b"]
 
     async def _streams(self) -> None:
@@ -179,6 +179,6 @@ async def test_any_bytes_among_the_members_of_an_index_cost_nothing(yard: Yard, 
     await yard.do("HSET", group.consumers, text, text)
     for collection in (THINGS, FLAT):
         of = yard.beside(collection)
-        for key in (of.due, of.gone, of.shelves):
+        for key in (of.due, of.gone, of.status_index):
             await yard.do("ZADD", key, 0, text, 0, b"shelf " + text, 0, b"1" + b"9" * 18 + b"a", 0, b"0" * 19 + b"b")
     assert await yard.works() >= BODIES, "also what the silent consumer held"

@@ -22,7 +22,7 @@ def old_server() -> Iterator[Valkey]:
 
 
 @pytest.fixture(params=["redis_server", "old_server"])
-async def link(request: pytest.FixtureRequest) -> AsyncIterator[OwnRedisClient]:
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[OwnRedisClient]:
     link = await OwnRedisClient.open(RedisOptions.of(request.getfixturevalue(request.param).url))
     yield link
     await link.close()

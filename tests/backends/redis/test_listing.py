@@ -29,7 +29,7 @@ class Hall:
 
     def __init__(self, store: Store) -> None:
         assert isinstance(store.backend, Redis)
-        self.store, self.desk, self.peer = store, Desk(store.jobs), GoPeer(store.backend.link)
+        self.store, self.desk, self.peer = store, Desk(store.jobs), GoPeer(store.backend.client)
 
     async def page(self, after: str | None = None, limit: int = 3, *, newest: bool = False) -> Page:
         return await self.store.jobs.page(Place.READY, ALL, after, limit, newest=newest)
@@ -84,14 +84,14 @@ async def test_a_listing_shows_nothing_twice_when_only_the_last_it_showed_was_de
 
 async def test_a_cancel_follows_a_job_that_is_taken_meanwhile(hall: Hall) -> None:
     await hall.desk.put("a")
-    between = Between(hall.peer.link, "move", hall.desk.take_one)
+    between = Between(hall.peer.client, "move", hall.desk.take_one)
     outcomes = await move(between, hall.peer.keys, [Cancel("a")])
     assert (between.happened, outcomes, await hall.desk.place("a")) == (True, (Outcome.DONE,), Place.DEAD)
 
 
 async def test_a_job_that_is_taken_while_it_is_looked_for_is_found(hall: Hall) -> None:
     await hall.desk.put("a")
-    between = Between(hall.peer.link, "find", hall.desk.take_one)
+    between = Between(hall.peer.client, "find", hall.desk.take_one)
     found = await record(between, hall.peer.keys, "a")
     assert found is not None
     assert (between.happened, found.state.place) == (True, Place.HELD)
@@ -151,7 +151,7 @@ async def test_a_waiting_job_is_found_wherever_it_stands(hall: Hall, monkeypatch
     wanted = ["job-0", "job-47", "job-94", "later-0", "later-20", "later-34"]
     found = [await hall.desk.place(id) for id in wanted]
     outcomes = await hall.desk.move(*map(Cancel, [*wanted, "job-95"]))
-    assert (found, outcomes) == ([Place.READY] * 6, [Outcome.DONE] * 6 + [Outcome.LOST])
+    assert (found, outcomes) == ([Place.READY] * 6, [Outcome.DONE] * 6 + [Outcome.CONFLICT])
     count = await hall.desk.count()
     assert (count.ready, count.delayed, count.dead) == (92, 32, 6)
 
@@ -194,8 +194,8 @@ async def test_jobs_deleted_out_of_the_middle_leave_the_others_in_their_order(ha
 async def test_jobs_that_moved_up_between_look_and_delete_are_deleted_all_the_same(hall: Hall) -> None:
     await hall.desk.put(*"abcdef")
     states = (await hall.page(None, 100)).items
-    between = Between(hall.peer.link, "delete", lambda: hall.desk.take(limit=2))
+    between = Between(hall.peer.client, "delete", lambda: hall.desk.take(limit=2))
     wanted = [Delete(state.hold, Place.READY) for state in states[1::2]]
     outcomes = await delete(between, hall.peer.keys, wanted, SILENCE)
-    assert (between.happened, outcomes) == (True, (Outcome.LOST, Outcome.DONE, Outcome.DONE))
+    assert (between.happened, outcomes) == (True, (Outcome.CONFLICT, Outcome.DONE, Outcome.DONE))
     assert await hall.rest(None) == ["c", "e"]

@@ -68,7 +68,7 @@ async def test_replies_and_refusals_are_those_of_our_client(redis_server: Valkey
     found = []
     for client in ("own", "redis-py"):
         store = await Redis.open(replace(options(redis_server.port), client=client))
-        link = store.link
+        link = store.client
         told = await link.run(ECHO, ["k"], [b"\xff"]), await link.ask("HGETALL", "nothing-there")
         together = await link.together([("SET", "t:a", 1), ("LPUSH", "t:a", 1), ("DEL", "t:a")])
         found.append((*told, [str(each) for each in together], type(together[1])))
@@ -112,7 +112,7 @@ async def test_a_provider_that_fails_is_named_without_its_words(redis_server: Va
 async def test_a_program_brings_its_own_client(redis_server: Valkey) -> None:
     PORT.append(redis_server.port)
     store = await Redis.open(f"redis://ignored:1/0?client=test_redis_py:own_client&root=t{redis_server.port}")
-    assert await store.link.ask("PING") == b"PONG"
+    assert await store.client.ask("PING") == b"PONG"
     await store.close()
 
 

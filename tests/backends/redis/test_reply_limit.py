@@ -49,14 +49,14 @@ def server() -> Iterator[Valkey]:
 async def redis(server: Valkey, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Redis]:
     monkeypatch.setattr(options, "REPLY_BYTES_LEAST", 1)
     store = await Redis.open(f"{server.url}?reply_bytes_max={LIMIT}")
-    await store.link.ask("FLUSHALL")
+    await store.client.ask("FLUSHALL")
     yield store
     await store.close()
 
 
 async def test_a_page_of_large_entries_shrinks_until_it_fits(redis: Redis) -> None:
     ids = [id for _ in range(20) for id in await redis.streams.append([Draft(S, LARGE)])]
-    for read in (redis.streams.read, redis.streams.stretch):
+    for read in (redis.streams.read, redis.streams.chunk):
         found, after = list[EntryId](), START
         while True:
             page = await read(S, after, 1_000)
@@ -83,7 +83,7 @@ async def test_large_entries_behind_small_ones_are_read(redis: Redis) -> None:
 
 async def test_an_entry_that_no_reply_can_hold_is_named(redis: Redis) -> None:
     (before,) = await redis.streams.append([Draft(S, b"x")])
-    await redis.link.ask("XADD", KEY, "*", "envelope", b"x" * (2 * LIMIT))
+    await redis.client.ask("XADD", KEY, "*", "envelope", b"x" * (2 * LIMIT))
     page = await redis.streams.read(S, START, 10)
     assert [each.id for each in page] == [before]
     assert page.more
@@ -94,7 +94,7 @@ async def test_an_entry_that_no_reply_can_hold_is_named(redis: Redis) -> None:
 async def test_deliveries_of_large_entries_come_a_few_at_a_time(server: Valkey) -> None:
     store = await Redis.open(server.url)
     try:
-        await store.link.ask("FLUSHALL")
+        await store.client.ask("FLUSHALL")
         await store.groups.join(S, "readers", StartAt(first=True))
         for _ in range(5):
             await store.streams.append([Draft(S, b"x" * (16 << 20))])
@@ -124,27 +124,27 @@ async def test_large_fields_of_other_programs_are_delivered_a_few_at_a_time(
         await redis.groups.join(subject, "g", StartAt(first=True))
     for _ in range(20):
         for subject in subjects:
-            await redis.link.ask("XADD", subject.replace(".", ":"), "*", "small", "x", "large", LARGE[: 1 << 19])
-    connections = redis.link.connections
+            await redis.client.ask("XADD", subject.replace(".", ":"), "*", "small", "x", "large", LARGE[: 1 << 19])
+    connections = redis.client.connections
     found = await _delivered(redis, subjects, 20 * len(subjects))
     assert [each.number for each in found] == [1] * 20 * len(subjects)
-    assert redis.link.connections == connections
+    assert redis.client.connections == connections
 
 
 async def test_many_small_fields_are_delivered(redis: Redis) -> None:
     await redis.groups.join(S, "g", StartAt(first=True))
     words = [word for n in range(500) for word in (f"n{n}", "")]
     for _ in range(100):
-        await redis.link.ask("XADD", KEY, "*", *words)
-    connections = redis.link.connections
+        await redis.client.ask("XADD", KEY, "*", *words)
+    connections = redis.client.connections
     assert len(await _delivered(redis, [S], 100)) == 100
-    assert redis.link.connections == connections
+    assert redis.client.connections == connections
 
 
 async def test_an_entry_that_no_reply_can_hold_is_delivered_as_its_size(redis: Redis) -> None:
     await redis.groups.join(S, "g", StartAt(first=True))
     await redis.streams.append([Draft(S, b"before")])
-    await redis.link.ask("XADD", KEY, "*", "large", b"x" * (2 * LIMIT))
+    await redis.client.ask("XADD", KEY, "*", "large", b"x" * (2 * LIMIT))
     await redis.streams.append([Draft(S, b"after")])
     before, large, after = await _delivered(redis, [S], 3)
     assert (before.entry.body, after.entry.body) == (b"before", b"after")
@@ -157,8 +157,8 @@ async def test_an_entry_that_no_reply_can_hold_is_delivered_as_its_size(redis: R
 async def test_a_list_of_large_entries_is_read_whole_and_in_order(redis: Redis, newest: bool) -> None:
     entries = [b"%03d" % n + LARGE for n in range(20)]
     for entry in entries:
-        await redis.link.ask("RPUSH", "list", entry)
-    read = ServedList(redis.link, "list", newest=newest)
+        await redis.client.ask("RPUSH", "list", entry)
+    read = ServedList(redis.client, "list", newest=newest)
     found = [entry async for entry in read.entries(None, 2_000)]
     assert [each.raw for each in found] == (entries if newest else entries[::-1])
     again = [entry.raw async for entry in read.entries(found[9].mark, 2_000)]
@@ -167,17 +167,17 @@ async def test_a_list_of_large_entries_is_read_whole_and_in_order(redis: Redis, 
 
 async def test_values_of_a_hash_are_read_in_pieces(redis: Redis) -> None:
     for n in range(20):
-        await redis.link.ask("HSET", "hash", n, b"%03d" % n + LARGE)
+        await redis.client.ask("HSET", "hash", n, b"%03d" % n + LARGE)
     with pytest.raises(ReplyTooLarge, match="a reply beyond"):
-        await redis.link.ask("HMGET", "hash", *range(20))
-    found = await in_pieces(range(20), lambda names: redis.link.ask("HMGET", "hash", *names))
+        await redis.client.ask("HMGET", "hash", *range(20))
+    found = await in_pieces(range(20), lambda names: redis.client.ask("HMGET", "hash", *names))
     assert [value[:3] for value in found] == [b"%03d" % n for n in range(20)]
 
 
 async def test_a_peek_at_large_entries_gives_as_many_as_were_asked_for(redis: Redis) -> None:
     assert redis.lists is not None
     for n in range(20):
-        await redis.link.ask("RPUSH", "list", b"%03d" % n + LARGE)
+        await redis.client.ask("RPUSH", "list", b"%03d" % n + LARGE)
     assert [raw[:3] for raw in await redis.lists.peek("list", 12)] == [b"%03d" % n for n in range(19, 7, -1)]
     assert len(await redis.lists.peek("list", 100)) == 20
 
@@ -189,7 +189,7 @@ async def test_many_large_jobs_are_moved_and_deleted_in_scripts_of_bounded_size(
     desk, ids = Desk(redis.jobs), [f"{n:02}" for n in range(60)]
 
     async def scripts() -> int:
-        told = sections(await redis.link.ask("INFO", "commandstats"))["cmdstat_evalsha"]
+        told = sections(await redis.client.ask("INFO", "commandstats"))["cmdstat_evalsha"]
         return int(told.partition("calls=")[2].partition(",")[0])
 
     async def holds(place: Place) -> list[Claim]:
@@ -237,7 +237,7 @@ async def test_many_of_the_largest_jobs_are_claimed_and_listed(server: Valkey) -
     """14 jobs of 16 MiB take 298 MiB in Redis: more than a reply."""
     store = await Redis.open(server.url)
     try:
-        await store.link.ask("FLUSHALL")
+        await store.client.ask("FLUSHALL")
         desk = Desk(store.jobs)
         ids = [f"{n:02}" for n in range(14)]
         for id in ids:

@@ -66,7 +66,7 @@ async def test_they_are_enough_for_jobs_and_records(store: Redis) -> None:
 
 async def test_they_are_enough_for_checks_repairs_and_admin_commands(store: Redis) -> None:
     await Desk(store.jobs).put("a")
-    await store.link.ask("LPUSH", store.lists.names["dead_letter"], b"no job")
+    await store.client.ask("LPUSH", store.lists.names["dead_letter"], b"no job")
     found = await store.damages.check(repair=True, silence=timedelta(seconds=30))
     lengths = await store.lists.lengths("jobqueue:rate_limit:producer")
     purged = await store.lists.purge("jobqueue:rate_limit:producer", force=True, dry=False)
@@ -74,7 +74,7 @@ async def test_they_are_enough_for_checks_repairs_and_admin_commands(store: Redi
 
 
 async def test_they_are_enough_for_the_pulse_and_the_doctor(store: Redis) -> None:
-    identity = (await store.pulse()).identity
+    identity = (await store.health_sample()).identity
     said = [finding.what for finding in await store.examine()]
     assert (len(identity) > 40, "this user may not see the server's settings" in said) == (True, True)
 
@@ -82,4 +82,4 @@ async def test_they_are_enough_for_the_pulse_and_the_doctor(store: Redis) -> Non
 async def test_they_are_not_enough_for_other_keys_or_for_the_server(store: Redis) -> None:
     for command in (("GET", "other"), ("FLUSHALL",), ("KEYS", "*"), ("CONFIG", "GET", "save")):
         with pytest.raises(Refused, match="NOPERM"):
-            await store.link.ask(*command)
+            await store.client.ask(*command)

@@ -101,7 +101,7 @@ CALLS: dict[str, Call] = {
     "streams.append": lambda redis: redis.streams.append([Draft("a.b", b"x")]),
     "streams.append keyed": lambda redis: redis.streams.append([Draft("a.b", b"x", "k"), Draft("a.c", b"x")]),
     "streams.read": lambda redis: redis.streams.read("a.b", ID, 5),
-    "streams.stretch": lambda redis: redis.streams.stretch("a.b", ID, 5),  # type: ignore[attr-defined]
+    "streams.stretch": lambda redis: redis.streams.chunk("a.b", ID, 5),  # type: ignore[attr-defined]
     "streams.info": lambda redis: redis.streams.info("a.b"),
     "streams.subjects": lambda redis: redis.streams.subjects("a.b", None, 5),
     "streams.subjects wild": lambda redis: redis.streams.subjects("a.*", None, 5),
@@ -116,7 +116,7 @@ CALLS: dict[str, Call] = {
     "groups.mark": lambda redis: redis.groups.mark("a.b", "g", ID),
     "groups.consumers": lambda redis: redis.groups.consumers("a.b", "g"),
     "groups.retire": lambda redis: redis.groups.retire("a.b", "g", "c"),
-    "pulse": lambda redis: redis.pulse(),
+    "pulse": lambda redis: redis.health_sample(),
     "examine": lambda redis: redis.examine(),
     "check_streams": lambda redis: redis.check_streams(),
     "damages.check": lambda redis: redis.damages.check(repair=False, silence=SECOND),

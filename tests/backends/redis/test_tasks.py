@@ -30,33 +30,33 @@ class Foreign:
     """Another program: it speaks Redis and nothing else."""
 
     def __init__(self, store: Store) -> None:
-        self._link = store.backend.inner.link
-        self._prefix = self._link.options.streams_prefix
+        self._client = store.backend.inner.client
+        self._prefix = self._client.options.streams_prefix
         self.now = to_micros(store.clock.now()) // 1_000
 
     async def write(self, id: str, **fields: object) -> None:
         """HSET on a task's hash."""
         words = [str(word) for field in fields.items() for word in field]
-        await self._link.ask("HSET", f"{self._prefix}gbe:state:tasks:low:{id}", *words)
+        await self._client.ask("HSET", f"{self._prefix}gbe:state:tasks:low:{id}", *words)
 
     async def read(self, id: str) -> dict[str, str]:
         """HGETALL."""
-        words = await self._link.ask("HGETALL", f"{self._prefix}gbe:state:tasks:low:{id}")
+        words = await self._client.ask("HGETALL", f"{self._prefix}gbe:state:tasks:low:{id}")
         texts = [word.decode() for word in words]
         return dict(zip(texts[::2], texts[1::2], strict=True))
 
     async def delete(self, id: str) -> None:
         """DEL, or what an expiry does."""
-        await self._link.ask("DEL", f"{self._prefix}gbe:state:tasks:low:{id}")
+        await self._client.ask("DEL", f"{self._prefix}gbe:state:tasks:low:{id}")
 
     async def publish(self, payload: bytes) -> None:
         """XADD of an envelope on the queue."""
         body = encode(Envelope("0" * 26, "gbe.tasks.low.queue", self.now, payload))
-        await self._link.ask("XADD", f"{self._prefix}gbe:tasks:low:queue", "*", "envelope", body)
+        await self._client.ask("XADD", f"{self._prefix}gbe:tasks:low:queue", "*", "envelope", body)
 
     async def length(self) -> int:
         """XLEN of the queue."""
-        return int(await self._link.ask("XLEN", f"{self._prefix}gbe:tasks:low:queue"))
+        return int(await self._client.ask("XLEN", f"{self._prefix}gbe:tasks:low:queue"))
 
 
 async def look(store: Store) -> None:
@@ -118,7 +118,7 @@ async def test_a_change_by_another_program_is_never_written_over(store: Store) -
 
     outcomes = await desk.move(Requeue(stuck.hold, Budget.RESCUES, Reason.WORKER_DIED))
 
-    assert (outcomes, await desk.finish(hold)) == ([Outcome.LOST], [Outcome.LOST])
+    assert (outcomes, await desk.finish(hold)) == ([Outcome.CONFLICT], [Outcome.CONFLICT])
     assert ((await foreign.read("task_1"))["state"], await foreign.length()) == ("completed", 1)
 
 

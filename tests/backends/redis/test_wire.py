@@ -62,11 +62,11 @@ class Peer:
     """A Redis with our jobs in it, and any program's way to its keys."""
 
     def __init__(self, redis: Redis) -> None:
-        self.redis, self.root = redis, redis.link.options.root
+        self.redis, self.root = redis, redis.client.options.root
         self.desk = Desk(redis.jobs)
 
     async def do(self, *command: str | bytes | int) -> object:
-        return await self.redis.link.ask(*command)
+        return await self.redis.client.ask(*command)
 
     async def list(self, name: str) -> list[bytes]:
         found = await self.do("LRANGE", f"{self.root}:{name}", 0, -1)
@@ -429,7 +429,7 @@ async def test_a_finish_is_lost_when_its_entry_is_gone(peer: Peer) -> None:
     hold = await peer.desk.held("a")
     await peer.do("DEL", f"{peer.root}:worker:w1:processing")
     outcomes = await peer.desk.finish(hold)
-    assert (outcomes, await peer.list("completed"), await peer.desk.place("a")) == ([Outcome.LOST], [], None)
+    assert (outcomes, await peer.list("completed"), await peer.desk.place("a")) == ([Outcome.CONFLICT], [], None)
 
 
 async def test_of_two_equal_jobs_each_is_finished_once(peer: Peer) -> None:
@@ -438,7 +438,7 @@ async def test_of_two_equal_jobs_each_is_finished_once(peer: Peer) -> None:
     await peer.desk.finish(first)
     left = await peer.list("worker:w1:processing")
     outcomes = await peer.desk.finish(first) + await peer.desk.finish(second)
-    assert (left, outcomes) == ([GO], [Outcome.LOST, Outcome.DONE])
+    assert (left, outcomes) == ([GO], [Outcome.CONFLICT, Outcome.DONE])
     assert (await peer.list("completed"), await peer.list("worker:w1:processing")) == ([GO, GO], [])
 
 
@@ -446,7 +446,7 @@ async def test_a_finish_named_twice_in_one_batch_removes_one_of_two_equal_jobs(p
     await peer.push(GO, GO)
     first, _ = [taken.hold for taken in await peer.desk.take()]
     outcomes = await peer.desk.finish(first, first)
-    assert (outcomes, await peer.list("worker:w1:processing")) == ([Outcome.DONE, Outcome.LOST], [GO])
+    assert (outcomes, await peer.list("worker:w1:processing")) == ([Outcome.DONE, Outcome.CONFLICT], [GO])
 
 
 async def test_an_id_that_was_made_is_known_once_its_job_was_taken(peer: Peer) -> None:
@@ -524,7 +524,7 @@ async def test_a_worker_of_the_origin_finishes_our_job(peer: Peer) -> None:
 
 async def test_a_job_settled_by_another_process_leaves_the_list_of_its_taker(peer: Peer) -> None:
     hold = await peer.desk.held("a")
-    other = await Redis.open(peer.redis.link.options)
+    other = await Redis.open(peer.redis.client.options)
     outcomes = await other.jobs.settle([Complete(hold)], request=fresh())
     await other.close()
     assert (list(outcomes), await peer.list("worker:w1:processing")) == ([Outcome.DONE], [])
@@ -552,7 +552,7 @@ async def test_answers_are_remembered_for_a_minute_and_forgotten_in_the_third(re
     for pause in (0, 60, 180):
         clock.advance(timedelta(seconds=pause))
         new += [put.new for put in await redis.jobs.put([Job("a"), Job("b", unique="n")], request="same")]
-    kept = await redis.link.ask("HLEN", f"{options.root}:requests:{int(clock.now().timestamp()) // 60 % 3}")
+    kept = await redis.client.ask("HLEN", f"{options.root}:requests:{int(clock.now().timestamp()) // 60 % 3}")
     await redis.close()
     assert (new, kept) == ([True, True, True, True, False, False], 2)
 
@@ -577,8 +577,8 @@ async def test_a_listener_that_lost_its_server_says_so_and_hears_again(
     caplog.set_level("INFO", logger="wrasse.jobs")
     async with proxy(redis_server.port) as between:
         redis = await Redis.open(RedisOptions(nodes=(("127.0.0.1", between.port),), root=f"t{uuid4().hex}"))
-        bells = queue.RedisWakeups(redis.link)
-        with bells.waiting([f"{redis.link.options.root}:queue:low:wake"], timedelta(minutes=1)):
+        bells = queue.RedisWakeups(redis.client)
+        with bells.waiting([f"{redis.client.options.root}:queue:low:wake"], timedelta(minutes=1)):
             between.refuse = True
             between.cut()
             await _said(caplog, "wake-ups are not heard")
@@ -612,7 +612,7 @@ async def test_a_job_that_another_program_pushes_is_found_while_a_taker_waits(pe
 async def test_a_taker_is_not_deaf_after_its_connections_were_cut() -> None:
     with valkey() as server:
         peer = await opened(server)
-        other = Peer(await Redis.open(peer.redis.link.options))
+        other = Peer(await Redis.open(peer.redis.client.options))
         waiting = asyncio.create_task(peer.desk.take(wait=timedelta(seconds=30)))
         for client in await _blocked(other):
             await other.do("CLIENT", "KILL", "ID", client)
@@ -642,7 +642,7 @@ async def test_attempts_end_by_the_servers_time_also_after_the_clock_of_the_host
     peer: Peer, jump: timedelta
 ) -> None:
     clock = ManualClock()
-    redis = await Redis.open(peer.redis.link.options, clock)
+    redis = await Redis.open(peer.redis.client.options, clock)
     desk = Desk(redis.jobs)
     await desk.put("a")
     (taken,) = await desk.take()

@@ -73,7 +73,7 @@ def operations(store: S3, address: S3Address, clock: ManualClock) -> dict[str, C
     begun = OpenUpload("a", "u", clock.now())
     return {
         "open": lambda: S3.open(address, clock, wire=quick(address, clock)),
-        "pulse": store.pulse,
+        "pulse": store.health_sample,
         "page": lambda: objects.page("", None, 10),
         "namespaces": lambda: store.namespaces.page(None, 10),
         "head": lambda: objects.head("a"),
@@ -240,8 +240,8 @@ async def test_no_redirect_is_followed(status: int) -> None:
 async def test_a_cookie_is_not_sent_back() -> None:
     async with between() as (hostile, store, _, _):
         hostile.plan = lambda method, target: sends(OK + b"Set-Cookie: a=b\r\nContent-Length: 0\r\n\r\n")
-        await store.pulse()
-        await store.pulse()
+        await store.health_sample()
+        await store.health_sample()
         assert not any(b"cookie" in head.lower() for head in hostile.heads)
 
 
@@ -251,7 +251,7 @@ async def test_an_answer_to_nothing_is_not_taken_for_the_next_one() -> None:
         hostile.plan = lambda method, target: sends_and_waits(good + good.replace(b"200", b"404"))
         address = S3Address("bucket", "", f"http://127.0.0.1:{hostile.port}", access_key="k", secret_key="s")
         store = S3(Client(quick(address, ManualClock())))
-        assert [isinstance(await ended(store.pulse), Exception) for _ in range(3)] == [False] * 3
+        assert [isinstance(await ended(store.health_sample), Exception) for _ in range(3)] == [False] * 3
         await store.close()
 
 

@@ -171,7 +171,7 @@ async def test_a_process_that_knows_an_old_version_is_told_that_it_lost() -> Non
         await other.records(THINGS).put("a", b"1", at=at)
         answers = await mine.put("a", b"2", at=at), await mine.delete("a", at=at), await mine.create("a", b"3")
         await other.close()
-        assert [answer.outcome for answer in answers] == [Outcome.LOST] * 3
+        assert [answer.outcome for answer in answers] == [Outcome.CONFLICT] * 3
 
 
 # What is deleted

@@ -42,11 +42,11 @@ async def test_a_store_that_stays_busy_is_an_error_that_says_so() -> None:
 async def test_a_pulse_is_one_request_and_fails_as_unavailable() -> None:
     async with scene() as now:
         before = now.backend.requests
-        at = (await now.backend.pulse()).at
+        at = (await now.backend.health_sample()).at
         assert (now.backend.requests - before, at) == (1, now.clock.now())
         now.server.plan = once(CUT_BEFORE, "HEAD", times=TRIES)
         with pytest.raises(StoreUnavailable):
-            await now.backend.pulse()
+            await now.backend.health_sample()
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ async def test_a_machine_whose_clock_is_off_learns_the_time_from_the_store(hours
     async with scene() as now:
         off = ManualClock(now.clock.now() + timedelta(hours=hours))
         backend = await S3.open(S3Address("bucket", "", now.server.endpoint, access_key="k", secret_key="s"), off)
-        pulse = await backend.pulse()
+        pulse = await backend.health_sample()
         await backend.close()
         assert abs(pulse.at - now.clock.now()) <= backend.margin
 

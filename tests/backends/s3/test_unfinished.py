@@ -42,8 +42,8 @@ async def test_unfinished_uploads_are_listed_by_prefix_and_given_up_once(store: 
     ids = {key: await begun(store, key) for key in ("archives/ws1/a/big", "archives/ws2/b/big", "other/x")}
     found = await every(store, "archives/")
     assert {each.key: each.id for each in found} == {key: id for key, id in ids.items() if key != "other/x"}
-    now = (await store.pulse()).at
+    now = (await store.health_sample()).at
     assert all(abs((now - each.begun_at).total_seconds()) < 120 for each in found)
-    assert list(await store.objects.abort([found[0], found[0]])) == [Outcome.DONE, Outcome.LOST]
+    assert list(await store.objects.abort([found[0], found[0]])) == [Outcome.DONE, Outcome.CONFLICT]
     assert [each.key for each in await every(store, "archives/")] == [found[1].key]
     await store.objects.abort([found[1], *await every(store, "other/")])

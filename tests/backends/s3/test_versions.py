@@ -73,7 +73,7 @@ async def test_what_stands_at_the_key_by_now_is_neither_replaced_nor_purged(buck
     version = await put(bucket, b"one")
     await drop(bucket, version)
     await put(bucket, b"two")
-    assert await bucket.objects.undelete(KEY, at=version) is Outcome.LOST
+    assert await bucket.objects.undelete(KEY, at=version) is Outcome.CONFLICT
     assert await bucket.objects.purge(KEY, at=version) is Outcome.DONE
     assert await content(bucket) == b"two"
     assert not await bucket.objects.deleted(KEY, at=version)
@@ -84,7 +84,7 @@ async def test_what_is_purged_is_gone_with_its_marker(bucket: S3) -> None:
     await drop(bucket, version)
     assert await bucket.objects.purge(KEY, at=version) is Outcome.DONE
     assert await left(bucket) == []
-    assert await bucket.objects.undelete(KEY, at=version) is Outcome.LOST
+    assert await bucket.objects.undelete(KEY, at=version) is Outcome.CONFLICT
 
 
 async def test_opening_a_bucket_leaves_no_version_behind(bucket: S3) -> None:
@@ -94,5 +94,5 @@ async def test_opening_a_bucket_leaves_no_version_behind(bucket: S3) -> None:
 async def test_a_bucket_without_versions_keeps_nothing(s3: S3Server) -> None:
     store = await S3.open(await make_bucket(s3), SystemClock())
     assert not await store.objects.keeps_deleted()
-    assert await store.objects.undelete(f"{secrets.token_hex(4)}/x", at="0" * 32) is Outcome.LOST
+    assert await store.objects.undelete(f"{secrets.token_hex(4)}/x", at="0" * 32) is Outcome.CONFLICT
     await store.close()

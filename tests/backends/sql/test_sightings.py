@@ -88,7 +88,7 @@ async def test_marks_from_two_processes_in_any_order_never_wait_for_each_other_f
     marks = [SightingChange(unit, SightingState.SEEN, "f1", SightingState.MOVED, "round-1", 1) for unit in units]
     one, other = await asyncio.gather(first.mark("r", marks), second.mark("r", marks[::-1]))
     ends = [{mine, theirs} for mine, theirs in zip(one, list(other)[::-1], strict=True)]
-    assert ends == [{Outcome.DONE, Outcome.LOST}] * 200
+    assert ends == [{Outcome.DONE, Outcome.CONFLICT}] * 200
     await first.close()
     await second.close()
 
@@ -132,11 +132,11 @@ async def test_the_lease_of_a_root_is_beside_its_sightings_so_that_one_engine_ac
     first, second = await PostgresSightings.open(url), await PostgresSightings.open(url)
     clock = SystemClock()
     one, two = (sweep_home(store, clock) for store in (first, second))
-    held = await one.lessor.acquire("sweep/orphan_archives@root", "one", timedelta(seconds=30))
+    held = await one.lease_manager.acquire("sweep/orphan_objects@root", "one", timedelta(seconds=30))
     assert held is not None
-    assert await two.lessor.acquire("sweep/orphan_archives@root", "two", timedelta(seconds=30)) is None
-    await one.lessor.release(held)
-    assert await two.lessor.acquire("sweep/orphan_archives@root", "two", timedelta(seconds=30)) is not None
+    assert await two.lease_manager.acquire("sweep/orphan_objects@root", "two", timedelta(seconds=30)) is None
+    await one.lease_manager.release(held)
+    assert await two.lease_manager.acquire("sweep/orphan_objects@root", "two", timedelta(seconds=30)) is not None
     await first.close()
     await second.close()
 
@@ -146,9 +146,9 @@ async def test_records_beside_sightings_are_conditional_ordered_and_due(url: str
     records = store.records(Collection.named("things"))
     made = [await records.create(key, key.encode(), due_at=EPOCH + due * SECOND, nonce="n") for key, due in DUE.items()]
     assert [bool(each) for each in made] == [True] * len(DUE)
-    assert (await records.create("b", b"other")).outcome is Outcome.LOST
+    assert (await records.create("b", b"other")).outcome is Outcome.CONFLICT
     assert (await records.create("b", b"b", nonce="n")).outcome is Outcome.DONE  # asked again
-    assert (await records.put("b", b"x", at="7")).outcome is Outcome.LOST
+    assert (await records.put("b", b"x", at="7")).outcome is Outcome.CONFLICT
     assert await records.put("b", b"new", at=made[0].version or "", due_at=None)
     names = [record.key for record in await records.page("", None, 10)]
     assert names == sorted(DUE, key=stored_name)

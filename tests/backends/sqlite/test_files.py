@@ -55,7 +55,7 @@ async def test_a_database_keeps_its_identity_for_life(tmp_path: Path) -> None:
     identities = []
     for name in ("one.db", "one.db", "two.db"):
         store = await Sqlite.open(tmp_path / name)
-        identities.append((await store.pulse()).identity)
+        identities.append((await store.health_sample()).identity)
         await store.close()
     assert identities[0] == identities[1] != identities[2]
 
@@ -210,7 +210,7 @@ async def test_after_close_everything_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreUnavailable, match="is closed"):
         await store.jobs.put([Job("a")], request="r")
     with pytest.raises(StoreUnavailable, match="is closed"):
-        await store.pulse()
+        await store.health_sample()
 
 
 def test_many_processes_that_open_a_new_database_at_once_all_succeed(tmp_path: Path) -> None:

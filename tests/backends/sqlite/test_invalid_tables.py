@@ -83,7 +83,7 @@ def views(store: Sqlite) -> dict[str, Callable[[], Awaitable[object]]]:
         "put record": lambda: things.put("k0", b"{}", at="1"),
         "stream a": lambda: streams.info("a.b"),
         "entries": lambda: streams.read("a.b", START, 10),
-        "stretch": lambda: streams.stretch("a.b", START, 10),
+        "stretch": lambda: streams.chunk("a.b", START, 10),
         "stream c": lambda: streams.read("c.d", START, 10),
         "consumers": lambda: store.groups.consumers("a.b", "g"),
         "sightings": lambda: store.sightings.page("root", None, 10),
@@ -131,7 +131,7 @@ async def test_a_database_whose_name_is_damaged_answers_as_another_one(
     db.execute(change)
     db.close()
     store = await Sqlite.open(path)
-    assert isinstance((await store.pulse()).identity, str)
+    assert isinstance((await store.health_sample()).identity, str)
     await store.close()
 
 

@@ -33,7 +33,7 @@ from wrasse.ports.jobs import (
 from wrasse.ports.journal import Intent, LineFilter, SettledIntent
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection
-from wrasse.ports.status_index import IndexPosition, StatusRange
+from wrasse.ports.status_index import IndexEntry, StatusRange
 
 LARGE = ("jobs", "payloads", "attempts", "ids", "requests", "records", "lines", "uniques", "teams", "limited_takes")
 SILENCE = timedelta(seconds=30)
@@ -140,14 +140,14 @@ async def use_records(store: Sqlite, clock: ManualClock) -> None:
         await records.page("", after, 5)
         await records.page("a", after, 5)
     await records.due(None, None, 5)
-    stands = await records.create("shelved", b"1", spot=IndexPosition("s", 1))
-    await records.put("shelved", b"2", at=str(stands.version), spot=IndexPosition("t", 1))
+    stands = await records.create("shelved", b"1", index_entry=IndexEntry("s", 1))
+    await records.put("shelved", b"2", at=str(stands.version), index_entry=IndexEntry("t", 1))
     found = await records.get("shelved")
     assert found is not None
-    await records.shelve([(found, IndexPosition("s", 2))])
-    await records.shelf_counts([StatusRange("s"), StatusRange("s", 5)])
+    await records.reindex([(found, IndexEntry("s", 2))])
+    await records.status_counts([StatusRange("s"), StatusRange("s", 5)])
     for newest in (False, True):
-        await records.shelf_page("s", None, 5, newest=newest)
+        await records.status_page("s", None, 5, newest=newest)
     await records.due(clock.now(), "1:a", 5)
     assert changed.version is not None
     await records.delete("a/b", at=changed.version)

@@ -57,7 +57,7 @@ async def test_a_put_by_another_process_wakes_a_waiting_taker(tmp_path: Path) ->
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         wait = timedelta(hours=1)
         take = group.create_task(store.jobs.take(["low"], 1, worker="w", silence=SILENCE, request="t", wait=wait))
-        while not store._bells._bells:  # noqa: ASYNC110
+        while not store._wakeups._wakeups:  # noqa: ASYNC110
             await asyncio.sleep(0)
         go(child)
     await asyncio.to_thread(sqlite_child.finish, child)

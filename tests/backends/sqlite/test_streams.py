@@ -241,7 +241,7 @@ async def test_an_append_and_a_nak_of_this_process_wake_at_once(
     for number in (1, 2):
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             waiting = group.create_task(store.groups.deliver([S], G, "c", 1, ack_timeout=HOUR, wait=HOUR))
-            while not store._bells._bells:  # noqa: ASYNC110
+            while not store._wakeups._wakeups:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             if number == 1:
                 (id,) = await store.streams.append([Draft(S, b"")])
@@ -272,7 +272,7 @@ async def test_closing_ends_the_wait_for_a_message(tmp_path: Path) -> None:
     await store.groups.join(S, G, FIRST)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         waiting = group.create_task(_asks(store))
-        while not store._bells._bells:  # noqa: ASYNC110
+        while not store._wakeups._wakeups:  # noqa: ASYNC110
             await asyncio.sleep(0)
         await store.close()
     assert waiting.result() in ("nothing", "closed")
@@ -298,7 +298,7 @@ async def test_an_append_by_another_process_wakes_whoever_waits(tmp_path: Path) 
     assert await asyncio.to_thread(child.stdout.readline) == "waiting\n"
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         waiting = group.create_task(store.groups.deliver([S], G, "c", 1, ack_timeout=HOUR, wait=HOUR))
-        while not store._bells._bells:  # noqa: ASYNC110
+        while not store._wakeups._wakeups:  # noqa: ASYNC110
             await asyncio.sleep(0)
         child.stdin.write("go\n")
         child.stdin.flush()

@@ -23,7 +23,7 @@ async def taker(store: Sqlite, queue: str = "low", wait: timedelta = HOUR) -> Cl
 
 
 async def waiting(store: Sqlite, count: int = 1) -> None:
-    while len(store._bells._bells) < count:  # noqa: ASYNC110
+    while len(store._wakeups._wakeups) < count:  # noqa: ASYNC110
         await asyncio.sleep(0)
 
 
@@ -94,5 +94,5 @@ async def test_waiting_costs_next_to_nothing(tmp_path: Path) -> None:
 async def test_nothing_is_watched_while_nobody_waits(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     await taker(store, wait=timedelta(milliseconds=30))
-    assert not store._bells._wanted.is_set()
+    assert not store._wakeups._wanted.is_set()
     await store.close()

@@ -11,7 +11,7 @@ import pytest
 
 from backends.sqlite.law import broken_laws, stored_ids
 from wrasse.backends.sqlite.connect import Sqlite
-from wrasse.backends.sqlite.write_transaction import Step
+from wrasse.backends.sqlite.write_transaction import WriteTransaction
 from wrasse.clock import ManualClock
 from wrasse.errors import UsageError
 from wrasse.ports.jobs import REQUESTS_KEPT, Budget, Complete, Enqueued, Job, JobFilter, Place, Reason, Requeue
@@ -38,7 +38,7 @@ async def test_operations_that_wait_together_share_one_commit(tmp_path: Path) ->
 async def test_an_operation_that_fails_spoils_none_of_its_group(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
 
-    def bad(step: Step) -> None:
+    def bad(step: WriteTransaction) -> None:
         step.db.execute("INSERT INTO jobs (seq, id) VALUES (1, 'bad')")
 
     answers = await asyncio.gather(
@@ -107,7 +107,7 @@ async def test_closing_ends_the_wait_of_a_taker(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     wait = timedelta(hours=1)
     take = asyncio.ensure_future(store.jobs.take(["low"], 1, worker="w", silence=SILENCE, request="t", wait=wait))
-    while not store._bells._bells:  # noqa: ASYNC110
+    while not store._wakeups._wakeups:  # noqa: ASYNC110
         await asyncio.sleep(0)
     await store.close()
     async with asyncio.timeout(30):
@@ -157,7 +157,7 @@ async def test_finishes_of_many_takes_in_one_batch_are_each_judged(tmp_path: Pat
     await store.jobs.settle([back], request="back")
     outcomes = await store.jobs.settle([*(Complete(hold) for hold in holds), Complete(holds[0])], request="s")
     await store.close()
-    assert [n for n, outcome in enumerate(outcomes) if outcome is Outcome.LOST] == [7, 30]
+    assert [n for n, outcome in enumerate(outcomes) if outcome is Outcome.CONFLICT] == [7, 30]
     assert broken_laws(tmp_path / "wrasse.db") == []
 
 

@@ -268,7 +268,7 @@ async def test_a_finish_whose_reply_was_lost_is_never_told_as_lost(place: Place)
         await jobs.settle([Complete(hold)], request="the end")
     again = await jobs.settle([Complete(hold)], request="the end")
     another = await jobs.settle([Complete(hold)], request="another")
-    assert (list(again), list(another)) == ([Outcome.UNKNOWN], [Outcome.LOST])
+    assert (list(again), list(another)) == ([Outcome.UNKNOWN], [Outcome.CONFLICT])
 
 
 # D13: a worker that died never spent anything

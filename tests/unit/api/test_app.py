@@ -189,11 +189,11 @@ def test_out_of_many_errors_the_one_that_says_what_to_do_is_told() -> None:
 
 
 async def test_one_holds_a_lease_and_the_next_token_is_higher(app: wrasse.App) -> None:
-    async with app.hold("k") as first:
+    async with app.lease("k") as first:
         with pytest.raises(LeaseLost, match="held by somebody else"):
-            async with app.hold("k", wait="0s"):
+            async with app.lease("k", wait="0s"):
                 pass
-    async with app.hold("k", ttl="5s") as second:
+    async with app.lease("k", ttl="5s") as second:
         assert second.token > first.token
 
 
@@ -246,9 +246,9 @@ def test_a_program_without_a_loop_does_the_same(tmp_path: Path, monkeypatch: pyt
         record = app.jobs.get("a")
         assert record is not None
         assert (put.new, app.jobs.wait("a"), record.state.place) == (True, 2, "done")
-        with app.hold("k") as lease:
+        with app.lease("k") as lease:
             assert lease.alive
-            with pytest.raises(LeaseLost), app.hold("k", wait="0s"):
+            with pytest.raises(LeaseLost), app.lease("k", wait="0s"):
                 pass
         app.jobs.put("x", 1, id="b")
         assert app.jobs.cancel("b")
@@ -258,7 +258,7 @@ def test_a_program_without_a_loop_does_the_same(tmp_path: Path, monkeypatch: pyt
 
 def test_an_error_in_a_body_under_a_lease_gives_the_lease_back() -> None:
     with wrasse.sync.connect("memory:") as app:
-        with pytest.raises(ZeroDivisionError), app.hold("k"):
+        with pytest.raises(ZeroDivisionError), app.lease("k"):
             _ = 1 / 0
-        with app.hold("k", wait="0s") as lease:
+        with app.lease("k", wait="0s") as lease:
             assert lease.alive

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from virtual_time import VirtualClock, run_virtual
-from wrasse.archives.archive_list import newest, shelved
+from wrasse.archives.archive_list import list_archives, newest
 from wrasse.archives.naming import DayLayout, Form
 from wrasse.archives.reader import read
 
@@ -41,7 +41,7 @@ def test_the_newest_archive_is_found_in_either_layout() -> None:
         world = World(VirtualClock(), size=3)
         await changed_twice(world)
         last = await newest(world.memory.objects, "archive", "audit", LOGIN)
-        listed = [each async for each in shelved(world.memory.objects, "archive", LOGIN)]
+        listed = [each async for each in list_archives(world.memory.objects, "archive", LOGIN)]
         return None if last is None else last.name, listed[-1].name
 
     last, listed = run_virtual(story())
@@ -55,6 +55,6 @@ def test_every_domain_is_listed_and_what_is_no_archive_is_passed_over() -> None:
             await world.publish(subject, 1)
         await world.memory.objects.create("archive/a0", b"no archive")
         await world.archiver(pattern="gbe.*.x").drain()
-        return [each.name.subject async for each in shelved(world.memory.objects, "archive", ">")]
+        return [each.name.subject async for each in list_archives(world.memory.objects, "archive", ">")]
 
     assert run_virtual(story()) == ["gbe.a-b.x", "gbe.a.x", "gbe.a0.x", "gbe.b.x"]

@@ -10,7 +10,7 @@ import pytest
 
 from wrasse.archives.batch import ArchiveBatch, BatchLimits
 from wrasse.archives.lines import line_of
-from wrasse.ports.entry_chunks import EntryChunk, stretch_of
+from wrasse.ports.entry_chunks import EntryChunk, chunk_of
 from wrasse.ports.streams import Entry, EntryId
 
 from .scene import CHANGE, envelope
@@ -24,7 +24,7 @@ def entries(count: int, ms: int = NOON, seq: int = 1) -> list[Entry]:
 
 
 def row(entries: list[Entry]) -> EntryChunk:
-    return stretch_of(CHANGE, entries, EntryId(NOON, 0).at, more=False)
+    return chunk_of(CHANGE, entries, EntryId(NOON, 0).at, more=False)
 
 
 def test_a_batch_is_complete_at_its_size() -> None:

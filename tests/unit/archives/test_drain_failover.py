@@ -43,11 +43,11 @@ class Failover(FaultyStreams):
             await self.after_looks[1]()
         return shown
 
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
+    async def chunk(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
         if self.before_read is not None:
             then, self.before_read = self.before_read, None
             await then()
-        return await self._streams.stretch(subject, after, limit)
+        return await self._streams.chunk(subject, after, limit)
 
 
 class Scene:
@@ -59,8 +59,8 @@ class Scene:
         self.streams = Failover(self.world)
         self.cursors = Cursors(self.memory.records(CURSORS))
         self.rule = Rule(PATTERN, self.memory.objects, "memory:")
-        lessor = LeaseManager(self.memory.records(LEASES), self.world.clock)
-        ports = ArchivePorts(self.streams, self.memory.groups, self.memory.records(CURSORS), lessor)
+        lease_manager = LeaseManager(self.memory.records(LEASES), self.world.clock)
+        ports = ArchivePorts(self.streams, self.memory.groups, self.memory.records(CURSORS), lease_manager)
         self.archiver = Archiver(ports, [self.rule], self.world.clock, "one")
         self.drain = Drain(CHANGE, self.rule, self.archiver._tools)
 
@@ -122,7 +122,10 @@ def test_what_was_read_from_two_servers_is_read_again() -> None:
 def test_a_group_of_a_server_that_came_meanwhile_is_not_marked() -> None:
     async def story() -> list[EntryId]:
         scene = await Scene().begun()
-        scene.streams.after_looks = (scene.streams.looks + 2, scene.set_back)  # those of the step and of the archive
+        scene.streams.after_looks = (
+            scene.streams.looks + 2,
+            scene.set_back,
+        )  # those of the step and of the archive
         await scene.drain.step(flush=True)
         return await scene.trimmable()
 

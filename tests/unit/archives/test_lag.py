@@ -23,8 +23,8 @@ from .scene import ALARMS, CHANGE, LEASES, LOGIN, PATTERN, FaultyObjects, World
 def watched(world: World, store: Network, limits: LagLimits) -> Archiver:
     """An archiver whose store is behind a network of its own."""
     memory = world.memory
-    lessor = LeaseManager(memory.records(LEASES), world.clock)
-    ports = ArchivePorts(memory.streams, memory.groups, memory.records(CURSORS), lessor, memory.records(ALERTS))
+    lease_manager = LeaseManager(memory.records(LEASES), world.clock)
+    ports = ArchivePorts(memory.streams, memory.groups, memory.records(CURSORS), lease_manager, memory.records(ALERTS))
     rule = Rule(PATTERN, FaultyObjects(memory.objects, store), "memory:")
     return Archiver(ports, [rule], world.clock, "one", lag=limits)
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, strategies as st
 from virtual_time import START as BEGAN
 from wrasse.archives.lines import entry_of, is_marked, line_of, packed
 from wrasse.errors import StoreBroken
-from wrasse.ports.entry_chunks import stretch_of
+from wrasse.ports.entry_chunks import chunk_of
 from wrasse.ports.streams import Entry, EntryId
 
 from .scene import CHANGE, envelope
@@ -49,7 +49,7 @@ def test_many_lines_at_once_are_the_lines_one_by_one(
 ) -> None:
     kept = [Entry(EntryId(5, n), CHANGE, body, None if plain else fields) for n, (body, fields) in enumerate(entries)]
     one_by_one = [*map(line_of, kept)]
-    packed_up = packed(stretch_of(CHANGE, kept, BEGAN, more=False), len(kept))
+    packed_up = packed(chunk_of(CHANGE, kept, BEGAN, more=False), len(kept))
     assert packed_up == (b"".join(one_by_one), sum(map(is_marked, one_by_one)))
 
 

@@ -65,18 +65,18 @@ class OldBottles:
     name: ClassVar[str] = "old_bottles"
     each: ClassVar[bool] = True
 
-    shelf: Shelf
+    status: Shelf
     kept: timedelta = timedelta(hours=1)
     batch_max: int = 10
     reason: str = "old"
 
     async def find(self, after: str | None, limit: int) -> Page[Bottle]:
-        shelf = self.shelf
-        shelf.before_find()
-        shelf.finds.append(limit)
-        names = sorted(name for name in shelf.bottles if after is None or name > after)
+        status = self.status
+        status.before_find()
+        status.finds.append(limit)
+        names = sorted(name for name in status.bottles if after is None or name > after)
         page = names[:limit]
-        return Page(tuple(shelf.bottles[n] for n in page), tuple(page), shelf.clock.now(), len(names) > len(page))
+        return Page(tuple(status.bottles[n] for n in page), tuple(page), status.clock.now(), len(names) > len(page))
 
     def decide(self, suspect: Bottle, at: datetime) -> Action[Bottle] | Keep:
         if suspect.cursed:
@@ -86,17 +86,17 @@ class OldBottles:
         return Action("take", suspect.name, self.reason, suspect)
 
     async def apply(self, actions: Sequence[Action[Bottle]]) -> Sequence[Outcome]:
-        self.shelf.before_apply()
+        self.status.before_apply()
         for action in actions:
-            if action.suspect in self.shelf.unbreakable:
+            if action.suspect in self.status.unbreakable:
                 raise ValueError("the payload of an unbreakable bottle")
-        self.shelf.batches.append(tuple(action.suspect for action in actions))
+        self.status.batches.append(tuple(action.suspect for action in actions))
         return [self._take(action.change) for action in actions]
 
     def _take(self, bottle: Bottle) -> Outcome:
-        if self.shelf.bottles.get(bottle.name) != bottle:
-            return Outcome.LOST
-        del self.shelf.bottles[bottle.name]
+        if self.status.bottles.get(bottle.name) != bottle:
+            return Outcome.CONFLICT
+        del self.status.bottles[bottle.name]
         return Outcome.DONE
 
 
@@ -114,7 +114,7 @@ class Scene:
         self.clock = ManualClock()
         self.memory = Memory(self.clock)
         self.jobs = self.memory.jobs
-        self.shelf = Shelf(self.clock)
+        self.status = Shelf(self.clock)
         self.frame = RunContext(self.memory.journal, self.clock, Ids(self.clock))
 
     def pass_time(self, by: timedelta) -> None:

@@ -44,10 +44,10 @@ async def test_what_was_never_used_is_idle(scene: Scene) -> None:
 
 
 async def test_a_run_stops_when_the_term_of_its_lease_is_over(scene: Scene) -> None:
-    lessor = LeaseManager(scene.memory.records(leases_in(".wrasse")), scene.clock)
-    lease = await lessor.acquire("sweep/x", "me", SILENCE)
+    lease_manager = LeaseManager(scene.memory.records(leases_in(".wrasse")), scene.clock)
+    lease = await lease_manager.acquire("sweep/x", "me", SILENCE)
     assert lease is not None
-    guard = LeaseGuard(RenewedLease(lessor, lease, SILENCE, scene.clock))
+    guard = LeaseGuard(RenewedLease(lease_manager, lease, SILENCE, scene.clock))
     scene.pass_time(SILENCE - SECOND)
     assert await guard.held() is None
     scene.pass_time(SECOND)

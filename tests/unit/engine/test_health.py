@@ -18,8 +18,8 @@ from wrasse.engine.health import (
     ClockSkew,
     KnownBackend,
     SharedHealthChecks,
-    after_look,
-    after_pulse,
+    after_clock_sample,
+    after_sample,
     backend_guards,
 )
 from wrasse.ports.health_check import HealthSample
@@ -54,7 +54,7 @@ async def test_an_outage_long_enough_to_miss_a_beat_holds_for_one_silence_more(
 
 
 async def test_a_backend_that_takes_too_long_counts_as_down(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wrasse.engine.health.PULSE_MAX", 0.001)
+    monkeypatch.setattr("wrasse.engine.health.HEALTH_CHECK_MAX", 0.001)
     slow = FaultyHeart(scene.memory, Network(Script({0: Fault(slow_request=60)})))
     stop = await first_held(backend_guards(slow, scene.clock, SILENCE))
     assert stop is not None
@@ -79,7 +79,7 @@ class Evicting:
     clock: ManualClock
     evicted: int = 0
 
-    async def pulse(self) -> HealthSample:
+    async def health_sample(self) -> HealthSample:
         return HealthSample("server", self.clock.now(), self.evicted)
 
 
@@ -110,10 +110,10 @@ def test_the_same_backend_without_evictions_is_held_for_one_silence_at_most(
     at = T0
     for identity, evicted, passed in answers:
         at += timedelta(seconds=passed)
-        known, _ = after_pulse(known, HealthSample(identity, at, evicted), SILENCE)
+        known, _ = after_sample(known, HealthSample(identity, at, evicted), SILENCE)
     if known is not None:
         calm = HealthSample(known.identity, at + SILENCE, known.evicted)
-        assert after_pulse(known, calm, SILENCE)[1] is None
+        assert after_sample(known, calm, SILENCE)[1] is None
 
 
 async def test_three_guards_cost_one_question_a_look(scene: Scene) -> None:
@@ -130,7 +130,7 @@ class _Skewed:
     def __init__(self, clock: ManualClock, by: timedelta) -> None:
         self.clock, self.by = clock, by
 
-    async def pulse(self) -> HealthSample:
+    async def health_sample(self) -> HealthSample:
         return HealthSample("x", self.clock.now() - self.by)
 
 
@@ -167,9 +167,9 @@ def test_clocks_that_agree_again_are_held_for_one_silence_at_most(looks: list[tu
     now, monotonic = T0, 0.0
     for passed, stepped in looks:
         now, monotonic = now + timedelta(seconds=passed + stepped), monotonic + passed
-        looked, _ = after_look(looked, now, monotonic, SILENCE, timedelta(seconds=5))
+        looked, _ = after_clock_sample(looked, now, monotonic, SILENCE, timedelta(seconds=5))
     calm = monotonic + SILENCE.total_seconds()
-    assert after_look(looked, now + SILENCE, calm, SILENCE, timedelta(seconds=5))[1] is None
+    assert after_clock_sample(looked, now + SILENCE, calm, SILENCE, timedelta(seconds=5))[1] is None
 
 
 async def test_a_sweep_without_silence_is_not_held_after_a_restart(scene: Scene) -> None:

@@ -38,7 +38,7 @@ def _engine(scene: Scene, *sweeps: Scheduled, owner: str = "me", network: Networ
     network = network or Network(Script({}))
     return Engine(
         sweeps,
-        lessor=LeaseManager(FaultyRecords(scene.memory.records(ENGINE_LEASES), network), scene.clock),
+        lease_manager=LeaseManager(FaultyRecords(scene.memory.records(ENGINE_LEASES), network), scene.clock),
         state=FaultyRecords(scene.memory.records(ENGINE_STATE), network),
         journal=FaultyJournal(scene.memory.journal, network),
         clock=scene.clock,
@@ -47,8 +47,8 @@ def _engine(scene: Scene, *sweeps: Scheduled, owner: str = "me", network: Networ
     )
 
 
-def _bottles(shelf: Shelf, name: str = "", *, interval: timedelta = HOUR, enabled: bool = True) -> Scheduled:
-    return Scheduled(OldBottles(shelf), interval, name=name, enabled=enabled)
+def _bottles(status: Shelf, name: str = "", *, interval: timedelta = HOUR, enabled: bool = True) -> Scheduled:
+    return Scheduled(OldBottles(status), interval, name=name, enabled=enabled)
 
 
 def _of(engine: Engine, name: str = "old_bottles") -> SweepStatus:
@@ -81,7 +81,7 @@ async def test_every_enabled_sweep_runs_by_itself(scene: Scene) -> None:
 
 async def test_a_sweep_that_is_not_enabled_runs_only_when_it_is_asked_to(scene: Scene) -> None:
     off = Shelf(scene.clock).fill(3)
-    on = scene.shelf.fill(3)
+    on = scene.status.fill(3)
     soon = timedelta(milliseconds=5)
     engine = _engine(scene, _bottles(off, "off", interval=soon, enabled=False), _bottles(on, interval=soon))
     async with _running(engine):
@@ -91,19 +91,19 @@ async def test_a_sweep_that_is_not_enabled_runs_only_when_it_is_asked_to(scene: 
 
 
 async def test_a_sweep_runs_again_after_its_interval(scene: Scene) -> None:
-    scene.shelf.fill(1)
-    engine = _engine(scene, _bottles(scene.shelf, interval=timedelta(milliseconds=5)))
+    scene.status.fill(1)
+    engine = _engine(scene, _bottles(scene.status, interval=timedelta(milliseconds=5)))
     async with _running(engine):
-        await _until(lambda: not scene.shelf.bottles)
-        scene.shelf.fill(1)
+        await _until(lambda: not scene.status.bottles)
+        scene.status.fill(1)
         scene.pass_time(timedelta(seconds=1))
-        await _until(lambda: not scene.shelf.bottles)
+        await _until(lambda: not scene.status.bottles)
 
 
 async def test_an_engine_that_is_stopped_ends_its_run_within_one_batch_and_gives_the_lease_back(scene: Scene) -> None:
-    scene.shelf.fill(50)
-    engine = _engine(scene, _bottles(scene.shelf))
-    scene.shelf.before_apply = engine.stop
+    scene.status.fill(50)
+    engine = _engine(scene, _bottles(scene.status))
+    scene.status.before_apply = engine.stop
     async with asyncio.timeout(ENOUGH):
         await engine.run()
     last = _of(engine).last
@@ -113,7 +113,7 @@ async def test_an_engine_that_is_stopped_ends_its_run_within_one_batch_and_gives
 
 
 async def test_an_engine_may_be_stopped_before_it_started_and_twice(scene: Scene) -> None:
-    engine = _engine(scene, _bottles(scene.shelf))
+    engine = _engine(scene, _bottles(scene.status))
     engine.stop()
     engine.stop()
     async with asyncio.timeout(ENOUGH):
@@ -140,17 +140,17 @@ async def test_an_engine_outlives_an_outage_and_goes_on_by_itself(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("wrasse.engine.turn.BACKOFF_FIRST", 0.005)
-    scene.shelf.fill(3)
+    scene.status.fill(3)
     network = Network(Script({}))
     network.down = True
-    engine = _engine(scene, _bottles(scene.shelf), network=network)
+    engine = _engine(scene, _bottles(scene.status), network=network)
     async with _running(engine):
         await _until(lambda: _of(engine).totals.runs >= 3)
         held = _of(engine).held
         assert held is not None
         assert (held.guard, held.reason) == ("backend_down", "get did not arrive")
         network.down = False
-        await _until(lambda: not scene.shelf.bottles)
+        await _until(lambda: not scene.status.bottles)
     assert _of(engine).held is None
 
 
@@ -160,7 +160,7 @@ async def test_an_outage_that_only_the_lease_felt_still_holds_stuck_jobs_for_one
     monkeypatch.setattr("wrasse.engine.turn.BACKOFF_FIRST", 0.005)
     network = Network(Script({}))
     guards = backend_guards(FaultyHeart(scene.memory, network), scene.clock, SILENCE)
-    engine = _engine(scene, Scheduled(OldBottles(scene.shelf.fill(1)), HOUR, guards=guards), network=network)
+    engine = _engine(scene, Scheduled(OldBottles(scene.status.fill(1)), HOUR, guards=guards), network=network)
     network.down = True
     async with _running(engine):
         await _until(lambda: _of(engine).totals.runs == 1)
@@ -173,42 +173,42 @@ async def test_an_outage_that_only_the_lease_felt_still_holds_stuck_jobs_for_one
 
 
 async def test_a_sweep_asked_for_gives_its_report(scene: Scene) -> None:
-    scene.shelf.fill(3)
-    report = await _engine(scene, _bottles(scene.shelf)).sweep_now("old_bottles")
+    scene.status.fill(3)
+    report = await _engine(scene, _bottles(scene.status)).sweep_now("old_bottles")
     assert report.done == 3
 
 
 async def test_a_sweep_that_another_process_runs_is_refused_with_its_name(scene: Scene) -> None:
-    lessor = LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock)
-    await lessor.acquire("sweep/old_bottles", "host-7", TTL)
+    lease_manager = LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock)
+    await lease_manager.acquire("sweep/old_bottles", "host-7", TTL)
     with pytest.raises(Refused, match="old_bottles is being run by host-7, for at most 30s more"):
-        await _engine(scene, _bottles(scene.shelf)).sweep_now("old_bottles")
+        await _engine(scene, _bottles(scene.status)).sweep_now("old_bottles")
 
 
 async def test_a_sweep_asked_for_during_an_outage_is_an_error(scene: Scene) -> None:
     network = Network(Script({}))
     network.down = True
     with pytest.raises(StoreUnavailable):
-        await _engine(scene, _bottles(scene.shelf), network=network).sweep_now("old_bottles")
+        await _engine(scene, _bottles(scene.status), network=network).sweep_now("old_bottles")
 
 
 async def test_a_plan_is_what_the_next_run_then_does(scene: Scene) -> None:
-    scene.shelf.fill(15)
-    engine = _engine(scene, _bottles(scene.shelf))
+    scene.status.fill(15)
+    engine = _engine(scene, _bottles(scene.status))
     plan = await engine.plan("old_bottles")
     await engine.sweep_now("old_bottles")
-    assert [line.suspect for line in plan.plan] == [name for batch in scene.shelf.batches for name in batch]
+    assert [line.suspect for line in plan.plan] == [name for batch in scene.status.batches for name in batch]
 
 
 async def test_an_unknown_sweep_is_a_mistake_that_names_the_nearest(scene: Scene) -> None:
-    engine = _engine(scene, _bottles(scene.shelf))
+    engine = _engine(scene, _bottles(scene.status))
     with pytest.raises(UnknownName, match="no sweep 'old_botles'"):
         await engine.plan("old_botles")
 
 
 async def test_status_tells_what_other_engines_did_and_who_is_at_it(scene: Scene) -> None:
-    scene.shelf.fill(3)
-    other, mine = _engine(scene, _bottles(scene.shelf), owner="other"), _engine(scene, _bottles(scene.shelf))
+    scene.status.fill(3)
+    other, mine = _engine(scene, _bottles(scene.status), owner="other"), _engine(scene, _bottles(scene.status))
     await other.sweep_now("old_bottles")
     await LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock).acquire("sweep/old_bottles", "other", TTL)
     await mine.refresh()
@@ -218,7 +218,7 @@ async def test_status_tells_what_other_engines_did_and_who_is_at_it(scene: Scene
 
 
 async def test_status_tells_when_the_next_run_is_due(scene: Scene) -> None:
-    engine = _engine(scene, _bottles(scene.shelf))
+    engine = _engine(scene, _bottles(scene.status))
     async with _running(engine):
         await _until(lambda: _of(engine).totals.runs == 1 and not _of(engine).running)
         await asyncio.sleep(0)
@@ -229,13 +229,13 @@ async def test_status_tells_when_the_next_run_is_due(scene: Scene) -> None:
 
 async def test_only_reports_with_something_new_are_told(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "wrasse.engine")
-    engine = _engine(scene, _bottles(scene.shelf))
+    engine = _engine(scene, _bottles(scene.status))
     for bottles in (0, 0, 2, 0):
-        scene.shelf.fill(bottles)
+        scene.status.fill(bottles)
         await engine.sweep_now("old_bottles")
     assert [record.getMessage() for record in caplog.records] == [
-        "old_bottles: 0 seen, 0 kept, 0 done, 0 lost, 0 failed",
-        "old_bottles: 2 seen, 0 kept, 2 done, 0 lost, 0 failed",
+        "old_bottles: 0 seen, 0 kept, 0 done, 0 in conflict, 0 failed",
+        "old_bottles: 2 seen, 0 kept, 2 done, 0 in conflict, 0 failed",
     ]
 
 
@@ -244,7 +244,7 @@ async def test_settled_journal_lines_are_forgotten_after_their_time_and_open_one
     for id in ("1", "2"):
         await journal.intend([Intent(id, "r", "old_bottles", "take", f"b{id}", "old")])
     await journal.settle([SettledIntent("1", Outcome.DONE)])
-    engine = _engine(scene, _bottles(scene.shelf))
+    engine = _engine(scene, _bottles(scene.status))
     scene.pass_time(timedelta(days=90))
     assert await engine.forget_journal() == 0
     scene.pass_time(timedelta(seconds=1))
@@ -270,7 +270,7 @@ async def test_a_sweep_that_is_added_to_a_running_engine_runs(scene: Scene) -> N
     engine = _engine(scene)
     async with _running(engine):
         await asyncio.sleep(0)
-        engine.add([_bottles(scene.shelf.fill(1), "late", interval=timedelta(milliseconds=20))])
+        engine.add([_bottles(scene.status.fill(1), "late", interval=timedelta(milliseconds=20))])
         await _until(lambda: _of(engine, "late").totals.runs > 0)
 
 
@@ -280,16 +280,16 @@ async def test_a_backend_that_is_down_hides_only_the_sweeps_of_its_own(scene: Sc
         LeaseManager(FaultyRecords(scene.memory.records(ENGINE_LEASES), down), scene.clock),
         FaultyRecords(scene.memory.records(ENGINE_STATE), down),
     )
-    mine = _engine(scene, replace(_bottles(scene.shelf, "a"), home=home), _bottles(scene.shelf, "b"))
-    await _engine(scene, _bottles(scene.shelf, "b"), owner="other").sweep_now("b")
+    mine = _engine(scene, replace(_bottles(scene.status, "a"), home=home), _bottles(scene.status, "b"))
+    await _engine(scene, _bottles(scene.status, "b"), owner="other").sweep_now("b")
     await mine.refresh()
     assert [len(_of(mine, name).reports) for name in "ab"] == [0, 1]
 
 
 @pytest.mark.parametrize("where", ["state", "lease"])
 async def test_a_record_of_a_sweep_that_cannot_be_read_hides_only_that_sweep(scene: Scene, where: str) -> None:
-    mine = _engine(scene, _bottles(scene.shelf, "a"), _bottles(scene.shelf, "b"))
-    other = _engine(scene, _bottles(scene.shelf, "a"), _bottles(scene.shelf, "b"), owner="other")
+    mine = _engine(scene, _bottles(scene.status, "a"), _bottles(scene.status, "b"))
+    other = _engine(scene, _bottles(scene.status, "a"), _bottles(scene.status, "b"), owner="other")
     await other.sweep_now("a")
     await other.sweep_now("b")
     records, key = scene.memory.records(ENGINE_STATE), "a"

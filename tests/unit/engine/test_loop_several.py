@@ -28,10 +28,10 @@ class Together:
     def __init__(self, interval: timedelta = INTERVAL) -> None:
         self.clock = VirtualClock()
         self.memory = Memory(self.clock)
-        self.shelf = Shelf(ManualClock())
+        self.status = Shelf(ManualClock())
         self.interval = interval
         self.runs: list[float] = []
-        self.shelf.before_find = lambda: self.runs.append(self.clock.monotonic())
+        self.status.before_find = lambda: self.runs.append(self.clock.monotonic())
 
     def engine(
         self,
@@ -44,8 +44,8 @@ class Together:
     ) -> Engine:
         clock = VirtualClock(off=off, drift=drift)
         return Engine(
-            [Scheduled(sweep or OldBottles(self.shelf), self.interval)],
-            lessor=LeaseManager(self.memory.records(ENGINE_LEASES), clock),
+            [Scheduled(sweep or OldBottles(self.status), self.interval)],
+            lease_manager=LeaseManager(self.memory.records(ENGINE_LEASES), clock),
             state=self.memory.records(ENGINE_STATE),
             journal=self.memory.journal,
             clock=clock,
@@ -89,8 +89,8 @@ def test_engines_whose_clocks_are_off_by_hours_still_share_one_run_per_interval(
 def test_the_run_of_an_engine_that_died_is_made_up_for_as_soon_as_its_lease_ends() -> None:
     async def story() -> None:
         world = Together(interval=timedelta(hours=24))
-        lessor = LeaseManager(world.memory.records(ENGINE_LEASES), world.clock)
-        await lessor.acquire("sweep/old_bottles", "dead", TTL)
+        lease_manager = LeaseManager(world.memory.records(ENGINE_LEASES), world.clock)
+        await lease_manager.acquire("sweep/old_bottles", "dead", TTL)
         await _for(3_600, world.engine("alive"))
         assert len(world.runs) == 1
         assert world.runs[0] <= 10 + TTL.total_seconds() + 2
@@ -101,7 +101,7 @@ def test_the_run_of_an_engine_that_died_is_made_up_for_as_soon_as_its_lease_ends
 def test_a_run_longer_than_its_lease_is_renewed_and_finished_by_one_engine() -> None:
     async def story() -> None:
         world = Together()
-        world.shelf.fill(60)
+        world.status.fill(60)
 
         class Slow(OldBottles):
             __slots__ = ()
@@ -111,7 +111,7 @@ def test_a_run_longer_than_its_lease_is_renewed_and_finished_by_one_engine() -> 
                 return await OldBottles.apply(self, actions)
 
         ttl = timedelta(seconds=9)
-        await _for(60, *(world.engine(f"e{n}", sweep=Slow(world.shelf), ttl=ttl) for n in range(3)))
-        assert [batch[0] for batch in world.shelf.batches] == [f"b{n:05}" for n in range(0, 60, 10)]
+        await _for(60, *(world.engine(f"e{n}", sweep=Slow(world.status), ttl=ttl) for n in range(3)))
+        assert [batch[0] for batch in world.status.batches] == [f"b{n:05}" for n in range(0, 60, 10)]
 
     run_virtual(story())

@@ -84,18 +84,18 @@ async def test_another_process_settles_what_a_crash_left_open() -> None:
     twins = Twins()
     await twins.writer.intend(batch := intents(twins.ids, 3))
     twins.clock.advance(DAY)
-    await twins.reader.settle([SettledIntent(each.id, Outcome.LOST) for each in batch])
+    await twins.reader.settle([SettledIntent(each.id, Outcome.CONFLICT) for each in batch])
     assert await lines(twins.reader, LineFilter(open=True)) == []
-    assert [line.outcome for line in await lines(twins.writer, LineFilter())] == [Outcome.LOST] * 3
+    assert [line.outcome for line in await lines(twins.writer, LineFilter())] == [Outcome.CONFLICT] * 3
 
 
 async def test_two_processes_settle_the_lines_of_one_batch() -> None:
     twins = Twins()
     await twins.writer.intend(batch := intents(twins.ids, 2))
-    await twins.reader.settle([SettledIntent(batch[0].id, Outcome.LOST)])
+    await twins.reader.settle([SettledIntent(batch[0].id, Outcome.CONFLICT)])
     await twins.writer.settle([SettledIntent(each.id, Outcome.DONE) for each in batch])
     outcomes = [line.outcome for line in await lines(twins.reader, LineFilter())]
-    assert outcomes == [Outcome.LOST, Outcome.DONE]
+    assert outcomes == [Outcome.CONFLICT, Outcome.DONE]
 
 
 async def test_a_batch_that_no_record_could_hold_is_several() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import msgspec
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from wrasse.engine.report import (
     ERRORS_MAX,

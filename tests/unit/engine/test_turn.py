@@ -36,12 +36,12 @@ async def take_turn(scheduled: Scheduled, shared: Shared, *, force: bool = False
 
 def _engine(scene: Scene, owner: str = "me", leases: Collection = ENGINE_LEASES) -> Shared:
     """What one engine has of its own; the store behind it is everybody's."""
-    lessor = LeaseManager(scene.memory.records(leases), scene.clock)
-    return Shared(SweepBackend(lessor, scene.memory.records(ENGINE_STATE)), scene.frame, owner, TTL)
+    lease_manager = LeaseManager(scene.memory.records(leases), scene.clock)
+    return Shared(SweepBackend(lease_manager, scene.memory.records(ENGINE_STATE)), scene.frame, owner, TTL)
 
 
 def _bottles(scene: Scene, *guards: Guard, budget: RunBudget | None = None) -> Scheduled:
-    return _every(OldBottles(scene.shelf), *guards, budget=budget)
+    return _every(OldBottles(scene.status), *guards, budget=budget)
 
 
 def _every(sweep: AnySweep, *guards: Guard, budget: RunBudget | None = None) -> Scheduled:
@@ -49,7 +49,7 @@ def _every(sweep: AnySweep, *guards: Guard, budget: RunBudget | None = None) -> 
 
 
 async def test_a_sweep_that_never_ran_is_due(scene: Scene) -> None:
-    scene.shelf.fill(3)
+    scene.status.fill(3)
     found = await take_turn(_bottles(scene), _engine(scene))
     assert isinstance(found, Ran)
     assert (found.report.done, found.saved) == (3, True)
@@ -78,23 +78,23 @@ async def test_a_sweep_that_another_engine_ran_while_we_asked_for_the_lease_is_l
         """Another engine does a whole turn before our first question arrives."""
 
         async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
-            if not scene.shelf.batches:
+            if not scene.status.batches:
                 await take_turn(_bottles(scene), _engine(scene, "other"))
             return await super().get(key, entering=entering)
 
-    scene.shelf.fill(1)
+    scene.status.fill(1)
     healthy = _engine(scene)
     late = LeaseManager(Late(scene.memory.records(ENGINE_LEASES), Network(Script({}))), scene.clock)
-    found = await take_turn(_bottles(scene), replace(healthy, home=replace(healthy.home, lessor=late)))
+    found = await take_turn(_bottles(scene), replace(healthy, home=replace(healthy.home, lease_manager=late)))
     assert isinstance(found, Fresh)
 
 
 async def test_looking_at_a_sweep_that_is_fresh_costs_no_write(scene: Scene) -> None:
     await take_turn(_bottles(scene), _engine(scene))
     calls = Script({})
-    lessor = LeaseManager(FaultyRecords(scene.memory.records(ENGINE_LEASES), Network(calls)), scene.clock)
+    lease_manager = LeaseManager(FaultyRecords(scene.memory.records(ENGINE_LEASES), Network(calls)), scene.clock)
     healthy = _engine(scene)
-    await take_turn(_bottles(scene), replace(healthy, home=replace(healthy.home, lessor=lessor)))
+    await take_turn(_bottles(scene), replace(healthy, home=replace(healthy.home, lease_manager=lease_manager)))
     assert calls.calls == ["due"]
 
 
@@ -105,7 +105,7 @@ async def test_a_forced_turn_runs_also_what_is_fresh(scene: Scene) -> None:
 
 async def test_a_sweep_that_runs_elsewhere_is_left_to_its_owner(scene: Scene) -> None:
     other = _engine(scene, "other")
-    await other.home.lessor.acquire("sweep/old_bottles", "other", TTL)
+    await other.home.lease_manager.acquire("sweep/old_bottles", "other", TTL)
     found = await take_turn(_bottles(scene), _engine(scene))
     assert isinstance(found, Elsewhere)
     assert found.lease is not None
@@ -113,14 +113,14 @@ async def test_a_sweep_that_runs_elsewhere_is_left_to_its_owner(scene: Scene) ->
 
 
 async def test_the_sweep_of_an_engine_that_died_is_taken_over_when_its_lease_ends(scene: Scene) -> None:
-    await _engine(scene).home.lessor.acquire("sweep/old_bottles", "dead", TTL)
+    await _engine(scene).home.lease_manager.acquire("sweep/old_bottles", "dead", TTL)
     scene.pass_time(TTL)
     assert isinstance(await take_turn(_bottles(scene), _engine(scene)), Ran)
 
 
 async def test_a_process_killed_in_a_run_keeps_the_others_waiting_for_ten_seconds_at_most(scene: Scene) -> None:
     dead = replace(_engine(scene, "dead"), lease_ttl=LEASE_TTL)
-    assert await dead.home.lessor.acquire(_bottles(scene).lease_key, "dead", dead.lease_ttl) is not None
+    assert await dead.home.lease_manager.acquire(_bottles(scene).lease_key, "dead", dead.lease_ttl) is not None
     scene.pass_time(timedelta(seconds=10))
     assert isinstance(await take_turn(_bottles(scene), _engine(scene)), Ran)
 
@@ -128,7 +128,7 @@ async def test_a_process_killed_in_a_run_keeps_the_others_waiting_for_ten_second
 async def test_the_lease_is_given_back_after_a_run(scene: Scene) -> None:
     shared = _engine(scene)
     await take_turn(_bottles(scene), shared)
-    assert await shared.home.lessor.get("sweep/old_bottles") is None
+    assert await shared.home.lease_manager.get("sweep/old_bottles") is None
 
 
 async def test_the_lease_is_given_back_by_a_run_that_is_cancelled(scene: Scene) -> None:
@@ -141,34 +141,34 @@ async def test_the_lease_is_given_back_by_a_run_that_is_cancelled(scene: Scene) 
             applying.set()
             await asyncio.Event().wait()
 
-    scene.shelf.fill(1)
+    scene.status.fill(1)
     async with asyncio.TaskGroup() as tasks:
-        turn = tasks.create_task(take_turn(_every(Endless(scene.shelf)), shared))
+        turn = tasks.create_task(take_turn(_every(Endless(scene.status)), shared))
         await applying.wait()
         turn.cancel()
     assert turn.cancelled()
-    assert await shared.home.lessor.get("sweep/old_bottles") is None
+    assert await shared.home.lease_manager.get("sweep/old_bottles") is None
 
 
 async def test_the_cursor_survives_the_process_so_that_what_fails_does_not_starve_the_rest(scene: Scene) -> None:
-    scene.shelf.fill(30).unbreakable.update(f"b{number:05}" for number in range(10))
+    scene.status.fill(30).unbreakable.update(f"b{number:05}" for number in range(10))
     scheduled = _bottles(scene, budget=RunBudget(actions_max=10))
     for owner in ("first", "second", "third"):
         await take_turn(scheduled, _engine(scene, owner))
         scene.pass_time(INTERVAL)
-    assert [batch[0] for batch in scene.shelf.batches] == ["b00010", "b00020"]
+    assert [batch[0] for batch in scene.status.batches] == ["b00010", "b00020"]
 
 
 async def test_a_run_whose_lease_is_over_stops_within_one_batch(scene: Scene) -> None:
-    scene.shelf.fill(30)
-    scene.shelf.before_apply = lambda: scene.pass_time(TTL)
+    scene.status.fill(30)
+    scene.status.before_apply = lambda: scene.pass_time(TTL)
     found = await take_turn(_bottles(scene), _engine(scene))
     assert isinstance(found, Ran)
     assert (found.report.stopped_by, found.report.done) == ("lost_lease", 10)
 
 
 async def test_an_engine_that_was_overtaken_leaves_the_later_cursor_alone(scene: Scene) -> None:
-    scene.shelf.fill(30)
+    scene.status.fill(30)
     later = _bottles(scene, budget=RunBudget(actions_max=15))
 
     class Overtaken(OldBottles):
@@ -177,12 +177,12 @@ async def test_an_engine_that_was_overtaken_leaves_the_later_cursor_alone(scene:
         __slots__ = ()
 
         async def apply(self, actions):  # type: ignore[no-untyped-def]
-            if not scene.shelf.batches:
+            if not scene.status.batches:
                 scene.pass_time(TTL)
                 await take_turn(later, _engine(scene, "other"))
             return await OldBottles.apply(self, actions)
 
-    found = await take_turn(_every(Overtaken(scene.shelf)), _engine(scene))
+    found = await take_turn(_every(Overtaken(scene.status)), _engine(scene))
     assert isinstance(found, Ran)
     assert (found.report.stopped_by, found.saved) == ("lost_lease", False)
     assert (await load(scene.memory.records(ENGINE_STATE), "old_bottles")).state.cursor == "b00014"
@@ -200,14 +200,14 @@ async def test_two_engines_that_both_believe_to_be_the_only_one_rescue_each_job_
 
 
 async def test_a_restart_seen_by_one_engine_also_holds_the_next(scene: Scene) -> None:
-    scene.shelf.fill(1)
+    scene.status.fill(1)
 
     def stuck() -> Scheduled:  # each process has guards of its own
         return _bottles(scene, *backend_guards(scene.memory, scene.clock, SILENCE))
 
     await take_turn(stuck(), _engine(scene, "first"))
     scene.memory.restart()
-    scene.shelf.fill(1)
+    scene.status.fill(1)
     stops = []
     for owner in ("second", "third", "fourth", "fifth"):
         scene.pass_time(INTERVAL)
@@ -218,7 +218,7 @@ async def test_a_restart_seen_by_one_engine_also_holds_the_next(scene: Scene) ->
 
 
 async def test_an_engine_whose_clock_is_off_does_not_delay_a_healthy_one(scene: Scene) -> None:
-    scene.shelf.fill(1)
+    scene.status.fill(1)
     off = ManualClock(scene.clock.now() + timedelta(minutes=1))
     held = await take_turn(_bottles(scene, *backend_guards(scene.memory, off)), _engine(scene, "off"))
     found = await take_turn(_bottles(scene, *backend_guards(scene.memory, scene.clock)), _engine(scene, "healthy"))
@@ -236,7 +236,7 @@ async def test_a_turn_that_this_process_could_not_use_is_left_to_the_next(scene:
         async def held(self) -> str | None:
             return "not here, not now"
 
-    scene.shelf.fill(1)
+    scene.status.fill(1)
     held = await take_turn(_bottles(scene, Holds()), _engine(scene, "here"))
     found = await take_turn(_bottles(scene), _engine(scene, "elsewhere"))
     assert isinstance(held, Ran)
@@ -245,9 +245,9 @@ async def test_a_turn_that_this_process_could_not_use_is_left_to_the_next(scene:
 
 
 async def test_a_run_that_its_guard_stopped_on_the_way_counts_as_one(scene: Scene) -> None:
-    scene.shelf.fill(30)
+    scene.status.fill(30)
     activity = Activity(scene.clock)
-    scene.shelf.before_apply = activity.note
+    scene.status.before_apply = activity.note
     found = await take_turn(_bottles(scene, Traffic(activity, SILENCE, scene.clock)), _engine(scene, "busy"))
     after = await take_turn(_bottles(scene), _engine(scene, "idle"))
     assert isinstance(found, Ran)
@@ -272,7 +272,7 @@ async def test_a_hold_says_since_when_across_processes(scene: Scene) -> None:
 
 
 async def test_a_run_whose_state_could_not_be_written_still_counts(scene: Scene) -> None:
-    scene.shelf.fill(3)
+    scene.status.fill(3)
     network = Network(Script({}))
     healthy = _engine(scene)
     shared = replace(healthy, home=replace(healthy.home, state=FaultyRecords(healthy.home.state, network)))
@@ -280,23 +280,23 @@ async def test_a_run_whose_state_could_not_be_written_still_counts(scene: Scene)
     def cut() -> None:
         network.down = True
 
-    scene.shelf.before_apply = cut
+    scene.status.before_apply = cut
     found = await take_turn(_bottles(scene), shared)
     assert isinstance(found, Ran)
     assert (found.report.done, found.saved) == (3, False)
 
 
 async def test_a_dry_run_needs_no_lease_and_leaves_no_trace(scene: Scene) -> None:
-    scene.shelf.fill(3)
+    scene.status.fill(3)
     shared = _engine(scene)
-    await shared.home.lessor.acquire("sweep/old_bottles", "other", TTL)
+    await shared.home.lease_manager.acquire("sweep/old_bottles", "other", TTL)
     report = await dry_run(_bottles(scene), shared)
     assert [line.suspect for line in report.plan] == ["b00000", "b00001", "b00002"]
     assert list(await shared.home.state.page("", None, 10)) == []
 
 
 async def test_a_dry_run_starts_where_the_next_run_would(scene: Scene) -> None:
-    scene.shelf.fill(25).unbreakable.update(f"b{number:05}" for number in range(10))
+    scene.status.fill(25).unbreakable.update(f"b{number:05}" for number in range(10))
     scheduled = _bottles(scene, budget=RunBudget(actions_max=10))
     await take_turn(scheduled, _engine(scene))
     report = await dry_run(scheduled, _engine(scene))
@@ -305,8 +305,8 @@ async def test_a_dry_run_starts_where_the_next_run_would(scene: Scene) -> None:
 
 @pytest.mark.parametrize("name", ["", "old_bottles@cellar"])
 async def test_instances_of_one_sweep_have_lease_state_and_journal_of_their_own(scene: Scene, name: str) -> None:
-    scene.shelf.fill(1)
-    scheduled = Scheduled(OldBottles(scene.shelf), INTERVAL, name=name)
+    scene.status.fill(1)
+    scheduled = Scheduled(OldBottles(scene.status), INTERVAL, name=name)
     await take_turn(scheduled, _engine(scene))
     instance = name or "old_bottles"
     assert [line.intent.sweep for line in await scene.lines()] == [instance]

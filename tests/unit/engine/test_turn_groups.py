@@ -21,19 +21,19 @@ INTERVAL = timedelta(seconds=10)
 TTL = timedelta(seconds=20)
 
 
-def idle(shelf: Shelf, name: str, *guards: Guard, budget: RunBudget | None = None) -> Scheduled:
-    sweep = OldBottles(shelf, batch_max=1)
+def idle(status: Shelf, name: str, *guards: Guard, budget: RunBudget | None = None) -> Scheduled:
+    sweep = OldBottles(status, batch_max=1)
     return Scheduled(sweep, INTERVAL, budget=budget or RunBudget(), guards=guards, name=name, group="idle")
 
 
 def two(scene: Scene, *guards: Guard, budget: RunBudget | None = None) -> tuple[Scheduled, Scheduled]:
     there = Shelf(scene.clock).fill(6)
-    return idle(scene.shelf.fill(6), "here", *guards, budget=budget), idle(there, "there", *guards, budget=budget)
+    return idle(scene.status.fill(6), "here", *guards, budget=budget), idle(there, "there", *guards, budget=budget)
 
 
 def shared(scene: Scene, owner: str = "me") -> Shared:
-    lessor = LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock)
-    return Shared(SweepBackend(lessor, scene.memory.records(ENGINE_STATE)), scene.frame, owner, TTL)
+    lease_manager = LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock)
+    return Shared(SweepBackend(lease_manager, scene.memory.records(ENGINE_STATE)), scene.frame, owner, TTL)
 
 
 async def test_a_group_shares_its_budget_and_each_goes_on_where_it_stopped(scene: Scene) -> None:
@@ -68,7 +68,7 @@ async def test_a_group_runs_when_one_of_it_never_did(scene: Scene) -> None:
 async def test_traffic_stops_every_sweep_of_the_group_within_one_entry(scene: Scene) -> None:
     activity = Activity(scene.clock)
     group = two(scene, Traffic(activity, timedelta(minutes=5), scene.clock))
-    scene.shelf.before_apply = activity.note
+    scene.status.before_apply = activity.note
     found = await take_turns(group, shared(scene))
     assert isinstance(found, tuple)
     assert [(ran.report.done, ran.report.stopped_by) for ran in found] == [(1, "traffic"), (0, "traffic")]
@@ -81,7 +81,7 @@ async def test_the_engine_runs_a_group_together_and_tells_about_each(
     group = two(scene)
     engine = Engine(
         group,
-        lessor=LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock),
+        lease_manager=LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock),
         state=scene.memory.records(ENGINE_STATE),
         journal=scene.memory.journal,
         clock=scene.clock,
@@ -99,7 +99,7 @@ async def test_one_sweep_of_a_group_can_be_run_alone(scene: Scene) -> None:
     group = two(scene)
     engine = Engine(
         group,
-        lessor=LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock),
+        lease_manager=LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock),
         state=scene.memory.records(ENGINE_STATE),
         journal=scene.memory.journal,
         clock=scene.clock,

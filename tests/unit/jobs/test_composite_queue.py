@@ -52,7 +52,7 @@ async def test_both_are_held_settled_moved_and_deleted_by_their_ids(desk: Desk, 
 
     assert await desk.beat(job.hold, task.hold) == [True, True]
     assert await desk.finish(task.hold, job.hold) == [Outcome.DONE] * 2
-    assert await desk.move(Cancel("u"), Cancel("j")) == [Outcome.DONE, Outcome.LOST]
+    assert await desk.move(Cancel("u"), Cancel("j")) == [Outcome.DONE, Outcome.CONFLICT]
     deletes = [Delete((await desk.state(id)).hold, Place.DONE) for id in "jt"]
     assert list(await desk.jobs.delete(deletes)) == [Outcome.DONE] * 2
 

@@ -24,7 +24,9 @@ async def with_dead(count: int) -> Memory:
 
 
 async def replayed(store: Memory, plan: ReplayPlan) -> ReplayResult:
-    return await JobReplay(store.jobs, CLOCK, JobFilter(), (await store.pulse()).at, plan).run(lambda count: None)
+    return await JobReplay(store.jobs, CLOCK, JobFilter(), (await store.health_sample()).at, plan).run(
+        lambda count: None
+    )
 
 
 async def count_of(store: Memory, place: Place) -> int:

@@ -56,7 +56,7 @@ def test_nobody_gets_a_key_before_the_lease_in_the_way_is_over_for_all_clocks(
     meta: KeyRecord, asked: AcquireRequest, at: datetime, terms: Terms
 ) -> None:
     assert meta.lease is not None
-    closed_until = meta.lease.until + terms.margin + terms.delay
+    closed_until = meta.lease.expires_at + terms.margin + terms.delay
     verdict = rules.acquire(meta, asked, at, terms)
     assert verdict == Busy(closed_until) if at < closed_until else isinstance(verdict, KeyRecord)
 
@@ -87,7 +87,7 @@ def test_what_a_lease_that_ended_had_staged_is_gone_and_remembered_as_such(
     meta: KeyRecord, asked: AcquireRequest, later: timedelta, terms: Terms
 ) -> None:
     assert meta.lease is not None
-    at = meta.lease.until + terms.margin + terms.delay + later
+    at = meta.lease.expires_at + terms.margin + terms.delay + later
     verdict = rules.acquire(meta, asked, at, terms)
     assert isinstance(verdict, KeyRecord)
     after, looked = verdict, at + rules.LOOK_AGAIN
@@ -99,7 +99,7 @@ def test_asking_again_gives_the_same_lease_while_it_lasts(
     meta: KeyRecord, asked: AcquireRequest, left: timedelta, terms: Terms
 ) -> None:
     assert meta.lease is not None
-    at = meta.lease.until - left - timedelta(milliseconds=1)
+    at = meta.lease.expires_at - left - timedelta(milliseconds=1)
     assert rules.acquire(meta, replace(asked, id=meta.lease.id), at, terms) is meta
 
 
@@ -142,7 +142,7 @@ def test_a_holder_stops_before_the_end_and_a_contender_starts_after_it_by_the_ma
     meta: KeyRecord, at: datetime
 ) -> None:
     assert meta.lease is not None
-    until = meta.lease.until
+    until = meta.lease.expires_at
     holds = refusal(meta, held_by(meta), at, MARGIN) is None
     assert (holds, rules.over(meta.lease, at, MARGIN)) == (
         at < until - MARGIN.margin,
@@ -157,7 +157,7 @@ def test_reasons_come_in_the_order_that_clients_know(
     grant = None if meta is None else meta.lease
     if grant is None or grant.id != held.id:
         wanted: Refusal | None = Refusal.LEASE_REQUIRED
-    elif at >= grant.until - terms.margin:
+    elif at >= grant.expires_at - terms.margin:
         wanted = Refusal.LEASE_EXPIRED
     elif grant.token != held.token:
         wanted = Refusal.FENCING_MISMATCH
@@ -233,4 +233,4 @@ def test_a_renewal_changes_the_end_and_nothing_else(meta: KeyRecord, ttl: timede
     after = rules.renewed(meta, ttl, at)
     assert after.lease is not None
     assert meta.lease is not None
-    assert after == structs.replace(meta, lease=structs.replace(meta.lease, until=at + ttl), updated_at=at)
+    assert after == structs.replace(meta, lease=structs.replace(meta.lease, expires_at=at + ttl), updated_at=at)

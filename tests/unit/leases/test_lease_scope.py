@@ -14,7 +14,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.errors import LeaseLost, StoreBroken
 from wrasse.leases.core import leases_in
-from wrasse.leases.lease_scope import RenewedLease, hold_key, kept
+from wrasse.leases.lease_scope import RenewedLease, kept, lease_key
 from wrasse.leases.leases import Leases
 from wrasse.leases.manager import LeaseManager
 from wrasse.leases.refusal import KeyRefused
@@ -39,8 +39,8 @@ class Desk:
             lambda where: FaultyRecords(self.memory.records(where), network), self.memory.objects, self.clock
         )
 
-    def hold(self, wait: timedelta | None = None) -> hold_key:
-        return hold_key(self.leases, "k", "me", TTL, self.clock, wait=wait)
+    def hold(self, wait: timedelta | None = None) -> lease_key:
+        return lease_key(self.leases, "k", "me", TTL, self.clock, wait=wait)
 
     async def free(self) -> bool:
         """Whether somebody else gets the key."""
@@ -116,7 +116,7 @@ async def test_a_body_whose_lease_changed_hands_is_told(desk: Desk) -> None:
 
 async def test_an_outage_shorter_than_the_term_goes_unnoticed(desk: Desk) -> None:
     calls = Script(dict.fromkeys(range(ASKED_MAX), LOST_REQUEST), only="put")
-    async with hold_key(desk.behind(Network(calls)), "k", "me", timedelta(seconds=1), desk.clock) as holding:
+    async with lease_key(desk.behind(Network(calls)), "k", "me", timedelta(seconds=1), desk.clock) as holding:
         await _renewals(holding, 1)
         assert (holding.alive, len(calls.calls)) == (True, ASKED_MAX + 1)
 

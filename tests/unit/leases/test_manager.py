@@ -32,14 +32,14 @@ class Desk:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.records = Memory(self.clock).records(DEFAULT)
-        self.lessor = LeaseManager(self.records, self.clock)
+        self.lease_manager = LeaseManager(self.records, self.clock)
 
     def behind(self, faults: dict[int, Fault], only: str | None = None) -> LeaseManager:
         """A lessor behind a network that misbehaves as told."""
         return LeaseManager(FaultyRecords(self.records, Network(Script(faults, only))), self.clock)
 
     async def acquire(self, owner: str = "me", key: str = "k") -> Lease:
-        lease = await self.lessor.acquire(key, owner, TTL)
+        lease = await self.lease_manager.acquire(key, owner, TTL)
         assert lease is not None
         return lease
 
@@ -59,18 +59,18 @@ def desk() -> Desk:
 
 async def test_a_free_key_is_granted_until_the_end_of_its_time(desk: Desk) -> None:
     lease = await desk.acquire()
-    assert (lease.owner, lease.until, lease.token) == ("me", desk.clock.now() + TTL, 1_767_225_600_000)
+    assert (lease.owner, lease.expires_at, lease.token) == ("me", desk.clock.now() + TTL, 1_767_225_600_000)
 
 
 async def test_a_held_key_is_refused(desk: Desk) -> None:
     await desk.acquire()
     desk.clock.advance(TTL - SECOND)
-    assert await desk.lessor.acquire("k", "you", TTL) is None
+    assert await desk.lease_manager.acquire("k", "you", TTL) is None
 
 
 async def test_the_same_owner_asking_twice_is_somebody_else(desk: Desk) -> None:
     await desk.acquire()
-    assert await desk.lessor.acquire("k", "me", TTL) is None
+    assert await desk.lease_manager.acquire("k", "me", TTL) is None
 
 
 async def test_a_lease_that_ended_goes_to_whoever_asks_next_with_a_higher_token(desk: Desk) -> None:
@@ -83,58 +83,58 @@ async def test_whoever_lost_a_lease_can_neither_renew_nor_release_it(desk: Desk)
     first = await desk.acquire()
     desk.clock.advance(TTL)
     second = await desk.acquire("you")
-    assert await desk.lessor.renew(first, TTL) is None
-    assert not await desk.lessor.release(first)
-    assert await desk.lessor.get("k") == second
+    assert await desk.lease_manager.renew(first, TTL) is None
+    assert not await desk.lease_manager.release(first)
+    assert await desk.lease_manager.get("k") == second
 
 
 async def test_renewing_keeps_the_token_and_moves_the_end(desk: Desk) -> None:
     lease = await desk.acquire()
     desk.clock.advance(10 * SECOND)
-    renewed = await desk.lessor.renew(lease, TTL)
+    renewed = await desk.lease_manager.renew(lease, TTL)
     assert renewed is not None
-    assert (renewed.token, renewed.until) == (lease.token, lease.until + 10 * SECOND)
+    assert (renewed.token, renewed.expires_at) == (lease.token, lease.expires_at + 10 * SECOND)
     assert await desk.stored() == renewed
 
 
 async def test_past_its_end_a_lease_is_over_even_if_nobody_took_it(desk: Desk) -> None:
     lease = await desk.acquire()
     desk.clock.advance(TTL)
-    assert await desk.lessor.renew(lease, TTL) is None
-    assert not await desk.lessor.release(lease)
+    assert await desk.lease_manager.renew(lease, TTL) is None
+    assert not await desk.lease_manager.release(lease)
 
 
 async def test_a_released_key_is_free_at_once_and_its_record_keeps_the_token(desk: Desk) -> None:
     lease = await desk.acquire()
-    assert await desk.lessor.release(lease)
+    assert await desk.lease_manager.release(lease)
     assert (await desk.record()).token == lease.token
     assert (await desk.acquire("you")).token == lease.token + 1
 
 
 async def test_an_old_handle_on_a_renewed_lease_still_releases_it(desk: Desk) -> None:
     lease = await desk.acquire()
-    await desk.lessor.renew(lease, TTL)
-    assert await desk.lessor.release(lease)
-    assert await desk.lessor.get("k") is None
+    await desk.lease_manager.renew(lease, TTL)
+    assert await desk.lease_manager.release(lease)
+    assert await desk.lease_manager.get("k") is None
 
 
 async def test_looking_at_an_ended_lease_clears_it(desk: Desk) -> None:
     lease = await desk.acquire()
     desk.clock.advance(TTL)
-    assert await desk.lessor.get("k") is None
+    assert await desk.lease_manager.get("k") is None
     stored = await desk.record()
     assert (stored.lease, stored.token) == (None, lease.token)
 
 
 async def test_looking_at_a_lease_that_is_held_changes_nothing(desk: Desk) -> None:
     lease = await desk.acquire()
-    assert await desk.lessor.get("k") == lease
+    assert await desk.lease_manager.get("k") == lease
 
 
 async def test_the_engines_own_leases_are_not_indexed(desk: Desk) -> None:
-    lease = await desk.lessor.acquire("k", "me", TTL)
+    lease = await desk.lease_manager.acquire("k", "me", TTL)
     assert lease is not None
-    assert list(await desk.records.due(lease.until, None, 10)) == []
+    assert list(await desk.records.due(lease.expires_at, None, 10)) == []
 
 
 async def test_of_many_that_ask_at_once_exactly_one_gets_the_lease(desk: Desk) -> None:
@@ -185,8 +185,8 @@ class _Vague(FaultyRecords):
 
 
 async def test_an_acquire_of_which_the_store_cannot_tell_is_looked_up(desk: Desk) -> None:
-    lessor = LeaseManager(_Vague(desk.records, Network(Script({}))), desk.clock)
-    assert await lessor.acquire("k", "me", TTL) == await desk.stored()
+    lease_manager = LeaseManager(_Vague(desk.records, Network(Script({}))), desk.clock)
+    assert await lease_manager.acquire("k", "me", TTL) == await desk.stored()
 
 
 class _SlowReply(FaultyRecords):
@@ -203,10 +203,10 @@ class _SlowReply(FaultyRecords):
 
 
 async def test_a_slow_reply_does_not_make_a_holder_overstay(desk: Desk) -> None:
-    lessor = LeaseManager(_SlowReply(desk), desk.clock)
-    lease = await lessor.acquire("k", "me", TTL)
+    lease_manager = LeaseManager(_SlowReply(desk), desk.clock)
+    lease = await lease_manager.acquire("k", "me", TTL)
     assert lease is not None
-    assert lessor.term(lease) - desk.clock.monotonic() == 25
+    assert lease_manager.term(lease) - desk.clock.monotonic() == 25
 
 
 @pytest.mark.parametrize("hours", [25, -25])
@@ -219,13 +219,13 @@ async def test_a_host_whose_clock_is_off_neither_robs_nor_overstays(desk: Desk, 
     off.advance(TTL)
     lease = await stranger.acquire("k", "stranger", TTL)
     assert lease is not None
-    assert lease.until == desk.clock.now() + TTL
+    assert lease.expires_at == desk.clock.now() + TTL
 
 
 async def test_a_host_that_slept_asks_the_store_for_the_time_again(desk: Desk) -> None:
     lease = await desk.acquire()
     desk.clock.step(TTL)  # the store's clock went on while our monotonic one stood still
-    assert await desk.lessor.renew(lease, TTL) is None
+    assert await desk.lease_manager.renew(lease, TTL) is None
 
 
 async def test_with_a_margin_contenders_wait_longer_and_holders_stop_earlier(desk: Desk) -> None:
@@ -242,9 +242,9 @@ async def test_with_a_margin_contenders_wait_longer_and_holders_stop_earlier(des
 async def test_whoever_waits_gets_the_key_once_it_is_released(desk: Desk) -> None:
     lease = await desk.acquire()
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
-        waiting = tasks.create_task(desk.lessor.acquire("k", "you", TTL, wait=None))
+        waiting = tasks.create_task(desk.lease_manager.acquire("k", "you", TTL, wait=None))
         await asyncio.sleep(0)
-        await desk.lessor.release(lease)
+        await desk.lease_manager.release(lease)
     granted = waiting.result()
     assert granted is not None
     assert (granted.owner, granted.token) == ("you", lease.token + 1)
@@ -252,22 +252,22 @@ async def test_whoever_waits_gets_the_key_once_it_is_released(desk: Desk) -> Non
 
 async def test_whoever_waits_long_enough_outlasts_a_holder_that_died() -> None:
     clock = SystemClock()
-    lessor = LeaseManager(Memory(clock).records(DEFAULT), clock)
-    await lessor.acquire("k", "dead", timedelta(milliseconds=50))
-    assert await lessor.acquire("k", "you", TTL, wait=timedelta(seconds=30)) is not None
+    lease_manager = LeaseManager(Memory(clock).records(DEFAULT), clock)
+    await lease_manager.acquire("k", "dead", timedelta(milliseconds=50))
+    assert await lease_manager.acquire("k", "you", TTL, wait=timedelta(seconds=30)) is not None
 
 
 async def test_a_bounded_wait_ends_without_the_key() -> None:
     clock = SystemClock()
-    lessor = LeaseManager(Memory(clock).records(DEFAULT), clock)
-    await lessor.acquire("k", "me", TTL)
-    assert await lessor.acquire("k", "you", TTL, wait=timedelta(milliseconds=20)) is None
+    lease_manager = LeaseManager(Memory(clock).records(DEFAULT), clock)
+    await lease_manager.acquire("k", "me", TTL)
+    assert await lease_manager.acquire("k", "you", TTL, wait=timedelta(milliseconds=20)) is None
 
 
 @pytest.mark.parametrize(("owner", "ttl"), [("", TTL), ("me", timedelta(0)), ("me", -TTL)])
 async def test_a_lease_without_owner_or_time_is_a_mistake(desk: Desk, owner: str, ttl: timedelta) -> None:
     with pytest.raises(UsageError):
-        await desk.lessor.acquire("k", owner, ttl)
+        await desk.lease_manager.acquire("k", owner, ttl)
 
 
 # What earlier releases stored, and what they read: engines of two releases take turns during an upgrade.
@@ -280,12 +280,12 @@ OLD_RELEASED = b'{"owner":"","token":1767225600007,"until":1767225630000000,"gra
 @pytest.mark.parametrize("value", [OLD_HELD, OLD_RENEWED])
 async def test_a_lease_of_an_earlier_release_is_honoured_until_it_ends(desk: Desk, value: bytes) -> None:
     await desk.records.create("k", value)
-    assert await desk.lessor.acquire("k", "new", TTL) is None
-    seen = await desk.lessor.get("k")
+    assert await desk.lease_manager.acquire("k", "new", TTL) is None
+    seen = await desk.lease_manager.get("k")
     assert seen is not None
-    assert (seen.owner, seen.token, seen.until) == ("old", 1_767_225_600_000, desk.clock.now() + TTL)
+    assert (seen.owner, seen.token, seen.expires_at) == ("old", 1_767_225_600_000, desk.clock.now() + TTL)
     desk.clock.advance(TTL)
-    lease = await desk.lessor.acquire("k", "new", TTL)
+    lease = await desk.lease_manager.acquire("k", "new", TTL)
     assert lease is not None
     assert lease.token == 1_767_225_600_001
 
@@ -301,7 +301,7 @@ async def test_an_earlier_release_reads_what_this_one_stores(desk: Desk) -> None
     assert written is not None
     old = json.loads(written.value)
     assert old == {"owner": "me", "token": lease.token, "until": 1_767_225_630_000_000, "grant": lease.id}
-    await desk.lessor.release(lease)
+    await desk.lease_manager.release(lease)
     written = await desk.records.get("k")
     assert written is not None
     assert json.loads(written.value) == {"owner": "", "token": lease.token, "until": 0, "grant": ""}
@@ -328,23 +328,23 @@ def test_tokens_only_grow_and_nobody_holds_what_another_was_granted_later(
         for what, who, seconds in operations:
             desk.clock.advance(timedelta(seconds=seconds))
             at = desk.clock.now()
-            alive = [lease for lease in held.values() if at < lease.until]
+            alive = [lease for lease in held.values() if at < lease.expires_at]
             if what == "acquire":
-                lease = await desk.lessor.acquire("k", f"w{who}", TTL)
+                lease = await desk.lease_manager.acquire("k", f"w{who}", TTL)
                 assert (lease is None) is bool(alive)
                 if lease is not None:
                     tokens.append(lease.token)
                     held[who] = lease
             elif what == "get":
-                assert await desk.lessor.get("k") == (alive[0] if alive else None)
+                assert await desk.lease_manager.get("k") == (alive[0] if alive else None)
             elif who in held and what == "renew":
-                renewed = await desk.lessor.renew(held[who], TTL)
+                renewed = await desk.lease_manager.renew(held[who], TTL)
                 assert (renewed is not None) is (held[who] in alive)
                 if renewed is not None:
                     held[who] = renewed
             elif who in held:
                 lease = held.pop(who)
-                assert await desk.lessor.release(lease) is (lease in alive)
+                assert await desk.lease_manager.release(lease) is (lease in alive)
         assert tokens == sorted(set(tokens))
 
     asyncio.run(story())

@@ -53,7 +53,7 @@ def facts(queues: int = 2) -> MetricInputs:
         tally.fail(queue, Reason.TIMEOUT)
         tally.durations.of(queue).observe(0.02)
         counted.append(QueueCount(queue, ready=n, held=1, oldest_ready_at=NOW - timedelta(seconds=n)))
-    totals = Totals(3, seen=9, kept=4, done=5, lost=1, failed=2, unknown=1, seconds=1.5, last_good_at=NOW)
+    totals = Totals(3, seen=9, kept=4, done=5, conflict=1, failed=2, unknown=1, seconds=1.5, last_good_at=NOW)
     totals.stopped["traffic"] = 1
     messages = StreamTally()
     messages.acked = 7
@@ -126,7 +126,7 @@ def test_what_shares_a_label_is_summed_and_nothing_is_dropped() -> None:
 def test_a_sweep_exports_runs_outcomes_time_and_last_success() -> None:
     found = samples(facts())
     sweep = (("sweep", "stuck_jobs"),)
-    expected = {"runs": 3, "seen": 9, "kept": 4, "done": 5, "lost": 1, "failed": 2, "unknown": 1, "seconds": 1.5}
+    expected = {"runs": 3, "seen": 9, "kept": 4, "done": 5, "conflict": 1, "failed": 2, "unknown": 1, "seconds": 1.5}
     assert {name: found[f"wrasse_sweep_{name}_total", sweep] for name in expected} == expected
     assert found["wrasse_sweep_last_success_timestamp_seconds", sweep] == NOW.timestamp()
     assert found["wrasse_sweep_held", (("guard", "mass_death"), *sweep)] == 1

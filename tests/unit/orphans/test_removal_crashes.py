@@ -133,18 +133,18 @@ class World:
     async def die_at(self, call: int, heard: bool, after: timedelta) -> bool:
         """One run that dies at this call; False if it ended before."""
         self.fate.left, self.fate.heard = call, heard
-        desk = self.field.another()
+        scanner = self.field.another()
         died = False
         try:
             with suppress(Died):
-                await self.field.run(desk, after=after)
+                await self.field.run(scanner, after=after)
                 return False
             died = True
         except BaseExceptionGroup:
             died = True  # a task group wraps it
         finally:
             self.fate.left = None
-            desk.close()
+            scanner.close()
         return died
 
     async def contents(self) -> dict[str, bytes]:
@@ -190,9 +190,9 @@ async def test_whoever_comes_after_a_dead_process_ends_where_nobody_died(
     async for call, world in worlds(tmp_path, root, heard):
         await world.check_whole()
         field = world.field
-        desk = field.another()
+        scanner = field.another()
         for gap in (HOUR, HOUR, HOUR, 8 * DAY, HOUR):
-            report = await field.run(desk, after=gap)
+            report = await field.run(scanner, after=gap)
             assert not report.errors, (call, report.errors)
         assert await field.keys() == [at_key("ws1", "new"), at_key("ws1", "new", "home.tar.gz.meta")], call
         assert await field.trash() == [], call

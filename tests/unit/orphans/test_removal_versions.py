@@ -45,7 +45,7 @@ class VersionedObjects(MemoryObjects):
 
     async def undelete(self, key: str, *, at: str) -> Outcome:
         if (key, at) not in self.kept:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         stored = await self.create(key, self.kept[key, at])
         if stored:
             del self.kept[key, at]

@@ -36,7 +36,7 @@ async def restores(field: Field) -> list[str]:
 async def test_its_restore_is_tried_once_and_not_at_every_look(field: Field) -> None:
     for _ in range(3):
         assert not (await field.run(after=HOUR)).errors
-    assert await restores(field) == ["lost"]
+    assert await restores(field) == ["conflict"]
     assert await content(field, "home.tar.gz") == b"other bytes of home.tar.gz"
 
 

@@ -14,7 +14,7 @@ from wrasse.backends.memory.catalog import MemoryCatalog
 from wrasse.clock import ManualClock
 from wrasse.config.orphans import OrphanRoot, OrphanSeed, queries_of, root_of
 from wrasse.errors import ConfigError, StoreBroken
-from wrasse.orphans.approval import Consent, after, read_consent, write_consent
+from wrasse.orphans.approval import Approval, after, read_approval, write_approval
 from wrasse.orphans.pins import PinnedCatalog, read_pins
 from wrasse.orphans.root import Caps, Graces, WriterTime
 from wrasse.orphans.scan import beyond, implausible
@@ -137,29 +137,29 @@ def test_a_plan_is_held_beyond_any_of_its_caps() -> None:
 
 
 def test_leave_shrinks_with_the_plan_it_was_given_for_and_ends_with_it() -> None:
-    leave = Consent("digest", "r1", "too many", 100, "r1", plan=True)
+    leave = Approval("digest", "r1", "too many", 100, "r1", plan=True)
     made = CompleteScan("r", "r2", 2, AT, AT, 0, {"due_objects": 60})
     lifted = after(leave, made, "", lifted=True)
     assert (lifted.due, lifted.overruled) == (60, True)
-    assert after(lifted, made, "", lifted=False) == Consent("digest")
-    assert after(leave, made, "too many", lifted=False) == Consent("digest", "r2", "too many", 60, plan=True)
+    assert after(lifted, made, "", lifted=False) == Approval("digest")
+    assert after(leave, made, "too many", lifted=False) == Approval("digest", "r2", "too many", 60, plan=True)
 
 
 @pytest.mark.parametrize(("leave", "rows", "believed"), [
-    (Consent("d", "r1", "why", 0, "r1", rows=700, protected=700), 700, True),
-    (Consent("d", "r1", "why", 0, "r1", rows=700, protected=700), 600, False),
-    (Consent("d", "r1", "why", 0, "r1", plan=True), 700, False),
-    (Consent("d", "r1", "why", 0, "", rows=700, protected=700), 700, False),
-    (Consent("d", "r1", "why", 0, "r0", rows=700, protected=700), 700, False),
+    (Approval("d", "r1", "why", 0, "r1", rows=700, protected=700), 700, True),
+    (Approval("d", "r1", "why", 0, "r1", rows=700, protected=700), 600, False),
+    (Approval("d", "r1", "why", 0, "r1", plan=True), 700, False),
+    (Approval("d", "r1", "why", 0, "", rows=700, protected=700), 700, False),
+    (Approval("d", "r1", "why", 0, "r0", rows=700, protected=700), 700, False),
 ])  # fmt: skip
-def test_leave_to_believe_less_is_no_leave_to_believe_still_less(leave: Consent, rows: int, believed: bool) -> None:
+def test_leave_to_believe_less_is_no_leave_to_believe_still_less(leave: Approval, rows: int, believed: bool) -> None:
     assert leave.believes(CompleteScan("r", "r2", 2, AT, AT, 0, {"rows": rows, "protected": rows})) is believed
 
 
-def test_a_value_that_is_no_consent_is_an_error() -> None:
-    assert read_consent(write_consent(Consent("a", "b"))) == Consent("a", "b")
+def test_a_value_that_is_no_approval_is_an_error() -> None:
+    assert read_approval(write_approval(Approval("a", "b"))) == Approval("a", "b")
     with pytest.raises(StoreBroken):
-        read_consent(b"[1]")
+        read_approval(b"[1]")
 
 
 async def test_pins_of_a_file_protect_like_rows_and_in_order(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ class Watched(MemoryObjects):
     totals: tuple[int | None, ...] = ()
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[ObjectInfo]:
-        if hasattr(self, "field") and self.field.desk.looking.progress.stage == "listing":
-            self.totals = (*self.totals, self.field.desk.looking.progress.total)
+        if hasattr(self, "field") and self.field.scanner.looking.progress.stage == "listing":
+            self.totals = (*self.totals, self.field.scanner.looking.progress.total)
         return await super().page(prefix, after, limit)
 
 

@@ -49,7 +49,7 @@ class Story:
             case "step":
                 self.wrong.step(timedelta(minutes=minutes))
             case "restart":
-                self.field.desk = self.field.another()
+                self.field.scanner = self.field.another()
             case "refer" if self.reference is None:
                 self.reference = self.field.refer("ws1", "old")
             case "unrefer" if self.reference is not None:
@@ -75,7 +75,9 @@ class Story:
             self.since = None
         elif there:
             now = self.true.monotonic()
-            self.since, self.looks = (now, 1) if self.since is None else (self.since, self.looks + 1)
+            self.since, self.looks = (
+                (now, 1) if self.since is None else (self.since, self.looks + 1)
+            )
             if await self.field.objects.head(KEY) is None:
                 assert self.looks >= 2, "it went at its first look"
                 assert now - self.since >= GRACE.total_seconds(), "it went before its grace was over"

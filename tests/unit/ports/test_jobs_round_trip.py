@@ -15,7 +15,7 @@ from wrasse.clock import ManualClock
 from wrasse.errors import UsageError
 from wrasse.jobs.record_core.claims import whole_up
 from wrasse.jobs.record_core.known_ids import plain
-from wrasse.jobs.record_queue.store import JobRecordNames, Recorded, decode_recorded, read_sign
+from wrasse.jobs.record_queue.store import JobRecordNames, Recorded, decode_recorded, read_marker
 from wrasse.jobs.stream_tasks.fields import FAR, decode_fields, encode_fields, read_flat
 from wrasse.ports.jobs import Job, check_job
 from wrasse.ports.rules.job_transitions import added, back
@@ -102,11 +102,11 @@ def _as_record(job: Job) -> None:
     due = max(job.not_before or _AT, _AT + job.delay, _AT)
     recorded = Recorded(added(job, _AT, rank=back(due)), "mark")
     assert decode_recorded(plain(job.id), msgspec.json.encode(recorded)) == recorded
-    name = JobRecordNames().sign(recorded.stored, "mark")
+    name = JobRecordNames().marker(recorded.stored, "mark")
     assert name is not None
-    sign = read_sign(name, "")
+    sign = read_marker(name, "")
     assert sign is not None
-    assert (sign.key, sign.queue, sign.turn) == (plain(job.id), plain(job.queue), recorded.stored.rank)
+    assert (sign.key, sign.queue, sign.position) == (plain(job.id), plain(job.queue), recorded.stored.rank)
 
 
 @pytest.mark.parametrize("what", ["delay", "timeout", "keep", "window"])

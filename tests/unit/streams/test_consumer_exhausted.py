@@ -83,7 +83,7 @@ async def test_a_consumer_that_ends_meanwhile_gives_the_message_back(desk: Desk)
     slow = replace(QUICK, nak_delay=timedelta(hours=1), nak_delay_max=timedelta(hours=1))
     async with desk.consuming(handler, slow) as consumer:
         await eventually(lambda: reached(len(calls), 1))
-    assert (consumer.tally.failed, consumer.tally.naked, len(calls)) == (0, 1, 1)
+    assert (consumer.tally.failed, consumer.tally.nacked, len(calls)) == (0, 1, 1)
 
 
 async def _waits_for_what_is_cancelled(received: Received) -> None:

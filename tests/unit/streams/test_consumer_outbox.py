@@ -66,7 +66,7 @@ async def test_answers_that_are_ready_together_go_in_one_call(desk: Desk) -> Non
 
 async def test_whoever_hands_in_an_answer_is_told_its_own_outcome(desk: Desk) -> None:
     answers = [desk.outbox.put(answer) for answer in (desk.ack(0), Ack("s", "g", EntryId(9, 9)), desk.ack(1))]
-    assert await asyncio.gather(*answers) == [Outcome.DONE, Outcome.LOST, Outcome.DONE]
+    assert await asyncio.gather(*answers) == [Outcome.DONE, Outcome.CONFLICT, Outcome.DONE]
 
 
 @pytest.mark.parametrize("fault", [LOST_REQUEST, LOST_REPLY], ids=["request", "reply"])
@@ -109,7 +109,7 @@ async def test_what_was_cut_off_is_sent_by_a_flush() -> None:
         running.cancel()
     await desk.outbox.flush()
     # The first call was made, and its reply is lost with whoever waited for it.
-    assert await asyncio.gather(*futures, waiting) == [*[Outcome.LOST] * 3, Outcome.DONE]
+    assert await asyncio.gather(*futures, waiting) == [*[Outcome.CONFLICT] * 3, Outcome.DONE]
     assert await desk.pending() == 6
 
 

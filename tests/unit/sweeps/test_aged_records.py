@@ -120,7 +120,7 @@ async def test_a_key_that_is_used_in_the_last_moment_keeps_everything(place: Pla
     action = place.sweep.decide(page.items[0], page.at)
     await place.used("a")
     assert isinstance(action, Action)
-    assert list(await place.sweep.apply([action])) == [Outcome.LOST]
+    assert list(await place.sweep.apply([action])) == [Outcome.CONFLICT]
     seen = await place.leases.read_public("default", "a")
     assert seen is not None
 
@@ -166,7 +166,7 @@ async def test_an_open_end_takes_nothing_from_a_key_that_was_not_deleted(place: 
     await place.used("a")
     place.clock.advance(KEPT)
     line = Line(Intent("1", "run", "aged_records", "delete", "default/a", "", 1), place.clock.now())
-    assert (await place.sweep.resolve([line]), len(await place.objects())) == ([Outcome.LOST], 1)
+    assert (await place.sweep.resolve([line]), len(await place.objects())) == ([Outcome.CONFLICT], 1)
 
 
 async def test_an_open_end_takes_nothing_from_a_key_that_came_back(place: Place) -> None:

@@ -14,7 +14,7 @@ from wrasse.ports.groups import StartAt
 from wrasse.ports.jobs import Complete, DeadLetterJob, Job, JobFilter, Place, Reason, RequeueDead, WorkerInfo
 from wrasse.ports.streams import Draft
 from wrasse.streams.alerts import ALERTS, Alerts
-from wrasse.streams.group_census import LOOKS, Census, IdleObservations
+from wrasse.streams.group_census import IDLE_OBSERVATIONS, Census, IdleObservations
 from wrasse.streams.retention import Retention, RetentionRule
 from wrasse.streams.survey import PlainSurvey
 from wrasse.streams.trimmer import RetentionTally, Trimmer
@@ -25,7 +25,7 @@ from wrasse.sweeps.dead_consumers import DeadConsumers
 from wrasse.sweeps.expired_leases import ExpiredLeases
 from wrasse.sweeps.finished_jobs import FinishedJobs
 from wrasse.sweeps.open_transactions import OpenTransactions
-from wrasse.sweeps.orphan_archives import OrphanArchives
+from wrasse.sweeps.orphan_objects import OrphanObjects
 from wrasse.sweeps.spent_decisions import SpentDecisions
 from wrasse.sweeps.stuck_jobs import StuckJobs
 from wrasse.testing import SweepCase, World, check_sweep
@@ -79,11 +79,11 @@ async def the_dead_are_revived(world: World) -> None:
 FIELDS: dict[int, Field] = {}
 
 
-def orphans_of(world: World) -> OrphanArchives:
+def orphans_of(world: World) -> OrphanObjects:
     """A field whose clock, objects and references are the world's."""
     place = Path(tempfile.mkdtemp(prefix="wrasse-orphans-"))
     field = FIELDS[id(world)] = Field(place, objects=world.store.objects, clock=world.clock)
-    return OrphanArchives(field.desk)
+    return OrphanObjects(field.scanner)
 
 
 async def two_are_superseded(world: World) -> None:
@@ -92,9 +92,9 @@ async def two_are_superseded(world: World) -> None:
         await field.put("ws", op)
     field.refer("ws", "c")
     await field.arm()
-    await field.desk.look(note=True)
+    await field.scanner.look(note=True)
     world.clock.advance(2 * HOUR)
-    await field.desk.look(note=True)
+    await field.scanner.look(note=True)
 
 
 async def they_are_restored(world: World) -> None:
@@ -173,7 +173,7 @@ async def some_decisions_are_old(world: World) -> None:
 
 async def they_were_asked_for(world: World) -> None:
     for name in ("a1", "b2"):
-        await leases_of(world).transactions.book.outcome(TRANSACTIONS[name])
+        await leases_of(world).transactions.transaction_log.outcome(TRANSACTIONS[name])
 
 
 async def some_entries_are_old(world: World) -> None:
@@ -222,7 +222,7 @@ async def they_ask_again(world: World) -> None:
 def dead_consumers_of(world: World) -> DeadConsumers:
     streams, groups = world.store.streams, world.store.groups
     alerts = Alerts(world.records(ALERTS), streams, world.clock, DeadConsumers.name)
-    census = Census(PlainSurvey(streams), groups, alerts, IdleObservations(world.records(LOOKS)))
+    census = Census(PlainSurvey(streams), groups, alerts, IdleObservations(world.records(IDLE_OBSERVATIONS)))
     return DeadConsumers(census, groups, alerts, RetentionTally())
 
 
@@ -262,7 +262,7 @@ CASES = {
         ("default/d", "default/e"),
         grace=2 * DAY,
     ),
-    "orphan_archives": SweepCase(
+    "orphan_objects": SweepCase(
         orphans_of, two_are_superseded, they_are_restored, ("archives/ws/c/",), grace=2 * HOUR
     ),
     "stuck_jobs": SweepCase(
@@ -277,7 +277,7 @@ CASES = {
     ),
 }
 ACTIONS = {
-    "expired_leases": 2, "aged_records": 2, "orphan_archives": 2, "stuck_jobs": 3, "finished_jobs": 3,
+    "expired_leases": 2, "aged_records": 2, "orphan_objects": 2, "stuck_jobs": 3, "finished_jobs": 3,
     "open_transactions": 2, "spent_decisions": 2, "aged_entries": 3, "dead_consumers": 4,
 }  # fmt: skip
 

@@ -11,7 +11,7 @@ from wrasse.ports.groups import ConsumerState
 from wrasse.ports.outcome import Outcome
 from wrasse.streams.alerts import ALERTS, Alerts
 from wrasse.streams.group_census import (
-    LOOKS,
+    IDLE_OBSERVATIONS,
     Census,
     ConsumerChanged,
     IdleObservation,
@@ -31,7 +31,9 @@ def sweep() -> DeadConsumers:
     clock = ManualClock()
     store = Memory(clock)
     alerts = Alerts(store.records(ALERTS), store.streams, clock, DeadConsumers.name)
-    census = Census(PlainSurvey(store.streams), store.groups, alerts, IdleObservations(store.records(LOOKS)))
+    census = Census(
+        PlainSurvey(store.streams), store.groups, alerts, IdleObservations(store.records(IDLE_OBSERVATIONS))
+    )
     return DeadConsumers(census, store.groups, alerts, RetentionTally())
 
 
@@ -73,8 +75,8 @@ def test_a_first_look_counts_only_while_the_consumer_did_nothing_since() -> None
 
 async def test_a_look_is_known_to_every_process_until_it_is_forgotten() -> None:
     store, state = Memory(ManualClock()), consumer(foreign=True)
-    await IdleObservations(store.records(LOOKS)).note(state, NOW)
-    other = IdleObservations(store.records(LOOKS))
+    await IdleObservations(store.records(IDLE_OBSERVATIONS)).note(state, NOW)
+    other = IdleObservations(store.records(IDLE_OBSERVATIONS))
     known = await other.known()
     assert {name: (each.at, each.seen_at) for name, each in known.items()} == {name_of(state): (NOW, state.seen_at)}
 
@@ -84,11 +86,11 @@ async def test_a_look_is_known_to_every_process_until_it_is_forgotten() -> None:
 
 
 async def test_a_newer_look_takes_the_place_of_the_older_one() -> None:
-    looks, state = IdleObservations(Memory(ManualClock()).records(LOOKS)), consumer(foreign=True)
+    looks, state = IdleObservations(Memory(ManualClock()).records(IDLE_OBSERVATIONS)), consumer(foreign=True)
     await looks.note(state, NOW)
     (older,) = (await looks.known()).values()
 
-    assert await looks.note(state, NOW) is Outcome.LOST
+    assert await looks.note(state, NOW) is Outcome.CONFLICT
     assert await looks.note(state, NOW + MINUTE, older) is Outcome.DONE
     assert [each.at for each in (await looks.known()).values()] == [NOW + MINUTE]
 

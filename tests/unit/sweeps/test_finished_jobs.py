@@ -100,7 +100,7 @@ async def test_a_dead_job_made_ready_between_look_and_change_stays(yard: Yard) -
     page = await yard.sweep.find(None, 10)
     actions = [found for item in page if isinstance(found := yard.sweep.decide(item, page.at), Action)]
     await yard.jobs.move([RequeueDead(page.items[0].hold)])
-    assert list(await yard.sweep.apply(actions)) == [Outcome.LOST]
+    assert list(await yard.sweep.apply(actions)) == [Outcome.CONFLICT]
     assert await yard.ids(Place.READY) == ["a"]
 
 

@@ -40,7 +40,9 @@ class Scene:
         await self.leases.update(held.held, b"1")
         who = (Participant(NS, f"k/{number}", held.held.token),)
         if state is not Decision.PENDING:
-            await self.leases.transactions.book.decide(id, state, who, held.held.until, self.clock.now())
+            await self.leases.transactions.transaction_log.decide(
+                id, state, who, held.held.expires_at, self.clock.now()
+            )
         return id
 
     async def open(self) -> list[str]:
@@ -85,7 +87,7 @@ async def test_each_transaction_is_finished_in_one_action_with_a_line_in_the_jou
     living = await scene.left(9, Decision.PENDING, ttl=timedelta(hours=1))
     scene.clock.advance(TTL)
     await scene.run()
-    outcomes = [await scene.leases.transactions.book.outcome(id) for id in ids]
+    outcomes = [await scene.leases.transactions.transaction_log.outcome(id) for id in ids]
     assert (outcomes, await scene.open()) == (["commit", "rollback", "rollback"], [living])
 
 
@@ -110,7 +112,7 @@ async def test_traffic_keeps_the_sweep_away() -> None:
 
 @pytest.mark.parametrize(
     ("state", "outcome"),
-    [(Decision.COMMIT, Outcome.DONE), (Decision.PENDING, Outcome.LOST), (None, Outcome.UNKNOWN)],
+    [(Decision.COMMIT, Outcome.DONE), (Decision.PENDING, Outcome.CONFLICT), (None, Outcome.UNKNOWN)],
 )
 async def test_what_a_crash_left_open_in_the_journal_is_told_by_the_record(
     state: Decision | None, outcome: Outcome

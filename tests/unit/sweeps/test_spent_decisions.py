@@ -49,5 +49,5 @@ async def test_of_two_that_delete_one_is_told_that_it_came_second() -> None:
     (verdict,) = [sweep.decide(record, page.at) for record in page]
     assert isinstance(verdict, Action)
     first, second = [list(await sweep.apply([verdict])) for _ in range(2)]
-    assert (first, second, await memory.records(DECISIONS).get(ID)) == ([Outcome.DONE], [Outcome.LOST], None)
+    assert (first, second, await memory.records(DECISIONS).get(ID)) == ([Outcome.DONE], [Outcome.CONFLICT], None)
     assert (sweep.leases.tally.decisions_deleted, sweep.leases.tally.entries_deleted) == (1, 1)

@@ -140,7 +140,7 @@ async def test_a_job_finished_between_look_and_change_stays_finished(yard: Yard)
     page = await yard.sweep.find(None, 10)
     actions = [found for item in page if isinstance(found := yard.sweep.decide(item, page.at), Action)]
     await yard.jobs.settle([Complete(job.hold)], request="s")
-    assert list(await yard.sweep.apply(actions)) == [Outcome.LOST]
+    assert list(await yard.sweep.apply(actions)) == [Outcome.CONFLICT]
     assert await yard.place("a") is Place.DONE
 
 
@@ -150,7 +150,7 @@ async def test_a_job_beaten_between_look_and_change_stays_held(yard: Yard) -> No
     page = await yard.sweep.find(None, 10)
     actions = [found for item in page if isinstance(found := yard.sweep.decide(item, page.at), Action)]
     await yard.jobs.beat(WorkerInfo("w"), [job.hold], silence=SILENCE)
-    assert list(await yard.sweep.apply(actions)) == [Outcome.LOST]
+    assert list(await yard.sweep.apply(actions)) == [Outcome.CONFLICT]
     assert await yard.place("a") is Place.HELD
 
 
@@ -158,7 +158,7 @@ async def test_the_late_finish_of_a_robbed_worker_is_refused(yard: Yard) -> None
     (job,) = await yard.held("a")
     yard.clock.advance(SILENCE)
     await run_once(yard.sweep, yard.frame)
-    assert list(await yard.jobs.settle([Complete(job.hold)], request="late")) == [Outcome.LOST]
+    assert list(await yard.jobs.settle([Complete(job.hold)], request="late")) == [Outcome.CONFLICT]
 
 
 async def test_two_runs_in_lockstep_rescue_each_job_once(yard: Yard) -> None:
@@ -216,7 +216,7 @@ async def test_an_intent_that_never_became_a_move_is_not_taken_for_an_earlier_re
     yard.clock.advance(yard.frame.open_after)
     await run_once(yard.sweep, yard.frame)
     lines = await yard.memory.journal.page(LineFilter(), None, 10)
-    assert [line.outcome for line in lines] == [Outcome.DONE, Outcome.LOST]
+    assert [line.outcome for line in lines] == [Outcome.DONE, Outcome.CONFLICT]
 
 
 @pytest.mark.parametrize("reason", [Reason.UNROUTABLE, Reason.INVALID_PAYLOAD])

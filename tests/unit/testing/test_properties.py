@@ -139,7 +139,7 @@ async def test_a_sweep_that_keeps_its_promises_passes_and_is_told_how_much_was_c
         (Endless, "page after page without end"),
         (Hasty, "changed what its owner had claimed"),
         (Meddling, "changed something|other suspects"),
-        (Boasting, "lost the race and says"),
+        (Boasting, "met a conflict and says"),
         (Crowding, "in a page of"),
         (Idle, "finds nothing to do"),
     ],

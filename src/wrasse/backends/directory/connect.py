@@ -23,12 +23,12 @@ from wrasse.backends.directory.files import Files, Mount
 from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.names import WORKPLACE
 from wrasse.backends.directory.namespaces import DirectoryNamespaces
-from wrasse.backends.directory.object_paths import Exchange, InTurns, ObjectPaths, inside
+from wrasse.backends.directory.object_paths import Exchange, LockedExchange, ObjectPaths, inside
 from wrasse.backends.directory.objects import DirectoryObjects, ObjectFiles
 from wrasse.backends.directory.records import RecordFiles, ThreadedRecords
-from wrasse.backends.directory.temp_files import Stamps, Temps
+from wrasse.backends.directory.temp_files import TempFiles, Timestamps
 from wrasse.backends.directory.threads import Threads
-from wrasse.backends.record_files.named_records import BucketRecords
+from wrasse.backends.record_files.named_records import DueBucketRecords
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable, UsageError
 from wrasse.ports.backend import ObjectStore
@@ -43,7 +43,7 @@ _FORMAT_BYTES = b"wrasse directory 1\n"
 _ODD = 1_234_567_891  # nanoseconds that only an exact file system gives back
 
 
-def prepare(files: Files, temporary: Temps) -> bool:
+def prepare(files: Files, temporary: TempFiles) -> bool:
     """Makes the workplace, and refuses a directory that will not do. Says whether names can be exchanged."""
     for folder in (WORKPLACE, temp_files.FOLDER, locks.FOLDER, tombstones.FOLDER):
         with suppress(FileExistsError):
@@ -59,32 +59,32 @@ def prepare(files: Files, temporary: Temps) -> bool:
     return exchanges
 
 
-def _check_format(files: Files, temporary: Temps) -> None:
+def _check_format(files: Files, temporary: TempFiles) -> None:
     found = files.load(_FORMAT)
     if found is None:
-        with temporary.holding(_FORMAT_BYTES, renamed=True) as temp:
-            files.rename(temp.path, _FORMAT)  # two who open at once write the same
+        with temporary.holding(_FORMAT_BYTES, renamed=True) as temp_file:
+            files.rename(temp_file.path, _FORMAT)  # two who open at once write the same
     elif found != _FORMAT_BYTES:
         raise StoreBroken(
             f"{files.root} was written by another version of wrasse", do="use that version, or name another directory"
         )
 
 
-def _probe(files: Files, temporary: Temps) -> bool:
+def _probe(files: Files, temporary: TempFiles) -> bool:
     temporary.blanks = _names_blanks(files, temporary)
-    with temporary.holding(b"") as temp:
-        files.set_stamp(temp.file, _ODD)
-        if files.state_of(temp.file).stamp != _ODD:
+    with temporary.holding(b"") as temp_file:
+        files.set_timestamp(temp_file.file, _ODD)
+        if files.state_of(temp_file.file).timestamp != _ODD:
             raise _lacks(files, "times exact to the nanosecond")
         folder = temporary.path()
         files.make_folder(folder)
         try:
             try:
-                files.link(temp.path, inside(folder))
+                files.link(temp_file.path, inside(folder))
             except OSError as why:
                 raise _lacks(files, "hard links") from why
             # Where one process cannot exchange names, all who share the directory take turns.
-            return files.state(object_paths.FOLDER) is None and _exchanges(files, temp.path, folder)
+            return files.state(object_paths.FOLDER) is None and _exchanges(files, temp_file.path, folder)
         finally:
             files.unlink(inside(folder))
             files.remove_folder(folder)
@@ -110,7 +110,7 @@ def _probe_locks(files: Files, path: bytes) -> None:
         files.unlink(path)
 
 
-def _names_blanks(files: Files, temporary: Temps) -> bool:
+def _names_blanks(files: Files, temporary: TempFiles) -> bool:
     """Whether a file may come without a name and get one later. NFS cannot, and /proc may be hidden from us."""
     path = temporary.path()
     try:
@@ -150,18 +150,20 @@ class Directory(ObjectStore):
         self._threads = threads
         self._clock = clock
         self._locks = Locks(files)
-        stamps = Stamps(clock, files.inode)
-        self._temps = Temps(files, stamps)
-        exchanges = prepare(files, self._temps)
+        timestamps = Timestamps(clock, files.inode)
+        self._temp_files = TempFiles(files, timestamps)
+        exchanges = prepare(files, self._temp_files)
         self._mount = files.mount()
         self.margin = self._mount.margin  # how far the time it tells may be off
         self._honours = _found(self._mount, exchanges)
-        self._places = ObjectPaths(files, (Exchange if exchanges else InTurns)(files, self._locks, self._temps))
-        objects = ObjectFiles(files, self._locks, self._temps, stamps, self._places)
+        self._places = ObjectPaths(
+            files, (Exchange if exchanges else LockedExchange)(files, self._locks, self._temp_files)
+        )
+        objects = ObjectFiles(files, self._locks, self._temp_files, timestamps, self._places)
         objects.clean()
-        self.objects = DirectoryObjects(threads, files, self._temps, stamps, objects)
+        self.objects = DirectoryObjects(threads, files, self._temp_files, timestamps, objects)
         self.namespaces = DirectoryNamespaces(threads, files, clock)
-        self._records: dict[Collection, BucketRecords] = {}
+        self._records: dict[Collection, DueBucketRecords] = {}
 
     @classmethod
     async def open(
@@ -192,16 +194,16 @@ class Directory(ObjectStore):
             root.close_root()
             raise
 
-    def records(self, collection: Collection) -> BucketRecords:
+    def records(self, collection: Collection) -> DueBucketRecords:
         """The records of one collection; the same ones each time."""
         if collection not in self._records:
-            records = RecordFiles(self._files, self._locks, self._temps, self._places, collection)
-            self._records[collection] = BucketRecords(
+            records = RecordFiles(self._files, self._locks, self._temp_files, self._places, collection)
+            self._records[collection] = DueBucketRecords(
                 ThreadedRecords(self._threads, records), collection.width, self._clock.now
             )
         return self._records[collection]
 
-    async def pulse(self) -> HealthSample:
+    async def health_sample(self) -> HealthSample:
         """That the directory is there, and the host's clock."""
         if await self._threads.run(lambda: self._files.state(WORKPLACE)) is None:
             raise StoreUnavailable(
@@ -222,7 +224,7 @@ class Directory(ObjectStore):
     async def close(self) -> None:
         """Waits for what has begun; nothing may be asked afterwards."""
         if await self._threads.close():
-            self._temps.close()
+            self._temp_files.close()
             self._files.close_root()
 
 

@@ -92,10 +92,10 @@ _NAMES = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())  # os.fs
 
 
 class FileState(msgspec.Struct, frozen=True):
-    """What the file system says of one name. `stamp` is the time of the last change, in nanoseconds."""
+    """What the file system says of one name. `timestamp` is the time of the last change, in nanoseconds."""
 
     inode: int
-    stamp: int
+    timestamp: int
     size: int
     is_file: bool
     is_folder: bool
@@ -150,9 +150,9 @@ class Files:
         while rest:
             rest = rest[os.write(file, rest) :]
 
-    def set_stamp(self, file: int, stamp: int) -> None:
+    def set_timestamp(self, file: int, timestamp: int) -> None:
         """Sets the time of the last change."""
-        os.utime(file, ns=(stamp, stamp))
+        os.utime(file, ns=(timestamp, timestamp))
 
     def sync(self, file: int) -> None:
         """Returns when bytes and times are on the disk."""
@@ -335,7 +335,7 @@ class Files:
 def _state(found: os.stat_result) -> FileState:
     return FileState(
         inode=found.st_ino,
-        stamp=found.st_mtime_ns,
+        timestamp=found.st_mtime_ns,
         size=found.st_size,
         is_file=modes.S_ISREG(found.st_mode),
         is_folder=modes.S_ISDIR(found.st_mode),

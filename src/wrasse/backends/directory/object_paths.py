@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from wrasse.backends.directory.files import Files, FileState
 from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.names import OBJECT, WORKPLACE
-from wrasse.backends.directory.temp_files import Temps
+from wrasse.backends.directory.temp_files import TempFiles
 from wrasse.errors import StoreBroken, StoreUnavailable
 
 TRIES = 100
@@ -40,13 +40,13 @@ class ObjectPath:
 class ObjectPaths:
     """Finds objects, and makes and removes the directories they stand in."""
 
-    def __init__(self, files: Files, turns: Exchange | InTurns) -> None:
+    def __init__(self, files: Files, exchange: Exchange | LockedExchange) -> None:
         self._files = files
-        self._turns = turns
+        self._exchange = exchange
 
     def settled(self) -> AbstractContextManager[None]:
         """Look for objects, and change them, inside this."""
-        return self._turns.settled()
+        return self._exchange.settled()
 
     def find(self, path: bytes) -> ObjectPath | None:
         """The object of this path, if it is there."""
@@ -127,7 +127,7 @@ class ObjectPaths:
             except FileExistsError:
                 state = self._files.state(folder)
                 if state is not None and state.is_file:
-                    self._turns.turn(folder)
+                    self._exchange.turn(folder)
                 elif state is not None and not state.is_folder:
                     raise self._foreign() from None
             if self._is_folder(folder):
@@ -163,10 +163,10 @@ _INTENT = b".path"
 class Exchange:
     """The way of file systems that can exchange names."""
 
-    def __init__(self, files: Files, locks: Locks, temps: Temps) -> None:
+    def __init__(self, files: Files, locks: Locks, temp_files: TempFiles) -> None:
         self._files = files
         self._locks = locks
-        self._temps = temps
+        self._temp_files = temp_files
 
     def settled(self) -> AbstractContextManager[None]:
         """While nobody is between file and directory: always."""
@@ -178,7 +178,7 @@ class Exchange:
             state = self._files.state(path)
             if state is None or not state.is_file:
                 return
-            prepared = self._temps.path()
+            prepared = self._temp_files.path()
             self._files.make_folder(prepared)
             self._files.link(path, inside(prepared))
             self._files.sync_folder(prepared)
@@ -194,13 +194,13 @@ class Exchange:
             self._files.unlink(prepared)
 
 
-class InTurns:
+class LockedExchange:
     """The way of file systems that cannot."""
 
-    def __init__(self, files: Files, locks: Locks, temps: Temps) -> None:
+    def __init__(self, files: Files, locks: Locks, temp_files: TempFiles) -> None:
         self._files = files
         self._locks = locks
-        self._temps = temps
+        self._temp_files = temp_files
 
     @contextmanager
     def settled(self) -> Iterator[None]:
@@ -221,8 +221,8 @@ class InTurns:
             if state is None or not state.is_file:
                 return
             second = FOLDER + b"/" + hashlib.sha256(path).hexdigest().encode()
-            with self._temps.holding(path) as temp:
-                self._files.rename(temp.path, second + _INTENT)
+            with self._temp_files.holding(path) as temp_file:
+                self._files.rename(temp_file.path, second + _INTENT)
             self._files.link(path, second)
             self._files.sync_folder(FOLDER)
             self._files.unlink(path)

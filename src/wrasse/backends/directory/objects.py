@@ -37,7 +37,7 @@ from wrasse.backends.directory.files import Files, FileState
 from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.names import SIDECAR, path_of, prefix_path, segment_of
 from wrasse.backends.directory.object_paths import TRIES, ObjectPath, ObjectPaths, parent, unsteady
-from wrasse.backends.directory.temp_files import Blank, Stamps, Temp, Temps, instant
+from wrasse.backends.directory.temp_files import Blank, TempFile, TempFiles, Timestamps, instant
 from wrasse.backends.directory.threads import Threads
 from wrasse.backends.directory.walk import Listings, Sort, Walk, WalkedPage
 from wrasse.bounded import UNREADABLE
@@ -64,73 +64,73 @@ _TRIES = 100
 _SUFFIX = b".meta"
 
 
-class Sidecars:
+class MetadataFiles:
     """Writes, reads and removes the metadata of objects. Objects are named by their path."""
 
-    def __init__(self, files: Files, locks: Locks, temps: Temps, places: ObjectPaths) -> None:
+    def __init__(self, files: Files, locks: Locks, temp_files: TempFiles, places: ObjectPaths) -> None:
         self._files = files
         self._locks = locks
-        self._temps = temps
+        self._temp_files = temp_files
         self._places = places
 
     @contextmanager
-    def ahead(self, path: bytes, stamp: int, metadata: Mapping[str, str]) -> Iterator[None]:
+    def ahead(self, path: bytes, timestamp: int, metadata: Mapping[str, str]) -> Iterator[None]:
         """Metadata on the disk before the object of this stamp gets its name, and gone again if it gets none."""
         if not metadata:
             yield
             return
-        with self._temps.holding(_pack(path, stamp, metadata), mark=True) as temp:
+        with self._temp_files.holding(_pack(path, timestamp, metadata), mark=True) as temp_file:
             try:
-                self._link(temp.path, sidecars(path, stamp)[0])
+                self._link(temp_file.path, metadata_names(path, timestamp)[0])
                 yield
             finally:
-                self._drop_unless_selected(path, stamp)
+                self._drop_unless_selected(path, timestamp)
 
-    def read(self, path: bytes, stamp: int) -> Mapping[str, str] | None:
+    def read(self, path: bytes, timestamp: int) -> Mapping[str, str] | None:
         """The metadata of the object of this stamp; None if there is none."""
-        for name in sidecars(path, stamp):
+        for name in metadata_names(path, timestamp):
             packed = self._files.load(name)
             if packed is not None:
                 return self._unpack(packed)[2]
         return None
 
-    def taken(self, path: bytes, stamp: int) -> bool:
+    def taken(self, path: bytes, timestamp: int) -> bool:
         """Whether there is metadata of this stamp already."""
-        return any(self._files.state(name) is not None for name in sidecars(path, stamp))
+        return any(self._files.state(name) is not None for name in metadata_names(path, timestamp))
 
     @contextmanager
     def after(self, path: bytes, place: ObjectPath) -> Iterator[None]:
         """Inside, the object that stands there goes; afterwards its metadata is gone, too."""
-        stamp = place.state.stamp
-        name = next((name for name in sidecars(path, stamp) if self._files.state(name) is not None), None)
+        timestamp = place.state.timestamp
+        name = next((name for name in metadata_names(path, timestamp) if self._files.state(name) is not None), None)
         if name is None:
             yield
             return
-        with self._temps.marked(name):
+        with self._temp_files.marked(name):
             yield
             self._places.sync(parent(place.path))  # the object must not come back without it
-            self._drop_unless_selected(path, stamp)
+            self._drop_unless_selected(path, timestamp)
 
     def useless(self, packed: bytes) -> None:
         """Removes the metadata that a crash left, if no object selects it."""
         try:
-            path, stamp, _ = self._unpack(packed)
+            path, timestamp, _ = self._unpack(packed)
         except StoreBroken:
             return  # cut short by the crash, and so never given its name
         with self._locks.held(path):
-            self._drop_unless_selected(path, stamp)
+            self._drop_unless_selected(path, timestamp)
 
-    def _drop_unless_selected(self, path: bytes, stamp: int) -> None:
+    def _drop_unless_selected(self, path: bytes, timestamp: int) -> None:
         with self._places.settled():
             place = self._places.find(path)
-            if place is None or place.state.stamp != stamp:
-                for name in sidecars(path, stamp):
+            if place is None or place.state.timestamp != timestamp:
+                for name in metadata_names(path, timestamp):
                     self._files.unlink(name)
 
-    def _link(self, temp: bytes, name: bytes) -> None:
+    def _link(self, temp_file: bytes, name: bytes) -> None:
         for _ in range(_TRIES):
             try:
-                self._files.link(temp, name)
+                self._files.link(temp_file, name)
                 self._files.sync_folder(parent(name))
                 return
             except (FileNotFoundError, NotADirectoryError):
@@ -149,17 +149,17 @@ class Sidecars:
             ) from None
 
 
-def sidecars(path: bytes, stamp: int) -> tuple[bytes, bytes]:
+def metadata_names(path: bytes, timestamp: int) -> tuple[bytes, bytes]:
     """Where the metadata of the object of this stamp is, in the same directory, and where older releases put it."""
     folder, slash, name = path.rpartition(b"/")
-    old = b"%s%s%s%016x.%s" % (folder, slash, SIDECAR, stamp, name)
+    old = b"%s%s%s%016x.%s" % (folder, slash, SIDECAR, timestamp, name)
     return old + _SUFFIX, old
 
 
-def _pack(path: bytes, stamp: int, metadata: Mapping[str, str]) -> bytes:
+def _pack(path: bytes, timestamp: int, metadata: Mapping[str, str]) -> bytes:
     # The escaped form keeps names that are no UTF-8.
     where = path.decode("utf-8", "surrogateescape")
-    return json.dumps({"path": where, "stamp": stamp, "metadata": dict(metadata)}).encode()
+    return json.dumps({"path": where, "stamp": timestamp, "metadata": dict(metadata)}).encode()
 
 
 _OBJECTS = Sort(segment_of, nested=True)
@@ -168,13 +168,15 @@ _OBJECTS = Sort(segment_of, nested=True)
 class ObjectFiles:
     """The objects of one root, by the path of their key."""
 
-    def __init__(self, files: Files, locks: Locks, temps: Temps, stamps: Stamps, places: ObjectPaths) -> None:
+    def __init__(
+        self, files: Files, locks: Locks, temp_files: TempFiles, timestamps: Timestamps, places: ObjectPaths
+    ) -> None:
         self._files = files
         self._locks = locks
-        self._temps = temps
-        self._stamps = stamps
+        self._temp_files = temp_files
+        self._timestamps = timestamps
         self._places = places
-        self._sidecars = Sidecars(files, locks, temps, places)
+        self._metadata_files = MetadataFiles(files, locks, temp_files, places)
         self._listings = Listings(files)
 
     def state(self, path: bytes) -> FileState | None:
@@ -188,7 +190,7 @@ class ObjectFiles:
         with self._files.many():
             state = self.state(path)
             while state is not None:
-                metadata = self._sidecars.read(path, state.stamp)
+                metadata = self._metadata_files.read(path, state.timestamp)
                 if metadata is not None:
                     return state, metadata
                 # None is kept, or it went with the version we saw.
@@ -202,46 +204,46 @@ class ObjectFiles:
         with self._places.settled():
             return self._places.open(path)
 
-    def create(self, path: bytes, temp: Temp | Blank, metadata: Mapping[str, str]) -> FileState | None:
+    def create(self, path: bytes, temp_file: TempFile | Blank, metadata: Mapping[str, str]) -> FileState | None:
         """Gives a written file its name; None if there is an object already."""
-        stamp = self._stamp(path)
-        state = self._finish(temp, stamp)
+        timestamp = self._timestamp(path)
+        state = self._finish(temp_file, timestamp)
         if not metadata:
-            return state if self._link(temp, path) else None
-        with self._sidecars.ahead(path, stamp, metadata):
-            return state if self._link(temp, path) else None
+            return state if self._link(temp_file, path) else None
+        with self._metadata_files.ahead(path, timestamp, metadata):
+            return state if self._link(temp_file, path) else None
 
-    def replace(self, path: bytes, temp: Temp, at: str, metadata: Mapping[str, str]) -> FileState | None:
+    def replace(self, path: bytes, temp_file: TempFile, at: str, metadata: Mapping[str, str]) -> FileState | None:
         """Gives a written file the name of an object; None if that is not of version `at`."""
-        seen = stamp_of(at)
+        seen = timestamp_of(at)
         if seen is None:
             return None
-        stamp = self._stamp(path, above=seen)
-        state = self._finish(temp, stamp)
+        timestamp = self._timestamp(path, above=seen)
+        state = self._finish(temp_file, timestamp)
         with self._locks.held(path), self._places.settled():
             place = self._places.find(path)
             if place is None or version_of(place.state) != at:
                 return None
-            with self._sidecars.ahead(path, stamp, metadata), self._sidecars.after(path, place):
-                self._files.rename(temp.path, place.path)
+            with self._metadata_files.ahead(path, timestamp, metadata), self._metadata_files.after(path, place):
+                self._files.rename(temp_file.path, place.path)
                 self._files.sync_folder(parent(place.path))
         return state
 
     def copy(self, path: bytes, target: bytes, at: str) -> Outcome:
         """Gives an object's file a second name; a later write to one of both names gives that a file of its own."""
-        if not self._temps.blanks:
+        if not self._temp_files.blanks:
             return Outcome.FAILED  # an open file cannot be named here, and its path may change under us
         with self._locks.held(path):
             opened = self.open(path)
             if opened is None:
-                return Outcome.LOST
+                return Outcome.CONFLICT
             file, state = opened
             try:
                 if version_of(state) != at:
-                    return Outcome.LOST
-                metadata = self._sidecars.read(path, state.stamp) or {}
-                with self._sidecars.ahead(target, state.stamp, metadata):
-                    return Outcome.DONE if self._link(Blank(file), target) else Outcome.LOST
+                    return Outcome.CONFLICT
+                metadata = self._metadata_files.read(path, state.timestamp) or {}
+                with self._metadata_files.ahead(target, state.timestamp, metadata):
+                    return Outcome.DONE if self._link(Blank(file), target) else Outcome.CONFLICT
             except PermissionError:
                 return Outcome.FAILED  # some systems let nobody link what is another's
             finally:
@@ -258,7 +260,7 @@ class ObjectFiles:
                 except PermissionError:
                     outcomes.append(Outcome.FAILED)
                     continue
-                outcomes.append(Outcome.LOST if folder is None else Outcome.DONE)
+                outcomes.append(Outcome.CONFLICT if folder is None else Outcome.DONE)
                 folders |= {folder} if folder is not None else set()
         # One wait for the disk per directory instead of one per object; nobody is told before it.
         for emptied in folders:
@@ -279,7 +281,7 @@ class ObjectFiles:
 
     def clean(self) -> int:
         """Removes what writers left that died more than an hour ago."""
-        return self._temps.clean(self._sidecars.useless)
+        return self._temp_files.clean(self._metadata_files.useless)
 
     def _look(self, key: bytes, path: bytes) -> FileState | None:
         if path_of(key) != path:
@@ -287,23 +289,23 @@ class ObjectFiles:
         place = self._places.find(path)
         return None if place is None else place.state
 
-    def _stamp(self, path: bytes, above: int = 0) -> int:
-        stamp = self._stamps.next(above)
-        while self._sidecars.taken(path, stamp):
-            stamp = self._stamps.next(above)  # another process has written at the same nanosecond
-        return stamp
+    def _timestamp(self, path: bytes, above: int = 0) -> int:
+        timestamp = self._timestamps.next(above)
+        while self._metadata_files.taken(path, timestamp):
+            timestamp = self._timestamps.next(above)  # another process has written at the same nanosecond
+        return timestamp
 
-    def _finish(self, temp: Temp | Blank, stamp: int) -> FileState:
-        self._files.set_stamp(temp.file, stamp)
-        state = self._files.state_of(temp.file)
-        self._files.sync(temp.file)
+    def _finish(self, temp_file: TempFile | Blank, timestamp: int) -> FileState:
+        self._files.set_timestamp(temp_file.file, timestamp)
+        state = self._files.state_of(temp_file.file)
+        self._files.sync(temp_file.file)
         return state
 
-    def _link(self, temp: Temp | Blank, path: bytes) -> bool:
+    def _link(self, temp_file: TempFile | Blank, path: bytes) -> bool:
         for _ in range(TRIES):
             try:
                 with self._places.settled():
-                    target = self._linked(temp, path)
+                    target = self._linked(temp_file, path)
                     if target is not None:
                         self._places.sync(parent(target))
                     return target is not None
@@ -313,22 +315,22 @@ class ObjectFiles:
                 self._places.make_room(parent(path))
         raise unsteady(self._files)
 
-    def _linked(self, temp: Temp | Blank, path: bytes) -> bytes | None:
+    def _linked(self, temp_file: TempFile | Blank, path: bytes) -> bytes | None:
         """Where the file got its name; None if there is an object already."""
         try:
-            self._name(temp, path)
+            self._name(temp_file, path)
             return path
         except FileExistsError:
             target = self._places.free(path)
             if target is not None:
-                self._name(temp, target)
+                self._name(temp_file, target)
             return target
 
-    def _name(self, temp: Temp | Blank, target: bytes) -> None:
-        if isinstance(temp, Blank):
-            self._files.name(temp.file, target)
+    def _name(self, temp_file: TempFile | Blank, target: bytes) -> None:
+        if isinstance(temp_file, Blank):
+            self._files.name(temp_file.file, target)
         else:
-            self._files.link(temp.path, target)
+            self._files.link(temp_file.path, target)
 
     def _delete(self, path: bytes, version: str) -> bytes | None:
         """The directory that the object was in; None if it has another version, or is not there."""
@@ -336,17 +338,17 @@ class ObjectFiles:
             place = self._places.find(path)
             if place is None or version_of(place.state) != version:
                 return None
-            with self._sidecars.after(path, place):
+            with self._metadata_files.after(path, place):
                 self._files.unlink(place.path)
             return parent(place.path)
 
 
 def version_of(state: FileState) -> str:
     """The version of an object with this file."""
-    return f"{state.stamp:x}.{state.inode:x}"
+    return f"{state.timestamp:x}.{state.inode:x}"
 
 
-def stamp_of(version: str) -> int | None:
+def timestamp_of(version: str) -> int | None:
     """The stamp in a version; None if this is none of ours."""
     try:
         return int(version.partition(".")[0], 16)
@@ -354,7 +356,7 @@ def stamp_of(version: str) -> int | None:
         return None
 
 
-F = TypeVar("F", Temp, Temp | Blank)
+F = TypeVar("F", TempFile, TempFile | Blank)
 
 
 class DirectoryObjects:
@@ -362,12 +364,14 @@ class DirectoryObjects:
 
     multipart = versions = None
 
-    def __init__(self, threads: Threads, files: Files, temps: Temps, stamps: Stamps, objects: ObjectFiles) -> None:
+    def __init__(
+        self, threads: Threads, files: Files, temp_files: TempFiles, timestamps: Timestamps, objects: ObjectFiles
+    ) -> None:
         self.copies: Copies = self
         self._threads = threads
         self._files = files
-        self._temps = temps
-        self._stamps = stamps
+        self._temp_files = temp_files
+        self._timestamps = timestamps
         self._objects = objects
 
     async def create(self, key: str, data: Data, *, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
@@ -377,8 +381,8 @@ class DirectoryObjects:
         return await self._store(
             data,
             lambda: self._objects.state(path) is None,
-            self._temps.blank,
-            lambda temp: self._objects.create(path, temp, metadata),
+            self._temp_files.blank,
+            lambda temp_file: self._objects.create(path, temp_file, metadata),
         )
 
     async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
@@ -391,7 +395,7 @@ class DirectoryObjects:
             return state is not None and version_of(state) == at
 
         return await self._store(
-            data, fits, self._temps.begin, lambda temp: self._objects.replace(path, temp, at, metadata)
+            data, fits, self._temp_files.begin, lambda temp_file: self._objects.replace(path, temp_file, at, metadata)
         )
 
     async def head(self, key: str) -> ObjectHead | None:
@@ -423,7 +427,7 @@ class DirectoryObjects:
         start = None if after is None else raw_key(after)
         found = await self._threads.run(lambda: self._objects.page(raw_key(prefix), start, limit))
         infos = tuple(_info(key.decode("utf-8", "surrogateescape"), state) for key, state in found.found)
-        return Page(infos, tuple(info.key for info in infos), self._stamps.now(), found.more)
+        return Page(infos, tuple(info.key for info in infos), self._timestamps.now(), found.more)
 
     async def copy(self, key: str, to: str, *, at: str) -> Outcome:
         check_object_key(key)
@@ -445,43 +449,43 @@ class DirectoryObjects:
         """Writes the bytes and gives them their name, unless it is plain beforehand that this will not do."""
         if isinstance(data, bytes):
             state = await self._threads.run(
-                lambda: self._store_whole(data, begin, place) if fits() else None, then=self._temps.make_ready
+                lambda: self._store_whole(data, begin, place) if fits() else None, then=self._temp_files.make_ready
             )
         elif await self._threads.run(fits):
-            async with self._written(data, begin) as temp:
-                state = await self._threads.run(lambda: place(temp))
+            async with self._written(data, begin) as temp_file:
+                state = await self._threads.run(lambda: place(temp_file))
         else:
             state = None
         if state is None:
-            return WriteResult(Outcome.LOST, None, self._stamps.now())
-        return WriteResult(Outcome.DONE, version_of(state), self._stamps.now())
+            return WriteResult(Outcome.CONFLICT, None, self._timestamps.now())
+        return WriteResult(Outcome.DONE, version_of(state), self._timestamps.now())
 
     def _store_whole(
         self, data: bytes, begin: Callable[[], F], place: Callable[[F], FileState | None]
     ) -> FileState | None:
-        temp = begin()
+        temp_file = begin()
         try:
-            self._files.write(temp.file, data)
-            return place(temp)
+            self._files.write(temp_file.file, data)
+            return place(temp_file)
         finally:
-            self._temps.drop(temp)
+            self._temp_files.drop(temp_file)
 
     @asynccontextmanager
     async def _written(self, data: AsyncIterable[bytes], begin: Callable[[], F]) -> AsyncIterator[F]:
         """A file with bytes that come in pieces."""
-        temp = await self._threads.run(begin, undo=self._temps.drop)
+        temp_file = await self._threads.run(begin, undo=self._temp_files.drop)
         try:
             piece = bytearray()
             async for chunk in data:
                 piece += chunk
                 if len(piece) >= CHUNK_BYTES:
-                    await self._threads.run(partial(self._files.write, temp.file, bytes(piece)))
+                    await self._threads.run(partial(self._files.write, temp_file.file, bytes(piece)))
                     piece.clear()
-            await self._threads.run(partial(self._files.write, temp.file, bytes(piece)))
-            yield temp
+            await self._threads.run(partial(self._files.write, temp_file.file, bytes(piece)))
+            yield temp_file
         finally:
-            await self._threads.run(lambda: self._temps.drop(temp))
+            await self._threads.run(lambda: self._temp_files.drop(temp_file))
 
 
 def _info(key: str, state: FileState) -> ObjectInfo:
-    return ObjectInfo(key, state.size, version_of(state), instant(state.stamp))
+    return ObjectInfo(key, state.size, version_of(state), instant(state.timestamp))

@@ -31,11 +31,11 @@ from wrasse.backends.directory.files import Files, FileState
 from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.names import RECORD_SUFFIX, folder_path, record_path, stored_part
 from wrasse.backends.directory.object_paths import TRIES, ObjectPaths, parent, unsteady
-from wrasse.backends.directory.temp_files import Temps
+from wrasse.backends.directory.temp_files import TempFiles
 from wrasse.backends.directory.threads import Threads
 from wrasse.backends.directory.tombstones import Tombstones
 from wrasse.backends.directory.walk import Listings, Sort, Walk, WalkedPage
-from wrasse.backends.record_files.due_bucket import Calendar
+from wrasse.backends.record_files.due_bucket import DueBuckets
 from wrasse.backends.record_files.envelope import DAMAGED, StoredRecord, listed, pack, unpack
 from wrasse.backends.record_files.named_records import Answer, DueCursor, RecordChange
 from wrasse.errors import StoreBroken
@@ -47,15 +47,17 @@ _ENTRY = b"{}"
 LASTING_MAX = 4_096
 
 
-class Buckets:
+class DirectoryDueIndex:
     """The due index of one collection. Entries are changed by whoever is alone with the record."""
 
-    def __init__(self, files: Files, locks: Locks, temps: Temps, places: ObjectPaths, collection: Collection) -> None:
+    def __init__(
+        self, files: Files, locks: Locks, temp_files: TempFiles, places: ObjectPaths, collection: Collection
+    ) -> None:
         self._files = files
         self._locks = locks
-        self._temps = temps
+        self._temp_files = temp_files
         self._places = places
-        self.calendar = Calendar(collection.width)
+        self.due_buckets = DueBuckets(collection.width)
         self.folder = folder_path(collection.index)
         self._list = folder_path(collection.buckets)
         self._lasting: dict[bytes, FileState] = {}  # entries that this process has put on the disk
@@ -67,14 +69,14 @@ class Buckets:
         """The directories that must be there before anything can be entered."""
         return self.folder, parent(self._list)
 
-    def enter(self, stored: bytes, bucket: str) -> None:
+    def enter(self, stored: bytes, due_bucket: str) -> None:
         """An entry for this record, on the disk. FileNotFoundError if the index has no directory yet."""
-        entry = self._entry(stored, bucket)
+        entry = self._entry(stored, due_bucket)
         lasting = self._lasting.get(entry)
         if lasting is not None and self._files.state(entry) == lasting:
             return
-        while not self._entered(entry, bucket):
-            self._open(bucket)
+        while not self._entered(entry, due_bucket):
+            self._open(due_bucket)
         state = self._files.state(entry)  # before it is on the disk: what somebody changes later has other times
         folder = parent(entry)
         while folder != self.folder:  # more than one only for a name that was cut
@@ -85,37 +87,37 @@ class Buckets:
         if state is not None:
             self._lasting[entry] = state
 
-    def leave(self, stored: bytes, bucket: str) -> None:
+    def leave(self, stored: bytes, due_bucket: str) -> None:
         """Takes the entry away; the record says otherwise by now."""
-        entry = self._entry(stored, bucket)
+        entry = self._entry(stored, due_bucket)
         self._lasting.pop(entry, None)
         self._files.unlink(entry)
-        self._places.prune(parent(entry), self._folder(bucket))
+        self._places.prune(parent(entry), self._folder(due_bucket))
 
-    def has(self, stored: bytes, bucket: str) -> bool:
+    def has(self, stored: bytes, due_bucket: str) -> bool:
         """Whether there is an entry."""
-        return self._files.state(self._entry(stored, bucket)) is not None
+        return self._files.state(self._entry(stored, due_bucket)) is not None
 
     def over(self, horizon: datetime, first: str) -> Iterator[str]:
         """Buckets that are over, earliest first, from `first` on."""
-        for bucket in self._discovered():
-            if bucket >= first and self.calendar.is_over(bucket, horizon):
-                yield bucket
+        for due_bucket in self._discovered():
+            if due_bucket >= first and self.due_buckets.is_over(due_bucket, horizon):
+                yield due_bucket
 
-    def walk(self, bucket: str, after: bytes | None) -> Walk:
+    def walk(self, due_bucket: str, after: bytes | None) -> Walk:
         """The stored names in one bucket."""
-        return Walk(self._files, _ENTRIES, self._folder(bucket), b"", b"", after)
+        return Walk(self._files, _ENTRIES, self._folder(due_bucket), b"", b"", after)
 
-    def is_entry(self, stored: bytes, path: bytes, bucket: str) -> bool:
+    def is_entry(self, stored: bytes, path: bytes, due_bucket: str) -> bool:
         """Whether this path is that of the entry, and not something foreign."""
-        return self._entry(stored, bucket) == path
+        return self._entry(stored, due_bucket) == path
 
-    def retire(self, bucket: str) -> None:
+    def retire(self, due_bucket: str) -> None:
         """Drops a bucket if it is empty."""
         with self._locks.file(self._lock):
-            folder = self._folder(bucket)
+            folder = self._folder(due_bucket)
             if self._removed(folder) or self._files.state(folder) is None:
-                self._store([each for each in self._load() if each != bucket])
+                self._store([each for each in self._load() if each != due_bucket])
 
     def _removed(self, folder: bytes) -> bool:
         for name, is_folder in list(self._files.names(folder)):
@@ -123,12 +125,12 @@ class Buckets:
                 return False
         return self._files.remove_folder(folder)
 
-    def _entered(self, entry: bytes, bucket: str) -> bool:
+    def _entered(self, entry: bytes, due_bucket: str) -> bool:
         """Makes the entry, if the bucket is open; while this goes on none is retired."""
         with self._locks.file(self._lock, shared=True):
-            if not self._is_open(bucket):
+            if not self._is_open(due_bucket):
                 return False
-            self._make_folders(parent(entry), self._folder(bucket))
+            self._make_folders(parent(entry), self._folder(due_bucket))
             with suppress(FileExistsError):
                 file = self._files.create(entry)
                 try:
@@ -150,20 +152,20 @@ class Buckets:
 
     def _folders(self) -> set[str]:
         names = [name.decode("utf-8", "replace") for name, is_folder in self._files.names(self.folder) if is_folder]
-        return {name for name in names if self.calendar.is_one(name)}
+        return {name for name in names if self.due_buckets.is_one(name)}
 
-    def _is_open(self, bucket: str) -> bool:
-        return bucket in self._load() and self._files.state(self._folder(bucket)) is not None
+    def _is_open(self, due_bucket: str) -> bool:
+        return due_bucket in self._load() and self._files.state(self._folder(due_bucket)) is not None
 
-    def _open(self, bucket: str) -> None:
+    def _open(self, due_bucket: str) -> None:
         """The list first: a directory that is not in it would stay for ever. Both are on the disk before anybody
         else may look."""
         with self._locks.file(self._lock):
             listed = self._load()
-            if bucket not in listed:
-                self._store(sorted([*listed, bucket]))
+            if due_bucket not in listed:
+                self._store(sorted([*listed, due_bucket]))
             with suppress(FileExistsError):
-                self._files.make_folder(self._folder(bucket))
+                self._files.make_folder(self._folder(due_bucket))
             self._files.sync_folder(self.folder)
 
     def _make_folders(self, folder: bytes, stop: bytes) -> None:
@@ -187,20 +189,20 @@ class Buckets:
 
     def _parse(self, packed: bytes) -> list[str]:
         try:
-            return self.calendar.parse(packed) or []
+            return self.due_buckets.parse(packed) or []
         except ValueError:
             raise self._broken() from None
 
     def _store(self, listed: list[str]) -> None:
-        with self._temps.holding(self.calendar.pack(listed), renamed=True) as temp:
-            self._files.rename(temp.path, self._list)
+        with self._temp_files.holding(self.due_buckets.pack(listed), renamed=True) as temp_file:
+            self._files.rename(temp_file.path, self._list)
             self._files.sync_folder(parent(self._list))
 
-    def _folder(self, bucket: str) -> bytes:
-        return self.folder + b"/" + bucket.encode()
+    def _folder(self, due_bucket: str) -> bytes:
+        return self.folder + b"/" + due_bucket.encode()
 
-    def _entry(self, stored: bytes, bucket: str) -> bytes:
-        return self._folder(bucket) + b"/" + record_path(stored)
+    def _entry(self, stored: bytes, due_bucket: str) -> bytes:
+        return self._folder(due_bucket) + b"/" + record_path(stored)
 
     def _broken(self) -> StoreBroken:
         where = self._list.decode("utf-8", "replace")
@@ -216,14 +218,16 @@ _RECORDS = Sort(stored_part, nested=False, suffix=RECORD_SUFFIX)
 class RecordFiles:
     """The records of one collection, by stored name."""
 
-    def __init__(self, files: Files, locks: Locks, temps: Temps, places: ObjectPaths, collection: Collection) -> None:
+    def __init__(
+        self, files: Files, locks: Locks, temp_files: TempFiles, places: ObjectPaths, collection: Collection
+    ) -> None:
         self._files = files
         self._locks = locks
-        self._temps = temps
+        self._temp_files = temp_files
         self._places = places
         self._folder = folder_path(collection.data)
-        self._buckets = Buckets(files, locks, temps, places, collection)
-        self._gone = Tombstones(files, temps)
+        self._buckets = DirectoryDueIndex(files, locks, temp_files, places, collection)
+        self._gone = Tombstones(files, temp_files)
         self._listings = Listings(files)
         self._tended = collection.tended
 
@@ -246,7 +250,7 @@ class RecordFiles:
 
     def leave(self, stored: bytes, due_at: datetime) -> None:
         """Takes away an entry that a change left, unless the record needs it again."""
-        self._remove_stale(stored, self._buckets.calendar.bucket(due_at))
+        self._remove_stale(stored, self._buckets.due_buckets.due_bucket(due_at))
 
     def page(self, prefix: bytes, after: bytes | None, limit: int) -> WalkedPage[StoredRecord]:
         """Records whose stored name starts with `prefix`, in order."""
@@ -264,37 +268,37 @@ class RecordFiles:
     ) -> tuple[list[tuple[DueCursor, StoredRecord]], bool]:
         """Records whose bucket is over at the horizon, earliest bucket first, and whether there are more."""
         found: list[tuple[DueCursor, StoredRecord]] = []
-        for bucket in self._buckets.over(horizon, "" if after is None else after.bucket):
-            start = after.stored if after is not None and after.bucket == bucket else None
+        for due_bucket in self._buckets.over(horizon, "" if after is None else after.due_bucket):
+            start = after.stored if after is not None and after.due_bucket == due_bucket else None
             empty = start is None
-            for spot, kept in self._due_in(bucket, start):
+            for cursor, kept in self._due_in(due_bucket, start):
                 if len(found) == limit:
                     return found, True
-                found.append((spot, kept))
+                found.append((cursor, kept))
                 empty = False
             if empty:
-                self._buckets.retire(bucket)
+                self._buckets.retire(due_bucket)
         return found, False
 
-    def _due_in(self, bucket: str, after: bytes | None) -> Iterator[tuple[DueCursor, StoredRecord]]:
-        walk = self._buckets.walk(bucket, after)
-        while (spot := walk.next()) is not None:
-            stored, path = spot
-            if not self._buckets.is_entry(stored, path, bucket):
+    def _due_in(self, due_bucket: str, after: bytes | None) -> Iterator[tuple[DueCursor, StoredRecord]]:
+        walk = self._buckets.walk(due_bucket, after)
+        while (cursor := walk.next()) is not None:
+            stored, path = cursor
+            if not self._buckets.is_entry(stored, path, due_bucket):
                 continue
             kept = self._listed(self._path(stored))
-            if kept is not None and self._bucket_of(kept) == bucket:
-                yield DueCursor(bucket, stored), kept
+            if kept is not None and self._due_bucket_of(kept) == due_bucket:
+                yield DueCursor(due_bucket, stored), kept
             elif kept is not None and (self._tended or kept.version == DAMAGED):
-                yield DueCursor(bucket, stored), replace(kept, due_at=self._buckets.calendar.begin(bucket))
+                yield DueCursor(due_bucket, stored), replace(kept, due_at=self._buckets.due_buckets.begin(due_bucket))
             else:
-                self._remove_stale(stored, bucket)
+                self._remove_stale(stored, due_bucket)
 
-    def _remove_stale(self, stored: bytes, bucket: str) -> None:
+    def _remove_stale(self, stored: bytes, due_bucket: str) -> None:
         # Alone with the record: a writer makes the entry first, and the record may be about to follow.
         with self._locks.held(self._path(stored)):
-            if self._bucket_of(self._load(self._path(stored))) != bucket:
-                self._buckets.leave(stored, bucket)
+            if self._due_bucket_of(self._load(self._path(stored))) != due_bucket:
+                self._buckets.leave(stored, due_bucket)
 
     def _write(self, change: RecordChange) -> Answer:
         path = self._path(change.stored)
@@ -312,18 +316,18 @@ class RecordFiles:
         return Outcome.DONE, version
 
     def _store(self, stored: bytes, before: StoredRecord | None, after: StoredRecord, entry_stays: bool) -> None:
-        path, old, new = self._path(stored), self._bucket_of(before), self._bucket_of(after)
+        path, old, new = self._path(stored), self._due_bucket_of(before), self._due_bucket_of(after)
         if new is not None and (new != old or not self._buckets.has(stored, new)):
             self._buckets.enter(stored, new)
-        with self._temps.holding(pack(after), renamed=before is not None) as temp:
+        with self._temp_files.holding(pack(after), renamed=before is not None) as temp_file:
             name: Callable[[bytes, bytes], None] = self._files.link if before is None else self._files.rename
-            name(temp.path, path)
+            name(temp_file.path, path)
             self._places.sync(parent(path))
         if old is not None and old != new and not entry_stays:
             self._buckets.leave(stored, old)
 
     def _delete(self, change: RecordChange, before: StoredRecord) -> Answer:
-        path, old = self._path(change.stored), self._bucket_of(before)
+        path, old = self._path(change.stored), self._due_bucket_of(before)
         self._gone.keep(path, before.writes.and_then(change.nonce, None))
         self._files.unlink(path)
         self._places.sync(parent(path))
@@ -332,10 +336,10 @@ class RecordFiles:
         self._places.prune(parent(path), self._folder)
         return Outcome.DONE, None
 
-    def _bucket_of(self, kept: StoredRecord | None) -> str | None:
+    def _due_bucket_of(self, kept: StoredRecord | None) -> str | None:
         if kept is None or kept.due_at is None:
             return None
-        return self._buckets.calendar.bucket(kept.due_at)
+        return self._buckets.due_buckets.due_bucket(kept.due_at)
 
     def _listed(self, path: bytes) -> StoredRecord | None:
         packed = self._files.load(path)

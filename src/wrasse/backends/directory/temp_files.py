@@ -34,7 +34,7 @@ from wrasse.backends.directory.names import OBJECT, WORKPLACE
 from wrasse.clock import Clock, from_micros, to_micros
 
 
-class Stamps:
+class Timestamps:
     """Gives out stamps for one directory, named by its inode. Threads may share it."""
 
     def __init__(self, clock: Clock, directory: int) -> None:
@@ -46,8 +46,8 @@ class Stamps:
         """A stamp of now that is above this one and above all given out before."""
         fresh = to_micros(self._clock.now()) * 1_000 + int(random.random() * 1_000)
         with _lock:
-            self._last.stamp = max(fresh, above + 1, self._last.stamp + 1)
-            return self._last.stamp
+            self._last.timestamp = max(fresh, above + 1, self._last.timestamp + 1)
+            return self._last.timestamp
 
     def now(self) -> datetime:
         """The clock's time: this backend is on the host's."""
@@ -57,16 +57,16 @@ class Stamps:
 class _Last:
     """The last stamp of a directory, for all in this process who have it open."""
 
-    stamp = 0
+    timestamp = 0
 
 
 _lock = threading.Lock()
 _lasts: WeakValueDictionary[int, _Last] = WeakValueDictionary()
 
 
-def instant(stamp: int) -> datetime:
+def instant(timestamp: int) -> datetime:
     """The moment a stamp stands for."""
-    return from_micros(stamp // 1_000)
+    return from_micros(timestamp // 1_000)
 
 
 FOLDER = WORKPLACE + b"/temp"
@@ -77,7 +77,7 @@ _MARK_BYTES_MAX = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
-class Temp:
+class TempFile:
     """One file on its way: open, locked, and at a path of its own."""
 
     file: int
@@ -91,28 +91,28 @@ class Blank:
     file: int
 
 
-class Temps:
+class TempFiles:
     """The temporary files of one root."""
 
-    def __init__(self, files: Files, stamps: Stamps) -> None:
+    def __init__(self, files: Files, timestamps: Timestamps) -> None:
         self._files = files
-        self._stamps = stamps
+        self._timestamps = timestamps
         self._ready: deque[int] = deque()  # at most one, but for a moment
         self.blanks = False  # whether files without a name can be had here; told by the probe
         self._process = secrets.token_hex(6).encode()  # stamps differ within a process, and this between two
 
     def path(self, suffix: bytes = b"") -> bytes:
         """A path nobody else has."""
-        return b"%s/%016x-%s%s" % (FOLDER, self._stamps.next(), self._process, suffix)
+        return b"%s/%016x-%s%s" % (FOLDER, self._timestamps.next(), self._process, suffix)
 
-    def begin(self, suffix: bytes = b"") -> Temp:
+    def begin(self, suffix: bytes = b"") -> TempFile:
         """A new empty file. The caller ends it with `drop`."""
         path = self.path(suffix)
         file = self._files.create(path)
         self._files.try_lock(file, shared=True)  # shared with nobody: only a cleaner would want it
-        return Temp(file, path)
+        return TempFile(file, path)
 
-    def blank(self) -> Temp | Blank:
+    def blank(self) -> TempFile | Blank:
         """A new empty file that will be linked and not renamed. The caller ends it with `drop`."""
         if not self.blanks:
             return self.begin()
@@ -127,11 +127,11 @@ class Temps:
             with suppress(OSError):
                 self._ready.append(self._files.blank(FOLDER))
 
-    def drop(self, temp: Temp | Blank) -> None:
+    def drop(self, temp_file: TempFile | Blank) -> None:
         """Takes the temporary name away; what was linked or renamed from it stays."""
-        self._files.close(temp.file)
-        if isinstance(temp, Temp):
-            self._files.unlink(temp.path)
+        self._files.close(temp_file.file)
+        if isinstance(temp_file, TempFile):
+            self._files.unlink(temp_file.path)
 
     def close(self) -> None:
         """Lets go of the file that was kept ready."""
@@ -159,7 +159,7 @@ class Temps:
 
     def _is_left(self, name: bytes) -> bool:
         try:
-            return instant(int(name.partition(b"-")[0], 16)) <= self._stamps.now() - LEFT_FOR
+            return instant(int(name.partition(b"-")[0], 16)) <= self._timestamps.now() - LEFT_FOR
         except (ValueError, OverflowError):
             return False
 
@@ -185,23 +185,29 @@ class Temps:
 class _Holding:
     """A class, since a generator for each of the many small files costs as much as writing one."""
 
-    __slots__ = ("_data", "_files", "_renamed", "_suffix", "_temp", "_temps")
+    __slots__ = ("_data", "_files", "_renamed", "_suffix", "_temp_file", "_temp_files")
 
-    def __init__(self, temps: Temps, files: Files, data: bytes, suffix: bytes, renamed: bool) -> None:
-        self._temps, self._files, self._data, self._suffix, self._renamed = temps, files, data, suffix, renamed
+    def __init__(self, temp_files: TempFiles, files: Files, data: bytes, suffix: bytes, renamed: bool) -> None:
+        self._temp_files, self._files, self._data, self._suffix, self._renamed = (
+            temp_files,
+            files,
+            data,
+            suffix,
+            renamed,
+        )
 
-    def __enter__(self) -> Temp:
-        self._temp = temp = self._temps.begin(self._suffix)
+    def __enter__(self) -> TempFile:
+        self._temp_file = temp_file = self._temp_files.begin(self._suffix)
         try:
-            self._files.write(temp.file, self._data)
-            self._files.sync(temp.file)
+            self._files.write(temp_file.file, self._data)
+            self._files.sync(temp_file.file)
         except BaseException:
-            self._temps.drop(temp)
+            self._temp_files.drop(temp_file)
             raise
-        return temp
+        return temp_file
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None and self._renamed:
-            self._files.close(self._temp.file)
+            self._files.close(self._temp_file.file)
         else:
-            self._temps.drop(self._temp)
+            self._temp_files.drop(self._temp_file)

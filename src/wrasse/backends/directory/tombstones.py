@@ -13,7 +13,7 @@ import msgspec
 
 from wrasse.backends.directory.files import Files
 from wrasse.backends.directory.names import WORKPLACE
-from wrasse.backends.directory.temp_files import Temps
+from wrasse.backends.directory.temp_files import TempFiles
 from wrasse.backends.record_files.envelope import LastWrites, Write
 
 FOLDER = WORKPLACE + b"/gone"
@@ -37,9 +37,9 @@ _decode = msgspec.json.Decoder(_Lot).decode
 class Tombstones:
     """What is known of keys without a record. The caller is alone with the key."""
 
-    def __init__(self, files: Files, temps: Temps) -> None:
+    def __init__(self, files: Files, temp_files: TempFiles) -> None:
         self._files = files
-        self._temps = temps
+        self._temp_files = temp_files
 
     def writes(self, path: bytes) -> LastWrites:
         """The last writes to the record that had this path."""
@@ -55,8 +55,8 @@ class Tombstones:
         lot = self._load(file)
         keys = [*(key for key in lot.keys if key.hash != hash), _Key(hash, list(writes.kept), writes.whole)]
         kept = _Lot(lot.forgot or len(keys) > GONE_MAX, keys[-GONE_MAX:])
-        with self._temps.holding(msgspec.json.encode(kept), renamed=True) as temp:
-            self._files.rename(temp.path, file)
+        with self._temp_files.holding(msgspec.json.encode(kept), renamed=True) as temp_file:
+            self._files.rename(temp_file.path, file)
             self._files.sync_folder(FOLDER)
 
     def _load(self, file: bytes) -> _Lot:

@@ -140,7 +140,7 @@ class Walk:
 
     def _names(self, folder: bytes, key: bytes) -> Iterator[tuple[bytes, bool]]:
         before = self._files.state(folder or b".")
-        at_rest = before is not None and instant(before.stamp) <= _CLOCK.now() - _REST_MIN
+        at_rest = before is not None and instant(before.timestamp) <= _CLOCK.now() - _REST_MIN
         for _ in range(SCANS):
             if before is None:
                 return
@@ -186,15 +186,15 @@ class Listings:
         """One page of the listing `name` after a key. `look` says what is at a key and path now, if anything."""
         walk = self._resume(name, after) or begin()
         found: list[tuple[bytes, T]] = []
-        while (spot := walk.next()) is not None:
-            thing = look(*spot)
+        while (cursor := walk.next()) is not None:
+            thing = look(*cursor)
             if thing is None:
                 continue
             if len(found) == limit:
-                walk.push_back(*spot)
+                walk.push_back(*cursor)
                 self._keep(name, found[-1][0], walk)
                 return WalkedPage(tuple(found), more=True)
-            found.append((spot[0], thing))
+            found.append((cursor[0], thing))
         return WalkedPage(tuple(found), more=False)
 
     def _resume(self, name: bytes, after: bytes | None) -> Walk | None:

@@ -31,7 +31,7 @@ class Memory(JobStore, StreamStore, ObjectStore):
     capabilities = full_groups(
         Capabilities(
             jobs=True, job_extras=True, streams=True, objects=True, journal=True, limiter=True, sightings=True,
-            shelves=True, copies=True
+            status_index=True, copies=True
         )
     )  # fmt: skip
 
@@ -55,7 +55,7 @@ class Memory(JobStore, StreamStore, ObjectStore):
         """The records of one collection; the same ones each time."""
         return self._records.setdefault(collection.data, MemoryRecords(self._clock, self._logs))
 
-    async def pulse(self) -> HealthSample:
+    async def health_sample(self) -> HealthSample:
         """Identity and clock, now."""
         identity = f"{self._identity}-{self._restarts}" if self._restarts else self._identity
         return HealthSample(identity, self._clock.now())

@@ -64,17 +64,17 @@ class MemoryGroups:
         delivered = self._grant(subjects, group, consumer, limit, ack_timeout)
         if delivered or not limit or wait <= timedelta(0):
             return delivered
-        bell = asyncio.Event()
-        self._logs.bells[bell] = frozenset(subjects)
+        wakeup = asyncio.Event()
+        self._logs.wakeups[wakeup] = frozenset(subjects)
         try:
             async with asyncio.timeout(wait.total_seconds()):
                 while not delivered:
-                    await self._rung(bell, subjects, group)
+                    await self._rung(wakeup, subjects, group)
                     delivered = self._grant(subjects, group, consumer, limit, ack_timeout)
         except TimeoutError:
             delivered = self._grant(subjects, group, consumer, limit, ack_timeout)
         finally:
-            del self._logs.bells[bell]
+            del self._logs.wakeups[wakeup]
         return delivered
 
     async def extend(self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta) -> Sequence[bool]:
@@ -101,7 +101,7 @@ class MemoryGroups:
         log = self._logs.find(subject)
         found = self._find(subject, group)
         if log is None or found is None or found.floor >= upto:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         if upto > log.last:
             raise Refused(
                 f"the group {group!r} of {subject!r} would be marked beyond the last entry",
@@ -125,7 +125,7 @@ class MemoryGroups:
         seen = None if found is None else found.consumers.get(consumer)
         now = self._logs.now()
         if found is None or seen is None or seen.until > now:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         for pending in found.held(consumer):
             found.set(replace(pending, consumer="", until=now))
         del found.consumers[consumer]
@@ -169,20 +169,20 @@ class MemoryGroups:
         group.delivered = max(group.delivered, entry.id)
         return Delivery(entry, group.name, consumer, number, until)
 
-    async def _rung(self, bell: asyncio.Event, subjects: Sequence[str], group: str) -> None:
+    async def _rung(self, wakeup: asyncio.Event, subjects: Sequence[str], group: str) -> None:
         """Waits for a change on one of the streams, or until something pending on one of them is due."""
-        bell.clear()
+        wakeup.clear()
         dues = [due for subject in subjects if (due := self._joined(subject, group)[1].next_due_at()) is not None]
         seconds = max((min(dues) - self._logs.now()).total_seconds(), _SHORTEST_WAIT) if dues else None
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await bell.wait()
+                await wakeup.wait()
 
     def _settle(self, answer: Answer, now: datetime) -> Outcome:
         group = self._find(answer.subject, answer.group)
         pending = None if group is None else group.find(answer.id)
         if group is None or pending is None:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         match answer:
             case Ack():
                 group.drop(answer.id.seq)

@@ -26,7 +26,7 @@ from functools import partial
 from itertools import count, islice
 
 from wrasse.backends.memory import status_index
-from wrasse.backends.memory.status_index import JobRow, Shelves
+from wrasse.backends.memory.status_index import JobIndex, JobRow
 from wrasse.clock import Clock
 from wrasse.ports.jobs import (
     BATCH_MAX,
@@ -160,7 +160,7 @@ class Uniques:
 
 
 @dataclass(slots=True)
-class _Team:
+class _GroupCount:
     seen_at: datetime
     group: JobGroup | None = None
     done: int = 0
@@ -168,39 +168,39 @@ class _Team:
     fired: bool = False
 
 
-class Teams:
+class JobGroups:
     """All groups of one queue."""
 
-    __slots__ = ("_teams",)
+    __slots__ = ("_groups",)
 
     def __init__(self) -> None:
-        self._teams: dict[str, _Team] = {}
+        self._groups: dict[str, _GroupCount] = {}
 
     def open(self, group: JobGroup, now: datetime) -> Job | None:
         """Opens a group unless it is known; gives its callback if all members have finished already."""
         self._forget(now)
-        team = self._teams.setdefault(group.id, _Team(now))
-        if team.group is None:
-            team.group = group
-        return self._fire(team)
+        counted = self._groups.setdefault(group.id, _GroupCount(now))
+        if counted.group is None:
+            counted.group = group
+        return self._fire(counted)
 
     def count(self, id: str, now: datetime, *, done: bool) -> Job | None:
         """Counts a member that finished; gives the callback if it was the last."""
-        team = self._teams.setdefault(id, _Team(now))
-        team.done += done
-        team.dead += not done
-        return self._fire(team)
+        counted = self._groups.setdefault(id, _GroupCount(now))
+        counted.done += done
+        counted.dead += not done
+        return self._fire(counted)
 
-    def _fire(self, team: _Team) -> Job | None:
-        if team.group is None or team.fired or team.done + team.dead < team.group.size:
+    def _fire(self, counted: _GroupCount) -> Job | None:
+        if counted.group is None or counted.fired or counted.done + counted.dead < counted.group.size:
             return None
-        team.fired = True
-        return called(team.group, team.done, team.dead)
+        counted.fired = True
+        return called(counted.group, counted.done, counted.dead)
 
     def _forget(self, now: datetime) -> None:
-        for id, team in [*self._teams.items()][:2]:
-            if now - team.seen_at > GROUPS_KEPT and (team.fired or team.group is None):
-                del self._teams[id]
+        for id, counted in [*self._groups.items()][:2]:
+            if now - counted.seen_at > GROUPS_KEPT and (counted.fired or counted.group is None):
+                del self._groups[id]
 
 
 def called(group: JobGroup, done: int, dead: int) -> Job:
@@ -220,16 +220,16 @@ class MemoryJobs:
         assert done_max >= 0, "a limit is not negative"
         self._clock = clock
         self._done_max = done_max
-        self._shelves = Shelves()
+        self._index = JobIndex()
         self._known = KnownIds()
         self._uniques = Uniques(self._is_unfinished)
-        self._teams = Teams()
+        self._groups = JobGroups()
         self._rates = Rates()
         self._workers: dict[str, WorkerState] = {}
         self._puts: Remembered[tuple[Enqueued, ...]] = Remembered(clock)
         self._takes: Remembered[tuple[Claim, ...]] = Remembered(clock)
         self._settles: Remembered[tuple[Outcome, ...]] = Remembered(clock)
-        self._bells: dict[asyncio.Event, frozenset[str]] = {}
+        self._wakeups: dict[asyncio.Event, frozenset[str]] = {}
         # Tokens come from one counter, so that they also grow for an id that is deleted and put again.
         self._token, self._seq, self._back = count(1), count(1), count(1)
 
@@ -240,7 +240,7 @@ class MemoryJobs:
             now = self._now()
             answer = tuple(self._add(job, now) for job in jobs)
             for group in groups:
-                self._call(self._teams.open(group, now), now)
+                self._call(self._groups.open(group, now), now)
             self._puts.keep(request, answer)
         return answer
 
@@ -262,17 +262,17 @@ class MemoryJobs:
         taken = grant()
         if taken.jobs or wait <= timedelta(0):
             return taken
-        bell = asyncio.Event()
-        self._bells[bell] = frozenset(queues)
+        wakeup = asyncio.Event()
+        self._wakeups[wakeup] = frozenset(queues)
         try:
             async with asyncio.timeout(wait.total_seconds()):
                 while not taken.jobs:
-                    await self._rung(bell, queues, rates)
+                    await self._rung(wakeup, queues, rates)
                     taken = grant()
         except TimeoutError:
             taken = grant()
         finally:
-            del self._bells[bell]
+            del self._wakeups[wakeup]
         return taken
 
     async def beat(
@@ -284,7 +284,7 @@ class MemoryJobs:
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> HeartbeatAnswer:
         now = self._now()
-        rows = [self._shelves.current(hold, Place.HELD) for hold in bounded(holds)]
+        rows = [self._index.current(hold, Place.HELD) for hold in bounded(holds)]
         mine = HeartbeatAnswer(tuple(row is not None for row in rows), now)
         if silence <= timedelta(0):
             self._workers.pop(worker.id, None)
@@ -294,7 +294,7 @@ class MemoryJobs:
         for row in {row.seq: row for row in rows if row is not None}.values():
             told = progress.get(row.job.id)
             if (after := rules.beat(row, row.state.hold, now, silence=silence, progress=told)) is not None:
-                self._shelves.set(after)
+                self._index.set(after)
         return mine
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
@@ -313,21 +313,21 @@ class MemoryJobs:
 
     async def get(self, id: str) -> JobRecord | None:
         self._now()
-        row = self._shelves.find(id)
+        row = self._index.find(id)
         return None if row is None else row.shown
 
     async def page(
         self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
     ) -> Page[JobState]:
-        return status_index.page(self._shelves, place, where, after, limit, newest=newest, at=self._now())
+        return status_index.page(self._index, place, where, after, limit, newest=newest, at=self._now())
 
     async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
-        return status_index.overdue(self._shelves, after, limit, at=self._now())
+        return status_index.overdue(self._index, after, limit, at=self._now())
 
     async def counts(self) -> Counts:
         now = self._now()
         self._forget_workers(now)
-        queues = tuple(self._count(queue) for queue in self._shelves.queues())
+        queues = tuple(self._count(queue) for queue in self._index.queues())
         return Counts(queues, tuple(self._workers[id] for id in sorted(self._workers)), now)
 
     async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
@@ -337,13 +337,13 @@ class MemoryJobs:
     def _now(self) -> datetime:
         """The time, with every delayed job that it makes ready moved to the end of its queue."""
         now = self._clock.now()
-        while (row := self._shelves.first(JobStatus.DELAYED)) and (due := row.state.not_before) and due <= now:
+        while (row := self._index.first(JobStatus.DELAYED)) and (due := row.state.not_before) and due <= now:
             ready = replace(row, rank=next(self._back), ready_at=due, state=replace(row.state, not_before=None))
-            self._shelves.set(ready)
+            self._index.set(ready)
         return now
 
     def _add(self, job: Job, now: datetime) -> Enqueued:
-        if self._shelves.find(job.id) is not None or self._known.has(job.id, now):
+        if self._index.find(job.id) is not None or self._known.has(job.id, now):
             return Enqueued(job.id, new=False)
         other = self._uniques.in_the_way(job, now) if job.unique else None
         if other is not None:
@@ -356,15 +356,15 @@ class MemoryJobs:
         return Enqueued(job.id, new=True)
 
     def _is_unfinished(self, id: str) -> bool:
-        row = self._shelves.find(id)
+        row = self._index.find(id)
         return row is not None and row.state.place in (Place.READY, Place.HELD)
 
     def _finish(self, row: JobRow, now: datetime) -> None:
         """Stores a row that is done or dead, and calls back if it was the last of its group."""
         member, counted = row.job.group, row.counted
-        self._shelves.set(replace(row, counted=True) if member else row)
+        self._index.set(replace(row, counted=True) if member else row)
         if member and not counted:
-            self._call(self._teams.count(member, now, done=row.state.place is Place.DONE), now)
+            self._call(self._groups.count(member, now, done=row.state.place is Place.DONE), now)
 
     def _call(self, callback: Job | None, now: datetime) -> None:
         if callback is not None:
@@ -372,10 +372,10 @@ class MemoryJobs:
 
     def _ready(self, row: JobRow) -> None:
         """Stores a row that is ready or delayed, and rings for whoever waits."""
-        self._shelves.set(row)
-        for bell, queues in self._bells.items():
+        self._index.set(row)
+        for wakeup, queues in self._wakeups.items():
             if row.job.queue in queues:
-                bell.set()
+                wakeup.set()
 
     def _grant(
         self, queues: Sequence[str], limit: int, worker: str, silence: timedelta, request: str, rates: Sequence[Rate]
@@ -383,13 +383,13 @@ class MemoryJobs:
         now = self._now()
         answer = self._takes.get(request)
         if answer is not None:
-            rows = [self._shelves.current(hold, Place.HELD) for hold in answer]
+            rows = [self._index.current(hold, Place.HELD) for hold in answer]
             return Claimed(tuple(row.taken for row in rows if row is not None), now)
         found: list[JobRow] = []
         for queue in queues:
             allowed = self._rates.allowed(queue, rates, now)
             room = limit - len(found) if allowed is None else min(limit - len(found), max(allowed, 0))
-            next_ones = list(islice(self._shelves.walk(JobStatus.READY, queue), room))
+            next_ones = list(islice(self._index.walk(JobStatus.READY, queue), room))
             self._rates.took(queue, len(next_ones), rates, now)
             found += next_ones
         jobs = tuple(self._hold(row, worker, now, silence).taken for row in found)
@@ -400,32 +400,32 @@ class MemoryJobs:
     def _hold(self, row: JobRow, worker: str, now: datetime, silence: timedelta) -> JobRow:
         token = next(self._token)
         held = rules.take(row, now, worker=worker, nonce=f"{token:x}", silence=silence, token=token)
-        assert held is not None, "what stands on the shelf of ready ones is ready"
-        self._shelves.set(held)
+        assert held is not None, "what is listed as ready is ready"
+        self._index.set(held)
         return held
 
-    async def _rung(self, bell: asyncio.Event, queues: Sequence[str], rates: Sequence[Rate]) -> None:
+    async def _rung(self, wakeup: asyncio.Event, queues: Sequence[str], rates: Sequence[Rate]) -> None:
         """Waits for a change in one of the queues, or until the next delayed job of one of them is due or a limit
         allows more."""
-        bell.clear()
+        wakeup.clear()
         now = self._clock.now()
-        nexts = [row for queue in queues if (row := self._shelves.first(JobStatus.DELAYED, queue)) is not None]
+        nexts = [row for queue in queues if (row := self._index.first(JobStatus.DELAYED, queue)) is not None]
         moments = [row.state.not_before for row in nexts] + [self._rates.next_at(queues, rates, now)]
         due = min((moment for moment in moments if moment is not None), default=None)
         seconds = None if due is None else max((due - now).total_seconds(), _SHORTEST_WAIT)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await bell.wait()
+                await wakeup.wait()
 
     def _end(self, settlement: Settlement, now: datetime) -> Outcome:
-        row = self._shelves.find(settlement.hold.id)
+        row = self._index.find(settlement.hold.id)
         if row is None:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         return self._changed(rules.settle(row, settlement, now, request="", rank=next(self._back)), now)
 
     def _move(self, move: Move, now: datetime) -> Outcome:
-        row = self._shelves.find(moved_id(move))
-        return Outcome.LOST if row is None else self._changed(self._moved(row, move, now), now)
+        row = self._index.find(moved_id(move))
+        return Outcome.CONFLICT if row is None else self._changed(self._moved(row, move, now), now)
 
     def _moved(self, row: JobRow, move: Move, now: datetime) -> JobRow | None:
         """The row after this move, if what the move expects of it holds at this moment."""
@@ -434,7 +434,7 @@ class MemoryJobs:
     def _changed(self, row: JobRow | None, now: datetime) -> Outcome:
         """Stores what became of a row, with the follow-ups of a finish."""
         if row is None:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         if row.state.place is Place.READY:
             self._ready(replace(row, ready_at=row.state.not_before or now))
         else:
@@ -444,23 +444,23 @@ class MemoryJobs:
         return Outcome.DONE
 
     def _delete(self, delete: Delete, ids_kept: timedelta, now: datetime) -> Outcome:
-        row = self._shelves.find(delete.hold.id)
+        row = self._index.find(delete.hold.id)
         if row is None or not rules.deletable(row, delete, now):
-            return Outcome.LOST
+            return Outcome.CONFLICT
         self._drop(row, ids_kept, now)
         if row.job.group and not row.counted:
-            self._call(self._teams.count(row.job.group, now, done=False), now)
+            self._call(self._groups.count(row.job.group, now, done=False), now)
         return Outcome.DONE
 
     def _drop(self, row: JobRow, ids_kept: timedelta, now: datetime) -> None:
-        self._shelves.drop(row)
+        self._index.drop(row)
         if row.job.lasting:
             self._known.keep(row.job.id, now + ids_kept, now)
 
     def _trim_done(self, now: datetime) -> None:
-        while self._shelves.count(JobStatus.DONE) > self._done_max:
-            oldest = self._shelves.first(JobStatus.DONE)
-            assert oldest is not None, "a shelf that is not empty has a first row"
+        while self._index.count(JobStatus.DONE) > self._done_max:
+            oldest = self._index.first(JobStatus.DONE)
+            assert oldest is not None, "a list that is not empty has a first row"
             if _is_kept(oldest, now):
                 return  # and so are all after it
             self._drop(oldest, IDS_KEPT, now)
@@ -470,9 +470,9 @@ class MemoryJobs:
             del self._workers[id]
 
     def _count(self, queue: str) -> QueueCount:
-        count = self._shelves.count
+        count = self._index.count
         # Ranks below zero were served next, the newest of them first; the others wait in the order they came.
-        waiting = [self._shelves.first(JobStatus.READY, queue, (0, 0), newest=newest) for newest in (False, True)]
+        waiting = [self._index.first(JobStatus.READY, queue, (0, 0), newest=newest) for newest in (False, True)]
         return QueueCount(
             queue,
             ready=count(JobStatus.READY, queue),

@@ -198,7 +198,7 @@ class Logs:
         self._clock = clock
         self._logs: dict[str, Log] = {}
         self.names: Ordered[str] = Ordered()
-        self.bells: dict[asyncio.Event, frozenset[str]] = {}
+        self.wakeups: dict[asyncio.Event, frozenset[str]] = {}
 
     def now(self) -> datetime:
         """The backend's clock."""
@@ -224,9 +224,9 @@ class Logs:
 
     def ring(self, subjects: set[str]) -> None:
         """Wakes those who wait for one of these."""
-        for bell, wanted in self.bells.items():
+        for wakeup, wanted in self.wakeups.items():
             if not wanted.isdisjoint(subjects):
-                bell.set()
+                wakeup.set()
 
 
 def _id(entry: Entry) -> EntryId:

@@ -54,7 +54,7 @@ class MemoryObjects:
         whole = await _whole(data)
         raw = raw_key(key)
         if raw in self._objects:
-            return WriteResult(Outcome.LOST, None, self._clock.now())
+            return WriteResult(Outcome.CONFLICT, None, self._clock.now())
         insort(self._keys, raw)
         return self._store(raw, whole, metadata)
 
@@ -63,7 +63,7 @@ class MemoryObjects:
         check_metadata(metadata)
         whole = await _whole(data)
         if self._version(key) != at:
-            return WriteResult(Outcome.LOST, None, self._clock.now())
+            return WriteResult(Outcome.CONFLICT, None, self._clock.now())
         return self._store(raw_key(key), whole, metadata)
 
     async def head(self, key: str) -> ObjectHead | None:
@@ -94,7 +94,7 @@ class MemoryObjects:
         check_object_key(key)
         check_object_key(to)
         if self._version(key) != at or raw_key(to) in self._objects:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         found = self._objects[raw_key(key)]
         insort(self._keys, raw_key(to))
         self._store(raw_key(to), found.data, found.head.metadata)
@@ -106,7 +106,7 @@ class MemoryObjects:
 
     def _delete(self, delete: ObjectDelete) -> Outcome:
         if self._version(delete.key) != delete.version:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         key = raw_key(delete.key)
         del self._objects[key], self._keys[bisect_left(self._keys, key)]
         return Outcome.DONE

@@ -21,7 +21,7 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import Record, Written, stored_name
 from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
-from wrasse.ports.status_index import IndexedRecords, IndexPosition, StatusRange, read_cursor, spot_cursor
+from wrasse.ports.status_index import IndexedRecords, IndexEntry, StatusRange, index_cursor, read_cursor
 
 GONE_MAX = 10_000
 _LAST = chr(0x10FFFF)  # after every name
@@ -43,8 +43,8 @@ class MemoryRecords(ConditionalRecords):
         self._forgot = False  # whether any deleted key's writes were forgotten
         self._names: Ordered[str] = Ordered()
         self._due: Ordered[tuple[int, str]] = Ordered()
-        self._spots: dict[str, IndexPosition] = {}
-        self._shelves: defaultdict[str, Ordered[tuple[int, str]]] = defaultdict(Ordered)
+        self._index_entries: dict[str, IndexEntry] = {}
+        self._status_index: defaultdict[str, Ordered[tuple[int, str]]] = defaultdict(Ordered)
         self._versions = count(1)
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
@@ -60,30 +60,30 @@ class MemoryRecords(ConditionalRecords):
         horizon = to_micros(before if before is not None else self._clock.now())
         moments = self._due.walk(None if after is None else read_cursor(after))
         found = takewhile(lambda moment: moment[0] <= horizon, moments)
-        return self._cut(found, limit, lambda moment: (moment[1], spot_cursor(*moment)))
+        return self._cut(found, limit, lambda moment: (moment[1], index_cursor(*moment)))
 
     @property
-    def shelves(self) -> IndexedRecords:
+    def status_index(self) -> IndexedRecords:
         return self
 
-    async def shelve(self, placed: Sequence[tuple[Record, IndexPosition | None]]) -> int:
+    async def reindex(self, placed: Sequence[tuple[Record, IndexEntry | None]]) -> int:
         """See ShelvedRecords."""
         true = [each for each in placed if self._version(stored_name(each[0].key)) == each[0].version]
-        return sum(self._stands(stored_name(record.key), spot) for record, spot in true)
+        return sum(self._stands(stored_name(record.key), index_entry) for record, index_entry in true)
 
-    async def shelf_counts(self, spans: Sequence[StatusRange]) -> tuple[tuple[int, ...], datetime]:
+    async def status_counts(self, spans: Sequence[StatusRange]) -> tuple[tuple[int, ...], datetime]:
         """See ShelvedRecords."""
         counts = tuple(
-            len(self._shelves[each.shelf]) if each.upto is None
-            else self._shelves[each.shelf].count_upto((each.upto, _LAST))
+            len(self._status_index[each.status]) if each.upto is None
+            else self._status_index[each.status].count_upto((each.upto, _LAST))
             for each in spans
         )  # fmt: skip
         return counts, self._clock.now()
 
-    async def shelf_page(self, shelf: str, after: str | None, limit: int, *, newest: bool = False) -> Page[Record]:
+    async def status_page(self, status: str, after: str | None, limit: int, *, newest: bool = False) -> Page[Record]:
         """See ShelvedRecords."""
-        moments = self._shelves[shelf].walk(None if after is None else read_cursor(after), newest=newest)
-        return self._cut(moments, limit, lambda moment: (moment[1], spot_cursor(*moment)))
+        moments = self._status_index[status].walk(None if after is None else read_cursor(after), newest=newest)
+        return self._cut(moments, limit, lambda moment: (moment[1], index_cursor(*moment)))
 
     async def write(self, asked: RecordWrite) -> Written:
         """The write and its entries, without an await in between."""
@@ -120,18 +120,18 @@ class MemoryRecords(ConditionalRecords):
         if due_at is not None:
             self._due.add((to_micros(due_at), name))
         self._writes[name] = self._writes[name].and_then(asked.nonce, version)
-        self._stands(name, asked.spot)
+        self._stands(name, asked.index_entry)
         return Written(Outcome.DONE, version, self._clock.now())
 
-    def _stands(self, name: str, spot: IndexPosition | None) -> bool:
-        """Puts a record on its shelf; whether it stood elsewhere."""
-        before = self._spots.pop(name, None)
+    def _stands(self, name: str, index_entry: IndexEntry | None) -> bool:
+        """Changes the index entry of a record; whether it was another before."""
+        before = self._index_entries.pop(name, None)
         if before is not None:
-            self._shelves[before.shelf].remove((before.turn, name))
-        if spot is not None:
-            self._spots[name] = spot
-            self._shelves[spot.shelf].add((spot.turn, name))
-        return before != spot
+            self._status_index[before.status].remove((before.position, name))
+        if index_entry is not None:
+            self._index_entries[name] = index_entry
+            self._status_index[index_entry.status].add((index_entry.position, name))
+        return before != index_entry
 
     def _remove(self, name: str, nonce: str | None) -> Written:
         record = self._records.pop(name)

@@ -86,12 +86,12 @@ class MemorySightings:
     def _mark(self, sightings: dict[str, Sighting], mark: SightingChange) -> Outcome:
         found = sightings.get(mark.unit)
         if found is None or (found.state, found.fingerprint) != (mark.state, mark.fingerprint):
-            return Outcome.LOST
+            return Outcome.CONFLICT
         if mark.to is None:
             del sightings[mark.unit]
         else:
             sightings[mark.unit] = replace(
-                found, state=mark.to, state_round=mark.round, state_at=self._clock.now(), state_tick=mark.tick
+                found, state=mark.to, state_scan=mark.round, state_at=self._clock.now(), state_tick=mark.tick
             )
         return Outcome.DONE
 

@@ -1,11 +1,11 @@
-"""Where each job is: one row per job, on exactly one shelf, in that shelf's order.
+"""Where each job is: one row per job, with exactly one status, in the order of that status.
 
-Invariant: a row's shelf and order follow from the row alone, and every change replaces the row and its index entries
-together. So a job cannot be in two places or in none, and counting is asking a shelf how long it is.
+Invariant: a row's status and order follow from the row alone, and every change replaces the row and its index entries
+together. So a job cannot be in two places or in none, and counting is asking how long its list is.
 
 Pages of jobs: the order of a place, the filter, and cursors that survive changes in between.
 
-A cursor is a shelf and a position on it, so the next page begins there even if the job it names has moved on.
+A cursor is a status and a position, so the next page begins there even if the job it names has moved on.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class JobRow(StoredJob):
 
     @property
     def position(self) -> Position:
-        """Its place in the order of its shelf."""
-        return self.turn, self.seq
+        """Its place in the order of its status."""
+        return self.index_position, self.seq
 
 
-class Shelves:
-    """All rows, and for each shelf their order: of one queue, and (under None) of all."""
+class JobIndex:
+    """All rows, and for each status their order: of one queue, and (under None) of all."""
 
     __slots__ = ("_orders", "_rows", "_seqs")
 
@@ -67,11 +67,11 @@ class Shelves:
             self._unlist(before)
         self._rows[row.seq] = row
         self._seqs[row.job.id] = row.seq
-        shelf, position = row.shelf, row.position
+        status, position = row.status, row.position
         for queue in (row.job.queue, None):
-            order = self._orders.get((shelf, queue))
+            order = self._orders.get((status, queue))
             if order is None:
-                order = self._orders[shelf, queue] = Ordered()
+                order = self._orders[status, queue] = Ordered()
             order.add(position)
 
     def drop(self, row: JobRow) -> None:
@@ -79,9 +79,9 @@ class Shelves:
         self._unlist(row)
         del self._rows[row.seq], self._seqs[row.job.id]
 
-    def count(self, shelf: JobStatus, queue: str | None = None) -> int:
+    def count(self, status: JobStatus, queue: str | None = None) -> int:
         """How many jobs are there."""
-        order = self._orders.get((shelf, queue))
+        order = self._orders.get((status, queue))
         return 0 if order is None else len(order)
 
     def queues(self) -> list[str]:
@@ -89,77 +89,77 @@ class Shelves:
         return sorted({queue for _, queue in self._orders if queue is not None})
 
     def walk(
-        self, shelf: JobStatus, queue: str | None = None, after: Position | None = None, *, newest: bool = False
+        self, status: JobStatus, queue: str | None = None, after: Position | None = None, *, newest: bool = False
     ) -> Iterator[JobRow]:
-        """The rows of a shelf in its order."""
-        order = self._orders.get((shelf, queue))
+        """The rows of a status in its order."""
+        order = self._orders.get((status, queue))
         return iter(()) if order is None else (self._rows[at[1]] for at in order.walk(after, newest=newest))
 
     def first(
-        self, shelf: JobStatus, queue: str | None = None, after: Position | None = None, *, newest: bool = False
+        self, status: JobStatus, queue: str | None = None, after: Position | None = None, *, newest: bool = False
     ) -> JobRow | None:
         """The row that `walk` would begin with."""
-        return next(self.walk(shelf, queue, after, newest=newest), None)
+        return next(self.walk(status, queue, after, newest=newest), None)
 
     def _unlist(self, row: JobRow) -> None:
         for queue in (row.job.queue, None):
-            order = self._orders[row.shelf, queue]
+            order = self._orders[row.status, queue]
             order.remove(row.position)
             if not order:
-                del self._orders[row.shelf, queue]
+                del self._orders[row.status, queue]
 
 
 _BEYOND = 1 << 62  # a number of a row above all others
 
 
 def page(
-    shelves: Shelves, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool, at: datetime
+    index: JobIndex, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool, at: datetime
 ) -> Page[JobState]:
     """Jobs of one place that match, in its order."""
     rows = chain.from_iterable(
-        _within(shelves, shelf, where, start, newest=newest) for shelf, start in _shelves(place, where, after, newest)
+        _within(index, status, where, start, newest=newest) for status, start in _index(place, where, after, newest)
     )
     return _cut((row for row in rows if where.allows(row.state)), limit, at)
 
 
-def overdue(shelves: Shelves, after: str | None, limit: int, *, at: datetime) -> Page[JobState]:
+def overdue(index: JobIndex, after: str | None, limit: int, *, at: datetime) -> Page[JobState]:
     """Held jobs whose deadline has passed, longest ago first."""
     start = None if after is None else _position(after)[1]
     return _cut(
-        _until(shelves.walk(JobStatus.HELD, after=start), lambda row: row.position[0] > to_micros(at)), limit, at
+        _until(index.walk(JobStatus.HELD, after=start), lambda row: row.position[0] > to_micros(at)), limit, at
     )
 
 
-def _shelves(
+def _index(
     place: Place, where: JobFilter, after: str | None, newest: bool
 ) -> Iterator[tuple[JobStatus, Position | None]]:
-    """The shelves of a place that are still to be read, each with where to begin."""
-    shelves = [JobStatus.READY, JobStatus.DELAYED] if place is Place.READY else [JobStatus(place)]
+    """The statuses of a place that are still to be read, each with where to begin."""
+    index = [JobStatus.READY, JobStatus.DELAYED] if place is Place.READY else [JobStatus(place)]
     if place is Place.READY and where.delayed is not None:
-        shelves = [JobStatus.DELAYED if where.delayed else JobStatus.READY]
+        index = [JobStatus.DELAYED if where.delayed else JobStatus.READY]
     if newest:
-        shelves.reverse()
-    begun, start = (shelves[0], None) if after is None else _position(after)
-    if begun not in shelves:
+        index.reverse()
+    begun, start = (index[0], None) if after is None else _position(after)
+    if begun not in index:
         raise other_listing(after)
-    for shelf in shelves[shelves.index(begun) :]:
-        yield shelf, start if shelf is begun else None
+    for status in index[index.index(begun) :]:
+        yield status, start if status is begun else None
 
 
 def _within(
-    shelves: Shelves, shelf: JobStatus, where: JobFilter, start: Position | None, *, newest: bool
+    index: JobIndex, status: JobStatus, where: JobFilter, start: Position | None, *, newest: bool
 ) -> Iterator[JobRow]:
-    """The rows of a shelf between the filter's instants: finished jobs stand in the order they finished."""
-    if shelf not in (JobStatus.DONE, JobStatus.DEAD):
-        return shelves.walk(shelf, where.queue, start, newest=newest)
+    """The rows of a status between the filter's instants: finished jobs stand in the order they finished."""
+    if status not in (JobStatus.DONE, JobStatus.DEAD):
+        return index.walk(status, where.queue, start, newest=newest)
     low = None if where.finished_after is None else (to_micros(where.finished_after), _BEYOND)
     high = None if where.finished_before is None else (to_micros(where.finished_before), -1)
     if newest:
         start = min((at for at in (start, high) if at is not None), default=None)
-        rows = shelves.walk(shelf, where.queue, start, newest=True)
+        rows = index.walk(status, where.queue, start, newest=True)
         return rows if low is None else _until(rows, lambda row: row.position <= low)
     start = max((at for at in (start, low) if at is not None), default=None)
-    rows = shelves.walk(shelf, where.queue, start)
+    rows = index.walk(status, where.queue, start)
     return rows if high is None else _until(rows, lambda row: row.position >= high)
 
 
@@ -172,13 +172,13 @@ def _until(rows: Iterable[JobRow], ends: Callable[[JobRow], bool]) -> Iterator[J
 
 def _cut(rows: Iterable[JobRow], limit: int, at: datetime) -> Page[JobState]:
     check_limit(limit, "jobs")
-    found = [(f"{row.shelf}:{row.position[0]}:{row.position[1]}", row.state) for row in islice(rows, limit + 1)]
+    found = [(f"{row.status}:{row.position[0]}:{row.position[1]}", row.state) for row in islice(rows, limit + 1)]
     return Page.cut(found, limit, at)
 
 
 def _position(cursor: str) -> tuple[JobStatus, Position]:
     try:
-        shelf, order, seq = cursor.split(":")
-        return JobStatus(shelf), (number_in(cursor, order), number_in(cursor, seq))
+        status, order, seq = cursor.split(":")
+        return JobStatus(status), (number_in(cursor, order), number_in(cursor, seq))
     except ValueError:
         raise no_cursor(cursor) from None

@@ -11,7 +11,7 @@ from itertools import islice
 
 from wrasse.backends.memory.logs import DEDUP_WINDOW, Log, Logs
 from wrasse.clock import to_micros
-from wrasse.ports.entry_chunks import EntryChunk, stretch_of
+from wrasse.ports.entry_chunks import EntryChunk, chunk_of
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.rules.subjects import check_pattern, check_subject, fixed_part, matches
 from wrasse.ports.streams import START, Draft, Entry, EntryId, StreamState, Trimmed, check_drafts
@@ -40,9 +40,9 @@ class MemoryStreams:
         found = [] if log is None else list(islice(log.after(after), limit + 1))
         return Page.of(found, limit, self._logs.now(), lambda entry: str(entry.id))
 
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
+    async def chunk(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
         page = await self.read(subject, after, limit)
-        return stretch_of(subject, page.items, page.at, more=page.more)
+        return chunk_of(subject, page.items, page.at, more=page.more)
 
     async def info(self, subject: str) -> StreamState | None:
         check_subject(subject)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from wrasse.backends.nats.client.connection import NatsConnection
-from wrasse.backends.nats.kv.store import Bucket
+from wrasse.backends.nats.kv.store import KvBucket
 from wrasse.ports.records import VALUE_BYTES_MAX
 from wrasse.ports.rules.check_result import FAIL, OK, WARN, Finding
 
@@ -57,16 +57,16 @@ class _Account(_Tier):
 _account = msgspec.json.Decoder(_Account).decode
 
 
-async def health(link: NatsConnection, bucket: Bucket) -> NatsHealth:
+async def health(connection: NatsConnection, bucket: KvBucket) -> NatsHealth:
     """Asks the server about itself, our account and our bucket."""
     account = _account(await bucket.ask("INFO"))
     info = await bucket.info()
     replicas = info.config.num_replicas
     tier = account.tiers.get(f"R{replicas}", account)  # some accounts have room by the number of copies
     return NatsHealth(
-        version=link.server.version,
-        numbers=link.server.numbers,
-        max_payload=link.server.max_payload,
+        version=connection.server.version,
+        numbers=connection.server.numbers,
+        max_payload=connection.server.max_payload,
         domain=account.domain,
         storage_used=tier.storage,
         storage_max=tier.limits.max_storage,
@@ -76,7 +76,7 @@ async def health(link: NatsConnection, bucket: Bucket) -> NatsHealth:
         clustered=bool(info.cluster.name),
         storage=info.config.storage,
         replicas=replicas,
-        replicas_wanted=link.options.replicas,
+        replicas_wanted=connection.options.replicas,
         replicas_behind=sum(1 for each in info.cluster.replicas if each.offline or not each.current),
         bucket_bytes=info.state.bytes,
         bucket_bytes_max=info.config.max_bytes,

@@ -35,7 +35,7 @@ from wrasse.backends.nats.publish_batches import (
     Begun,
     NotConfirmed,
     PublishBatch,
-    PublishSteps,
+    PublishQueue,
     Vanished,
 )
 from wrasse.backends.nats.stream_config import DEDUP_SECONDS
@@ -52,38 +52,38 @@ _OTHERS_KNOW = NOTE_SECONDS * 1.5
 class SingleWriters:
     """The pens of one process."""
 
-    def __init__(self, lanes: StreamMap, clock: Clock) -> None:
-        self._lanes = lanes
+    def __init__(self, stream_map: StreamMap, clock: Clock) -> None:
+        self._stream_map = stream_map
         self._clock = clock
         self._name = secrets.token_hex(8)
         self._taken: dict[str, float] = {}  # by subject: when others may still have believed otherwise
 
-    async def mine(self, subject: str, lane: SubjectStream, count: int) -> bool:
+    async def mine(self, subject: str, subject_stream: SubjectStream, count: int) -> bool:
         """Whether nobody else writes to it now; takes the pen for a long batch if it is free."""
-        if not lane.own or count < CHAIN_MIN:
+        if not subject_stream.own or count < CHAIN_MIN:
             return False
-        pen = (await self._lanes.note(subject, lane)).pen
-        if not pen:
-            pen = (await self._lanes.change(subject, lane, self._take)).pen
+        writer = (await self._stream_map.note(subject, subject_stream)).writer
+        if not writer:
+            writer = (await self._stream_map.change(subject, subject_stream, self._take)).writer
             self._taken[subject] = self._clock.monotonic()
-        if pen != self._name:
+        if writer != self._name:
             return False
         return self._clock.monotonic() - self._taken.get(subject, self._clock.monotonic()) > _OTHERS_KNOW
 
-    async def respect(self, subject: str, lane: SubjectStream) -> None:
+    async def respect(self, subject: str, subject_stream: SubjectStream) -> None:
         """Before anything is written: takes the pen from another, and waits until he knows."""
-        pen = (await self._lanes.note(subject, lane)).pen
-        if pen not in ("", SHARED, self._name):
-            await self.share(subject, lane)
+        writer = (await self._stream_map.note(subject, subject_stream)).writer
+        if writer not in ("", SHARED, self._name):
+            await self.share(subject, subject_stream)
             await asyncio.sleep(_OTHERS_KNOW)
-            lane.tip = None
+            subject_stream.tip = None
 
     def _take(self, note: SubjectNote) -> SubjectNote:
-        return note if note.pen else replace(note, pen=self._name)
+        return note if note.writer else replace(note, writer=self._name)
 
-    async def share(self, subject: str, lane: SubjectStream) -> None:
+    async def share(self, subject: str, subject_stream: SubjectStream) -> None:
         """From now on it has several writers."""
-        await self._lanes.change(subject, lane, lambda note: replace(note, pen=SHARED))
+        await self._stream_map.change(subject, subject_stream, lambda note: replace(note, writer=SHARED))
 
 
 T = TypeVar("T")
@@ -99,15 +99,15 @@ _NEVER = str(1 << 62)
 class Appender:
     """Appends for one backend."""
 
-    def __init__(self, lanes: StreamMap, time: ServerTime, clock: Clock, *, atomic: bool | None = None) -> None:
-        self._lanes = lanes
+    def __init__(self, stream_map: StreamMap, time: ServerTime, clock: Clock, *, atomic: bool | None = None) -> None:
+        self._stream_map = stream_map
         self._time = time
-        self._link: NatsConnection = lanes.js.link
+        self._connection: NatsConnection = stream_map.js.connection
         self._batches = count(1)
         self._salt = b"%x." % random.getrandbits(40)
-        self._keys = KeyMemory(lanes, time)
-        self._pens = SingleWriters(lanes, clock)
-        self._steps = PublishSteps(lanes, time, atomic=atomic)
+        self._keys = KeyMemory(stream_map, time)
+        self._writers = SingleWriters(stream_map, clock)
+        self._steps = PublishQueue(stream_map, time, atomic=atomic)
 
     async def append(self, drafts: Sequence[Draft]) -> tuple[EntryId, ...]:
         """Appends, in order; a draft whose key is known answers with the first entry's id."""
@@ -124,7 +124,7 @@ class Appender:
         return tuple(id for id in ids if id is not None)
 
     def _fits(self, drafts: Sequence[Draft]) -> None:
-        most = self._link.server.max_payload
+        most = self._connection.server.max_payload
         for draft in drafts:
             header = _HEADER_BYTES + (len(written_fields(draft.fields)) if draft.fields else 0)
             if header > HEADERS_MAX:
@@ -152,32 +152,32 @@ class Appender:
 
     async def _plain(self, subject: str, drafts: Sequence[Draft]) -> list[EntryId]:
         """Entries without keys. Those of callers who wait for the same turn go together."""
-        lane = await self._lanes.make(subject)
+        subject_stream = await self._stream_map.make(subject)
         mine = WaitingDrafts(drafts)
-        lane.waiting.append(mine)
+        subject_stream.waiting.append(mine)
         taken: list[WaitingDrafts] = []
         try:
-            async with lane.turn:
-                if mine in lane.waiting:  # nobody took it along
-                    taken, batch = self._taken(lane)
+            async with subject_stream.turn:
+                if mine in subject_stream.waiting:  # nobody took it along
+                    taken, batch = self._taken(subject_stream)
                     begun = await self._settled(taken, self._alone(subject, batch))
                     if begun is None:
                         await self._settled(taken, self._in_steps(subject, batch), answers=True)
             if taken and begun is not None:
                 # The next in turn sends behind it while the server still works.
-                await self._settled(taken, self._finished(subject, lane, batch, begun), answers=True)
+                await self._settled(taken, self._finished(subject, subject_stream, batch, begun), answers=True)
         except BaseException:
-            if mine in lane.waiting:
-                lane.waiting.remove(mine)
+            if mine in subject_stream.waiting:
+                subject_stream.waiting.remove(mine)
             raise
         return await mine.future
 
-    def _taken(self, lane: SubjectStream) -> tuple[list[WaitingDrafts], PublishBatch]:
+    def _taken(self, subject_stream: SubjectStream) -> tuple[list[WaitingDrafts], PublishBatch]:
         """What waits, as much as one step takes and at least the first."""
-        taken = [lane.waiting.pop(0)]
+        taken = [subject_stream.waiting.pop(0)]
         size = len(taken[0].drafts)
-        while lane.waiting and size + len(lane.waiting[0].drafts) <= STEP_MAX:
-            taken.append(lane.waiting.pop(0))
+        while subject_stream.waiting and size + len(subject_stream.waiting[0].drafts) <= STEP_MAX:
+            taken.append(subject_stream.waiting.pop(0))
             size += len(taken[-1].drafts)
         drafts = taken[0].drafts if len(taken) == 1 else [draft for each in taken for draft in each.drafts]
         return taken, PublishBatch(drafts, self._salt + b"%x" % next(self._batches))
@@ -206,31 +206,33 @@ class Appender:
         """Sends a whole batch if it is one step and nobody else writes; None if that is not so."""
         if not CHAIN_MIN <= len(batch.drafts) <= STEP_MAX:
             return None
-        lane = await self._ready(subject, 0)
-        if not await self._pens.mine(subject, lane, len(batch.drafts)) or lane.tip is None:
+        subject_stream = await self._ready(subject, 0)
+        if not await self._writers.mine(subject, subject_stream, len(batch.drafts)) or subject_stream.tip is None:
             return None
-        batch.since = lane.tip.seq
+        batch.since = subject_stream.tip.seq
         try:
-            return await self._steps.begin(lane, batch, range(len(batch.drafts)), alone=True)
+            return await self._steps.begin(subject_stream, batch, range(len(batch.drafts)), alone=True)
         except NotConfirmed:
-            lane.tip = None
-            await self._steps.find(subject, lane, batch)
+            subject_stream.tip = None
+            await self._steps.find(subject, subject_stream, batch)
             return None
 
-    async def _finished(self, subject: str, lane: SubjectStream, batch: PublishBatch, begun: Begun) -> list[EntryId]:
+    async def _finished(
+        self, subject: str, subject_stream: SubjectStream, batch: PublishBatch, begun: Begun
+    ) -> list[EntryId]:
         try:
             batch.stored(range(len(batch.drafts)), await self._steps.end(begun))
             return batch.whole()
         except (AppendConflict, Vanished, NotConfirmed) as failure:
-            async with lane.turn:
-                lane.tip = None
+            async with subject_stream.turn:
+                subject_stream.tip = None
                 if isinstance(failure, Vanished):
-                    self._lanes.forget(subject)
+                    self._stream_map.forget(subject)
                     batch.since = None
                 else:
                     if isinstance(failure, AppendConflict):
-                        await self._pens.share(subject, lane)
-                    await self._steps.find(subject, lane, batch)
+                        await self._writers.share(subject, subject_stream)
+                    await self._steps.find(subject, subject_stream, batch)
                 return await self._in_steps(subject, batch)
 
     async def _in_steps(self, subject: str, batch: PublishBatch) -> list[EntryId]:
@@ -239,47 +241,49 @@ class Appender:
             places = batch.left(STEP_MAX)
             if not places:
                 return batch.whole()
-            lane = await self._ready(subject, attempt if batch.untouched else 0)
-            assert lane.tip is not None, "the lane is ready"
-            batch.since = lane.tip.seq if batch.since is None else batch.since
-            alone = await self._pens.mine(subject, lane, len(places))
+            subject_stream = await self._ready(subject, attempt if batch.untouched else 0)
+            assert subject_stream.tip is not None, "the lane is ready"
+            batch.since = subject_stream.tip.seq if batch.since is None else batch.since
+            alone = await self._writers.mine(subject, subject_stream, len(places))
             try:
-                batch.stored(places, await self._steps.take(lane, batch, places, alone=alone))
+                batch.stored(places, await self._steps.take(subject_stream, batch, places, alone=alone))
                 continue
             except AppendConflict:
                 if alone:
-                    await self._pens.share(subject, lane)
+                    await self._writers.share(subject, subject_stream)
             except Vanished:
-                self._lanes.forget(subject)
+                self._stream_map.forget(subject)
                 batch.since = None
                 continue
             except JsError as refused:
                 if refused.code != NO_BATCHES:
                     raise
-                lane.batches = False
+                subject_stream.batches = False
                 continue
             except NotConfirmed as lost:
                 unknown += 1
                 if unknown > _UNKNOWN_MAX:
                     raise lost.error from lost
-            await self._steps.find(subject, lane, batch)
+            await self._steps.find(subject, subject_stream, batch)
         raise _crowded(subject)
 
     async def _keyed(self, subject: str, draft: Draft) -> EntryId:
-        lane = await self._lanes.make(subject)
-        async with lane.turn:
+        subject_stream = await self._stream_map.make(subject)
+        async with subject_stream.turn:
             for attempt in range(_TRIES_MAX):
-                lane = await self._ready(subject, attempt)
-                known = await self._keys.known(subject, lane, draft.key, probe=attempt > 0)
+                subject_stream = await self._ready(subject, attempt)
+                known = await self._keys.known(subject, subject_stream, draft.key, probe=attempt > 0)
                 if known is not None:
                     return known
                 one = PublishBatch([draft], self._salt + b"%x" % next(self._batches))
                 try:
-                    ids = await self._steps.take(lane, one, [0], msg_id=self._keys.header(subject, lane, draft.key))
+                    ids = await self._steps.take(
+                        subject_stream, one, [0], msg_id=self._keys.header(subject, subject_stream, draft.key)
+                    )
                 except AppendConflict:
                     continue
                 except Vanished:
-                    self._lanes.forget(subject)
+                    self._stream_map.forget(subject)
                     continue
                 except NotConfirmed as lost:  # under the same key it is stored once, however often it is sent
                     if attempt > _UNKNOWN_MAX:
@@ -289,7 +293,7 @@ class Appender:
                 if not one.duplicate:
                     self._keys.note(subject, draft.key, id)
                     return id
-                first = await self._keys.first(subject, lane, draft.key, id.seq)
+                first = await self._keys.first(subject, subject_stream, draft.key, id.seq)
                 if first is not None:
                     return first
                 # By our clock its window is over: once more, under another name.
@@ -299,12 +303,12 @@ class Appender:
         """A lane whose tip is known."""
         if attempt > _PATIENCE:
             await asyncio.sleep(random.random() * min(_PAUSE_MAX, 0.001 * attempt))
-        lane = await self._lanes.make(subject)
+        subject_stream = await self._stream_map.make(subject)
         await self._time.now()
-        await self._pens.respect(subject, lane)
-        if lane.tip is None:
-            lane.tip = await self._lanes.tip_of(subject, lane, leader=attempt > 0)
-        return lane
+        await self._writers.respect(subject, subject_stream)
+        if subject_stream.tip is None:
+            subject_stream.tip = await self._stream_map.tip_of(subject, subject_stream, leader=attempt > 0)
+        return subject_stream
 
 
 def _keyed(drafts: Sequence[Draft]) -> bool:
@@ -329,21 +333,23 @@ class KeyMemory:
     it is used once more under a name of its own, which is the sequence of the entry it stood for.
     """
 
-    def __init__(self, lanes: StreamMap, time: ServerTime) -> None:
-        self._lanes = lanes
+    def __init__(self, stream_map: StreamMap, time: ServerTime) -> None:
+        self._stream_map = stream_map
         self._time = time
         self._ids: OrderedDict[tuple[str, str], EntryId] = OrderedDict()
         self._again: OrderedDict[tuple[str, str], int] = OrderedDict()  # a key whose window is over: of which entry
 
-    def header(self, subject: str, lane: SubjectStream, key: str) -> bytes:
+    def header(self, subject: str, subject_stream: SubjectStream, key: str) -> bytes:
         """The header that names it to the server."""
-        return b"Nats-Msg-Id:%b\r\n" % self._name(subject, lane, key).encode()
+        return b"Nats-Msg-Id:%b\r\n" % self._name(subject, subject_stream, key).encode()
 
     def note(self, subject: str, key: str, id: EntryId) -> None:
         """It stands for this entry now."""
         _put(self._ids, (subject, key), id)
 
-    async def known(self, subject: str, lane: SubjectStream, key: str, *, probe: bool = True) -> EntryId | None:
+    async def known(
+        self, subject: str, subject_stream: SubjectStream, key: str, *, probe: bool = True
+    ) -> EntryId | None:
         """The entry that a key stands for, asked without storing anything: the server looks at keys first, and the
         condition of this question never holds."""
         id = self._ids.get((subject, key))
@@ -351,20 +357,20 @@ class KeyMemory:
             return id
         if not probe:
             return None
-        headers = {"Nats-Msg-Id": self._name(subject, lane, key), "Nats-Expected-Last-Sequence": _NEVER}
+        headers = {"Nats-Msg-Id": self._name(subject, subject_stream, key), "Nats-Expected-Last-Sequence": _NEVER}
         try:
-            seq = await self._lanes.js.store(lane.subject, b"", headers)
+            seq = await self._stream_map.js.store(subject_stream.subject, b"", headers)
         except JsError as refused:
             if refused.wrong_sequence:
                 return None
             raise
-        return await self.first(subject, lane, key, seq)
+        return await self.first(subject, subject_stream, key, seq)
 
-    async def first(self, subject: str, lane: SubjectStream, key: str, seq: int) -> EntryId | None:
+    async def first(self, subject: str, subject_stream: SubjectStream, key: str, seq: int) -> EntryId | None:
         """The entry at this sequence, as the one that the key stands for; None if its window is over."""
         id = self._ids.get((subject, key))
         if id is None or id.seq != seq:
-            message = await self._lanes.reader.one(lane.stream, {"seq": seq}, leader=True)
+            message = await self._stream_map.reader.one(subject_stream.stream, {"seq": seq}, leader=True)
             # Trimmed meanwhile: the key is known all the same.
             id = EntryId((await self._time.millis()) if message is None else message.ms, seq)
         if self._over(id, await self._time.millis()):
@@ -373,9 +379,9 @@ class KeyMemory:
         self.note(subject, key, id)
         return id
 
-    def _name(self, subject: str, lane: SubjectStream, key: str) -> str:
+    def _name(self, subject: str, subject_stream: SubjectStream, key: str) -> str:
         again = self._again.get((subject, key))
-        named = quote(key, safe="") if lane.own else quote(f"{subject} {key}", safe="")
+        named = quote(key, safe="") if subject_stream.own else quote(f"{subject} {key}", safe="")
         return named if again is None else f"{named}@{again}"
 
     def _over(self, id: EntryId, ms: int) -> bool:

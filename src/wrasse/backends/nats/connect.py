@@ -18,7 +18,7 @@ from wrasse.backends.nats.client.server_clock import MARGIN, ServerTime
 from wrasse.backends.nats.durables import Durables, giving_up
 from wrasse.backends.nats.group_cursors import Marks
 from wrasse.backends.nats.groups import NatsGroups
-from wrasse.backends.nats.kv.store import Bucket
+from wrasse.backends.nats.kv.store import KvBucket
 from wrasse.backends.nats.layout import NatsNames
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.nats.page_reader import PageReader
@@ -41,12 +41,12 @@ class Flows:
 
     streams: NatsStreams
     groups: NatsGroups
-    lanes: StreamMap
+    stream_map: StreamMap
 
     @classmethod
     async def open(
         cls,
-        link: NatsConnection,
+        connection: NatsConnection,
         clock: Clock,
         at: ServerTime,
         *,
@@ -58,17 +58,17 @@ class Flows:
         """Makes the stream of books if it is not there, unless `create` says no. `at` is the server's clock. `patterns`
         name what is kept together in one stream. `batches` and `atomic` say whether the server reads and writes many
         messages in one step, if not as its version has it."""
-        js, layout = JetStream(link), NatsNames.of(link.options, patterns)
+        js, layout = JetStream(connection), NatsNames.of(connection.options, patterns)
         reader = PageReader(js, batches=batches)
-        lanes = StreamMap(js, layout, reader, clock)
+        stream_map = StreamMap(js, layout, reader, clock)
         if create:
-            await lanes.open()
+            await stream_map.open()
         marks, durables = Marks(js, layout, reader), Durables(js)
-        appender = Appender(lanes, at, clock, atomic=atomic)
+        appender = Appender(stream_map, at, clock, atomic=atomic)
         return cls(
-            NatsStreams(lanes, marks, durables, appender, at),
-            NatsGroups(link, lanes, marks, durables, appender, at),
-            lanes,
+            NatsStreams(stream_map, marks, durables, appender, at),
+            NatsGroups(connection, stream_map, marks, durables, appender, at),
+            stream_map,
         )
 
 
@@ -78,8 +78,8 @@ class Nats(StreamStore):
     capabilities = Capabilities(streams=True, surveys=True, ages=True)
     margin = MARGIN  # how far the time it tells may be off
 
-    def __init__(self, link: NatsConnection, bucket: Bucket, flows: Flows, clock: Clock) -> None:
-        self.link = link
+    def __init__(self, connection: NatsConnection, bucket: KvBucket, flows: Flows, clock: Clock) -> None:
+        self.connection = connection
         self.flows = flows
         self.streams, self.groups, self.ages = flows.streams, flows.groups, flows.streams
         self.surveys: Surveys = flows.streams
@@ -101,19 +101,19 @@ class Nats(StreamStore):
         """Connects once, so that what is wrong with the address, the login or JetStream is said now. `time` instead of
         the server's clock decides what is due. Without `create` nothing is made: what is not there is empty."""
         wanted = NatsOptions.of(options) if isinstance(options, str) else options
-        link = await NatsConnection.open(wanted)
+        connection = await NatsConnection.open(wanted)
         try:
-            if link.server.numbers < OLDEST:
-                raise Refused(f"{wanted.where} is nats-server {link.server.version}", do="use 2.9 or newer")
-            _refuse_copies(link, wanted.replicas)
-            bucket = Bucket(link, clock, time)
+            if connection.server.numbers < OLDEST:
+                raise Refused(f"{wanted.where} is nats-server {connection.server.version}", do="use 2.9 or newer")
+            _refuse_copies(connection, wanted.replicas)
+            bucket = KvBucket(connection, clock, time)
             await bucket.open(create=create)
-            _refuse_copies(link, bucket.replicas)
-            flows = await Flows.open(link, clock, bucket.time, patterns=wanted.patterns, create=create)
+            _refuse_copies(connection, bucket.replicas)
+            flows = await Flows.open(connection, clock, bucket.time, patterns=wanted.patterns, create=create)
         except BaseException:
-            await link.close()
+            await connection.close()
             raise
-        return cls(link, bucket, flows, clock)
+        return cls(connection, bucket, flows, clock)
 
     def records(self, collection: Collection) -> NatsRecords:
         """The records of one collection; the same ones each time."""
@@ -121,7 +121,7 @@ class Nats(StreamStore):
             self._records[collection] = NatsRecords(self._bucket, collection, self._clock)
         return self._records[collection]
 
-    async def pulse(self) -> HealthSample:
+    async def health_sample(self) -> HealthSample:
         """Which server it is (another after a restart), or who leads the bucket where there are copies; its clock."""
         try:
             info = await self._bucket.info()
@@ -131,23 +131,24 @@ class Nats(StreamStore):
         except WrasseError as error:
             raise StoreUnavailable(error.message, do=error.do) from error
         leads = f"{info.cluster.leader}/{info.cluster.leader_since}"
-        return HealthSample(leads if info.cluster.name else self.link.server.id, at)
+        return HealthSample(leads if info.cluster.name else self.connection.server.id, at)
 
     async def examine(self) -> Sequence[Finding]:
         """What this server's settings cost."""
-        limited = await giving_up(self.flows.lanes.js, self.flows.lanes.layout)
-        return (*judge(await health(self.link, self._bucket)), *judge_durables(limited))
+        limited = await giving_up(self.flows.stream_map.js, self.flows.stream_map.layout)
+        return (*judge(await health(self.connection, self._bucket)), *judge_durables(limited))
 
     async def close(self) -> None:
         """Ends the connection."""
         await self.flows.groups.close()
-        await self.link.close()
+        await self.connection.close()
 
 
-def _refuse_copies(link: NatsConnection, replicas: int) -> None:
-    if loses_writes(link.server.numbers, replicas):
+def _refuse_copies(connection: NatsConnection, replicas: int) -> None:
+    if loses_writes(connection.server.numbers, replicas):
         raise Refused(
-            f"{link.options.where} is nats-server {link.server.version}, which with {replicas} copies may confirm "
+            f"{connection.options.where} is nats-server {connection.server.version}, which with {replicas} "
+            "copies may confirm "
             "two writes of which it keeps one",
             do="use 2.9.21 or newer, or one copy: nats.replicas: 1",
         )

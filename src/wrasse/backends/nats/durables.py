@@ -79,69 +79,74 @@ class Durables:
         self._js = js
         self._alone: dict[str, bool] = {}
 
-    async def find(self, lane: SubjectStream, group: str, *, reads_more: bool = False) -> Durable | None:
+    async def find(self, subject_stream: SubjectStream, group: str, *, reads_more: bool = False) -> Durable | None:
         """The durable of a group on one subject; None if there is none. Refused if one of its name gives out this
         subject's messages together with others, unless `reads_more`: then that is it."""
-        return (await self._looked(lane, group, reads_more=reads_more))[0]
+        return (await self._looked(subject_stream, group, reads_more=reads_more))[0]
 
-    async def _looked(self, lane: SubjectStream, group: str, *, reads_more: bool = False) -> tuple[Durable | None, str]:
+    async def _looked(
+        self, subject_stream: SubjectStream, group: str, *, reads_more: bool = False
+    ) -> tuple[Durable | None, str]:
         """The durable of a group, and the name that one would get which is made now: empty where all are taken."""
-        alone = await self._is_alone(lane)
-        names = durable_names(group, lane.subject)
+        alone = await self._is_alone(subject_stream)
+        names = durable_names(group, subject_stream.subject)
         free = list(names)
         for name in names:
-            info = await self._info(lane.stream, name)
+            info = await self._info(subject_stream.stream, name)
             if info is None:
                 continue
             free.remove(name)
             config: Config = info["config"]
-            reads = reads_of(config, lane.subject, alone=alone)
+            reads = reads_of(config, subject_stream.subject, alone=alone)
             if reads is Reads.OTHER or config.get("description") == SHOWN:
                 continue
             if reads is Reads.MORE and not reads_more:
                 raise Refused(
-                    f"the durable {name!r} of the stream {lane.stream!r} gives out more than {lane.subject!r}, and a "
+                    f"the durable {name!r} of the stream {subject_stream.stream!r} gives out more than "
+                    f"{subject_stream.subject!r}, and a "
                     f"second one for the group {group!r} would give out messages again",
                     do="use another group, or a durable whose filter is this subject",
                 )
             told = str(config.get("description", ""))
             if told.startswith(_OURS) and told != _OURS + group:
                 raise Refused(
-                    f"the durable {name!r} of the stream {lane.stream!r} belongs to the group {told[len(_OURS) :]!r}",
+                    f"the durable {name!r} of the stream {subject_stream.stream!r} belongs to the group "
+                    f"{told[len(_OURS) :]!r}",
                     do=f"use another name than {group!r}",
                 )
             return durable_of(info, group), name
         return None, free[0] if free else ""
 
     async def join(
-        self, lane: SubjectStream, group: str, start: Mapping[str, object], ack_timeout: timedelta | None
+        self, subject_stream: SubjectStream, group: str, start: Mapping[str, object], ack_timeout: timedelta | None
     ) -> tuple[Durable, bool]:
         """The durable of a group, and whether it was made now."""
         for _ in range(_TRIES):
-            found, free = await self._looked(lane, group)
+            found, free = await self._looked(subject_stream, group)
             if found is not None:
                 await self._check(found, ack_timeout)
                 return found, False
             if not free:
-                names = " and ".join(map(repr, durable_names(group, lane.subject)))
+                names = " and ".join(map(repr, durable_names(group, subject_stream.subject)))
                 raise Refused(
-                    f"the names {names} of a durable for the group {group!r} on {lane.subject!r} are taken in the "
-                    f"stream {lane.stream!r} by consumers of other subjects",
+                    f"the names {names} of a durable for the group {group!r} on {subject_stream.subject!r} are "
+                    "taken in the "
+                    f"stream {subject_stream.stream!r} by consumers of other subjects",
                     do="use another name for the group, or give this subject a stream of its own",
                 )
-            made = await self._create(lane, group, free, start, ack_timeout or ACK_TIMEOUT)
+            made = await self._create(subject_stream, group, free, start, ack_timeout or ACK_TIMEOUT)
             if made is not None:
                 return made, True
         raise StoreUnavailable(f"the durable of the group {group!r} came and went", do="look who deletes consumers")
 
-    async def of(self, lane: SubjectStream) -> list[Durable]:
+    async def of(self, subject_stream: SubjectStream) -> list[Durable]:
         """Every durable that gives out messages of this subject to be acked."""
         found: list[Durable] = []
-        alone = await self._is_alone(lane)
-        async for page in self._js.pages(f"CONSUMER.LIST.{lane.stream}", "consumers", whole=True):
+        alone = await self._is_alone(subject_stream)
+        async for page in self._js.pages(f"CONSUMER.LIST.{subject_stream.stream}", "consumers", whole=True):
             for info in page:
                 config: Config = info["config"]
-                reads = reads_of(config, lane.subject, alone=alone)
+                reads = reads_of(config, subject_stream.subject, alone=alone)
                 acked = config.get("durable_name") and config.get("ack_policy") != "none"
                 if acked and reads is not Reads.OTHER and config.get("description") != SHOWN:
                     found.append(durable_of(info, group_named(config, str(info["name"]))))
@@ -167,7 +172,7 @@ class Durables:
             )
 
     async def _create(
-        self, lane: SubjectStream, group: str, name: str, start: Mapping[str, object], ack_wait: timedelta
+        self, subject_stream: SubjectStream, group: str, name: str, start: Mapping[str, object], ack_wait: timedelta
     ) -> Durable | None:
         """Makes it; None if one of this name is there by now."""
         config = {
@@ -179,29 +184,33 @@ class Durables:
             "max_deliver": -1,
             "max_ack_pending": -1,
             "max_waiting": _WAITING_MAX,
-            "filter_subject": lane.subject,
+            "filter_subject": subject_stream.subject,
             "replay_policy": "instant",
             **start,
         }
-        asked = {"stream_name": lane.stream, "config": config, "action": "create"}
+        asked = {"stream_name": subject_stream.stream, "config": config, "action": "create"}
         try:
-            info = await self._js.call(f"CONSUMER.CREATE.{lane.stream}.{name}.{lane.subject}", asked)
+            info = await self._js.call(
+                f"CONSUMER.CREATE.{subject_stream.stream}.{name}.{subject_stream.subject}", asked
+            )
         except JsError as refused:
             if refused.code in _EXISTS:
                 return None
             if refused.code in _QUEUE_TAKEN:
                 raise Refused(
-                    f"the stream {lane.stream!r} is a work queue, and a consumer for {lane.subject!r} is there already",
+                    f"the stream {subject_stream.stream!r} is a work queue, and a consumer for "
+                    f"{subject_stream.subject!r} is there already",
                     do="use the group of that consumer's name, or a stream with retention limits",
                 ) from refused
             if refused.code == _QUEUE_BEGINS:
                 raise Refused(
-                    f"the stream {lane.stream!r} is a work queue, of which a group gets all messages, not those from a "
+                    f"the stream {subject_stream.stream!r} is a work queue, of which a group gets all messages, "
+                    "not those from a "
                     "later one on",
                     do="begin the group at the first entry: start='first', or --from=first",
                 ) from refused
             if refused.code == STREAM_NOT_FOUND:
-                raise StoreUnavailable(f"the stream {lane.stream!r} is gone", do="try again") from refused
+                raise StoreUnavailable(f"the stream {subject_stream.stream!r} is gone", do="try again") from refused
             raise
         return durable_of(info, group)
 
@@ -217,14 +226,14 @@ class Durables:
                 return None
             raise
 
-    async def _is_alone(self, lane: SubjectStream) -> bool:
+    async def _is_alone(self, subject_stream: SubjectStream) -> bool:
         """Whether the stream takes no other subject."""
-        if lane.own:
+        if subject_stream.own:
             return True
-        if lane.stream not in self._alone:
-            config: Config = (await self._js.call(f"STREAM.INFO.{lane.stream}"))["config"]
-            self._alone[lane.stream] = config.get("subjects") == [lane.subject]
-        return self._alone[lane.stream]
+        if subject_stream.stream not in self._alone:
+            config: Config = (await self._js.call(f"STREAM.INFO.{subject_stream.stream}"))["config"]
+            self._alone[subject_stream.stream] = config.get("subjects") == [subject_stream.subject]
+        return self._alone[subject_stream.stream]
 
 
 def durable_names(group: str, subject: str) -> tuple[str, str]:

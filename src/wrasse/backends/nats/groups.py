@@ -65,23 +65,23 @@ class NatsGroups:
 
     def __init__(
         self,
-        link: NatsConnection,
-        lanes: StreamMap,
+        connection: NatsConnection,
+        stream_map: StreamMap,
         marks: Marks,
         durables: Durables,
         appender: Appender,
         time: ServerTime,
     ) -> None:
-        self._link = link
-        self._lanes = lanes
+        self._connection = connection
+        self._stream_map = stream_map
         self._marks = marks
         self._durables = durables
         self._appender = appender
         self._time = time
-        self._pulls = Pulls(lanes.js)
-        self._ledgers = LedgerGroups(lanes.js, lanes.layout, lanes.reader)
-        self._progress = GroupProgress(lanes.js)
-        self._ages = Ages(lanes, marks)
+        self._pulls = Pulls(stream_map.js)
+        self._ledgers = LedgerGroups(stream_map.js, stream_map.layout, stream_map.reader)
+        self._progress = GroupProgress(stream_map.js)
+        self._ages = Ages(stream_map, marks)
         self._known: dict[tuple[str, str], Durable] = {}
         self._held: dict[tuple[str, str], dict[int, OpenDelivery]] = {}
         self._turn = 0
@@ -90,8 +90,8 @@ class NatsGroups:
         self, subject: str, group: str, start: StartAt, *, ack_timeout: timedelta | None = None, cursor: bool = False
     ) -> bool:
         check_group(subject, group)
-        lane = await self._lanes.make(subject)
-        await self._ages.end(lane)  # before the group is there: what it is promised stays
+        subject_stream = await self._stream_map.make(subject)
+        await self._ages.end(subject_stream)  # before the group is there: what it is promised stays
         marked = await self._marks.get(subject, group)
         if marked is not None and not cursor:
             raise Refused(
@@ -100,20 +100,20 @@ class NatsGroups:
         settled = await self._ledgers.floor(subject, group)
         after, begins = await self._beginning(subject, start if settled is None else StartAt(after=settled))
         if settled is not None and not cursor:
-            self._check_theirs(await self._durables.find(lane, group), subject, settled)
+            self._check_theirs(await self._durables.find(subject_stream, group), subject, settled)
         if cursor:
             made = marked is None and await self._marks.put(subject, group, after)
         else:
-            self._known[subject, group], made = await self._durables.join(lane, group, begins, ack_timeout)
+            self._known[subject, group], made = await self._durables.join(subject_stream, group, begins, ack_timeout)
         if settled is not None:
             await self._ledgers.remove(subject, group)
-        await self._ages.end(lane)  # somebody who saw no group may have set one meanwhile
+        await self._ages.end(subject_stream)  # somebody who saw no group may have set one meanwhile
         return made and settled is None
 
     def _check_theirs(self, found: Durable | None, subject: str, settled: EntryId) -> None:
         """Refuses to go on from a ledger with a durable of another program: it stands elsewhere."""
         if found is not None and not found.ours:
-            layout = self._lanes.layout
+            layout = self._stream_map.layout
             raise Refused(
                 f"the group {found.group!r} of {subject!r} has a ledger of an earlier version, settled up to "
                 f"{settled}, and {found.stream!r} a durable of its name that another program made, acked up "
@@ -125,8 +125,8 @@ class NatsGroups:
     async def _beginning(self, subject: str, start: StartAt) -> Beginning:
         if start.first:
             return START, {"deliver_policy": "all"}
-        lane = await self._lanes.make(subject)
-        tip = await self._lanes.tip_of(subject, lane, leader=True)
+        subject_stream = await self._stream_map.make(subject)
+        tip = await self._stream_map.tip_of(subject, subject_stream, leader=True)
         latest = EntryId(tip.ms, tip.seq)
         if start.at is not None and to_micros(start.at) > to_micros(await self._time.now()):
             raise UsageError(
@@ -140,7 +140,7 @@ class NatsGroups:
         start_ms = to_micros(start.at) // 1_000 if start.at is not None else (start.after or START).ms + 1
         if tip.ms < start_ms:
             return _behind(latest)
-        found = await self._lanes.last_upto(lane, EntryId(start_ms, 0).previous, 1, tip.seq)
+        found = await self._stream_map.last_upto(subject_stream, EntryId(start_ms, 0).previous, 1, tip.seq)
         return _behind(found or START)
 
     async def deliver(
@@ -171,8 +171,8 @@ class NatsGroups:
         known = self._known.get((subject, group))
         if known is not None:
             return known
-        lane = await self._lanes.find(subject)
-        found = None if lane is None else await self._durables.find(lane, group)
+        subject_stream = await self._stream_map.find(subject)
+        found = None if subject_stream is None else await self._durables.find(subject_stream, group)
         if found is None:
             raise no_group(group, subject)
         self._known[subject, group] = found
@@ -274,23 +274,23 @@ class NatsGroups:
     async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
         check_answers(answers)
         taken: dict[tuple[str, str, int], tuple[OpenDelivery, bool]] = {}  # whether it is settled
-        outcomes, sent, letters = [], list[tuple[bytes, bytes]](), list[Draft]()
+        outcomes, sent, dead_letters = [], list[tuple[bytes, bytes]](), list[Draft]()
         for answer in answers:
             place = answer.subject, answer.group, answer.id.seq
             held = self._holding(answer.subject, answer.group, answer.id)
             if held is None or taken.get(place, (held, False))[1]:
-                outcomes.append(Outcome.LOST)
+                outcomes.append(Outcome.CONFLICT)
                 continue
             outcomes.append(Outcome.DONE)
             taken[place] = held, not isinstance(answer, Nak)
             sent.append((held.reply, _ACK if not isinstance(answer, Nak) else _nak(answer.delay)))
             if isinstance(answer, DeadLetter):
                 draft = answer.draft
-                letters.append(Draft(draft.subject, draft.body, draft.key or _letter_key(answer), draft.fields))
-        if letters:
+                dead_letters.append(Draft(draft.subject, draft.body, draft.key or _letter_key(answer), draft.fields))
+        if dead_letters:
             # Stored before its original is acked: after a crash in between it is stored again under the same key.
-            await self._appender.append(letters)
-        if not self._link.server.at_least(*_KEEPS_NAKS):
+            await self._appender.append(dead_letters)
+        if not self._connection.server.at_least(*_KEEPS_NAKS):
             await self._forget_waiting({place[:2] for place, (_, settled) in taken.items() if not settled})
         await self._confirmed(sent)
         for (subject, group, seq), (held, settled) in taken.items():
@@ -332,35 +332,35 @@ class NatsGroups:
                     StoreUnavailable(f"answers of a group were not confirmed: {why}", do="send them again")
                 )
 
-        inbox = self._link.open_inbox(heard, lost)
-        seconds = self._link.options.read_timeout.total_seconds()
+        inbox = self._connection.open_inbox(heard, lost)
+        seconds = self._connection.options.read_timeout.total_seconds()
         try:
-            await self._link.send(b"".join([packed(reply, what, inbox) for reply, what in sent]), now=True)
+            await self._connection.send(b"".join([packed(reply, what, inbox) for reply, what in sent]), now=True)
             async with asyncio.timeout(seconds):
                 await done
         except TimeoutError:
             raise StoreUnavailable(
-                f"{self._link.options.where} did not confirm {left} answers in {seconds:g}s", do="send them again"
+                f"{self._connection.options.where} did not confirm {left} answers in {seconds:g}s", do="send them again"
             ) from None
         finally:
-            self._link.close_inbox(inbox)
+            self._connection.close_inbox(inbox)
             if done.done() and not done.cancelled():
                 done.exception()
 
     async def mark(self, subject: str, group: str, upto: EntryId) -> Outcome:
-        lane = await self._lanes.find(subject)
-        mark = None if lane is None else await self._marks.get(subject, group)
-        if lane is None or mark is None:
-            if lane is not None and await self._durables.find(lane, group) is not None:
+        subject_stream = await self._stream_map.find(subject)
+        mark = None if subject_stream is None else await self._marks.get(subject, group)
+        if subject_stream is None or mark is None:
+            if subject_stream is not None and await self._durables.find(subject_stream, group) is not None:
                 raise Refused(
                     f"the group {group!r} of {subject!r} is a durable consumer",
                     do="ack its messages instead of marking",
                 )
-            return Outcome.LOST
+            return Outcome.CONFLICT
         if upto == START or 0 < upto.seq <= mark.at.seq:
-            self._progress.show(lane, subject, group, mark.at.seq)
-            return Outcome.LOST
-        tip = await self._lanes.tip_of(subject, lane, leader=True)
+            self._progress.show(subject_stream, subject, group, mark.at.seq)
+            return Outcome.CONFLICT
+        tip = await self._stream_map.tip_of(subject, subject_stream, leader=True)
         if upto.seq > tip.seq or (not upto.seq and upto > EntryId(tip.ms, tip.seq)):
             raise Refused(
                 f"the group {group!r} of {subject!r} would be marked beyond the last entry",
@@ -368,9 +368,9 @@ class NatsGroups:
             )
         for _ in range(_TRIES):
             if mark is None or mark.at.seq >= upto.seq:
-                return Outcome.LOST
+                return Outcome.CONFLICT
             if await self._marks.put(subject, group, upto, mark.revision):
-                self._progress.show(lane, subject, group, upto.seq)
+                self._progress.show(subject_stream, subject, group, upto.seq)
                 return Outcome.DONE
             mark = await self._marks.get(subject, group)
         raise StoreUnavailable(f"too many mark the group {group!r} at once", do="try again")
@@ -385,7 +385,7 @@ class NatsGroups:
 
     async def retire(self, subject: str, group: str, consumer: str) -> Outcome:
         """Nothing to do: what a consumer held is delivered again when AckWait is over."""
-        return Outcome.LOST
+        return Outcome.CONFLICT
 
 
 async def _gathered(asking: Sequence[object]) -> list[object]:
@@ -409,5 +409,5 @@ def _places(reply: bytes) -> tuple[int, bytes, bytes]:
     return int(words[at]), words[at + 1], b".".join(words[at + 2 : at + 5])
 
 
-def _letter_key(letter: DeadLetter) -> str:
-    return hashlib.sha256(f"letter {letter.subject} {letter.group} {letter.id}".encode()).hexdigest()
+def _letter_key(dead_letter: DeadLetter) -> str:
+    return hashlib.sha256(f"letter {dead_letter.subject} {dead_letter.group} {dead_letter.id}".encode()).hexdigest()

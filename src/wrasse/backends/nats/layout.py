@@ -44,7 +44,7 @@ class NatsNames:
         """Everything that is noted."""
         return f"{self.root}._books.>"
 
-    def lane_note(self, subject: str) -> str:
+    def subject_note_subject(self, subject: str) -> str:
         """What is noted about one stream."""
         return f"{self.root}._books.lane.{token(subject)}"
 

@@ -74,12 +74,12 @@ class Puller:
     """One consumer. `position` is the sequence it has given last."""
 
     def __init__(self, js: JetStream, stream: str, name: str, position: int, inbox: bytes) -> None:
-        self._link = js.link
+        self._connection = js.connection
         self._next = f"{js.api}.CONSUMER.MSG.NEXT.{stream}.{name}".encode()
         self._delete = f"{js.api}.CONSUMER.DELETE.{stream}.{name}".encode()
         self._stream = stream
         self._inbox = inbox
-        self._bytes = max(_BYTES_MAX, js.link.server.max_payload + _ENVELOPE)
+        self._bytes = max(_BYTES_MAX, js.connection.server.max_payload + _ENVELOPE)
         self._found: list[Frame] = []
         self._budget = PageBudget(0, 0)
         self._number = 0  # of the last one at the consumer
@@ -101,10 +101,10 @@ class Puller:
             "num_replicas": 1,
         }
         made = await js.call(f"CONSUMER.CREATE.{stream}", {"stream_name": stream, "config": config})
-        inbox = js.link.open_inbox(lambda *_: None, lambda _: None)
-        js.link.close_inbox(inbox)
+        inbox = js.connection.open_inbox(lambda *_: None, lambda _: None)
+        js.connection.close_inbox(inbox)
         puller = cls(js, stream, str(made["name"]), after, inbox + b".page")
-        puller.listening = await js.link.listen(puller._inbox, puller._heard, puller._took)
+        puller.listening = await js.connection.listen(puller._inbox, puller._heard, puller._took)
         return puller
 
     async def pull(self, limit: int) -> tuple[list[Frame], bool]:
@@ -112,13 +112,15 @@ class Puller:
         self._found, self._wanted = [], limit
         self._budget = PageBudget(limit, self._bytes + ANSWER_MAX)
         self._ending = ending = PageEnd()
-        watch = self._link.open_inbox(lambda *_: None, ending.cut)
+        watch = self._connection.open_inbox(lambda *_: None, ending.cut)
         try:
             asked = b'{"batch":%d,"no_wait":true,"max_bytes":%d}' % (limit, self._bytes)
-            await self._link.send(packed(self._next, asked, self._inbox), now=True)
-            more = await ending.wait(self._link.options.read_timeout.total_seconds(), self._link.options.where)
+            await self._connection.send(packed(self._next, asked, self._inbox), now=True)
+            more = await ending.wait(
+                self._connection.options.read_timeout.total_seconds(), self._connection.options.where
+            )
         finally:
-            self._link.close_inbox(watch)
+            self._connection.close_inbox(watch)
             self._ending = None
         if self._found:
             self.position = int(self._found[-1][2])
@@ -127,7 +129,7 @@ class Puller:
     async def end(self) -> None:
         """Not needed any more."""
         self.listening.end()
-        self._link.post(packed(self._delete, b""))
+        self._connection.post(packed(self._delete, b""))
 
     def _heard(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         if not header.startswith(b"NATS/1.0 "):

@@ -29,11 +29,11 @@ _OF_QUEUES = (10084, 10099, 10100)  # a work queue has consumers that ack, and o
 class PageReader:
     """Reads what streams hold."""
 
-    __slots__ = ("_batches", "_direct", "_js", "_link", "_pullers", "_queues", "_stopped")
+    __slots__ = ("_batches", "_connection", "_direct", "_js", "_pullers", "_queues", "_stopped")
 
     def __init__(self, js: JetStream, *, batches: bool | None = None) -> None:
         self._js = js
-        self._link = js.link
+        self._connection = js.connection
         self._batches = batches  # None: as the server's version says
         self._direct: dict[str, bool] = {}
         self._pullers: dict[tuple[str, str], Puller] = {}
@@ -70,7 +70,7 @@ class PageReader:
             return await self._from_leader(stream, asked)
         body = json.dumps(asked, separators=(",", ":")).encode()
         try:
-            answer = await self._link.request(f"{self._js.api}.DIRECT.GET.{stream}", body)
+            answer = await self._connection.request(f"{self._js.api}.DIRECT.GET.{stream}", body)
         except NoResponders:
             # No such stream, or one that another program made without direct reads.
             return await self._from_leader(stream, asked)
@@ -80,13 +80,13 @@ class PageReader:
             return _direct(answer.header, answer.payload)
         except ValueError as error:
             raise StoreUnavailable(
-                f"{self._link.options.where} answered with what is no message", do="look at the server's log"
+                f"{self._connection.options.where} answered with what is no message", do="look at the server's log"
             ) from error
 
     async def _answers_directly(self, stream: str) -> bool:
         """Whether a direct read is answered at all. Old servers are silent where a stream was made without direct
         reads, so they are asked once how it was made."""
-        if self._link.server.at_least(2, 11):
+        if self._connection.server.at_least(2, 11):
             return True
         known = self._direct.get(stream)
         if known is None:
@@ -113,12 +113,12 @@ class PageReader:
             header, body = (base64.b64decode(message.get(name, "")) for name in ("hdrs", "data"))
         except (ValueError, TypeError, AttributeError) as error:
             raise StoreUnavailable(
-                f"{self._link.options.where} answered with what is no message", do="look at the server's log"
+                f"{self._connection.options.where} answered with what is no message", do="look at the server's log"
             ) from error
         return stored(number(message["seq"]), header, body, str(message["time"]).encode("utf-8", "replace"))
 
     async def _piece(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:
-        batches = self._link.server.at_least(2, 11) if self._batches is None else self._batches
+        batches = self._connection.server.at_least(2, 11) if self._batches is None else self._batches
         puller = self._pullers.get((stream, subject))
         reads_on = limit >= _LONG and after and self._stopped.get((stream, subject)) == after
         if stream in self._queues and not batches:
@@ -172,13 +172,15 @@ class PageReader:
             else:
                 ended.end(field_of(header, b"Nats-Num-Pending").strip(b"0") != b"")
 
-        inbox = self._link.open_inbox(heard, ended.cut)
+        inbox = self._connection.open_inbox(heard, ended.cut)
         try:
             subject_ = f"{self._js.api}.DIRECT.GET.{stream}".encode()
-            await self._link.send(packed(subject_, json.dumps(asked, separators=(",", ":")).encode(), inbox))
-            more = await ended.wait(self._link.options.read_timeout.total_seconds(), self._link.options.where)
+            await self._connection.send(packed(subject_, json.dumps(asked, separators=(",", ":")).encode(), inbox))
+            more = await ended.wait(
+                self._connection.options.read_timeout.total_seconds(), self._connection.options.where
+            )
         finally:
-            self._link.close_inbox(inbox)
+            self._connection.close_inbox(inbox)
         return found, more
 
     async def _by_consumer(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:

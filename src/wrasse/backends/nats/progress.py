@@ -52,7 +52,7 @@ class GroupProgress:
         self._ending = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
-    def show(self, lane: SubjectStream, subject: str, group: str, seq: int) -> None:
+    def show(self, subject_stream: SubjectStream, subject: str, group: str, seq: int) -> None:
         """Has it shown that a group is at this sequence, soon; what is asked for meanwhile takes its place."""
         whose = subject, group
         if whose in self._refused or self._ending.is_set():
@@ -60,7 +60,7 @@ class GroupProgress:
         if whose not in self._known and len(self._known) + len(self._refused) >= _SHOWN_MAX:
             self._tell(f"more than {_SHOWN_MAX} groups: the others are not shown as consumers of NATS")
             return
-        self._wanted[whose] = lane, seq
+        self._wanted[whose] = subject_stream, seq
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work(), name="progress of groups")
 
@@ -77,17 +77,17 @@ class GroupProgress:
     async def _work(self) -> None:
         while self._wanted:
             wanted, self._wanted = self._wanted, {}
-            for (subject, group), (lane, seq) in wanted.items():
-                await self._try(subject, group, lane, seq)
+            for (subject, group), (subject_stream, seq) in wanted.items():
+                await self._try(subject, group, subject_stream, seq)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_EVERY):
                     await self._ending.wait()
 
-    async def _try(self, subject: str, group: str, lane: SubjectStream, seq: int) -> None:
+    async def _try(self, subject: str, group: str, subject_stream: SubjectStream, seq: int) -> None:
         whose = subject, group
         known = self._known.pop(whose, None)
         try:
-            consumer = known or await self._look(lane, group)
+            consumer = known or await self._look(subject_stream, group)
             self._known[whose] = await self._move(consumer, seq)
         except Refused as why:
             self._refused.add(whose)
@@ -95,32 +95,35 @@ class GroupProgress:
         except WrasseError as why:
             self._tell(why.message)  # looked at anew when the group has moved on
 
-    async def _look(self, lane: SubjectStream, group: str) -> _Consumer:
+    async def _look(self, subject_stream: SubjectStream, group: str) -> _Consumer:
         """The consumer as it is; Refused where there can be none."""
-        config: dict[str, Any] = (await self._js.call(f"STREAM.INFO.{lane.stream}"))["config"]
-        alone = config.get("subjects") == [lane.subject]
-        name = token(group) if alone else f"{token(group)}-{stream_name(lane.subject)}"
+        config: dict[str, Any] = (await self._js.call(f"STREAM.INFO.{subject_stream.stream}"))["config"]
+        alone = config.get("subjects") == [subject_stream.subject]
+        name = token(group) if alone else f"{token(group)}-{stream_name(subject_stream.subject)}"
         retention = str(config.get("retention"))
         if retention == "workqueue" or (retention == "interest" and not self._resets):
             raise Refused(
-                f"the group {group!r} is not shown as a consumer of the stream {lane.stream!r}, whose retention is "
+                f"the group {group!r} is not shown as a consumer of the stream {subject_stream.stream!r}, whose "
+                "retention is "
                 f"{retention}",
                 do="expect messages to go as soon as others have acked them; with `limits` they stay",
             )
         try:
-            info = await self._js.call(f"CONSUMER.INFO.{lane.stream}.{name}")
+            info = await self._js.call(f"CONSUMER.INFO.{subject_stream.stream}.{name}")
         except JsError as refused:
             if refused.code != CONSUMER_NOT_FOUND:
                 raise
-            return _Consumer(lane.stream, name, lane.subject, None)
+            return _Consumer(subject_stream.stream, name, subject_stream.subject, None)
         if info["config"].get("description") != SHOWN:
             raise Refused(
-                f"the stream {lane.stream!r} has a consumer {name!r} of another program",
+                f"the stream {subject_stream.stream!r} has a consumer {name!r} of another program",
                 do="the group is not shown as one; delete or rename that if it should be",
             )
         at, acked = (int(info[what]["stream_seq"]) for what in ("delivered", "ack_floor"))
         # Somebody may have read with it. Servers before 2.10 have no floor before the first ack.
-        return _Consumer(lane.stream, name, lane.subject, at if at == acked or not self._resets else -1)
+        return _Consumer(
+            subject_stream.stream, name, subject_stream.subject, at if at == acked or not self._resets else -1
+        )
 
     async def _move(self, consumer: _Consumer, seq: int) -> _Consumer:
         place = f"{consumer.stream}.{consumer.name}"
@@ -149,7 +152,7 @@ class GroupProgress:
 
     @property
     def _resets(self) -> bool:
-        return self._js.link.server.at_least(*_RESETS)
+        return self._js.connection.server.at_least(*_RESETS)
 
     def _tell(self, why: str) -> None:
         if why not in self._told and len(self._told) < _SHOWN_MAX:

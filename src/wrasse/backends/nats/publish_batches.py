@@ -54,11 +54,20 @@ class Acks:
     """What comes back for one step of an append."""
 
     __slots__ = (
-        "_answers", "_entries", "_failure", "_future", "_last", "_link", "_ms", "_wanted", "duplicate", "inbox",
+        "_answers",
+        "_connection",
+        "_entries",
+        "_failure",
+        "_future",
+        "_last",
+        "_ms",
+        "_wanted",
+        "duplicate",
+        "inbox",
     )  # fmt: skip
 
-    def __init__(self, link: NatsConnection, subject: str, ms: int, entries: int, wanted: int) -> None:
-        self._link = link
+    def __init__(self, connection: NatsConnection, subject: str, ms: int, entries: int, wanted: int) -> None:
+        self._connection = connection
         self._ms = ms
         self._entries = entries
         self._wanted = wanted
@@ -67,28 +76,28 @@ class Acks:
         self._failure: Exception | None = None
         self._future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.duplicate = False
-        self.inbox = link.open_inbox(self._heard, self._cut, subject, self._denied)
+        self.inbox = connection.open_inbox(self._heard, self._cut, subject, self._denied)
 
     async def wait(self) -> list[EntryId]:
         """The ids. Raises Outdated, Vanished, StoreFull, ConfigError without the permission, or NotConfirmed: then
         nobody knows."""
-        seconds, seen = self._link.options.read_timeout.total_seconds(), -1
+        seconds, seen = self._connection.options.read_timeout.total_seconds(), -1
         while not self._future.done():
             if seen == self._answers:  # nothing came for as long as an answer may take
-                where = self._link.options.where
+                where = self._connection.options.where
                 raise NotConfirmed(StoreUnavailable(f"{where} did not confirm an append in time", do="look for it"))
             seen = self._answers
             await asyncio.wait([self._future], timeout=seconds)
         if self._failure is not None:
             raise self._failure
-        told = parsed(self._last, self._link.options.where)
+        told = parsed(self._last, self._connection.options.where)
         self.duplicate = bool(told.get("duplicate", False))
         last = number(told["seq"])
         return [EntryId(self._ms, seq) for seq in range(last - self._entries + 1, last + 1)]
 
     def close(self) -> None:
         """Hears nothing more."""
-        self._link.close_inbox(self.inbox)
+        self._connection.close_inbox(self.inbox)
 
     def _heard(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         self._answers += 1
@@ -104,7 +113,7 @@ class Acks:
             self._failure = Vanished()
             return
         try:
-            refused: JsError | None = refusal(payload, self._link.options.where)
+            refused: JsError | None = refusal(payload, self._connection.options.where)
         except StoreUnavailable as unreadable:
             self._failure = NotConfirmed(unreadable)
             return
@@ -176,18 +185,18 @@ class Begun:
     after: Tip
 
 
-class PublishSteps:
+class PublishQueue:
     """Takes steps for one backend. `atomic` says whether batches are used: always, never, or None, as it pays."""
 
-    def __init__(self, lanes: StreamMap, time: ServerTime, *, atomic: bool | None = None) -> None:
-        self._lanes = lanes
-        self._link = lanes.js.link
+    def __init__(self, stream_map: StreamMap, time: ServerTime, *, atomic: bool | None = None) -> None:
+        self._stream_map = stream_map
+        self._connection = stream_map.js.connection
         self._time = time
         self._atomic = atomic
 
     async def take(
         self,
-        lane: SubjectStream,
+        subject_stream: SubjectStream,
         batch: PublishBatch,
         places: Sequence[int],
         *,
@@ -196,17 +205,17 @@ class PublishSteps:
     ) -> list[EntryId]:
         """Stores drafts behind the tip; may stop after some where the stream is shared. Raises Outdated, Vanished,
         StoreFull, or NotConfirmed: then nobody knows."""
-        begun = await self.begin(lane, batch, places, alone=alone, msg_id=msg_id)
-        lane.tip = None
+        begun = await self.begin(subject_stream, batch, places, alone=alone, msg_id=msg_id)
+        subject_stream.tip = None
         ids = await self.end(begun)
         batch.duplicate = begun.acks.duplicate
         if not batch.duplicate:
-            lane.tip = replace(begun.after, seq=ids[-1].seq, expected=ids[-1].seq)
+            subject_stream.tip = replace(begun.after, seq=ids[-1].seq, expected=ids[-1].seq)
         return ids
 
     async def begin(
         self,
-        lane: SubjectStream,
+        subject_stream: SubjectStream,
         batch: PublishBatch,
         places: Sequence[int],
         *,
@@ -214,22 +223,22 @@ class PublishSteps:
         msg_id: bytes = b"",
     ) -> Begun:
         """Sends a step, and takes it that it will be stored."""
-        wire = await self._link.ready()
-        tip, lane.tip = lane.tip, None
+        wire = await self._connection.ready()
+        tip, subject_stream.tip = subject_stream.tip, None
         assert tip is not None, "the lane is ready"
-        able = self._link.server.at_least(2, 12) and self._atomic is not False and lane.batches
-        whole = len(places) > 1 and able and (bool(self._atomic) or not lane.own or not alone)
-        if not lane.own and not whole:
+        able = self._connection.server.at_least(2, 12) and self._atomic is not False and subject_stream.batches
+        whole = len(places) > 1 and able and (bool(self._atomic) or not subject_stream.own or not alone)
+        if not subject_stream.own and not whole:
             places = places[:1]  # where the next one will stand nobody can tell
         stamp = max(self._time.reckoned_millis(), tip.ms)
-        acks = Acks(self._link, lane.subject, stamp, len(places), 1 if whole else len(places))
+        acks = Acks(self._connection, subject_stream.subject, stamp, len(places), 1 if whole else len(places))
         try:
             send = self._batch if whole else self._chain
-            lane.tip = send(wire, lane, batch, places, tip, stamp, acks.inbox, msg_id)
+            subject_stream.tip = send(wire, subject_stream, batch, places, tip, stamp, acks.inbox, msg_id)
         except ConnectionLost as cut:
             acks.close()
             raise NotConfirmed(StoreUnavailable(str(cut), do="look whether it was stored")) from cut
-        return Begun(acks, lane.tip)
+        return Begun(acks, subject_stream.tip)
 
     async def end(self, begun: Begun) -> list[EntryId]:
         """Where it was stored."""
@@ -238,13 +247,15 @@ class PublishSteps:
         finally:
             begun.acks.close()
 
-    async def find(self, subject: str, lane: SubjectStream, batch: PublishBatch) -> None:
+    async def find(self, subject: str, subject_stream: SubjectStream, batch: PublishBatch) -> None:
         """Looks which of a batch are stored, as the leader has it."""
         assert batch.since is not None, "it was sent behind a tip"
         for _ in range(_LOOKS):
-            tip = await self._lanes.tip_of(subject, lane, leader=True)
+            tip = await self._stream_map.tip_of(subject, subject_stream, leader=True)
             while True:
-                page, more = await self._lanes.reader.page(lane.stream, lane.subject, batch.since, _PAGE)
+                page, more = await self._stream_map.reader.page(
+                    subject_stream.stream, subject_stream.subject, batch.since, _PAGE
+                )
                 for message in page:
                     name, _, place = name_of(message.header).rpartition(b".")
                     if name == batch.name:
@@ -253,19 +264,19 @@ class PublishSteps:
                 if not more:
                     break
             if batch.since >= tip.expected or tip.expected == 0 or tip.seq != tip.expected:
-                lane.tip = tip
+                subject_stream.tip = tip
                 return
             await asyncio.sleep(_LOOK_SECONDS)  # a replica that is behind
         raise StoreUnavailable(f"the end of {subject!r} cannot be read", do="check the replicas of its stream")
 
     def _chain(
-        self, wire: NatsTransport, lane: SubjectStream, batch: PublishBatch, places: Sequence[int],
+        self, wire: NatsTransport, subject_stream: SubjectStream, batch: PublishBatch, places: Sequence[int],
         tip: Tip, ms: int, inbox: bytes, msg_id: bytes,
     ) -> Tip:  # fmt: skip
         """Each on condition that the one before it is the last; all are answered."""
-        subject, name, drafts, out = lane.subject.encode(), batch.name, batch.drafts, []
+        subject, name, drafts, out = subject_stream.subject.encode(), batch.name, batch.drafts, []
         number, total, expected = tip.number, max(tip.total, 0), tip.expected
-        what = b"" if lane.own else b"-Subject"
+        what = b"" if subject_stream.own else b"-Subject"
         for place in places:
             draft = drafts[place]
             body = draft.body
@@ -284,15 +295,15 @@ class PublishSteps:
         return Tip(tip.seq + len(places), ms, number, total, expected)
 
     def _batch(
-        self, wire: NatsTransport, lane: SubjectStream, batch: PublishBatch, places: Sequence[int],
+        self, wire: NatsTransport, subject_stream: SubjectStream, batch: PublishBatch, places: Sequence[int],
         tip: Tip, ms: int, inbox: bytes, msg_id: bytes,
     ) -> Tip:  # fmt: skip
         """All or none; only the last is answered."""
         assert not msg_id, "an entry with a key goes alone"
         out: list[bytes] = []
-        subject, name = lane.subject.encode(), batch.name
+        subject, name = subject_stream.subject.encode(), batch.name
         number, total, last = tip.number, max(tip.total, 0), len(places)
-        extra = lane.condition(tip.expected)
+        extra = subject_stream.condition(tip.expected)
         for turn, place in enumerate(places, 1):
             draft = batch.drafts[place]
             number += 1

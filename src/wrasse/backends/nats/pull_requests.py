@@ -115,11 +115,11 @@ class Pulls:
 
     def __init__(self, js: JetStream) -> None:
         self._js = js
-        self._link = js.link
+        self._connection = js.connection
         self._free: list[_Inbox] = []
         self._numbers = count(1)
-        self._base = js.link.open_inbox(lambda *_: None, lambda _: None)
-        js.link.close_inbox(self._base)
+        self._base = js.connection.open_inbox(lambda *_: None, lambda _: None)
+        js.connection.close_inbox(self._base)
 
     async def ask(self, stream: str, name: str, limit: int, wait: timedelta) -> list[PulledMessage]:
         """Up to `limit` messages, waiting for the first for as long as `wait`. NoResponders: the durable is gone, or
@@ -134,11 +134,11 @@ class Pulls:
     ) -> list[PulledMessage] | None:
         """One question; None if the server did not let it wait behind those who wait already."""
         inbox = self._free.pop() if self._free else await self._open()
-        largest = self._link.server.max_payload + _ENVELOPE
+        largest = self._connection.server.max_payload + _ENVELOPE
         size = max(_BYTES_MAX, largest)
         asked = _Pull(limit, _UNASKED_MAX + size + ANSWER_MAX)
         reply = inbox.ask(asked)
-        watch = self._link.open_inbox(lambda *_: None, asked.cut)
+        watch = self._connection.open_inbox(lambda *_: None, asked.cut)
         expires = b',"expires":%d' % (wait // _MICROSECOND * 1_000) if wait > timedelta(0) else b""
         if limit * largest > _UNASKED_MAX:
             expires += b',"max_bytes":%d' % size
@@ -146,21 +146,23 @@ class Pulls:
         subject = f"{self._js.api}.CONSUMER.MSG.NEXT.{stream}.{name}".encode()
         whole = False
         try:
-            await self._link.send(packed(subject, question, reply), now=True)
+            await self._connection.send(packed(subject, question, reply), now=True)
             whole = await self._ended(asked, wait)
             return None if asked.outnumbered and wait > timedelta(0) else asked.found
         except BaseException:
             self.give_back([each.reply for each in asked.found])
             raise
         finally:
-            self._link.close_inbox(watch)
+            self._connection.close_inbox(watch)
             inbox.asked = None
             self._put_away(inbox, whole=whole)
 
     async def _ended(self, asked: _Pull, wait: timedelta) -> bool:
         """Whether the server ended it; False if the time was over before."""
         seconds = (
-            wait.total_seconds() + _GRACE if wait > timedelta(0) else self._link.options.read_timeout.total_seconds()
+            wait.total_seconds() + _GRACE
+            if wait > timedelta(0)
+            else self._connection.options.read_timeout.total_seconds()
         )
         try:
             async with asyncio.timeout(seconds):
@@ -169,17 +171,17 @@ class Pulls:
             if wait > timedelta(0) or asked.found:
                 return False  # a leader that went away with the question
             raise StoreUnavailable(
-                f"{self._link.options.where} did not answer in {seconds:g}s", do="check that the server is up"
+                f"{self._connection.options.where} did not answer in {seconds:g}s", do="check that the server is up"
             ) from None
         return True
 
     def give_back(self, replies: Sequence[bytes]) -> None:
         """Has messages delivered again at once, if the connection stands and is read: else at their deadline."""
-        self._link.post(b"".join(packed(reply, NAK) for reply in replies))
+        self._connection.post(b"".join(packed(reply, NAK) for reply in replies))
 
     async def _open(self) -> _Inbox:
         inbox = _Inbox(self, self._base + b".%d" % next(self._numbers))
-        inbox.subscription = await self._link.listen(inbox.subject + b".*", inbox.heard)
+        inbox.subscription = await self._connection.listen(inbox.subject + b".*", inbox.heard)
         return inbox
 
     def _put_away(self, inbox: _Inbox, *, whole: bool) -> None:

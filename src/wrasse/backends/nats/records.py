@@ -37,7 +37,7 @@ import msgspec
 
 from wrasse.backends.nats.kv.due_index import LISTING_KEPT, LISTING_LONG, KvDueIndex
 from wrasse.backends.nats.kv.names import DueEntry, KvNames, namespace_subject, text_of
-from wrasse.backends.nats.kv.store import Bucket, KvMessage, Overtaken, StaleServer
+from wrasse.backends.nats.kv.store import KvBucket, KvMessage, Overtaken, StaleServer
 from wrasse.backends.record_files.envelope import DAMAGED, LastWrites, Write
 from wrasse.backends.record_files.named_records import DueCursor
 from wrasse.bounded import decoded
@@ -84,8 +84,8 @@ def pack(stored: KvRecord, bytes_max: int) -> bytes:
     head = _Head(
         stored.version,
         None if stored.due_at is None else to_micros(stored.due_at),
-        None if stored.entry is None else (stored.entry.bucket, stored.entry.mark),
-        [(entry.bucket, entry.mark) for entry in stored.left],
+        None if stored.entry is None else (stored.entry.due_bucket, stored.entry.mark),
+        [(entry.due_bucket, entry.mark) for entry in stored.left],
         list(stored.writes.kept),
         stored.writes.whole,
         stored.gone,
@@ -170,8 +170,8 @@ class _Room:
 class NatsRecords(ConditionalRecords):
     """The port, for one collection."""
 
-    def __init__(self, bucket: Bucket, collection: Collection, clock: Clock) -> None:
-        self._bucket = bucket
+    def __init__(self, bucket: KvBucket, collection: Collection, clock: Clock) -> None:
+        self._kv = bucket
         self.resolution = collection.width
         self._clock = clock
         self._names = KvNames(bucket.root, collection.data)
@@ -197,10 +197,10 @@ class NatsRecords(ConditionalRecords):
 
     async def write(self, asked: RecordWrite) -> Written:
         if asked.at is None and self._namespace is not None:
-            await self._bucket.set(namespace_subject(self._bucket.root, self._namespace))
+            await self._kv.set(namespace_subject(self._kv.root, self._namespace))
             self._namespace = None
         outcome, version = await self._write(asked.key, asked)
-        return Written(outcome, version, await self._bucket.time.now())
+        return Written(outcome, version, await self._kv.time.now())
 
     async def _write(self, key: str, change: RecordWrite) -> Answer:
         version = secrets.token_hex(12)
@@ -234,13 +234,13 @@ class NatsRecords(ConditionalRecords):
                 unknown = why
             if unknown is not None and before is None and change.at is not None:
                 return Outcome.UNKNOWN, None  # gone, after what we wrote or before; by us or by somebody else
-        raise unknown if unknown is not None else unsettled(self._bucket.where)
+        raise unknown if unknown is not None else unsettled(self._kv.where)
 
     async def leave(self, key: str, due_at: datetime) -> None:
         # Takes away the entries that changes left in a bucket, unless the record needs them.
         held = self._known.get(key) or await self._load(key)
-        bucket = self._index.calendar.bucket(due_at)
-        left = [entry for entry in (held.stored.left if held else ()) if entry.bucket == bucket]
+        bucket = self._index.due_buckets.due_bucket(due_at)
+        left = [entry for entry in (held.stored.left if held else ()) if entry.due_bucket == bucket]
         if left:
             await self._index.leave(key, left)
             return
@@ -268,8 +268,8 @@ class NatsRecords(ConditionalRecords):
         known = self._listing
         fresh = known is not None and known[1] == prefix and self._clock.monotonic() - known[0] < LISTING_KEPT
         if after is not None and known is not None and fresh:
-            return _behind(known[2], after), await self._bucket.time.now()
-        subjects, at = await self._bucket.subjects(self._names.records)
+            return _behind(known[2], after), await self._kv.time.now()
+        subjects, at = await self._kv.subjects(self._names.records)
         every = [key for subject in subjects if (key := self._names.key(subject)) is not None]
         keys = sorted((key for key in every if key.startswith(prefix)), key=lambda key: stored_name(key).encode())
         self._listing = (self._clock.monotonic(), prefix, keys) if len(keys) > LISTING_LONG else None
@@ -277,9 +277,9 @@ class NatsRecords(ConditionalRecords):
 
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
         check_limit(limit, "records")
-        spot = None if after is None else DueCursor.parse(after)
-        found, more, at = await self._due(before, spot, limit)
-        return Page(tuple(record for _, record in found), tuple(str(spot) for spot, _ in found), at, more)
+        cursor = None if after is None else DueCursor.parse(after)
+        found, more, at = await self._due(before, cursor, limit)
+        return Page(tuple(record for _, record in found), tuple(str(cursor) for cursor, _ in found), at, more)
 
     async def _due(
         self, horizon: datetime | None, after: DueCursor | None, limit: int
@@ -287,9 +287,9 @@ class NatsRecords(ConditionalRecords):
         """Records whose bucket is over at the horizon, earliest bucket first; whether there are more; the time."""
         found: list[tuple[DueCursor, Record]] = []
         room = _Room(limit)
-        buckets, at = await self._index.over(horizon, "" if after is None else after.bucket)
+        buckets, at = await self._index.over(horizon, "" if after is None else after.due_bucket)
         for bucket in buckets:
-            goes_on = after is not None and after.bucket == bucket
+            goes_on = after is not None and after.due_bucket == bucket
             entries = await self._index.listing(bucket, goes_on=goes_on)
             if not entries:
                 await self._index.retire(bucket)
@@ -314,7 +314,7 @@ class NatsRecords(ConditionalRecords):
         there = _there(held)
         kept = there is not None and (self._tended or there.version == DAMAGED)
         if there is not None and kept and current not in entries:
-            return replace(there, due_at=self._index.calendar.begin(bucket))
+            return replace(there, due_at=self._index.due_buckets.begin(bucket))
         if stale and not kept:
             await self._index.leave(key, [entry for entry in stale if held is not None and entry in held.stored.left])
             await self._index.leave_stale(key, stale)
@@ -322,7 +322,7 @@ class NatsRecords(ConditionalRecords):
             return None
         if held is not None and there is None:
             self._known.pop(key, None)
-            if await self._bucket.purge(self._names.record(key), held.seq, held.seen):
+            if await self._kv.purge(self._names.record(key), held.seq, held.seen):
                 await self._index.leave(key, [current])
         return there
 
@@ -334,7 +334,7 @@ class NatsRecords(ConditionalRecords):
             if not named:
                 await self._remove(key, before)
                 return
-            due_at = await self._bucket.time.now() + GONE_KEPT
+            due_at = await self._kv.time.now() + GONE_KEPT
             after = KvRecord(b"", version, due_at, writes.and_then(change.nonce, None), gone=True)
             await self._store(key, before, after, entry_stays=False)
             return
@@ -342,7 +342,7 @@ class NatsRecords(ConditionalRecords):
         await self._store(key, before, after, entry_stays=change.entry_stays)
 
     async def _remove(self, key: str, before: CachedRecord) -> None:
-        if not await self._bucket.purge(self._names.record(key), before.seq, before.seen):
+        if not await self._kv.purge(self._names.record(key), before.seq, before.seen):
             raise Overtaken(0)
         self._known.pop(key, None)
         if before.stored.entry is not None:
@@ -351,10 +351,10 @@ class NatsRecords(ConditionalRecords):
     async def _store(self, key: str, before: CachedRecord | None, after: KvRecord, *, entry_stays: bool) -> None:
         old = None if before is None else before.stored.entry
         after = await self._entered(key, before, after, entry_stays)
-        data = pack(after, self._bucket.bytes_max)
+        data = pack(after, self._kv.bytes_max)
         try:
             at = before or _NOTHING
-            seq, seen = await self._bucket.write(
+            seq, seen = await self._kv.write(
                 self._names.record(key), data, after=at.seq, seen=at.seen, name=after.version
             )
         except (Overtaken, TooLarge):
@@ -370,7 +370,7 @@ class NatsRecords(ConditionalRecords):
         old = None if before is None else before.stored.entry
         if after.due_at is None:
             entry = None
-        elif old is not None and old.bucket == self._index.calendar.bucket(after.due_at):
+        elif old is not None and old.due_bucket == self._index.due_buckets.due_bucket(after.due_at):
             entry = old
         else:
             entry = await self._index.enter(key, after.due_at)
@@ -379,8 +379,8 @@ class NatsRecords(ConditionalRecords):
         return replace(after, entry=entry, left=left[-LEFT_MAX:])
 
     async def _load(self, key: str, at_least: int = 0) -> CachedRecord | None:
-        seen = await self._bucket.connection()
-        return self._saw(key, seen, await self._bucket.get(self._names.record(key), at_least))
+        seen = await self._kv.connection()
+        return self._saw(key, seen, await self._kv.get(self._names.record(key), at_least))
 
     async def _loaded(self, keys: Sequence[str], limit: int) -> AsyncIterator[tuple[str, CachedRecord | None]]:
         """The records of these keys, as many at a time as a page may need. A message that is no record is given as one
@@ -388,8 +388,8 @@ class NatsRecords(ConditionalRecords):
         step = min(limit + 1, LOADED_AT_ONCE)
         for begin in range(0, len(keys), step):
             part = keys[begin : begin + step]
-            seen = await self._bucket.connection()
-            found = await self._bucket.get_many([self._names.record(key) for key in part])
+            seen = await self._kv.connection()
+            found = await self._kv.get_many([self._names.record(key) for key in part])
             for key, message in zip(part, found, strict=True):
                 try:
                     held = self._saw(key, seen, message)
@@ -409,9 +409,9 @@ class NatsRecords(ConditionalRecords):
             held = CachedRecord(message.seq, seen, unpack(message.data))
         except ValueError:
             raise StoreBroken(
-                f"the record of {key!r} in {self._bucket.where} is damaged or foreign",
+                f"the record of {key!r} in {self._kv.where} is damaged or foreign",
                 do="restore it from a backup, or take it away: "
-                f"nats stream purge {self._bucket.stream} --subject='{self._names.record(key)}'",
+                f"nats stream purge {self._kv.stream} --subject='{self._names.record(key)}'",
             ) from None
         self._note(key, held)
         return held
@@ -462,11 +462,11 @@ def _record(key: str, stored: KvRecord) -> Record:
 class NatsNamespaces:
     """The port: a message per namespace, written before its first key, and never taken away."""
 
-    def __init__(self, bucket: Bucket) -> None:
-        self._bucket = bucket
+    def __init__(self, bucket: KvBucket) -> None:
+        self._kv = bucket
 
     async def page(self, after: str | None, limit: int) -> Page[str]:
-        subjects, at = await self._bucket.subjects(namespace_subject(self._bucket.root, "*"))
+        subjects, at = await self._kv.subjects(namespace_subject(self._kv.root, "*"))
         texts = [text_of(each.rpartition(".")[2]) for each in subjects]
         names = [name for name in texts if name is not None and namespace_of(name + META)]
         return page_of(names, after, limit, at)

@@ -20,53 +20,53 @@ from wrasse.ports.outcome import Outcome
 class Ages:
     """The maximal ages of one backend's streams."""
 
-    def __init__(self, lanes: StreamMap, marks: Marks) -> None:
-        self._lanes = lanes
+    def __init__(self, stream_map: StreamMap, marks: Marks) -> None:
+        self._stream_map = stream_map
         self._marks = marks
 
     async def keep_for(self, subject: str, age: timedelta | None) -> Outcome:
         """As `ServerAges` promises."""
-        lane = await self._lanes.find(subject)
+        subject_stream = await self._stream_map.find(subject)
         # Of several subjects in one stream each may be read by somebody else, so such a stream gets none.
-        config = None if lane is None or not lane.own else await self._config(lane)
-        if lane is None or config is None:
-            return Outcome.LOST
-        now = server_age(config, self._lanes.layout)
+        config = None if subject_stream is None or not subject_stream.own else await self._config(subject_stream)
+        if subject_stream is None or config is None:
+            return Outcome.CONFLICT
+        now = server_age(config, self._stream_map.layout)
         if not now.ours or now.age == age:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         if age is None:
-            await self._update(lane, with_age(config, None))
+            await self._update(subject_stream, with_age(config, None))
             return Outcome.DONE
-        if await self._is_read(subject, lane):
-            return Outcome.LOST
-        await self._update(lane, with_age(config, max(age, now.least)))
-        if await self._is_read(subject, lane):  # whoever came after the look above may have seen no age
-            await self.end(lane)
-            return Outcome.LOST
+        if await self._is_read(subject, subject_stream):
+            return Outcome.CONFLICT
+        await self._update(subject_stream, with_age(config, max(age, now.least)))
+        if await self._is_read(subject, subject_stream):  # whoever came after the look above may have seen no age
+            await self.end(subject_stream)
+            return Outcome.CONFLICT
         return Outcome.DONE
 
-    async def end(self, lane: SubjectStream) -> None:
+    async def end(self, subject_stream: SubjectStream) -> None:
         """Ends the age that wrasse set, if there is one. Somebody else's stays: who set it is asked to end it."""
-        config = await self._config(lane) if lane.own else None
+        config = await self._config(subject_stream) if subject_stream.own else None
         if config is None:
             return
-        now = server_age(config, self._lanes.layout)
+        now = server_age(config, self._stream_map.layout)
         if now.ours and now.age is not None:
-            await self._update(lane, with_age(config, None))
+            await self._update(subject_stream, with_age(config, None))
 
-    async def durable(self, lane: SubjectStream) -> bool:
+    async def durable(self, subject_stream: SubjectStream) -> bool:
         """Whether somebody has a durable consumer there: a group, or what shows how far one is."""
-        async for page in self._lanes.js.pages(f"CONSUMER.LIST.{lane.stream}", "consumers"):
+        async for page in self._stream_map.js.pages(f"CONSUMER.LIST.{subject_stream.stream}", "consumers"):
             if any(each["config"].get("durable_name") for each in page):
                 return True
         return False
 
-    async def _is_read(self, subject: str, lane: SubjectStream) -> bool:
-        return bool(await self._marks.groups(subject)) or await self.durable(lane)
+    async def _is_read(self, subject: str, subject_stream: SubjectStream) -> bool:
+        return bool(await self._marks.groups(subject)) or await self.durable(subject_stream)
 
-    async def _config(self, lane: SubjectStream) -> Config | None:
+    async def _config(self, subject_stream: SubjectStream) -> Config | None:
         try:
-            told = await self._lanes.js.call(f"STREAM.INFO.{lane.stream}")
+            told = await self._stream_map.js.call(f"STREAM.INFO.{subject_stream.stream}")
         except JsError as refused:
             if refused.code == STREAM_NOT_FOUND:
                 return None
@@ -74,5 +74,5 @@ class Ages:
         config: Config = told["config"]
         return config
 
-    async def _update(self, lane: SubjectStream, config: Config) -> None:
-        await self._lanes.js.call(f"STREAM.UPDATE.{lane.stream}", config)
+    async def _update(self, subject_stream: SubjectStream, config: Config) -> None:
+        await self._stream_map.js.call(f"STREAM.UPDATE.{subject_stream.stream}", config)

@@ -57,7 +57,7 @@ class SubjectNote:
     """What is noted about a subject: who writes to it, and its newest entry where a trim took that away."""
 
     last: Tip = Tip()
-    pen: str = ""  # who alone writes to it, see single_writer.py
+    writer: str = ""  # who alone writes to it, see single_writer.py
     revision: int = 0
 
     def packed(self) -> bytes:
@@ -69,7 +69,7 @@ class SubjectNote:
                 "bytes_max": None,
                 "last": [last.seq, last.ms, last.number, last.total],
                 "known": False,
-                "pen": self.pen,
+                "pen": self.writer,
             }
         ).encode()
 
@@ -147,7 +147,7 @@ class StreamMap:
         self.layout = layout
         self.reader = reader
         self._clock = clock
-        self._lanes: dict[str, SubjectStream] = {}
+        self._stream_map: dict[str, SubjectStream] = {}
 
     async def open(self) -> None:
         """Makes the stream of books."""
@@ -156,9 +156,9 @@ class StreamMap:
 
     async def find(self, subject: str) -> SubjectStream | None:
         """The lane of a subject that some stream takes."""
-        lane = self._lanes.get(subject)
-        if lane is not None:
-            return lane
+        subject_stream = self._stream_map.get(subject)
+        if subject_stream is not None:
+            return subject_stream
         stored = self.layout.stored(subject)
         answer = await self.js.call("STREAM.NAMES", {"subject": stored})
         names = [str(name) for name in answer.get("streams") or ()]
@@ -169,18 +169,18 @@ class StreamMap:
 
     async def make(self, subject: str) -> SubjectStream:
         """The lane of a subject, with a stream if there is none."""
-        lane = await self.find(subject)
-        if lane is not None:
-            return lane
+        subject_stream = await self.find(subject)
+        if subject_stream is not None:
+            return subject_stream
         name, takes = self.layout.home(subject)
         try:
             await self._make(self._config(name, takes))
         except JsError as refused:
             if refused.code not in (SUBJECTS_OVERLAP, STREAM_NAME_IN_USE):
                 raise
-            lane = await self.find(subject)  # somebody was faster
-            if lane is not None:
-                return lane
+            subject_stream = await self.find(subject)  # somebody was faster
+            if subject_stream is not None:
+                return subject_stream
             if takes == self.layout.stored(subject):
                 raise
             # Others of its pattern have streams of their own since before it was archived as one: so does this.
@@ -192,14 +192,14 @@ class StreamMap:
 
     def forget(self, subject: str) -> None:
         """The stream is not there any more."""
-        self._lanes.pop(subject, None)
+        self._stream_map.pop(subject, None)
 
-    async def note(self, subject: str, lane: SubjectStream, *, leader: bool = False) -> SubjectNote:
+    async def note(self, subject: str, subject_stream: SubjectStream, *, leader: bool = False) -> SubjectNote:
         """What is noted about the subject, at most a moment old."""
         now = self._clock.monotonic()
-        if not leader and lane.note_at + NOTE_SECONDS > now >= lane.note_at:
-            return lane.note
-        asked = {"last_by_subj": self.layout.lane_note(subject)}
+        if not leader and subject_stream.note_at + NOTE_SECONDS > now >= subject_stream.note_at:
+            return subject_stream.note
+        asked = {"last_by_subj": self.layout.subject_note_subject(subject)}
         message = await self.reader.one(self.layout.books, asked, leader=leader)
         note = SubjectNote() if message is None else SubjectNote.read(message)
         if note is None:
@@ -207,50 +207,54 @@ class StreamMap:
             raise StoreBroken(
                 f"what is noted of the stream {subject} cannot be read in {books}",
                 do="see who else writes there, and take it away: nats stream purge "
-                f"{books} --subject={self.layout.lane_note(subject)}",
+                f"{books} --subject={self.layout.subject_note_subject(subject)}",
             )
-        lane.note = note
-        lane.note_at = now
-        return lane.note
+        subject_stream.note = note
+        subject_stream.note_at = now
+        return subject_stream.note
 
-    async def remember(self, subject: str, lane: SubjectStream, last: Tip) -> None:
+    async def remember(self, subject: str, subject_stream: SubjectStream, last: Tip) -> None:
         """Notes the newest entry, before a trim takes it away."""
-        await self.change(subject, lane, lambda old: replace(old, last=max(old.last, last, key=lambda tip: tip.seq)))
+        await self.change(
+            subject, subject_stream, lambda old: replace(old, last=max(old.last, last, key=lambda tip: tip.seq))
+        )
 
-    async def state(self, lane: SubjectStream) -> StreamNumbers | None:
+    async def state(self, subject_stream: SubjectStream) -> StreamNumbers | None:
         """The stream behind a lane; None if it is gone."""
         try:
-            told = await self.js.call(f"STREAM.INFO.{lane.stream}", {"subjects_filter": lane.subject})
+            told = await self.js.call(
+                f"STREAM.INFO.{subject_stream.stream}", {"subjects_filter": subject_stream.subject}
+            )
         except JsError as refused:
             if refused.code == STREAM_NOT_FOUND:
                 return None
             raise
         state: dict[str, Any] = told["state"]
-        count = int((state.get("subjects") or {}).get(lane.subject, 0))
+        count = int((state.get("subjects") or {}).get(subject_stream.subject, 0))
         messages = int(state["messages"])
         size = int(state["bytes"]) * count // messages if messages else 0
         last_seq = int(state["last_seq"])
         last_ms = millis(str(state["last_ts"]).encode()) if last_seq else 0
         cluster = told.get("cluster") or {}
         leads = f"{cluster.get('leader')} {cluster.get('leader_since')}"
-        leads = leads if cluster.get("name") else self.js.link.server.id
+        leads = leads if cluster.get("name") else self.js.connection.server.id
         history = f"{told.get('created')} {leads}"
         age = server_age(told["config"], self.layout)
-        age = replace(age, ours=age.ours and lane.own)
+        age = replace(age, ours=age.ours and subject_stream.own)
         at, consumers = str(told.get("ts", "")), int(state.get("consumer_count", 0))
         queue = told["config"].get("retention") == "workqueue"
         return StreamNumbers(count, size, last_seq, max(last_ms, 0), at, history, age, consumers, queue)
 
-    async def tip_of(self, subject: str, lane: SubjectStream, *, leader: bool = False) -> Tip:
+    async def tip_of(self, subject: str, subject_stream: SubjectStream, *, leader: bool = False) -> Tip:
         """The newest entry there is or was, from the server."""
-        last = await self.reader.one(lane.stream, {"last_by_subj": lane.subject}, leader=leader)
+        last = await self.reader.one(subject_stream.stream, {"last_by_subj": subject_stream.subject}, leader=leader)
         if last is not None:
             number, total = (last.number, last.total) if last.number else (last.seq, UNKNOWN)
             return Tip(last.seq, last.ms, number, total, last.seq)
-        note = await self.note(subject, lane, leader=True)
-        if not lane.own:
+        note = await self.note(subject, subject_stream, leader=True)
+        if not subject_stream.own:
             return replace(note.last, expected=0)
-        state = await self.state(lane)
+        state = await self.state(subject_stream)
         if state is None or not state.last_seq:
             return note.last
         if note.last.seq == state.last_seq:
@@ -258,13 +262,15 @@ class StreamMap:
         # Somebody else emptied it: the server's own numbers are what is left.
         return Tip(state.last_seq, max(state.last_ms, note.last.ms), state.last_seq, note.last.total, state.last_seq)
 
-    async def last_upto(self, lane: SubjectStream, upto: EntryId, first: int, last: int) -> EntryId | None:
+    async def last_upto(self, subject_stream: SubjectStream, upto: EntryId, first: int, last: int) -> EntryId | None:
         """The newest entry from sequence `first` to `last` whose id is not above `upto`, found by halving, since ids
         only grow; None if there is none. Where the subject shares its stream, these need not be its own."""
         found: EntryId | None = None
         while first <= last:
             middle = (first + last + 1) // 2
-            message = await self.reader.one(lane.stream, {"seq": middle, "next_by_subj": lane.subject})
+            message = await self.reader.one(
+                subject_stream.stream, {"seq": middle, "next_by_subj": subject_stream.subject}
+            )
             if message is None or message.seq > last:
                 last = middle - 1
             elif message.id <= upto:
@@ -274,39 +280,41 @@ class StreamMap:
                 last = middle - 1
         return found
 
-    async def place_after(self, lane: SubjectStream, seq: int, tip: EntryId | None = None) -> EntryId:
+    async def place_after(self, subject_stream: SubjectStream, seq: int, tip: EntryId | None = None) -> EntryId:
         """The highest id that everything up to this sequence has or is below of, also where that is not stored any
         more: the one before the entry that follows; of the last entry its own."""
         if not seq:
             return START
         if tip is None:
-            last = await self.reader.one(lane.stream, {"last_by_subj": lane.subject}, leader=True)
+            last = await self.reader.one(subject_stream.stream, {"last_by_subj": subject_stream.subject}, leader=True)
             tip = START if last is None else last.id
         if seq < tip.seq:
-            following = await self.reader.one(lane.stream, {"seq": seq + 1, "next_by_subj": lane.subject}, leader=True)
+            following = await self.reader.one(
+                subject_stream.stream, {"seq": seq + 1, "next_by_subj": subject_stream.subject}, leader=True
+            )
             if following is not None:
                 return following.id.previous
         return EntryId(tip.ms, max(tip.seq, seq))
 
     async def change(
-        self, subject: str, lane: SubjectStream, changed: Callable[[SubjectNote], SubjectNote]
+        self, subject: str, subject_stream: SubjectStream, changed: Callable[[SubjectNote], SubjectNote]
     ) -> SubjectNote:
         """Changes what is noted, whoever else does."""
         for _ in range(_TRIES):
-            note = await self.note(subject, lane, leader=True)
+            note = await self.note(subject, subject_stream, leader=True)
             new = changed(note)
             if new == note:
                 return note
             headers = {"Nats-Rollup": "sub", "Nats-Expected-Last-Subject-Sequence": str(note.revision)}
             try:
-                revision = await self.js.store(self.layout.lane_note(subject), new.packed(), headers)
+                revision = await self.js.store(self.layout.subject_note_subject(subject), new.packed(), headers)
             except JsError as refused:
                 if not refused.wrong_sequence:
                     raise
                 continue
-            lane.note = replace(new, revision=revision)
-            lane.note_at = self._clock.monotonic()
-            return lane.note
+            subject_stream.note = replace(new, revision=revision)
+            subject_stream.note_at = self._clock.monotonic()
+            return subject_stream.note
         raise StoreUnavailable("too many change what is noted of one stream at once", do="try again")
 
     async def _make(self, config: dict[str, object]) -> None:
@@ -319,9 +327,9 @@ class StreamMap:
             await self.js.call(f"STREAM.INFO.{name}")  # made by another version or by hand: used as it is
 
     def _config(self, name: str, takes: str) -> dict[str, object]:
-        return new_config(self.layout, name, takes, self.js.link.server)
+        return new_config(self.layout, name, takes, self.js.connection.server)
 
-    def _met(self, subject: str, lane: SubjectStream) -> SubjectStream:
-        if len(self._lanes) >= _LANES_MAX:
-            self._lanes.clear()
-        return self._lanes.setdefault(subject, lane)
+    def _met(self, subject: str, subject_stream: SubjectStream) -> SubjectStream:
+        if len(self._stream_map) >= _LANES_MAX:
+            self._stream_map.clear()
+        return self._stream_map.setdefault(subject, subject_stream)

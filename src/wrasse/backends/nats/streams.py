@@ -47,8 +47,8 @@ _MICROSECOND = timedelta(microseconds=1)
 class StreamPurge:
     """Trims for one backend."""
 
-    def __init__(self, lanes: StreamMap, marks: Marks, durables: Durables, time: ServerTime) -> None:
-        self._lanes = lanes
+    def __init__(self, stream_map: StreamMap, marks: Marks, durables: Durables, time: ServerTime) -> None:
+        self._stream_map = stream_map
         self._marks = marks
         self._durables = durables
         self._time = time
@@ -57,12 +57,16 @@ class StreamPurge:
         self, subject: str, *, age: timedelta | None, below: EntryId | None, protect: Sequence[str], limit: int
     ) -> Trimmed:
         """Removes up to `limit` entries from the start of a stream."""
-        lane = await self._lanes.find(subject)
+        subject_stream = await self._stream_map.find(subject)
         # Floors before everything else: what they allow now they allow later, too.
-        floors = [] if lane is None else await asyncio.gather(*(self._floor(subject, lane, name) for name in protect))
+        floors = (
+            []
+            if subject_stream is None
+            else await asyncio.gather(*(self._floor(subject, subject_stream, name) for name in protect))
+        )
         now = await self._time.now()
-        tip = Tip() if lane is None else await self._lanes.tip_of(subject, lane, leader=True)
-        if lane is None or not tip.seq:
+        tip = Tip() if subject_stream is None else await self._stream_map.tip_of(subject, subject_stream, leader=True)
+        if subject_stream is None or not tip.seq:
             missing = next((name for name, floor in zip(protect, floors, strict=False) if floor is None), "")
             return Trimmed(0, START, missing, False, now)
         upto = EntryId(tip.ms, tip.seq)
@@ -78,10 +82,10 @@ class StreamPurge:
             if shown < upto:
                 upto, held_by = shown, name
             bound = min(bound, seq)
-        count, more = await self._purge(subject, lane, tip, allowed, bound, limit)
+        count, more = await self._purge(subject, subject_stream, tip, allowed, bound, limit)
         return Trimmed(count, upto, held_by, more, now)
 
-    async def _floor(self, subject: str, lane: SubjectStream, group: str) -> tuple[EntryId, int] | None:
+    async def _floor(self, subject: str, subject_stream: SubjectStream, group: str) -> tuple[EntryId, int] | None:
         """How far a group has acked; None where it is missing, or where nobody can tell: without acks and with a
         MaxDeliver the floor passes what nobody acked. One whose mark cannot be read counts as one that has acked
         nothing."""
@@ -91,35 +95,45 @@ class StreamPurge:
             return START, 0
         if mark is not None:
             return mark.at, mark.at.seq
-        durable = await self._durables.find(lane, group, reads_more=True)
+        durable = await self._durables.find(subject_stream, group, reads_more=True)
         if durable is None or not durable.proves:
             return None
-        return await self._lanes.place_after(lane, durable.floor), durable.floor
+        return await self._stream_map.place_after(subject_stream, durable.floor), durable.floor
 
     async def _purge(
-        self, subject: str, lane: SubjectStream, tip: Tip, upto: EntryId, bound: int, limit: int
+        self, subject: str, subject_stream: SubjectStream, tip: Tip, upto: EntryId, bound: int, limit: int
     ) -> tuple[int, bool]:
-        first = await self._lanes.reader.one(lane.stream, {"seq": 1, "next_by_subj": lane.subject}, leader=True)
+        first = await self._stream_map.reader.one(
+            subject_stream.stream, {"seq": 1, "next_by_subj": subject_stream.subject}, leader=True
+        )
         if first is None or first.seq > bound or first.id > upto:
             return 0, False
-        if lane.own:
+        if subject_stream.own:
             highest = min(bound, first.seq + limit - 1)
-            last = await self._highest(lane, first, highest, upto)
+            last = await self._highest(subject_stream, first, highest, upto)
         else:
-            page, _ = await self._lanes.reader.page(lane.stream, lane.subject, first.seq - 1, limit)
+            page, _ = await self._stream_map.reader.page(
+                subject_stream.stream, subject_stream.subject, first.seq - 1, limit
+            )
             last = max((each.seq for each in page if each.seq <= bound and each.id <= upto), default=first.seq)
         if last >= tip.seq:
-            await self._lanes.remember(subject, lane, tip)
-        asked: dict[str, object] = {"seq": last + 1} if lane.own else {"seq": last + 1, "filter": lane.subject}
-        answer = await self._lanes.js.call(f"STREAM.PURGE.{lane.stream}", asked)
-        rest = await self._lanes.reader.one(lane.stream, {"seq": last + 1, "next_by_subj": lane.subject}, leader=True)
+            await self._stream_map.remember(subject, subject_stream, tip)
+        asked: dict[str, object] = (
+            {"seq": last + 1} if subject_stream.own else {"seq": last + 1, "filter": subject_stream.subject}
+        )
+        answer = await self._stream_map.js.call(f"STREAM.PURGE.{subject_stream.stream}", asked)
+        rest = await self._stream_map.reader.one(
+            subject_stream.stream, {"seq": last + 1, "next_by_subj": subject_stream.subject}, leader=True
+        )
         return int(answer.get("purged", 0)), rest is not None and rest.seq <= bound and rest.id <= upto
 
-    async def _highest(self, lane: SubjectStream, first: StoredMessage, highest: int, upto: EntryId) -> int:
-        top = await self._lanes.reader.one(lane.stream, {"seq": highest, "next_by_subj": lane.subject})
+    async def _highest(self, subject_stream: SubjectStream, first: StoredMessage, highest: int, upto: EntryId) -> int:
+        top = await self._stream_map.reader.one(
+            subject_stream.stream, {"seq": highest, "next_by_subj": subject_stream.subject}
+        )
         if top is not None and top.seq == highest and top.id <= upto:
             return highest  # the usual case: all of it is old
-        found = await self._lanes.last_upto(lane, upto, first.seq, highest)
+        found = await self._stream_map.last_upto(subject_stream, upto, first.seq, highest)
         return first.seq if found is None else found.seq
 
 
@@ -134,15 +148,15 @@ class NatsStreams:
     """All streams behind one link."""
 
     def __init__(
-        self, lanes: StreamMap, marks: Marks, durables: Durables, appender: Appender, time: ServerTime
+        self, stream_map: StreamMap, marks: Marks, durables: Durables, appender: Appender, time: ServerTime
     ) -> None:
-        self._lanes = lanes
+        self._stream_map = stream_map
         self._marks = marks
         self._durables = durables
         self._appender = appender
         self._time = time
-        self._trimmer = StreamPurge(lanes, marks, durables, time)
-        self._ages = Ages(lanes, marks)
+        self._trimmer = StreamPurge(stream_map, marks, durables, time)
+        self._ages = Ages(stream_map, marks)
         self._odd = set[str]()  # names that are no subjects, and were told of
 
     @property
@@ -156,43 +170,47 @@ class NatsStreams:
     async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
         check_subject(subject)
         check_limit(limit, "entries")
-        lane = await self._lanes.find(subject)
-        if lane is None:
+        subject_stream = await self._stream_map.find(subject)
+        if subject_stream is None:
             return Page((), (), await self._time.now(), False)
-        found, more = await self._lanes.reader.page(lane.stream, lane.subject, await self._seq(lane, after), limit)
+        found, more = await self._stream_map.reader.page(
+            subject_stream.stream, subject_stream.subject, await self._seq(subject_stream, after), limit
+        )
         shown, ms = [], after.ms
         for message in found:
             ms = max(ms, message.ms)  # where others wrote, the server's clock may have stepped back
             shown.append(entry(subject, message, ms))
         return Page(tuple(shown), tuple([str(each.id) for each in shown]), await self._time.now(), more)
 
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
+    async def chunk(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
         """Entries in columns, as the port promises."""
         check_subject(subject)
         check_limit(limit, "entries")
-        lane = await self._lanes.find(subject)
-        if lane is None:
+        subject_stream = await self._stream_map.find(subject)
+        if subject_stream is None:
             return EntryChunk(subject, (), (), PLAIN, await self._time.now(), False)
-        found, more = await self._lanes.reader.frames(lane.stream, lane.subject, await self._seq(lane, after), limit)
+        found, more = await self._stream_map.reader.frames(
+            subject_stream.stream, subject_stream.subject, await self._seq(subject_stream, after), limit
+        )
         bodies = [each[7] for each in found]
         return EntryChunk(subject, ids_of(found, after.ms), bodies, beside(found), await self._time.now(), more)
 
-    async def _seq(self, lane: SubjectStream, after: EntryId) -> int:
+    async def _seq(self, subject_stream: SubjectStream, after: EntryId) -> int:
         """The sequence of an id; of one that stands for a moment, that of the last entry before it."""
         if 0 < after.seq < SEQ_MAX or not after.ms:
             return after.seq
-        last = await self._lanes.reader.one(lane.stream, {"last_by_subj": lane.subject})
-        found = None if last is None else await self._lanes.last_upto(lane, after, 1, last.seq)
+        last = await self._stream_map.reader.one(subject_stream.stream, {"last_by_subj": subject_stream.subject})
+        found = None if last is None else await self._stream_map.last_upto(subject_stream, after, 1, last.seq)
         return 0 if found is None else found.seq
 
     async def info(self, subject: str) -> StreamState | None:
         check_subject(subject)
-        lane = await self._lanes.find(subject)
-        if lane is None:
+        subject_stream = await self._stream_map.find(subject)
+        if subject_stream is None:
             return None
-        state, names = await asyncio.gather(self._lanes.state(lane), self._marks.groups(subject))
+        state, names = await asyncio.gather(self._stream_map.state(subject_stream), self._marks.groups(subject))
         if state is None:
-            self._lanes.forget(subject)
+            self._stream_map.forget(subject)
             return None
         marks, invalid = dict[str, GroupCursor](), dict[str, str]()
         for name in names:
@@ -202,23 +220,25 @@ class NatsStreams:
             except StoreBroken as broken:
                 invalid[name] = f"{broken.message}; {broken.do}"
         # Groups before the entries: how far they are then is not beyond what is seen here.
-        durables = await self._durables.of(lane) if state.consumers else []
+        durables = await self._durables.of(subject_stream) if state.consumers else []
         first, tip = await asyncio.gather(
-            self._lanes.reader.one(lane.stream, {"seq": 1, "next_by_subj": lane.subject}, leader=True),
-            self._tip(subject, lane, state),
+            self._stream_map.reader.one(
+                subject_stream.stream, {"seq": 1, "next_by_subj": subject_stream.subject}, leader=True
+            ),
+            self._tip(subject, subject_stream, state),
         )
         # Counted after the tip was read: an older count would look as if entries were trimmed that are not.
-        state = await self._lanes.state(lane) or state
-        if not lane.own and not (state.count or tip.seq or names or durables):
+        state = await self._stream_map.state(subject_stream) or state
+        if not subject_stream.own and not (state.count or tip.seq or names or durables):
             return None
-        shown = [await self._marked(lane, name, mark, first, tip) for name, mark in marks.items()]
+        shown = [await self._marked(subject_stream, name, mark, first, tip) for name, mark in marks.items()]
         shown += [GroupState(name, START, START, pending=0, invalid=why) for name, why in invalid.items()]
-        shown += [await self._group(lane, each, first, tip) for each in durables if each.group not in names]
+        shown += [await self._group(subject_stream, each, first, tip) for each in durables if each.group not in names]
         shown.sort(key=lambda group: group.name)
         at = self._time.heard(state.at) if state.at else await self._time.now()
         return StreamState(
             subject,
-            length=state.count - (max(state.last_seq - tip.seq, 0) if lane.own else 0),
+            length=state.count - (max(state.last_seq - tip.seq, 0) if subject_stream.own else 0),
             bytes=_size(state, first, tip),
             appended=tip.number,
             first=None if first is None else first.id,
@@ -226,41 +246,43 @@ class NatsStreams:
             groups=tuple(shown),
             at=at,
             history="" if self._time.told is not None else state.history,
-            server_age=await self._age(lane, state, grouped=bool(shown)),
+            server_age=await self._age(subject_stream, state, grouped=bool(shown)),
             work_queue=state.work_queue,
         )
 
-    async def _tip(self, subject: str, lane: SubjectStream, state: StreamNumbers) -> Tip:
+    async def _tip(self, subject: str, subject_stream: SubjectStream, state: StreamNumbers) -> Tip:
         try:
-            return await self._lanes.tip_of(subject, lane, leader=True)
+            return await self._stream_map.tip_of(subject, subject_stream, leader=True)
         except StoreBroken:  # its note: who writes there is told; to be looked at, the server's own numbers will do
-            return Tip(state.last_seq, state.last_ms, state.last_seq) if lane.own else Tip()
+            return Tip(state.last_seq, state.last_ms, state.last_seq) if subject_stream.own else Tip()
 
-    async def _age(self, lane: SubjectStream, state: StreamNumbers, *, grouped: bool) -> ServerAge:
+    async def _age(self, subject_stream: SubjectStream, state: StreamNumbers, *, grouped: bool) -> ServerAge:
         """What the server removes by itself; who else reads is asked for only where it decides anything."""
         if grouped or not state.age.ours or not state.consumers:
             return state.age
-        return replace(state.age, read=await self._ages.durable(lane))
+        return replace(state.age, read=await self._ages.durable(subject_stream))
 
     async def _marked(
-        self, lane: SubjectStream, name: str, mark: GroupCursor, first: StoredMessage | None, tip: Tip
+        self, subject_stream: SubjectStream, name: str, mark: GroupCursor, first: StoredMessage | None, tip: Tip
     ) -> GroupState:
         stored_from = tip.seq + 1 if first is None else first.seq
-        lag = await self._lag(lane, max(mark.at.seq, stored_from - 1), tip)
+        lag = await self._lag(subject_stream, max(mark.at.seq, stored_from - 1), tip)
         return GroupState(name, floor=mark.at, delivered=mark.at, pending=0, lag=lag)
 
-    async def _group(self, lane: SubjectStream, durable: Durable, first: StoredMessage | None, tip: Tip) -> GroupState:
+    async def _group(
+        self, subject_stream: SubjectStream, durable: Durable, first: StoredMessage | None, tip: Tip
+    ) -> GroupState:
         if first is None or first.seq > durable.delivered:
             durable = replace(durable, pending=0)  # servers before 2.10 keep what was trimmed as pending
         last = EntryId(tip.ms, tip.seq)
-        floor = await self._lanes.place_after(lane, durable.floor, last)
+        floor = await self._stream_map.place_after(subject_stream, durable.floor, last)
         delivered = floor
         if durable.delivered != durable.floor:
-            delivered = await self._lanes.place_after(lane, durable.delivered, last)
+            delivered = await self._stream_map.place_after(subject_stream, durable.delivered, last)
         oldest = None
         if durable.pending:
-            asked = {"seq": durable.floor + 1, "next_by_subj": lane.subject}
-            oldest = await self._lanes.reader.one(lane.stream, asked, leader=True)
+            asked = {"seq": durable.floor + 1, "next_by_subj": subject_stream.subject}
+            oldest = await self._stream_map.reader.one(subject_stream.stream, asked, leader=True)
         return GroupState(
             durable.group,
             floor=floor,
@@ -273,10 +295,12 @@ class NatsStreams:
             active_at=durable.active_at,
         )
 
-    async def _lag(self, lane: SubjectStream, after: int, tip: Tip) -> int | None:
-        if lane.own or after >= tip.seq:
+    async def _lag(self, subject_stream: SubjectStream, after: int, tip: Tip) -> int | None:
+        if subject_stream.own or after >= tip.seq:
             return max(tip.seq - after, 0)
-        message = await self._lanes.reader.one(lane.stream, {"seq": after + 1, "next_by_subj": lane.subject})
+        message = await self._stream_map.reader.one(
+            subject_stream.stream, {"seq": after + 1, "next_by_subj": subject_stream.subject}
+        )
         if message is None:
             return 0
         return tip.number - message.number + 1 if message.number and tip.number >= message.number else None
@@ -304,9 +328,9 @@ class NatsStreams:
 
     async def _matching(self, pattern: str) -> set[str]:
         """Subjects with entries, of any stream that takes them, and those of streams of their own."""
-        layout, found = self._lanes.layout, set[str]()
+        layout, found = self._stream_map.layout, set[str]()
         wanted = layout.stored(pattern)
-        async for page in self._lanes.js.pages("STREAM.LIST", "streams", {"subject": wanted}):
+        async for page in self._stream_map.js.pages("STREAM.LIST", "streams", {"subject": wanted}):
             if len(found) > _NAMES_MAX:
                 raise UsageError(f"more than {_NAMES_MAX} streams match {pattern!r}", do="use a narrower pattern")
             for stream in page:
@@ -324,8 +348,8 @@ class NatsStreams:
         return matching
 
     async def _in_stream(self, name: str, wanted: str) -> set[str]:
-        layout, found = self._lanes.layout, set[str]()
-        async for page in self._lanes.js.pages(f"STREAM.INFO.{name}", "subjects", {"subjects_filter": wanted}):
+        layout, found = self._stream_map.layout, set[str]()
+        async for page in self._stream_map.js.pages(f"STREAM.INFO.{name}", "subjects", {"subjects_filter": wanted}):
             found.update(page)
             if len(found) > _NAMES_MAX:
                 break

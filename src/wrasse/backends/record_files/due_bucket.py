@@ -21,7 +21,7 @@ _SOME_BUCKET = re.compile(r"\d{10}(\d\d){0,2}", re.ASCII).fullmatch  # of any wi
 _decode = msgspec.json.Decoder(list[str]).decode
 
 
-class Calendar:
+class DueBuckets:
     """Which bucket an instant is in; pure. A bucket is named for its beginning, as short as the width allows."""
 
     def __init__(self, width: timedelta) -> None:
@@ -32,7 +32,7 @@ class Calendar:
         self._width = width
         self._last = (-1, "")  # the bucket that was asked for last, and its name: most are asked for again and again
 
-    def bucket(self, due_at: datetime) -> str:
+    def due_bucket(self, due_at: datetime) -> str:
         """The bucket of this instant."""
         number = (due_at - EPOCH) // self._width
         last, name = self._last
@@ -41,20 +41,20 @@ class Calendar:
             self._last = (number, name)
         return name
 
-    def is_over(self, bucket: str, horizon: datetime) -> bool:
+    def is_over(self, due_bucket: str, horizon: datetime) -> bool:
         """Whether everything in the bucket is due at the horizon."""
-        return horizon - self.begin(bucket) >= self._width
+        return horizon - self.begin(due_bucket) >= self._width
 
-    def is_one(self, bucket: str) -> bool:
-        """Whether this is a name that `bucket` gives."""
+    def is_one(self, due_bucket: str) -> bool:
+        """Whether this is a name that `due_bucket` gives."""
         try:
-            return self.bucket(self.begin(bucket)) == bucket
+            return self.due_bucket(self.begin(due_bucket)) == due_bucket
         except (ValueError, OverflowError):
             return False
 
-    def begin(self, bucket: str) -> datetime:
+    def begin(self, due_bucket: str) -> datetime:
         """The first instant of a bucket."""
-        return datetime.strptime(bucket, self._form).replace(tzinfo=EPOCH.tzinfo)
+        return datetime.strptime(due_bucket, self._form).replace(tzinfo=EPOCH.tzinfo)
 
     def parse(self, packed: bytes) -> list[str] | None:
         """The list of buckets in these bytes, in order; None if they are no list, which is then made again from the

@@ -56,7 +56,7 @@ class LastWrites:
             return None
         # Without a nonce nobody asks again. With one, the write may have been made, and forgotten since.
         certain = nonce is None or self.whole or (at is not None and any(version == at for _, version in self.kept))
-        return (Outcome.LOST if certain else Outcome.UNKNOWN), None
+        return (Outcome.CONFLICT if certain else Outcome.UNKNOWN), None
 
 
 @dataclass(frozen=True, slots=True)

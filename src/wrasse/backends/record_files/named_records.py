@@ -36,18 +36,18 @@ class RecordChange:
 class DueCursor:
     """A place in the due index: after this name in this bucket."""
 
-    bucket: str
+    due_bucket: str
     stored: bytes
 
     def __str__(self) -> str:
-        return f"{self.bucket}:{self.stored.decode()}"
+        return f"{self.due_bucket}:{self.stored.decode()}"
 
     @classmethod
     def parse(cls, cursor: str) -> DueCursor:
         """The place that a cursor names."""
-        bucket, colon, stored = cursor.partition(":")
-        number_in(cursor, bucket if colon else "")
-        return cls(bucket, stored.encode(errors="surrogatepass"))
+        due_bucket, colon, stored = cursor.partition(":")
+        number_in(cursor, due_bucket if colon else "")
+        return cls(due_bucket, stored.encode(errors="surrogatepass"))
 
 
 class NamedRecords(Protocol):
@@ -78,7 +78,7 @@ class NamedRecords(Protocol):
         ...
 
 
-class BucketRecords(ConditionalRecords):
+class DueBucketRecords(ConditionalRecords):
     """The port, for one collection."""
 
     def __init__(self, records: NamedRecords, width: timedelta, now: Callable[[], datetime]) -> None:
@@ -100,10 +100,10 @@ class BucketRecords(ConditionalRecords):
 
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
         check_limit(limit, "records")
-        spot = None if after is None else DueCursor.parse(after)
-        found, more = await self._records.due(before or self._now(), spot, limit)
-        shown = tuple(self._record(spot.stored, kept) for spot, kept in found)
-        return Page(shown, tuple(str(spot) for spot, _ in found), self._now(), more)
+        cursor = None if after is None else DueCursor.parse(after)
+        found, more = await self._records.due(before or self._now(), cursor, limit)
+        shown = tuple(self._record(cursor.stored, kept) for cursor, kept in found)
+        return Page(shown, tuple(str(cursor) for cursor, _ in found), self._now(), more)
 
     async def write(self, asked: RecordWrite) -> Written:
         name, value = stored_name(asked.key).encode(), asked.value

@@ -34,12 +34,12 @@ class RedisHealth:
     sees_settings: bool
 
 
-async def health(link: RedisClient) -> RedisHealth:
+async def health(client: RedisClient) -> RedisHealth:
     """Asks the server about itself."""
-    known = sections(await link.ask("INFO"))
-    settings, seen = await _settings(link)
+    known = sections(await client.ask("INFO"))
+    settings, seen = await _settings(client)
     clustered = known.get("cluster_enabled") == "1"
-    state = sections(await link.ask("CLUSTER", "INFO")).get("cluster_state", "") if clustered else ""
+    state = sections(await client.ask("CLUSTER", "INFO")).get("cluster_state", "") if clustered else ""
     version = known.get("valkey_version") or known.get("redis_version", "0")
     return RedisHealth(
         server="valkey" if "valkey_version" in known else "redis",
@@ -60,9 +60,9 @@ async def health(link: RedisClient) -> RedisHealth:
     )
 
 
-async def _settings(link: RedisClient) -> tuple[Mapping[str, str], bool]:
+async def _settings(client: RedisClient) -> tuple[Mapping[str, str], bool]:
     try:
-        answers = await link.ask_many([("CONFIG", "GET", name) for name in _ASKED])
+        answers = await client.ask_many([("CONFIG", "GET", name) for name in _ASKED])
     except (Refused, RedisRefusal):  # a managed server that forbids it says so in words of its own
         return {}, False
     pairs = [answer for answer in answers if len(answer) == 2]

@@ -57,25 +57,25 @@ class Redis(JobStore, StreamStore):
             strays=True,
             plain_locks=True,
             lists=True,
-            shelves=True,
+            status_index=True,
             shared=True,
         )
     )
 
-    def __init__(self, link: RedisClient, clock: Clock, *, done_max: int, to_read: bool = False) -> None:
-        self.link = self._link = link
-        self.jobs: RedisJobs = RedisJobs(link, clock, done_max=done_max)
-        self.limiter = RedisLimiter(link)
-        self.namespaces = RedisNamespaces(link)
-        streams = RedisStreams(link, clock, to_read=to_read)
+    def __init__(self, client: RedisClient, clock: Clock, *, done_max: int, to_read: bool = False) -> None:
+        self.client = self._client = client
+        self.jobs: RedisJobs = RedisJobs(client, clock, done_max=done_max)
+        self.limiter = RedisLimiter(client)
+        self.namespaces = RedisNamespaces(client)
+        streams = RedisStreams(client, clock, to_read=to_read)
         self.streams: Streams = streams
-        self.groups: Groups = RedisGroups(link, clock)
+        self.groups: Groups = RedisGroups(client, clock)
         self.surveys: Surveys = streams
         self._nameless = streams.nameless
-        self.strays = RedisStrays(link)
-        self.damages = RedisFsck(link)
-        self.plain_locks = RedisPlainLocks(link)
-        self.lists = RedisLists(link)
+        self.strays = RedisStrays(client)
+        self.damages = RedisFsck(client)
+        self.plain_locks = RedisPlainLocks(client)
+        self.lists = RedisLists(client)
 
     @classmethod
     async def open(
@@ -90,38 +90,38 @@ class Redis(JobStore, StreamStore):
         """Connects once, so that what is wrong with the address or the login is said now. `time`: see Link.open.
         `to_read`: streams of other programs that are found are not written down."""
         wanted = RedisOptions.of(options) if isinstance(options, str) else options
-        return cls(await _link(wanted, time), clock, done_max=done_max, to_read=to_read)
+        return cls(await _client(wanted, time), clock, done_max=done_max, to_read=to_read)
 
     async def check_streams(self) -> None:
         """Refuses a server that is too old for streams. Jobs and records go on working there."""
-        await check_streams(self.link)
+        await check_streams(self.client)
 
     def records(self, collection: Collection) -> RedisRecords | RedisFlatRecords:
         """The records of one collection."""
-        return RedisFlatRecords(self.link, collection) if collection.flat else RedisRecords(self.link, collection)
+        return RedisFlatRecords(self.client, collection) if collection.flat else RedisRecords(self.client, collection)
 
     async def forget(self, collection: Collection) -> None:
-        writer = RecordWriter(self.link, collection)
-        await self.link.run(load("record_forget"), [writer.names, writer.writes, writer.gone, writer.meta])
+        writer = RecordWriter(self.client, collection)
+        await self.client.run(load("record_forget"), [writer.names, writer.writes, writer.gone, writer.meta])
 
-    async def pulse(self) -> HealthSample:
+    async def health_sample(self) -> HealthSample:
         """Which server it is (another one after a restart or a failover), its clock, and how much it has evicted."""
         asked = ("INFO", "server"), ("INFO", "replication"), ("INFO", "stats"), ("TIME",)
         try:
-            server, replication, stats, time = await self.link.ask_many(asked)
+            server, replication, stats, time = await self.client.ask_many(asked)
         except StoreUnavailable:
             raise
         except WrasseError as error:
             raise StoreUnavailable(error.message, do=error.do) from error
         known = sections(server + replication + stats)
-        now = from_micros(self.link.time_in(time))
+        now = from_micros(self.client.time_in(time))
         identity = f"{known.get('run_id', '')}/{known.get('master_replid', '')}"
         return HealthSample(identity, now, int(known.get("evicted_keys", "0")))
 
     async def examine(self) -> Sequence[Finding]:
         """What this server's settings cost, and what waits where nothing is taken from."""
-        found = judge(await health(self.link), cluster=self.link.options.cluster)
-        misfits = await KeyTypes(self.link, RedisKeys(self.link.options)).everywhere()
+        found = judge(await health(self.client), cluster=self.client.options.cluster)
+        misfits = await KeyTypes(self.client, RedisKeys(self.client.options)).everywhere()
         wrong = [Finding("keys", FAIL, str(each), DO) for each in misfits]
         return (*found, *wrong, *await self._old_places(), *await self._passed_over())
 
@@ -132,10 +132,10 @@ class Redis(JobStore, StreamStore):
 
     async def _old_places(self) -> Sequence[Finding]:
         """Jobs of queues whose name is their key that an earlier version stored below the root."""
-        root = self.link.options.root
-        queues = sorted(each for each in self.link.options.literal_queues if not each.startswith(f"{root}:"))
+        root = self.client.options.root
+        queues = sorted(each for each in self.client.options.literal_queues if not each.startswith(f"{root}:"))
         asked = [(which, f"{root}:queue:{name}{end}") for name in queues for which, end in _OLD_KEYS]
-        counts = await self.link.ask_many(asked) if asked else ()
+        counts = await self.client.ask_many(asked) if asked else ()
         return [
             Finding("jobs", WARN, f"{count} jobs wait in {key}, which nothing serves: the queue is a key itself now",
                     f"redis-cli RENAME {key} {key.removeprefix(f'{root}:queue:')}, if that key does not exist")
@@ -145,10 +145,10 @@ class Redis(JobStore, StreamStore):
     async def close(self) -> None:
         """Ends the connections. Whoever waits for a job gets none."""
         await self.jobs.close()
-        await self.link.close()
+        await self.client.close()
 
 
-async def _link(options: RedisOptions, time: Clock | None) -> RedisClient:
+async def _client(options: RedisOptions, time: Clock | None) -> RedisClient:
     if options.client == OWN_CLIENT:
         return await OwnRedisClient.open(options, time)
     from wrasse.backends.redis.client.redis_py import RedisPyClient  # an extra of its own

@@ -94,14 +94,14 @@ class ScriptKeys:
 class Handouts:
     """Hands out entries of one Redis."""
 
-    __slots__ = ("_keys", "_link", "_most", "_sizes", "_taught", "_travelling")
+    __slots__ = ("_client", "_keys", "_most", "_sizes", "_taught", "_travelling")
 
-    def __init__(self, link: RedisClient, keys: StreamKeys) -> None:
-        self._link = link
+    def __init__(self, client: RedisClient, keys: StreamKeys) -> None:
+        self._client = client
         self._keys = keys
         # Bytes of a page, and of the entry that ends it: other programs append longer ones than a publish accepts.
-        page = min(_ANSWER_BYTES, link.options.reply_bytes_max // 3)
-        self._most = page, link.options.reply_bytes_max - page
+        page = min(_ANSWER_BYTES, client.options.reply_bytes_max // 3)
+        self._most = page, client.options.reply_bytes_max - page
         self._sizes: dict[str, _Size] = {}  # of streams that are read alone
         self._taught = 0  # the connection whose server is known to know the scripts
         self._travelling = asyncio.Lock()
@@ -124,22 +124,22 @@ class Handouts:
         for each in deliveries:
             base = places.of(each.entry.subject, each.group, lambda keys: (keys.log, keys.due, keys.wake))
             args += (base, str(each.entry.id), each.number)
-        await self._link.run(load("group_return"), places.names, args)
+        await self._client.run(load("group_return"), places.names, args)
 
     async def _by_script(self, asking: DeliveryRequest) -> DeliveryAnswer:
-        answer = await self._link.run(load("group_deliver"), asking.names, [*asking.args, "all", *self._most])
+        answer = await self._client.run(load("group_deliver"), asking.names, [*asking.args, "all", *self._most])
         _check_group(answer, asking)
         now, due, count, words = answer
         return DeliveryAnswer(now, _read(words, asking, now)) if count else DeliveryAnswer(now, [], due, words)
 
     async def _natively(self, asking: DeliveryRequest) -> DeliveryAnswer | None:
         """None where the server did not know the scripts; nothing has been handed out then."""
-        (subject,), link = asking.subjects, self._link
+        (subject,), client = asking.subjects, self._client
         due, noted = load("group_deliver"), load("group_noted")
-        if self._taught != link.connections:
+        if self._taught != client.connections:
             # In time: a page that was handed out without being noted has to be given back, entry by entry.
             await self._teach()
-        head: list[Word] = [len(asking.names), *asking.names, link.told]
+        head: list[Word] = [len(asking.names), *asking.names, client.told]
         size = self._sizes[subject]
         most = min(asking.limit, self._most[0] // size.longest + 1)
         steps: Sequence[Sequence[Word]] = (
@@ -148,7 +148,7 @@ class Handouts:
             ("EVALSHA", noted.sha, *head, asking.group, asking.consumer, asking.until),
         )
         try:
-            first, read, last = await (self._in_turn(steps) if size.page > _SENT_AT_ONCE else link.together(steps))
+            first, read, last = await (self._in_turn(steps) if size.page > _SENT_AT_ONCE else client.together(steps))
         except ReplyTooLarge:
             # Handed out, and due again after their time; the script that hands them out then counts their bytes.
             self._sizes.pop(subject, None)
@@ -165,18 +165,18 @@ class Handouts:
             await self._teach()
             return None
         for refusal in refusals:
-            raise ours(refusal, link.options.where, asking.names) from refusal
+            raise ours(refusal, client.options.where, asking.names) from refusal
         return DeliveryAnswer(now, given[: asking.limit], last[0], last[1:])
 
     async def _teach(self) -> None:
-        connection = self._link.connections
-        await self._link.ask_many([("SCRIPT", "LOAD", load(name).text) for name in ("group_deliver", "group_noted")])
+        connection = self._client.connections
+        await self._client.ask_many([("SCRIPT", "LOAD", load(name).text) for name in ("group_deliver", "group_noted")])
         self._taught = connection
 
     async def _in_turn(self, steps: Sequence[Sequence[Word]]) -> list[Any]:
         mine = await self._turn()
         try:
-            answers = await self._link.together(steps)
+            answers = await self._client.together(steps)
         finally:
             if mine:
                 self._travelling.release()

@@ -25,11 +25,11 @@ from wrasse.backends.redis.record_writes import (
     due_cursor,
     due_instant,
     due_text,
+    index_entry_text,
     name_of,
     page_bounds,
+    position_in,
     records_page,
-    spot_text,
-    turn_in,
 )
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
@@ -40,7 +40,7 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import Collection, Record, Written, check_record, key_of, stored_name
 from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
-from wrasse.ports.status_index import IndexedRecords, IndexPosition, StatusRange, read_cursor, spot_cursor
+from wrasse.ports.status_index import IndexedRecords, IndexEntry, StatusRange, index_cursor, read_cursor
 
 FIELDS_MAX = 1_000
 PAGE_MAX = 1_000
@@ -56,15 +56,15 @@ class RedisFlatRecords(ConditionalRecords):
 
     emits = True
 
-    def __init__(self, link: RedisClient, collection: Collection) -> None:
-        self._link = link
-        self._writer = RecordWriter(link, collection)
-        self._prefix = f"{link.options.streams_prefix}{collection.data}:"
+    def __init__(self, client: RedisClient, collection: Collection) -> None:
+        self._client = client
+        self._writer = RecordWriter(client, collection)
+        self._prefix = f"{client.options.streams_prefix}{collection.data}:"
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         name = name_of(key)
         keys = (self._hash(key), self._writer.writes, self._writer.meta)
-        found = await self._link.run(load("flat_get"), keys, (name,))
+        found = await self._client.run(load("flat_get"), keys, (name,))
         return _record(name, *found) if found else None
 
     async def write(self, asked: RecordWrite) -> Written:
@@ -80,50 +80,57 @@ class RedisFlatRecords(ConditionalRecords):
         return await self._page(self._writer.due, bounds, limit, DUE_LETTERS, lambda record, _: due_cursor(record))
 
     @property
-    def shelves(self) -> IndexedRecords:
+    def status_index(self) -> IndexedRecords:
         return self
 
     @property
     def shared(self) -> SharedRecords:
         return self
 
-    async def shelve(self, placed: Sequence[tuple[Record, IndexPosition | None]]) -> int:
+    async def reindex(self, placed: Sequence[tuple[Record, IndexEntry | None]]) -> int:
         """See ShelvedRecords."""
         if not placed:
             return 0
         own = self._writer
-        keys: list[str | bytes] = [own.shelves, own.writes, own.meta, *(self._hash(each.key) for each, _ in placed)]
-        words = [(name_of(each.key), each.version, spot_text(spot)) for each, spot in placed]
-        return int(await self._link.run(load("flat_shelve"), keys, [word for each in words for word in each]))
+        keys: list[str | bytes] = [
+            own.status_index,
+            own.writes,
+            own.meta,
+            *(self._hash(each.key) for each, _ in placed),
+        ]
+        words = [(name_of(each.key), each.version, index_entry_text(index_entry)) for each, index_entry in placed]
+        return int(await self._client.run(load("flat_shelve"), keys, [word for each in words for word in each]))
 
-    async def shelf_counts(self, spans: Sequence[StatusRange]) -> tuple[tuple[int, ...], datetime]:
+    async def status_counts(self, spans: Sequence[StatusRange]) -> tuple[tuple[int, ...], datetime]:
         """See ShelvedRecords."""
-        bounds = [word for each in spans for word in _shelf_bounds(each.shelf, each.upto)]
-        micros, *counts = await self._link.run(load("flat_counts"), (self._writer.shelves,), bounds)
+        bounds = [word for each in spans for word in _status_bounds(each.status, each.upto)]
+        micros, *counts = await self._client.run(load("flat_counts"), (self._writer.status_index,), bounds)
         return tuple(counts), from_micros(int(micros))
 
-    async def shelf_page(self, shelf: str, after: str | None, limit: int, *, newest: bool = False) -> Page[Record]:
+    async def status_page(self, status: str, after: str | None, limit: int, *, newest: bool = False) -> Page[Record]:
         """See ShelvedRecords."""
-        lower, upper = _shelf_bounds(shelf)
+        lower, upper = _status_bounds(status)
         if after is not None:
-            turn, name = read_cursor(after)
-            place = b"(" + spot_text(IndexPosition(shelf, turn)) + name.encode()
+            position, name = read_cursor(after)
+            place = b"(" + index_entry_text(IndexEntry(status, position)) + name.encode()
             lower, upper = (lower, place) if newest else (place, upper)
-        letters = len(shelf.encode()) + 1 + TURN_LETTERS
-        return await self._page(self._writer.shelves, (lower, upper), limit, letters, _shelf_cursor, newest=newest)
+        letters = len(status.encode()) + 1 + TURN_LETTERS
+        return await self._page(
+            self._writer.status_index, (lower, upper), limit, letters, _status_cursor, newest=newest
+        )
 
     async def look(self, after: str | None, limit: int, *, dry: bool) -> ForeignScan:
         """See SharedRecords. Where the round stands is kept in Redis, so that it outlives whoever looks."""
         check_limit(limit, "records")
-        cursor: Word = after if after is not None else await self._link.ask("GET", self._writer.scan) or _START
+        cursor: Word = after if after is not None else await self._client.ask("GET", self._writer.scan) or _START
         glob = literal_glob(self._prefix) + "*"
-        scanned, hashes = await self._link.ask("SCAN", cursor, "MATCH", glob, "COUNT", limit, "TYPE", "hash")
+        scanned, hashes = await self._client.ask("SCAN", cursor, "MATCH", glob, "COUNT", limit, "TYPE", "hash")
         named = [(key, key[len(self._prefix.encode()) :]) for key in hashes]
         kept = [(key, name) for key, name in named if _is_name(name)]
         keys: list[str | bytes] = [self._writer.writes, self._writer.meta, *(key for key, _ in kept)]
-        micros, *rows = await self._link.run(load("flat_changed"), keys, [name for _, name in kept])
+        micros, *rows = await self._client.run(load("flat_changed"), keys, [name for _, name in kept])
         if not dry:
-            await self._link.ask("SET", self._writer.scan, scanned)
+            await self._client.ask("SET", self._writer.scan, scanned)
         return ForeignScan(_records(rows), from_micros(int(micros)), scanned.decode(), scanned == _START)
 
     async def note(self, key: str, *, at: str, due_at: datetime | None) -> Outcome:
@@ -131,7 +138,7 @@ class RedisFlatRecords(ConditionalRecords):
         own = self._writer
         keys = (self._hash(key), own.names, own.due, own.writes, own.gone, own.meta)
         due = b"" if due_at is None else due_text(due_at)
-        answer = await self._link.run(load("flat_index"), keys, (name_of(key), at, due))
+        answer = await self._client.run(load("flat_index"), keys, (name_of(key), at, due))
         return Outcome(answer.decode())
 
     def _hash(self, key: str) -> str:
@@ -149,9 +156,9 @@ class RedisFlatRecords(ConditionalRecords):
     ) -> Page[Record]:
         check_limit(limit, "records")
         own = self._writer
-        keys = (index, own.names, own.due, own.writes, own.gone, own.meta, own.shelves)
+        keys = (index, own.names, own.due, own.writes, own.gone, own.meta, own.status_index)
         args = (*bounds, min(limit, PAGE_MAX), PAGE_BYTES_MAX, letters, self._prefix, "1" if newest else "")
-        micros, more, *rows = await self._link.run(load("flat_page"), keys, args)
+        micros, more, *rows = await self._client.run(load("flat_page"), keys, args)
         found = _records(rows, 5)
         cursors = (cursor(record, before) for record, before in zip(found, rows[4::5], strict=True))
         return records_page(found, cursors, micros, more)
@@ -171,14 +178,14 @@ def _fields(key: str, value: bytes) -> list[bytes]:
     return [word.encode() for field in fields.items() for word in field]
 
 
-def _shelf_bounds(shelf: str, upto: int | None = None) -> tuple[bytes, bytes]:
-    """All of a shelf, or the part of it up to a turn. No byte of a name is 255."""
-    start = shelf.encode() + b" "
-    return b"[" + start, b"(" + (start if upto is None else spot_text(IndexPosition(shelf, upto))) + b"\xff"
+def _status_bounds(status: str, upto: int | None = None) -> tuple[bytes, bytes]:
+    """All of a status, or the part up to a position. No byte of a name is 255."""
+    start = status.encode() + b" "
+    return b"[" + start, b"(" + (start if upto is None else index_entry_text(IndexEntry(status, upto))) + b"\xff"
 
 
-def _shelf_cursor(record: Record, before: bytes) -> str:
-    return spot_cursor(turn_in(before), stored_name(record.key))
+def _status_cursor(record: Record, before: bytes) -> str:
+    return index_cursor(position_in(before), stored_name(record.key))
 
 
 def _records(rows: Sequence[Any], words: int = 4) -> tuple[Record, ...]:

@@ -51,18 +51,18 @@ FOREIGN_SILENCE = timedelta(days=1)  # how long a consumer of another program is
 class RedisGroups:
     """All groups of one Redis."""
 
-    def __init__(self, link: RedisClient, clock: Clock) -> None:
-        self._link = link
+    def __init__(self, client: RedisClient, clock: Clock) -> None:
+        self._client = client
         self._clock = clock
-        self._keys = StreamKeys(link.options)
-        self._handouts = Handouts(link, self._keys)
+        self._keys = StreamKeys(client.options)
+        self._handouts = Handouts(client, self._keys)
 
     async def join(
         self, subject: str, group: str, start: StartAt, *, ack_timeout: timedelta | None = None, cursor: bool = False
     ) -> bool:
         check_group(subject, group)
         names = [self._keys.registry, self._keys.of(subject).log]
-        return bool(await self._link.run(load("group_join"), names, [subject, group, _begin(start)]))
+        return bool(await self._client.run(load("group_join"), names, [subject, group, _begin(start)]))
 
     async def deliver(
         self,
@@ -93,22 +93,22 @@ class RedisGroups:
         for each in deliveries:
             base = places.of(each.entry.subject, each.group, lambda keys: (keys.log, keys.due, keys.consumers))
             args += (base, each.group, str(each.entry.id), each.number)
-        answer = await self._link.run(load("group_extend"), places.names, args)
-        return tuple(letter == ord("1") for letter in answer)
+        answer = await self._client.run(load("group_extend"), places.names, args)
+        return tuple(dead_letter == ord("1") for dead_letter in answer)
 
     async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
         check_answers(answers)
         if not answers:
             return ()
-        answer = await self._link.run(load("group_answer"), *_answer_words(answers, self._keys))
+        answer = await self._client.run(load("group_answer"), *_answer_words(answers, self._keys))
         if answer.count(b"d") == len(answers):
             return (Outcome.DONE,) * len(answers)
-        return tuple(Outcome.DONE if letter == ord("d") else Outcome.LOST for letter in answer)
+        return tuple(Outcome.DONE if dead_letter == ord("d") else Outcome.CONFLICT for dead_letter in answer)
 
     async def mark(self, subject: str, group: str, upto: EntryId) -> Outcome:
         keys = self._keys.group(subject, group)
         names = [keys.log, keys.due, self._keys.of(subject).facts]
-        answer = await self._link.run(load("group_mark"), names, [group, str(upto)])
+        answer = await self._client.run(load("group_mark"), names, [group, str(upto)])
         if answer == b"beyond":
             raise Refused(
                 f"the group {group!r} of {subject!r} would be marked beyond the last entry",
@@ -118,7 +118,7 @@ class RedisGroups:
 
     async def consumers(self, subject: str, group: str) -> Sequence[ConsumerState]:
         keys = self._keys.group(subject, group)
-        now, *words = await self._link.run(load("group_consumers"), [keys.log, keys.consumers], [group])
+        now, *words = await self._client.run(load("group_consumers"), [keys.log, keys.consumers], [group])
         found = [_consumer(subject, group, now, *words[at : at + 4]) for at in range(0, len(words), 4)]
         return tuple(sorted(found, key=lambda state: state.consumer))
 
@@ -126,8 +126,8 @@ class RedisGroups:
         keys = self._keys.group(subject, group)
         names = [keys.log, keys.due, keys.consumers, keys.wake, self._keys.of(subject).facts]
         args: list[Word] = [group, consumer, FOREIGN_SILENCE // timedelta(milliseconds=1)]
-        rounds, pieces = PageLoop(self._link.options.where, "the removal of a consumer"), 0
-        while (answer := await self._link.run(load("group_retire"), names, args)) == b"more":
+        rounds, pieces = PageLoop(self._client.options.where, "the removal of a consumer"), 0
+        while (answer := await self._client.run(load("group_retire"), names, args)) == b"more":
             pieces += 1  # what it holds goes over in pieces; it is silent, so there are no more of them to come
             rounds.turn(pieces)
         return Outcome(answer.decode())
@@ -148,11 +148,11 @@ class RedisGroups:
         if given.due >= 0:
             left = min(left, (given.due - given.now) / 1_000_000)
         seconds = min(max(left, _SHORTEST_WAIT), _BLOCK_MAX)
-        if not self._link.has_seat:
+        if not self._client.has_seat:
             await asyncio.sleep(min(seconds, _POLL))
             return min(seconds, _POLL)
         block = max(int(seconds * 1_000), 1)
-        heard = await self._link.block(
+        heard = await self._client.block(
             "XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", *asking.logs, *given.positions, timeout=seconds
         )
         return seconds if heard is None else 0.0
@@ -189,13 +189,13 @@ def _answer_words(answers: Sequence[Answer], keys: StreamKeys) -> tuple[list[str
         base = base_of(first.subject, first.group)
         ids = [f"{each.id.ms}-{each.id.seq}" for each in answers]
         return places.names, [0, "ack", base, first.group, len(ids), *ids]
-    letters: dict[str, int] = {}
+    dead_letters: dict[str, int] = {}
     for each in answers:
-        if isinstance(each, DeadLetter) and each.draft.subject not in letters:
-            letters[each.draft.subject] = len(places.names) + 1
+        if isinstance(each, DeadLetter) and each.draft.subject not in dead_letters:
+            dead_letters[each.draft.subject] = len(places.names) + 1
             to = keys.of(each.draft.subject)
             places.names += (to.log, to.facts, to.known, to.known_expiry)
-    words: list[Word] = [len(letters), *(word for pair in letters.items() for word in pair)]
+    words: list[Word] = [len(dead_letters), *(word for pair in dead_letters.items() for word in pair)]
     for (kind, subject, group), run in groupby(answers, key=lambda each: (type(each), each.subject, each.group)):
         base = base_of(subject, group)
         if kind is Ack:
@@ -207,5 +207,5 @@ def _answer_words(answers: Sequence[Answer], keys: StreamKeys) -> tuple[list[str
                 words += ("nak", base, group, str(each.id), round(each.delay.total_seconds() * 1_000_000))
             else:
                 assert isinstance(each, DeadLetter), "there are three kinds of answers"
-                words += ("dead", base, group, str(each.id), letters[each.draft.subject], *draft_words(each.draft))
+                words += ("dead", base, group, str(each.id), dead_letters[each.draft.subject], *draft_words(each.draft))
     return places.names, words

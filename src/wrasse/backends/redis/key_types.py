@@ -44,8 +44,8 @@ class Misfit:
 class KeyTypes:
     """Which type each key of one root should have."""
 
-    def __init__(self, link: RedisClient, keys: RedisKeys) -> None:
-        self._link, self._keys, self._streams = link, keys, StreamKeys(link.options)
+    def __init__(self, client: RedisClient, keys: RedisKeys) -> None:
+        self._client, self._keys, self._streams = client, keys, StreamKeys(client.options)
         self.shared = {
             **dict.fromkeys((keys.token, keys.strays), "string"),
             **dict.fromkeys((keys.ids, keys.uniques, keys.groups, keys.where, *keys.requests, keys.holds), "hash"),
@@ -58,7 +58,7 @@ class KeyTypes:
 
     def expected(self, key: str) -> str:
         """The type of a key, by its name; empty for one that is not known."""
-        options = self._link.options
+        options = self._client.options
         if key in self.shared:
             return self.shared[key]
         if [*workers_in([key.encode()], options.processing_list_pattern)]:
@@ -75,28 +75,28 @@ class KeyTypes:
 
     async def misfits(self, kinds: Mapping[str, str]) -> list[Misfit]:
         """Those of these keys that hold another type than this."""
-        told = await self._link.ask_many([("TYPE", key) for key in kinds])
+        told = await self._client.ask_many([("TYPE", key) for key in kinds])
         found = [Misfit(key, kind.decode(), kinds[key]) for key, kind in zip(kinds, told, strict=True)]
         return [each for each in found if each.found not in ("none", each.expected)]
 
     async def of_jobs(self) -> list[Misfit]:
         """Keys of a wrong type among those that all workers share, and those of the queues."""
         kinds: dict[str, str] = {}
-        for queue in map(self._keys.queue, await known_queues(self._link, self._keys)):
+        for queue in map(self._keys.queue, await known_queues(self._client, self._keys)):
             kinds |= {queue.list: "list", queue.delayed: "zset", queue.wake: "list", queue.rate: "list"}
         return await self.misfits(kinds | self.shared)
 
     async def everywhere(self) -> list[Misfit]:
         """As `of_jobs`, and the keys of each worker, for which the names of all keys are read."""
-        options, keys = self._link.options, self._keys
+        options, keys = self._client.options, self._keys
         kinds = {keys.processing(worker): "list" for worker in await self._workers(options.processing_list_pattern)}
         for worker in await self._workers(options.heartbeat_key_pattern):
             kinds[keys.heartbeat(worker)] = "string"
         return [*await self.of_jobs(), *await self.misfits(kinds)]
 
     async def _workers(self, pattern: str) -> list[str]:
-        names = scanned(self._link, ("SCAN",), 500, ("MATCH", pattern_glob(pattern)))
-        return await workers_among(self._link, names, pattern)
+        names = scanned(self._client, ("SCAN",), 500, ("MATCH", pattern_glob(pattern)))
+        return await workers_among(self._client, names, pattern)
 
     async def named(self, error: WrongType) -> WrongType:
         """The error with the keys that it is about."""
@@ -106,22 +106,22 @@ class KeyTypes:
         if not sure:
             return error
         what = "; ".join(map(str, sure[:_NAMED_MAX]))
-        return WrongType(f"{self._link.options.where}: {what} (WRONGTYPE)", do=DO)
+        return WrongType(f"{self._client.options.where}: {what} (WRONGTYPE)", do=DO)
 
 
-async def workers_among(link: RedisClient, found: AsyncIterator[list[bytes]], pattern: str) -> list[str]:
+async def workers_among(client: RedisClient, found: AsyncIterator[list[bytes]], pattern: str) -> list[str]:
     """The workers that keys of this pattern belong to."""
     workers: set[str] = set()
     async for names in found:
         workers.update(workers_in(names, pattern))
         if len(workers) > WORKERS_MAX:
-            raise PageLoop(link.options.where, f"SCAN {pattern}").endless(f"{WORKERS_MAX} workers were not all")
+            raise PageLoop(client.options.where, f"SCAN {pattern}").endless(f"{WORKERS_MAX} workers were not all")
     return sorted(workers)
 
 
-async def usable_queues(link: RedisClient, keys: RedisKeys) -> list[str]:
+async def usable_queues(client: RedisClient, keys: RedisKeys) -> list[str]:
     """The known queues whose jobs can be read: their lists and delayed sets have the right types."""
-    own = {name: keys.queue(name) for name in await known_queues(link, keys)}
-    told = iter(await link.ask_many([("TYPE", key) for at in own.values() for key in (at.list, at.delayed)]))
+    own = {name: keys.queue(name) for name in await known_queues(client, keys)}
+    told = iter(await client.ask_many([("TYPE", key) for at in own.values() for key in (at.list, at.delayed)]))
     right = [(next(told) in (b"none", b"list"), next(told) in (b"none", b"zset")) for _ in own]
     return [name for name, fit in zip(own, right, strict=True) if all(fit)]

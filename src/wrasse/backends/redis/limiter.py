@@ -19,23 +19,23 @@ from wrasse.ports.limiter import Allowance, check_rate
 class RedisLimiter:
     """Budgets of one Redis. The key of a budget is the Redis key itself."""
 
-    __slots__ = ("_link",)
+    __slots__ = ("_client",)
 
-    def __init__(self, link: RedisClient) -> None:
-        self._link = link
+    def __init__(self, client: RedisClient) -> None:
+        self._client = client
 
     async def allow(self, key: str, count: int, *, rate: int, burst: int) -> Allowance:
         """Takes up to `count` out of the budget of this key."""
         check_rate(count, rate, burst)
-        granted, wait = await self._link.run(load("limit"), [self._name(key)], [count, rate, burst])
+        granted, wait = await self._client.run(load("limit"), [self._name(key)], [count, rate, burst])
         return Allowance(int(granted), timedelta(milliseconds=int(wait)))
 
     async def give_back(self, key: str, count: int, *, rate: int) -> None:
         """Returns what was not needed."""
-        await self._link.run(load("limit_back"), [self._name(key)], [count])
+        await self._client.run(load("limit_back"), [self._name(key)], [count])
 
     def _name(self, key: str) -> str:
-        options = self._link.options
+        options = self._client.options
         if not options.cluster or key_slot(key) == options.slot:
             return key
         bare = options.root.replace("{", "").replace("}", "")

@@ -15,8 +15,8 @@ _MILLISECOND = timedelta(milliseconds=1)
 class RedisPlainLocks:
     """The port."""
 
-    def __init__(self, link: RedisClient) -> None:
-        self._link = link
+    def __init__(self, client: RedisClient) -> None:
+        self._client = client
 
     async def hold(self, key: str, owner: str, ttl: timedelta) -> str:
         return await self._run(key, owner, str(ttl // _MILLISECOND))
@@ -28,6 +28,6 @@ class RedisPlainLocks:
         return not await self._run(key, owner, "")
 
     async def _run(self, key: str, owner: str, lasts: str) -> str:
-        where = f"{self._link.options.streams_prefix}{key}"
-        holder = await self._link.run(load("plain_lock"), (where,), (owner, lasts))
+        where = f"{self._client.options.streams_prefix}{key}"
+        holder = await self._client.run(load("plain_lock"), (where,), (owner, lasts))
         return str(holder.decode("utf-8", "backslashreplace"))

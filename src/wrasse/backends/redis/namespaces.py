@@ -21,25 +21,25 @@ def namespaces_key(root: str) -> str:
 class RedisNamespaces:
     """The port."""
 
-    def __init__(self, link: RedisClient) -> None:
-        self._link = link
-        self._key = namespaces_key(link.options.root)
+    def __init__(self, client: RedisClient) -> None:
+        self._client = client
+        self._key = namespaces_key(client.options.root)
 
     async def page(self, after: str | None, limit: int) -> Page[str]:
         lower, found = b"" if after is None else f"{after}{META}".encode(), list[str]()
-        rounds, more = PageLoop(self._link.options.where, f"ZRANGEBYLEX {self._key}"), True
+        rounds, more = PageLoop(self._client.options.where, f"ZRANGEBYLEX {self._key}"), True
         while more and len(found) <= limit:
             rounds.turn(lower)
             start = b"(" + lower if lower else b"-"
             asked = ("ZRANGEBYLEX", self._key, start, "+", "LIMIT", 0, limit + 1), ("TIME",)
-            members, time = await self._link.ask_many(asked)
+            members, time = await self._client.ask_many(asked)
             more = len(members) > limit
             if any(each <= before for before, each in pairwise((lower, *members))):
                 # Others gave members scores, which puts them out of order: the whole set, sorted here.
-                members, more = sorted(await self._link.ask("ZRANGE", self._key, 0, -1)), False
+                members, more = sorted(await self._client.ask("ZRANGE", self._key, 0, -1)), False
             found += [name for member in members if member > lower and (name := _namespace(member))]
             lower = members[-1] if members else lower
-        return Page.of(found, limit, from_micros(self._link.time_in(time)), str)
+        return Page.of(found, limit, from_micros(self._client.time_in(time)), str)
 
 
 def _namespace(member: bytes) -> str | None:

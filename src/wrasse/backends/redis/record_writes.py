@@ -25,7 +25,7 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, number_in
 from wrasse.ports.records import NONCES_KEPT, Collection, Record, Written, stored_name
 from wrasse.ports.rules.conditional_records import RecordWrite
-from wrasse.ports.status_index import IndexPosition
+from wrasse.ports.status_index import IndexEntry
 from wrasse.ports.streams import Draft
 
 GONE_MAX = 10_000
@@ -40,14 +40,14 @@ _NOBODYS = 1 << 53  # above every number: what is no version of ours was never a
 class RecordWriter:
     """Writes the records of one collection."""
 
-    def __init__(self, link: RedisClient, collection: Collection) -> None:
-        root = f"{link.options.root}:records:{collection.data}"
+    def __init__(self, client: RedisClient, collection: Collection) -> None:
+        root = f"{client.options.root}:records:{collection.data}"
         self.values, self.names, self.due = root, f"{root}:names", f"{root}:due"
         self.writes, self.gone, self.meta, self.scan = f"{root}:writes", f"{root}:gone", f"{root}:meta", f"{root}:scan"
-        self.shelves = f"{root}:shelves"
-        self._link = link
-        self._streams = StreamKeys(link.options)
-        self._namespaces = namespaces_key(link.options.root)
+        self.status_index = f"{root}:shelves"
+        self._client = client
+        self._streams = StreamKeys(client.options)
+        self._namespaces = namespaces_key(client.options.root)
         self._listed_as = collection.data if namespace_of(collection.data) else ""
 
     async def write(self, asked: RecordWrite, stored: str, fields: Sequence[bytes] | None = None) -> Written:
@@ -56,19 +56,19 @@ class RecordWriter:
         flat, at = fields is not None, "" if asked.at is None else asked.at or "-"
         keys = [
             self._streams.registry, stored, self.names, self.due, self.writes, self.gone, self.meta, self._namespaces,
-            self.shelves,
+            self.status_index,
         ]  # fmt: skip
         # A write without a nonce cannot be asked again, and an empty one names none.
         args: list[Word] = [
             name_of(asked.key), at, _number(at), asked.nonce or "", secrets.token_hex(4),
             "delete" if asked.value is None else "write", b"" if asked.due_at is None else due_text(asked.due_at),
             b"" if flat else asked.value or b"", NONCES_KEPT, GONE_MAX, self._listed_as, "flat" if flat else "",
-            spot_text(asked.spot), len(fields or ()), *(fields or ()),
+            index_entry_text(asked.index_entry), len(fields or ()), *(fields or ()),
         ]  # fmt: skip
         if asked.emit:
             self._add(asked.emit, keys, args)
         script = load("record_emit" if asked.emit else "record_write")
-        micros, outcome, version = await self._link.run(script, keys, args)
+        micros, outcome, version = await self._client.run(script, keys, args)
         return Written(Outcome(outcome.decode()), version.decode() or None, from_micros(int(micros)))
 
     def _add(self, emit: Sequence[Draft], keys: list[str], args: list[Word]) -> None:
@@ -99,13 +99,17 @@ def _due_digits(micros: int) -> bytes:
     return b"1%018d" % micros if micros >= 0 else b"0%018d" % (_BEFORE_1970 + micros)
 
 
-def spot_text(spot: IndexPosition | None) -> bytes:
-    """Where a record stands, in bytes whose order is that of shelves and turns; nothing for nowhere."""
-    return b"" if spot is None else b"%b %0*d" % (spot.shelf.encode(), TURN_LETTERS, spot.turn + _TURN_ZERO)
+def index_entry_text(index_entry: IndexEntry | None) -> bytes:
+    """Where a record stands, in bytes whose order is that of statuses and positions; nothing for nowhere."""
+    return (
+        b""
+        if index_entry is None
+        else b"%b %0*d" % (index_entry.status.encode(), TURN_LETTERS, index_entry.position + _TURN_ZERO)
+    )
 
 
-def turn_in(text: bytes) -> int:
-    """The turn that `spot_text` wrote."""
+def position_in(text: bytes) -> int:
+    """The position that `index_entry_text` wrote."""
     return int(text[-TURN_LETTERS:]) - _TURN_ZERO
 
 

@@ -34,13 +34,13 @@ class RedisRecords(ConditionalRecords):
 
     emits = True
 
-    def __init__(self, link: RedisClient, collection: Collection) -> None:
-        self._link = link
-        self._writer = RecordWriter(link, collection)
+    def __init__(self, client: RedisClient, collection: Collection) -> None:
+        self._client = client
+        self._writer = RecordWriter(client, collection)
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         name = name_of(key)
-        stored = await self._link.ask("HGET", self._writer.values, name)
+        stored = await self._client.ask("HGET", self._writer.values, name)
         return None if stored is None else _record(name, stored)
 
     async def write(self, asked: RecordWrite) -> Written:
@@ -58,7 +58,7 @@ class RedisRecords(ConditionalRecords):
     ) -> Page[Record]:
         check_limit(limit, "records")
         args = (*bounds, min(limit, PAGE_MAX), PAGE_BYTES_MAX, letters)
-        micros, more, *rows = await self._link.run(load("record_page"), (self._writer.values, index), args)
+        micros, more, *rows = await self._client.run(load("record_page"), (self._writer.values, index), args)
         pairs = zip(rows[::2], rows[1::2], strict=True)
         found = tuple(_record(member[letters:], stored, member[:letters]) for member, stored in pairs)
         return records_page(found, map(cursor, found), micros, more)

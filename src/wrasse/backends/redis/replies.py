@@ -32,17 +32,17 @@ _CLIENTS = (
 
 
 def reads_replies(port: type[C]) -> type[C]:
-    """For a class with a `_link`: what its public methods cannot read in a reply is StoreBroken."""
+    """For a class with a `_client`: what its public methods cannot read in a reply is StoreBroken."""
     for name, method in list(vars(port).items()):
         if inspect.iscoroutinefunction(method) and not name.startswith("_"):
             setattr(port, name, _reading(method))
     return port
 
 
-def not_its_answer(link: RedisClient, what: str) -> StoreBroken:
+def not_its_answer(client: RedisClient, what: str) -> StoreBroken:
     """The server answered, but not to this."""
     return StoreBroken(
-        f"{link.options.where} answered {what} with something that is not its answer",
+        f"{client.options.where} answered {what} with something that is not its answer",
         do="check that redis.addr is the address of a Redis or Valkey, and that no proxy or other program changes its "
         "replies or its scripts; if it is and none does, report this with the error above",
     )
@@ -51,18 +51,18 @@ def not_its_answer(link: RedisClient, what: str) -> StoreBroken:
 def _reading(method: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     @functools.wraps(method)
     async def reading(self: Any, *args: Any, **named: Any) -> Any:
-        link: RedisClient = self._link
-        before = link.replies
+        client: RedisClient = self._client
+        before = client.replies
         try:
             return await method(self, *args, **named)
         except WrongType as error:
             if not error.keys:
                 raise
-            raise await KeyTypes(link, RedisKeys(link.options)).named(error) from error
+            raise await KeyTypes(client, RedisKeys(client.options)).named(error) from error
         except _UNREADABLE as error:
-            if link.replies == before or not _is_about_a_reply(error):
+            if client.replies == before or not _is_about_a_reply(error):
                 raise
-            raise not_its_answer(link, method.__qualname__) from error
+            raise not_its_answer(client, method.__qualname__) from error
 
     return reading
 

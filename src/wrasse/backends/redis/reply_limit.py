@@ -50,15 +50,15 @@ async def _first(
 
 
 async def scanned(
-    link: RedisClient, command: tuple[str, ...], count: int, options: tuple[str, ...] = ()
+    client: RedisClient, command: tuple[str, ...], count: int, options: tuple[str, ...] = ()
 ) -> AsyncIterator[list[bytes]]:
     """What the steps of SCAN, HSCAN or ZSCAN find, each as large as fits into a reply."""
-    cursor, rounds = b"0", PageLoop(link.options.where, " ".join(command))
+    cursor, rounds = b"0", PageLoop(client.options.where, " ".join(command))
     while True:
         rounds.turn(cursor)
         (cursor, found), _ = await fitting(
             count,
-            lambda fewer: link.ask(*command, cursor, *options, "COUNT", fewer),  # noqa: B023
+            lambda fewer: client.ask(*command, cursor, *options, "COUNT", fewer),  # noqa: B023
         )
         if found:
             yield found

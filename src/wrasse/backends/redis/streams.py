@@ -52,11 +52,20 @@ class Discovery:
     """Finds the streams of one Redis."""
 
     __slots__ = (
-        "_began", "_clock", "_cursor", "_keys", "_link", "_lock", "_nameless", "_to_read", "_told", "unregistered",
+        "_began",
+        "_client",
+        "_clock",
+        "_cursor",
+        "_keys",
+        "_lock",
+        "_nameless",
+        "_to_read",
+        "_told",
+        "unregistered",
     )  # fmt: skip
 
-    def __init__(self, link: RedisClient, keys: StreamKeys, clock: Clock, *, to_read: bool) -> None:
-        self._link = link
+    def __init__(self, client: RedisClient, keys: StreamKeys, clock: Clock, *, to_read: bool) -> None:
+        self._client = client
         self._clock = clock
         self._keys = keys
         self._lock = asyncio.Lock()
@@ -92,7 +101,7 @@ class Discovery:
         if not subjects:
             return
         if self._to_read:
-            types = await self._link.ask_many([("TYPE", self._keys.of(subject).log) for subject in subjects])
+            types = await self._client.ask_many([("TYPE", self._keys.of(subject).log) for subject in subjects])
             self.unregistered |= {
                 each.encode() for each, kind in zip(subjects, types, strict=True) if kind == b"stream"
             }
@@ -101,12 +110,12 @@ class Discovery:
         for subject in subjects:
             keys = self._keys.of(subject)
             names += (keys.log, keys.facts)
-        await self._link.run(load("stream_register"), names, list(subjects))
+        await self._client.run(load("stream_register"), names, list(subjects))
 
     async def _step(self) -> bool:
         """One step; True if the pass is over."""
         self._cursor, named = await self._scan(self._cursor)
-        scores = await self._link.ask_many([("ZSCORE", self._keys.registry, subject) for _, subject in named])
+        scores = await self._client.ask_many([("ZSCORE", self._keys.registry, subject) for _, subject in named])
         await self.register([subject for (_, subject), score in zip(named, scores, strict=True) if score is None])
         return bool(self._cursor == _START)
 
@@ -122,7 +131,7 @@ class Discovery:
     async def _scan(self, cursor: bytes) -> tuple[bytes, Sequence[tuple[bytes, str]]]:
         """Streams with their subjects, and where to go on. Those without a subject are remembered, but for our own."""
         pattern = literal_glob(self._keys.prefix) + "*"
-        cursor, found = await self._link.ask("SCAN", cursor, "MATCH", pattern, "COUNT", _STEP, "TYPE", "stream")
+        cursor, found = await self._client.ask("SCAN", cursor, "MATCH", pattern, "COUNT", _STEP, "TYPE", "stream")
         named = [(key, subject) for key in found if (subject := self._keys.subject(key)) is not None]
         shown = {printable(key.decode(errors="backslashreplace")) for key in {*found} - {key for key, _ in named}}
         fresh = sorted(each for each in shown - self._nameless if not each.startswith(f"{self._keys.root}:"))
@@ -145,10 +154,10 @@ _STEADY = 3  # attempts to be answered twice over one connection
 class RedisStreams:
     """All streams of one Redis."""
 
-    def __init__(self, link: RedisClient, clock: Clock, *, to_read: bool = False) -> None:
-        self._link = link
-        self._keys = StreamKeys(link.options)
-        self._discovery = Discovery(link, self._keys, clock, to_read=to_read)
+    def __init__(self, client: RedisClient, clock: Clock, *, to_read: bool = False) -> None:
+        self._client = client
+        self._keys = StreamKeys(client.options)
+        self._discovery = Discovery(client, self._keys, clock, to_read=to_read)
         self._sizes: dict[str, int] = {}
         self._history = 0, ""  # by the number of connections
 
@@ -161,7 +170,7 @@ class RedisStreams:
         if not drafts:
             return ()
         batch = AppendBatch(drafts)
-        return batch.ids(await self._link.run(load("stream_append"), batch.keys(self._keys), batch.args()))
+        return batch.ids(await self._client.run(load("stream_append"), batch.keys(self._keys), batch.args()))
 
     async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
         found, at, more = await self._found(subject, after, limit)
@@ -169,7 +178,7 @@ class RedisStreams:
         self._note_size(subject, [sum(map(len, words)) for _, words in found])
         return Page(tuple(shown), tuple(id.decode() for id, _ in found), at, more)
 
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
+    async def chunk(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
         """Entries in columns, as the port promises."""
         found, at, more = await self._found(subject, after, limit)
         ids, bodies, beside = columns_of(found)
@@ -184,13 +193,13 @@ class RedisStreams:
         command = "XRANGE", self._keys.of(subject).log, f"({after}", "+", "COUNT"
         try:
             (found, time), asked = await fitting(
-                wanted + 1, lambda count: self._link.ask_many([(*command, count), ("TIME",)])
+                wanted + 1, lambda count: self._client.ask_many([(*command, count), ("TIME",)])
             )
         except ReplyTooLarge as why:
             raise _unreadable(subject, after, why) from why
         # What was asked for alone is shown; whether more follow is not known then.
         shown = wanted if asked > wanted else asked
-        at = from_micros(self._link.time_in(time))
+        at = from_micros(self._client.time_in(time))
         return found[:shown], at, len(found) > shown or (asked <= wanted and len(found) == asked)
 
     async def info(self, subject: str) -> StreamState | None:
@@ -206,12 +215,12 @@ class RedisStreams:
         """What a script answers, and the history of the very server that answered; empty if connections come and go."""
         answer: Any = None
         for _ in range(_STEADY):
-            connections = self._link.connections
-            answer = await self._link.run(script, keys)
+            connections = self._client.connections
+            answer = await self._client.run(script, keys)
             if self._history[0] != connections:
-                facts = sections(b"\n".join(await self._link.ask_many([("INFO", "server"), ("INFO", "replication")])))
+                facts = sections(b"\n".join(await self._client.ask_many([("INFO", "server"), ("INFO", "replication")])))
                 self._history = connections, f"{facts.get('run_id', '')} {facts.get('master_replid', '')}"
-            if self._link.connections == connections:
+            if self._client.connections == connections:
                 return answer, self._history[1]
         return answer, ""
 
@@ -228,7 +237,7 @@ class RedisStreams:
             found += await self._there(names)
             if len(found) > limit:
                 break
-        now = from_micros(self._link.time_in(await self._link.ask("TIME")))
+        now = from_micros(self._client.time_in(await self._client.ask("TIME")))
         return Page.of(found, limit, now, str)
 
     async def nameless(self) -> Sequence[str]:
@@ -251,11 +260,11 @@ class RedisStreams:
         for begin in range(0, len(shown), _AT_ONCE):
             some = shown[begin : begin + _AT_ONCE]
             keys = [key for name in some for key in (self._keys.of(name).log, self._keys.of(name).facts)]
-            at, *words = await self._link.run(load("stream_survey"), keys)
+            at, *words = await self._client.run(load("stream_survey"), keys)
             reply = iter(words)
             states += [read_state(name, reply, at) for name in some if next(reply)]
         if not at:
-            at = self._link.time_in(await self._link.ask("TIME"))
+            at = self._client.time_in(await self._client.ask("TIME"))
         if not states and more:
             return await self.survey(pattern, shown[-1], limit)
         cursors = [state.subject for state in states]
@@ -266,12 +275,12 @@ class RedisStreams:
     async def _registered(self, pattern: str, after: str | None, at_once: int) -> AsyncIterator[list[str]]:
         """Registered subjects that match, in order."""
         start, at = fixed_part(pattern).encode(), None if after is None else after.encode()
-        rounds = PageLoop(self._link.options.where, f"ZRANGEBYLEX {self._keys.registry}")
+        rounds = PageLoop(self._client.options.where, f"ZRANGEBYLEX {self._keys.registry}")
         while True:
             rounds.turn(at)
             low = b"(" + at if at is not None and at >= start else b"[" + start
             asked = "ZRANGEBYLEX", self._keys.registry, low, "+", "LIMIT", 0, at_once
-            names = await self._link.ask(*asked)
+            names = await self._client.ask(*asked)
             last = len(names) < at_once or not names[-1].startswith(start)
             beside = [
                 each for each in self._discovery.unregistered
@@ -292,7 +301,7 @@ class RedisStreams:
         names = [self._keys.registry, keys.log, keys.facts]
         oldest = "" if age is None else age // _MICROSECOND
         highest = "" if below is None else str(below.previous)
-        answer = await self._link.run(load("stream_trim"), names, [subject, oldest, highest, limit, *protect])
+        answer = await self._client.run(load("stream_trim"), names, [subject, oldest, highest, limit, *protect])
         now, count, floor, held_by, more = answer
         name = protect[held_by - 1] if held_by else ""
         return Trimmed(count, id_of(floor), name, bool(more), from_micros(now))
@@ -301,7 +310,7 @@ class RedisStreams:
         """Those that exist; registered ones that somebody deleted are forgotten."""
         if not names:
             return []
-        here = await self._link.ask_many([("EXISTS", self._keys.of(name).log) for name in names])
+        here = await self._client.ask_many([("EXISTS", self._keys.of(name).log) for name in names])
         gone = [name for name, exists in zip(names, here, strict=True) if not exists]
         await self._discovery.register(gone)
         return [name for name, exists in zip(names, here, strict=True) if exists]
@@ -318,11 +327,11 @@ def _unreadable(subject: str, after: EntryId, why: ReplyTooLarge) -> StoreBroken
     )
 
 
-async def check_streams(link: RedisClient) -> None:
+async def check_streams(client: RedisClient) -> None:
     """Refuses a server that is too old: what trims and groups rely on came with Redis 7.0."""
-    version = sections(await link.ask("INFO", "server")).get("redis_version", "0")
+    version = sections(await client.ask("INFO", "server")).get("redis_version", "0")
     if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < _OLDEST:
         raise ConfigError(
-            f"{link.options.where} is Redis {version}, and streams need 7.0 or newer",
+            f"{client.options.where} is Redis {version}, and streams need 7.0 or newer",
             do="use Redis 7.0 or newer, or Valkey; or keep streams in sqlite:wrasse.db (backends.streams)",
         )

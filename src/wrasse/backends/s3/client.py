@@ -283,7 +283,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 
-async def abreast(ask: Callable[[A], Awaitable[T]], asked: Sequence[A]) -> list[T]:
+async def gather_bounded(ask: Callable[[A], Awaitable[T]], asked: Sequence[A]) -> list[T]:
     """Asks for each; the first error that any of them meets is raised as it is."""
 
     async def one(each: A) -> T:

@@ -21,7 +21,7 @@ from datetime import timedelta
 
 from wrasse.backends.page_loop import PageLoop
 from wrasse.backends.s3.address import S3Address
-from wrasse.backends.s3.client import ABSENT, Client, Condition, abreast
+from wrasse.backends.s3.client import ABSENT, Client, Condition, gather_bounded
 from wrasse.backends.s3.conditions import ALL, PROBES, Conditions
 from wrasse.backends.s3.namespaces import S3Namespaces
 from wrasse.backends.s3.object_listing import Lister
@@ -106,7 +106,7 @@ async def _remove_left(client: Client, place: bytes) -> None:
         await client.remove(key)
         await versions.wipe(key)
 
-    await abreast(remove, [each.key for each in (await client.list(place)).objects if each.modified_at < before])
+    await gather_bounded(remove, [each.key for each in (await client.list(place)).objects if each.modified_at < before])
     for each in (await client.uploads(place, None))[0]:
         if each.begun_at < before:
             await client.abort_upload(each.key, each.id)
@@ -265,7 +265,7 @@ class S3(ObjectStore):
     async def honours(self) -> Conditions:
         return await self._client.probed()
 
-    async def pulse(self) -> HealthSample:
+    async def health_sample(self) -> HealthSample:
         """That the bucket answers, and the store's clock."""
         try:
             return HealthSample(f"s3-{self._wire.address}", await self._client.bucket_is_there())

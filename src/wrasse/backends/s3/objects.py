@@ -32,7 +32,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from wrasse.backends.page_loop import PageLoop
-from wrasse.backends.s3.client import ABSENT, AT_ONCE, Client, Condition, abreast, together
+from wrasse.backends.s3.client import ABSENT, AT_ONCE, Client, Condition, gather_bounded, together
 from wrasse.backends.s3.conditions import PROBES
 from wrasse.backends.s3.failures import S3Denied
 from wrasse.backends.s3.object_listing import Lister, nameable
@@ -83,7 +83,7 @@ class Deletes:
         single: list[int] = []
         for place, (key, etag) in enumerate(deletes):
             if not is_etag(etag):
-                outcomes[place] = Outcome.LOST
+                outcomes[place] = Outcome.CONFLICT
             elif in_batches and key not in batch and _sayable(key):
                 batch[key] = place
             else:
@@ -101,13 +101,13 @@ class Deletes:
         return [outcome for outcome in outcomes if outcome is not None]
 
     async def _together(self, deletes: Sequence[Delete]) -> list[Outcome]:
-        return await abreast(self._one, deletes)
+        return await gather_bounded(self._one, deletes)
 
     async def _one(self, delete: Delete) -> Outcome:
         key, etag = delete
         for attempt in range(1, TRIES + 1):
             try:
-                return Outcome.DONE if await self._client.delete(key, etag) else Outcome.LOST
+                return Outcome.DONE if await self._client.delete(key, etag) else Outcome.CONFLICT
             except S3Denied:
                 return Outcome.FAILED  # this key is held back, for example by a lock; others may not be
             except NoAnswer as unknown:
@@ -144,14 +144,14 @@ class Deletes:
                     f"{self._client.where} answered a delete with a key that was not asked", do="try again later"
                 )
             if refusal.code in _LOST:
-                outcomes[refusal.key] = Outcome.LOST
+                outcomes[refusal.key] = Outcome.CONFLICT
             else:
                 outcomes[refusal.key] = Outcome.FAILED if refusal.code in _REFUSED else Outcome.UNKNOWN
         return outcomes
 
     async def _which(self, deletes: Sequence[Delete]) -> set[bytes]:
         """The keys that still have their tag."""
-        there = await abreast(self._has, deletes)
+        there = await gather_bounded(self._has, deletes)
         return {key for (key, _), has in zip(deletes, there, strict=True) if has}
 
     async def _has(self, delete: Delete) -> bool:
@@ -327,7 +327,7 @@ class S3Objects:
         raw = await self._to_write(key)
         check_metadata(metadata)
         if not is_etag(at):
-            return self._stored(Outcome.LOST)
+            return self._stored(Outcome.CONFLICT)
         return await self._store(raw, data, Condition(at), metadata)
 
     async def head(self, key: str) -> ObjectHead | None:
@@ -382,7 +382,7 @@ class S3Objects:
         raw, target = self._raw(key), await self._to_write(to)
         seen = await self._client.head(raw) if is_etag(at) else None
         if seen is None or seen.etag != at:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         if seen.size > COPY_BYTES_MAX:
             return Outcome.FAILED
         try:
@@ -392,7 +392,7 @@ class S3Objects:
             # The copy has the nonce of what it was copied from.
             mine = there is not None and there.headers.get(NONCE) == seen.headers.get(NONCE)
             return Outcome.DONE if mine and there is not None and there.size == seen.size else Outcome.UNKNOWN
-        return Outcome.LOST if done is None else Outcome.DONE
+        return Outcome.CONFLICT if done is None else Outcome.DONE
 
     async def delete(self, deletes: Sequence[ObjectDelete]) -> Sequence[Outcome]:
         check_deletes(deletes)
@@ -431,7 +431,7 @@ class S3Objects:
         for each in uploads:
             there = await self.uploads(each.key, None, DELETES_MAX)
             if each not in there.items:
-                ends.append(Outcome.LOST)
+                ends.append(Outcome.CONFLICT)
                 continue
             await self._client.abort_upload(self._raw(each.key), each.id)
             ends.append(Outcome.DONE)
@@ -457,7 +457,7 @@ class S3Objects:
 
     async def _settled(self, raw: bytes, condition: Condition, nonce: str, send: _Send) -> WriteResult:
         """Sends until it is known what became of it."""
-        outcome, why = Outcome.LOST, unsettled(self._client.where)
+        outcome, why = Outcome.CONFLICT, unsettled(self._client.where)
         for attempt in range(1, TRIES + 1):
             try:
                 etag = await send()

@@ -33,10 +33,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from wrasse.backends.page_loop import PageLoop
-from wrasse.backends.record_files.due_bucket import Calendar
+from wrasse.backends.record_files.due_bucket import DueBuckets
 from wrasse.backends.record_files.envelope import DAMAGED, LastWrites, StoredRecord, listed, pack, unpack
-from wrasse.backends.record_files.named_records import Answer, BucketRecords, DueCursor, RecordChange
-from wrasse.backends.s3.client import ABSENT, Client, Condition, abreast, together
+from wrasse.backends.record_files.named_records import Answer, DueBucketRecords, DueCursor, RecordChange
+from wrasse.backends.s3.client import ABSENT, Client, Condition, gather_bounded, together
 from wrasse.backends.s3.object_listing import Lister, nameable
 from wrasse.backends.s3.transport import TRIES, NoAnswer, pause
 from wrasse.backends.s3.xml import ListedObject
@@ -77,7 +77,7 @@ class S3DueIndex:
     def __init__(self, client: Client, lister: Lister, prefix: bytes, collection: Collection) -> None:
         self._client = client
         self._lister = lister
-        self.calendar = Calendar(collection.width)
+        self.due_buckets = DueBuckets(collection.width)
         self._folder = prefix + collection.index.strip("/").encode() + b"/"
         self._list_key = prefix + collection.buckets.strip("/").encode()
         self._listed: set[str] = set()
@@ -85,55 +85,55 @@ class S3DueIndex:
         self._entries: OrderedDict[Place, BucketEntry] = OrderedDict()
         self._discovered_at: datetime | None = None
 
-    async def enter(self, name: bytes, bucket: str, record: str | None) -> bool:
+    async def enter(self, name: bytes, due_bucket: str, record: str | None) -> bool:
         """An entry for this record, unless we wrote one just now and the record has not changed since; whether it was
         written."""
         now = self._client.wire.time.now()
-        known = self._entries.get((bucket, name))
+        known = self._entries.get((due_bucket, name))
         if known is not None and known.ours and known.record == record and now - known.at < FRESH:
-            self._note((bucket, name), replace(known, used=False))
+            self._note((due_bucket, name), replace(known, used=False))
             return False
-        if bucket not in self._listed:
-            await self._list(bucket)
+        if due_bucket not in self._listed:
+            await self._list(due_bucket)
         # Its bytes differ from those of any other entry, so that its tag does, too.
-        etag = await self._client.put(self._key(bucket, name), secrets.token_hex(8).encode(), None)
+        etag = await self._client.put(self._key(due_bucket, name), secrets.token_hex(8).encode(), None)
         assert etag is not None, "a write without a condition cannot fail it"
-        self._note((bucket, name), BucketEntry(etag, now, ours=True, record=record))
+        self._note((due_bucket, name), BucketEntry(etag, now, ours=True, record=record))
         # A bucket leaves the list when a listing, RETIRED_AFTER its end, shows it empty. Up to FRESH before that a
         # listing is bound to show this entry, which is there by now.
-        if self.calendar.is_over(bucket, self._client.wire.time.now() + FRESH - RETIRED_AFTER):
-            await self._list(bucket)  # somebody may be taking it off
+        if self.due_buckets.is_over(due_bucket, self._client.wire.time.now() + FRESH - RETIRED_AFTER):
+            await self._list(due_bucket)  # somebody may be taking it off
         return True
 
-    def entered(self, name: bytes, bucket: str, record: str | None) -> None:
+    def entered(self, name: bytes, due_bucket: str, record: str | None) -> None:
         """The record that was read beside the writing of its entry has this version."""
-        known = self._entries.get((bucket, name))
+        known = self._entries.get((due_bucket, name))
         if known is not None and known.ours:
-            self._note((bucket, name), replace(known, record=record))
+            self._note((due_bucket, name), replace(known, record=record))
 
-    def use(self, name: bytes, bucket: str) -> None:
+    def use(self, name: bytes, due_bucket: str) -> None:
         """The record of an entry was written."""
-        known = self._entries.get((bucket, name))
+        known = self._entries.get((due_bucket, name))
         if known is not None:
-            self._note((bucket, name), replace(known, used=True))
+            self._note((due_bucket, name), replace(known, used=True))
 
-    async def leave(self, name: bytes, bucket: str) -> None:
+    async def leave(self, name: bytes, due_bucket: str) -> None:
         """Takes the entry away, if nobody can need it; else it stays until it is old."""
-        known = self._entries.get((bucket, name))
+        known = self._entries.get((due_bucket, name))
         if known is None or not known.removable(self._client.wire.time.now()):
             return
-        self._entries.pop((bucket, name), None)
+        self._entries.pop((due_bucket, name), None)
         try:
-            await self._client.delete(self._key(bucket, name), known.etag)
+            await self._client.delete(self._key(due_bucket, name), known.etag)
         except (NoAnswer, StoreUnavailable):
             return  # a stale entry is looked at once more
 
-    async def look(self, name: bytes, bucket: str) -> None:
+    async def look(self, name: bytes, due_bucket: str) -> None:
         """Finds out about an entry that we neither wrote nor saw."""
-        if (bucket, name) not in self._entries:
-            seen = await self._client.head(self._key(bucket, name))
+        if (due_bucket, name) not in self._entries:
+            seen = await self._client.head(self._key(due_bucket, name))
             if seen is not None:
-                self._note((bucket, name), BucketEntry(seen.etag, seen.modified_at))
+                self._note((due_bucket, name), BucketEntry(seen.etag, seen.modified_at))
 
     async def over(self, horizon: datetime, first: str) -> list[str]:
         """Buckets that are over, earliest first, from `first` on."""
@@ -144,34 +144,36 @@ class S3DueIndex:
             listed, _ = await self._load()
         if self._unlisted:
             listed = sorted({*listed, *self._unlisted})
-        return [bucket for bucket in listed if bucket >= first and self.calendar.is_over(bucket, horizon)]
+        return [
+            due_bucket for due_bucket in listed if due_bucket >= first and self.due_buckets.is_over(due_bucket, horizon)
+        ]
 
-    async def page(self, bucket: str, after: bytes | None, limit: int) -> tuple[list[bytes], bool]:
+    async def page(self, due_bucket: str, after: bytes | None, limit: int) -> tuple[list[bytes], bool]:
         """Names of entries in one bucket, in order, and whether there are more."""
-        folder = self._key(bucket, b"")
+        folder = self._key(due_bucket, b"")
         found, more = await self._lister.page(folder, None if after is None else folder + after, limit)
-        return [self._saw(bucket, each, each.key[len(folder) :]) for each in found], more
+        return [self._saw(due_bucket, each, each.key[len(folder) :]) for each in found], more
 
-    async def retire(self, bucket: str) -> None:
+    async def retire(self, due_bucket: str) -> None:
         """Takes a bucket off the list that a listing showed empty, if it has been over for a while."""
-        if not self.calendar.is_over(bucket, self._client.wire.time.now() - RETIRED_AFTER):
+        if not self.due_buckets.is_over(due_bucket, self._client.wire.time.now() - RETIRED_AFTER):
             return
-        await self._change(lambda listed: [each for each in listed if each != bucket])
-        self._listed.discard(bucket)
-        found, _ = await self._lister.page(self._key(bucket, b""), None, 1)
+        await self._change(lambda listed: [each for each in listed if each != due_bucket])
+        self._listed.discard(due_bucket)
+        found, _ = await self._lister.page(self._key(due_bucket, b""), None, 1)
         if found:
-            await self._list(bucket)
+            await self._list(due_bucket)
 
-    async def _list(self, bucket: str) -> None:
-        await self._change(lambda listed: listed if bucket in listed else sorted([*listed, bucket]))
-        self._listed.add(bucket)
+    async def _list(self, due_bucket: str) -> None:
+        await self._change(lambda listed: listed if due_bucket in listed else sorted([*listed, due_bucket]))
+        self._listed.add(due_bucket)
 
     async def _discover(self) -> None:
         now = self._client.wire.time.now()
         if self._discovered_at is not None and now - self._discovered_at < DISCOVERED_EVERY:
             return
         folders = [folder.decode("utf-8", "replace") for folder in await self._lister.folders(self._folder)]
-        found = {folder for folder in folders if self.calendar.is_one(folder)}
+        found = {folder for folder in folders if self.due_buckets.is_one(folder)}
         listed, _ = await self._load()
         if self._client.only_reads:
             self._unlisted = found - set(listed)
@@ -186,7 +188,7 @@ class S3DueIndex:
             if wanted == listed:
                 return
             try:
-                if await self._client.put(self._list_key, self.calendar.pack(wanted), condition) is not None:
+                if await self._client.put(self._list_key, self.due_buckets.pack(wanted), condition) is not None:
                     return
             except NoAnswer:
                 pass  # looked at again: either it is there now, or it is tried again
@@ -200,7 +202,7 @@ class S3DueIndex:
         if got is None:
             return [], ABSENT
         try:
-            listed = self.calendar.parse(got.data)
+            listed = self.due_buckets.parse(got.data)
         except ValueError:
             raise StoreBroken(
                 f"the list of due buckets in {self._client.where} is of another width",
@@ -210,10 +212,10 @@ class S3DueIndex:
             self._discovered_at = None
         return listed or [], Condition(got.etag)
 
-    def _saw(self, bucket: str, each: ListedObject, name: bytes) -> bytes:
-        known = self._entries.get((bucket, name))
+    def _saw(self, due_bucket: str, each: ListedObject, name: bytes) -> bytes:
+        known = self._entries.get((due_bucket, name))
         if known is None or known.etag != each.etag:
-            self._note((bucket, name), BucketEntry(each.etag, each.modified_at))
+            self._note((due_bucket, name), BucketEntry(each.etag, each.modified_at))
         return name
 
     def _note(self, place: Place, entry: BucketEntry) -> None:
@@ -222,8 +224,8 @@ class S3DueIndex:
         while len(self._entries) > ENTRIES_KNOWN_MAX:
             self._entries.popitem(last=False)
 
-    def _key(self, bucket: str, name: bytes) -> bytes:
-        return self._folder + bucket.encode() + b"/" + name
+    def _key(self, due_bucket: str, name: bytes) -> bytes:
+        return self._folder + due_bucket.encode() + b"/" + name
 
 
 GONE_KEPT = timedelta(hours=1)
@@ -256,12 +258,12 @@ class RecordObjects:
         """The record as it is now; an entry for a write that is announced is made beside it."""
         if entering is None:
             return _there(await self._load(_name(stored)))
-        name, bucket = _name(stored), self._index.calendar.bucket(entering)
+        name, due_bucket = _name(stored), self._index.due_buckets.due_bucket(entering)
         async with together() as tasks:
             load = tasks.create_task(self._load(name))
-            enter = tasks.create_task(self._index.enter(name, bucket, _stored_version(self._known.get(name))))
+            enter = tasks.create_task(self._index.enter(name, due_bucket, _stored_version(self._known.get(name))))
         if enter.result():
-            self._index.entered(name, bucket, _stored_version(load.result()))
+            self._index.entered(name, due_bucket, _stored_version(load.result()))
         return _there(load.result())
 
     async def write(self, change: RecordChange) -> Answer:
@@ -295,11 +297,11 @@ class RecordObjects:
 
     async def leave(self, stored: bytes, due_at: datetime) -> None:
         """Takes away an entry that a change left, unless the record needs it again."""
-        name, bucket = _name(stored), self._index.calendar.bucket(due_at)
-        await self._index.look(name, bucket)
+        name, due_bucket = _name(stored), self._index.due_buckets.due_bucket(due_at)
+        await self._index.look(name, due_bucket)
         held = self._known.get(name) or await self._load(name)
-        if self._bucket_of(held) != bucket:
-            await self._index.leave(name, bucket)
+        if self._due_bucket_of(held) != due_bucket:
+            await self._index.leave(name, due_bucket)
 
     async def page(
         self, prefix: bytes, after: bytes | None, limit: int
@@ -312,7 +314,7 @@ class RecordObjects:
             rounds.turn(start)
             listed, more = await self._lister.page(self._folder + prefix, start, limit + 1 - len(found))
             names = [each.key[len(self._folder) :] for each in listed]
-            for name, held in zip(names, await abreast(self._listed, names), strict=True):
+            for name, held in zip(names, await gather_bounded(self._listed, names), strict=True):
                 if held is None or held.kept.gone:
                     continue
                 if len(found) == limit:
@@ -327,32 +329,32 @@ class RecordObjects:
     ) -> tuple[list[tuple[DueCursor, StoredRecord]], bool]:
         """Records whose bucket is over at the horizon, earliest bucket first, and whether there are more."""
         found: list[tuple[DueCursor, StoredRecord]] = []
-        for bucket in await self._index.over(horizon, "" if after is None else after.bucket):
-            start = after.stored if after is not None and after.bucket == bucket else None
+        for due_bucket in await self._index.over(horizon, "" if after is None else after.due_bucket):
+            start = after.stored if after is not None and after.due_bucket == due_bucket else None
             empty, more, rounds = start is None, True, PageLoop(self._client.where, "a listing")
             while more:
                 rounds.turn(start)
-                names, more = await self._index.page(bucket, start, limit + 1 - len(found))
+                names, more = await self._index.page(due_bucket, start, limit + 1 - len(found))
                 empty = empty and not names
-                for name, held in zip(names, await abreast(self._listed, names), strict=True):
-                    kept = await self._seen(bucket, name, held)
+                for name, held in zip(names, await gather_bounded(self._listed, names), strict=True):
+                    kept = await self._seen(due_bucket, name, held)
                     if kept is not None and len(found) == limit:
                         return found, True
                     if kept is not None:
-                        found.append((DueCursor(bucket, name), kept))
+                        found.append((DueCursor(due_bucket, name), kept))
                 start = names[-1] if names else start
             if empty and not self._client.only_reads:
-                await self._index.retire(bucket)
+                await self._index.retire(due_bucket)
         return found, False
 
-    async def _seen(self, bucket: str, name: bytes, held: TaggedRecord | None) -> StoredRecord | None:
+    async def _seen(self, due_bucket: str, name: bytes, held: TaggedRecord | None) -> StoredRecord | None:
         """What an entry stands for; one that stands for nothing goes, and so does what was deleted long enough ago."""
-        here = self._bucket_of(held) == bucket
+        here = self._due_bucket_of(held) == due_bucket
         if held is not None and not held.kept.gone:
             if here:
                 return held.kept
             if self._tended or held.kept.version == DAMAGED:
-                return replace(held.kept, due_at=self._index.calendar.begin(bucket))
+                return replace(held.kept, due_at=self._index.due_buckets.begin(due_bucket))
         if self._client.only_reads:
             return None
         if held is not None and here:
@@ -361,7 +363,7 @@ class RecordObjects:
             except NoAnswer:
                 return None
             self._known.pop(name, None)
-        await self._index.leave(name, bucket)
+        await self._index.leave(name, due_bucket)
         return None
 
     async def _send(self, name: bytes, change: RecordChange, version: str, before: TaggedRecord | None) -> bool:
@@ -378,7 +380,7 @@ class RecordObjects:
         return await self._store(name, before, after, change.entry_stays)
 
     async def _store(self, name: bytes, before: TaggedRecord | None, after: StoredRecord, entry_stays: bool) -> bool:
-        old, new = self._bucket_of(before), self._bucket_of(after)
+        old, new = self._due_bucket_of(before), self._due_bucket_of(after)
         if new is not None and new != old:
             await self._index.enter(name, new, _stored_version(before))
         condition = ABSENT if before is None else Condition(before.etag)
@@ -391,7 +393,7 @@ class RecordObjects:
         return True
 
     async def _delete(self, name: bytes, before: TaggedRecord) -> bool:
-        old = self._bucket_of(before)
+        old = self._due_bucket_of(before)
         if not await self._client.delete(self._folder + name, before.etag):
             return False
         self._known.pop(name, None)
@@ -402,13 +404,13 @@ class RecordObjects:
     def _wrote(self, name: bytes, held: TaggedRecord | None) -> None:
         assert held is not None, "what was written is there"
         self._note(name, held)
-        bucket = self._bucket_of(held)
-        if bucket is not None:
-            self._index.use(name, bucket)
+        due_bucket = self._due_bucket_of(held)
+        if due_bucket is not None:
+            self._index.use(name, due_bucket)
 
-    def _bucket_of(self, held: TaggedRecord | StoredRecord | None) -> str | None:
+    def _due_bucket_of(self, held: TaggedRecord | StoredRecord | None) -> str | None:
         kept = held.kept if isinstance(held, TaggedRecord) else held
-        return None if kept is None or kept.due_at is None else self._index.calendar.bucket(kept.due_at)
+        return None if kept is None or kept.due_at is None else self._index.due_buckets.due_bucket(kept.due_at)
 
     async def _listed(self, name: bytes) -> TaggedRecord | None:
         """For a listing, which goes past a record that is damaged."""
@@ -466,7 +468,7 @@ def _is(held: TaggedRecord | None, version: str) -> bool:
     return held is not None and held.kept.version == version
 
 
-class S3Records(BucketRecords):
+class S3Records(DueBucketRecords):
     """The port, for one collection."""
 
     def __init__(self, client: Client, prefix: bytes, collection: Collection) -> None:

@@ -46,21 +46,21 @@ class BucketVersions:
         found = await self._versions(key)
         latest = next((each for each in found if each.latest), None)
         if latest is not None and not latest.marker:
-            return Outcome.DONE if latest.etag == etag else Outcome.LOST
+            return Outcome.DONE if latest.etag == etag else Outcome.CONFLICT
         kept = [each for each in found if not each.marker]
         mine = next((each for each in kept if each.etag == etag), None)
         if mine is None:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         if len(kept) == 1:
             for each in found:
                 if each.marker:
                     await self._client.remove_version(key, each.id)
-            return Outcome.DONE if await self._stands(key, etag) else Outcome.LOST
+            return Outcome.DONE if await self._stands(key, etag) else Outcome.CONFLICT
         try:
             copied = await self._client.copy(key, etag, key, ABSENT, version=mine.id)
         except NoAnswer:
             return Outcome.DONE if await self._stands(key, etag) else Outcome.UNKNOWN
-        return Outcome.LOST if copied is None else Outcome.DONE
+        return Outcome.CONFLICT if copied is None else Outcome.DONE
 
     async def purge(self, key: bytes, etag: str) -> Outcome:
         """Takes what was deleted away for good, and the markers once they hide nothing."""

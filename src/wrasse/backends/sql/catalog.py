@@ -56,10 +56,10 @@ class SqlLeader(Guard):
 
     name = "leader"
 
-    def __init__(self, lock: str, link: SqlConnection, thread: SqlThread) -> None:
+    def __init__(self, lock: str, connection: SqlConnection, thread: SqlThread) -> None:
         self._lock = lock
         self._id = lock_id(lock)
-        self._link = link
+        self._connection = connection
         self._thread = thread
         self._session = 0  # the connection it was taken on; 0: not taken
         self._lost = False
@@ -67,7 +67,7 @@ class SqlLeader(Guard):
     async def acquire(self) -> bool:
         """Takes leadership, or keeps it; False while another session has it."""
         self._lost = False
-        return await self._thread.run(lambda: self._link.guarded(self._acquire), self._link, ASK_MAX)
+        return await self._thread.run(lambda: self._connection.guarded(self._acquire), self._connection, ASK_MAX)
 
     async def held(self) -> str | None:
         """Why this process must not go on: it does not lead, or cannot tell."""
@@ -75,7 +75,9 @@ class SqlLeader(Guard):
             return f"the lock {self._lock!r} was lost in this run"
         led = self._session != 0
         try:
-            if led and await self._thread.run(lambda: self._link.guarded(self._verify), self._link, ASK_MAX):
+            if led and await self._thread.run(
+                lambda: self._connection.guarded(self._verify), self._connection, ASK_MAX
+            ):
                 return None
         except Refused:
             raise
@@ -92,52 +94,52 @@ class SqlLeader(Guard):
 
     async def release(self) -> None:
         """Gives leadership up."""
-        await self._thread.run(lambda: self._link.guarded(self._release), self._link, ASK_MAX)
+        await self._thread.run(lambda: self._connection.guarded(self._release), self._connection, ASK_MAX)
 
     def _acquire(self) -> bool:
         if self._session and self._verify():
             return True
-        self._link.dialect.begin(self._link, ASK_MAX)
-        refuse_pooler(self._link)
+        self._connection.dialect.begin(self._connection, ASK_MAX)
+        refuse_pooler(self._connection)
         # Asked for once only: a session that takes a lock twice must give it back twice.
-        taken = bool(self._link.rows("SELECT pg_try_advisory_lock(%(id)s)", {"id": self._id})[0][0])
-        self._link.end()
-        self._session = self._link.opened if taken else 0
+        taken = bool(self._connection.rows("SELECT pg_try_advisory_lock(%(id)s)", {"id": self._id})[0][0])
+        self._connection.end()
+        self._session = self._connection.opened if taken else 0
         return taken
 
     def _verify(self) -> bool:
-        if self._session != self._link.opened:
+        if self._session != self._connection.opened:
             return False
-        self._link.dialect.begin(self._link, ASK_MAX)
+        self._connection.dialect.begin(self._connection, ASK_MAX)
         parts: Params = {"high": self._id >> 32, "low": self._id & 0xFFFF_FFFF}
-        held = self._link.rows(_HELD, parts)[0][0] == 1
-        self._link.end()
-        return held and self._session == self._link.opened
+        held = self._connection.rows(_HELD, parts)[0][0] == 1
+        self._connection.end()
+        return held and self._session == self._connection.opened
 
     def _release(self) -> None:
-        if self._session == self._link.opened:
-            self._link.rows("SELECT pg_advisory_unlock(%(id)s)", {"id": self._id})
-            self._link.end()
+        if self._session == self._connection.opened:
+            self._connection.rows("SELECT pg_advisory_unlock(%(id)s)", {"id": self._id})
+            self._connection.end()
         self._session = 0
 
 
-def refuse_pooler(link: SqlConnection) -> None:
+def refuse_pooler(connection: SqlConnection) -> None:
     """Raises if a session does not belong to us alone. Two connections of ours, each in a transaction and each again
     after it, are served by two sessions, always the same, unless somebody between us and the server hands them out
     by the transaction."""
-    other = SqlConnection(link.address)
+    other = SqlConnection(connection.address)
     pid = "SELECT pg_backend_pid()"
     try:
-        mine = link.rows(pid)
-        link.end()
+        mine = connection.rows(pid)
+        connection.end()
         theirs = other.rows(pid)  # its transaction stays open, so its session is taken
-        if mine == theirs or link.rows(pid) != mine:
+        if mine == theirs or connection.rows(pid) != mine:
             raise Refused(
-                f"{link.address.shown} is behind a pooler that gives every transaction another session, "
+                f"{connection.address.shown} is behind a pooler that gives every transaction another session, "
                 "where a lock means nothing",
                 do="name the server itself, or a pool in session mode; or leave out `lock`: wrasse has its own lease",
             )
-        link.end()
+        connection.end()
     finally:
         other.close()
 
@@ -224,30 +226,30 @@ _DO = (
 )
 
 
-def examined(link: SqlConnection, sources: Sequence[Source]) -> Sequence[Finding]:
+def examined(connection: SqlConnection, sources: Sequence[Source]) -> Sequence[Finding]:
     """One finding for each query."""
     try:
-        return link.guarded(lambda: [*_all(link, sources)])
+        return connection.guarded(lambda: [*_all(connection, sources)])
     except WrasseError as why:
         return (Finding(CHECK, FAIL, why.message, why.do),)
 
 
-def _all(link: SqlConnection, sources: Sequence[Source]) -> Iterator[Finding]:
-    dialect = link.dialect
-    dialect.begin(link, _LIMIT)
+def _all(connection: SqlConnection, sources: Sequence[Source]) -> Iterator[Finding]:
+    dialect = connection.dialect
+    dialect.begin(connection, _LIMIT)
     for source in sources:
-        plain = dialect.plain(source, link.names(source.sql))
+        plain = dialect.plain(source, connection.names(source.sql))
         sql, values = dialect.counted(plain)
-        rows = link.rows(sql, values)[0][0]
+        rows = connection.rows(sql, values)[0][0]
         assert isinstance(rows, int), "a count is a number"
         statements = [*dialect.named(plain, ["a/b/"]), *dialect.below(plain, ["a/b/"], True)]
-        slow = rows > SMALL and any(dialect.scans(link, each) for each in statements)
+        slow = rows > SMALL and any(dialect.scans(connection, each) for each in statements)
         what = f"{source.rule} of {source.where}: {rows} references"
         if slow:
             yield Finding(CHECK, WARN, f"{what}; no index finds them, so each batch reads the whole table", _DO)
         else:
             yield Finding(CHECK, OK, what)
-    link.end()
+    connection.end()
 
 
 END_MAX = 10.0  # seconds to hang up
@@ -260,8 +262,8 @@ Parts = Generator[list[Shown], None, None]
 class SqlSnapshot:
     """The view. It has a connection of its own, and the thread of its catalog."""
 
-    def __init__(self, link: SqlConnection, sources: Sequence[Source], thread: SqlThread) -> None:
-        self._link = link
+    def __init__(self, connection: SqlConnection, sources: Sequence[Source], thread: SqlThread) -> None:
+        self._connection = connection
         self._sources = sources
         self._thread = thread
         self._turn = asyncio.Lock()
@@ -292,23 +294,23 @@ class SqlSnapshot:
 
     async def close(self) -> None:
         """Ends the view."""
-        await self._thread.run(self._close, self._link, END_MAX)
+        await self._thread.run(self._close, self._connection, END_MAX)
 
     async def _run(self, call: object) -> None:
         assert callable(call), "a step of the view"
-        await self._thread.run(lambda: self._link.guarded(call), self._link, VIEW_MAX)
+        await self._thread.run(lambda: self._connection.guarded(call), self._connection, VIEW_MAX)
 
     def _open(self) -> None:
-        link = self._link
-        self._at = link.dialect.begin(link, VIEW_MAX)
-        plain = [link.dialect.plain(each, link.names(each.sql)) for each in self._sources]
+        connection = self._connection
+        self._at = connection.dialect.begin(connection, VIEW_MAX)
+        plain = [connection.dialect.plain(each, connection.names(each.sql)) for each in self._sources]
         self._all = " UNION ALL ".join(plain)
 
     def _close(self) -> None:
         parts, self._parts, self._waiting, self._stands = self._parts, _nothing(), [], None
-        self._link.close()  # first, so that the end of the stream is no more talk with the server
+        self._connection.close()  # first, so that the end of the stream is no more talk with the server
         with suppress(WrasseError):
-            self._link.guarded(parts.close)
+            self._connection.guarded(parts.close)
 
     def _page(self, after: str | None, limit: int) -> Page[Reference]:
         if after is None or after != self._stands:
@@ -330,8 +332,8 @@ class SqlSnapshot:
         """Goes to the first reference after a cursor."""
         self._parts.close()  # MySQL has one stream at a time
         if after is None:
-            sql, values = self._link.dialect.counted(self._all)
-            count = self._link.rows(sql, values)[0][0]
+            sql, values = self._connection.dialect.counted(self._all)
+            count = self._connection.rows(sql, values)[0][0]
             assert isinstance(count, int), "a count is a number"
             self._parts = self._whole(count)
             self._waiting = next(self._parts, [])
@@ -353,7 +355,7 @@ class SqlSnapshot:
             yield part
         if seen != count:
             raise StoreBroken(
-                f"{self._link.address.shown} gave {seen} of {count} references; nothing was judged",
+                f"{self._connection.address.shown} gave {seen} of {count} references; nothing was judged",
                 do="see what stands between wrasse and the database",
             )
         self.endings = frozenset(endings)
@@ -362,15 +364,15 @@ class SqlSnapshot:
         """References with their cursor: a key, and which of those with this key it is."""
         read = self._sources[0].reference
         last, number = "", 0
-        sql, values = self._link.dialect.ordered(self._all, key)
-        for part in self._link.stream(sql, values):
+        sql, values = self._connection.dialect.ordered(self._all, key)
+        for part in self._connection.stream(sql, values):
             shown: list[Shown] = []
             for row in part:
                 reference = read(row)
                 own = reference.key
                 if own < last:  # the order of code points is that of their UTF-8
                     raise StoreBroken(
-                        f"{self._link.address.shown} does not sort keys by their bytes; nothing was judged",
+                        f"{self._connection.address.shown} does not sort keys by their bytes; nothing was judged",
                         do="name a database that does",
                     )
                 number = number + 1 if own == last else 1
@@ -400,7 +402,7 @@ class SqlCatalog:
         self._address = address
         self._sources = tuple(Source.of(each, address.shown) for each in queries)
         self._thread = SqlThread("wrasse-sql")
-        self._link = SqlConnection(address)
+        self._connection = SqlConnection(address)
         self._plain: tuple[str, ...] = ()
         self._indexed: tuple[bool, ...] = ()  # of each source, whether what is below a directory is found by an index
         self._endings: Endings = None
@@ -426,35 +428,35 @@ class SqlCatalog:
         found: list[Reference | None] = []
         for start in range(0, len(keys), KEYS_MAX):
             asked = ReferenceQuery(keys[start : start + KEYS_MAX], self._endings, below=below)
-            await self._thread.run(lambda asked=asked: self._ask(asked), self._link, LOOK_MAX)  # type: ignore[misc]
+            await self._thread.run(lambda asked=asked: self._ask(asked), self._connection, LOOK_MAX)  # type: ignore[misc]
             found += asked.found
         return found
 
     async def examine(self) -> Sequence[Finding]:
         """Whether its queries can be answered, and by an index."""
-        return await self._thread.run(lambda: examined(self._link, self._sources), self._link, LOOK_MAX)
+        return await self._thread.run(lambda: examined(self._connection, self._sources), self._connection, LOOK_MAX)
 
     def leader(self, name: str) -> SqlLeader | None:
-        return SqlLeader(name, self._link, self._thread) if self._address.kind == POSTGRES else None
+        return SqlLeader(name, self._connection, self._thread) if self._address.kind == POSTGRES else None
 
     async def close(self) -> None:
         """Lets go of the connection."""
-        await self._thread.run(self._link.close, self._link, LOOK_MAX)
+        await self._thread.run(self._connection.close, self._connection, LOOK_MAX)
         await self._thread.close()
 
     def _ask(self, asked: ReferenceQuery) -> None:
-        kept = self._link.is_open
+        kept = self._connection.is_open
         try:
-            self._link.guarded(lambda: self._ask_all(asked))
+            self._connection.guarded(lambda: self._ask_all(asked))
         except StoreUnavailable:
             # A connection that was kept may have ended while nobody used it. That proves nothing about the server.
-            if not kept or self._link.was_shut:
+            if not kept or self._connection.was_shut:
                 raise
-            self._link.guarded(lambda: self._ask_all(asked))
+            self._connection.guarded(lambda: self._ask_all(asked))
 
     def _ask_all(self, asked: ReferenceQuery) -> None:
-        link, dialect = self._link, self._link.dialect
-        dialect.begin(link, LOOK_MAX)
+        connection, dialect = self._connection, self._connection.dialect
+        dialect.begin(connection, LOOK_MAX)
         if not self._plain:
             self._prepare(asked.directories)
         named, directories = asked.named, asked.directories
@@ -463,13 +465,14 @@ class SqlCatalog:
             if directories:
                 statements += dialect.below(plain, directories, indexed)
             for sql, values in statements:
-                asked.note([source.reference(row) for row in link.rows(sql, values)])
-        link.end()
+                asked.note([source.reference(row) for row in connection.rows(sql, values)])
+        connection.end()
 
     def _prepare(self, directories: Sequence[str]) -> None:
-        link, dialect = self._link, self._link.dialect
-        self._plain = tuple(dialect.plain(each, link.names(each.sql)) for each in self._sources)
+        connection, dialect = self._connection, self._connection.dialect
+        self._plain = tuple(dialect.plain(each, connection.names(each.sql)) for each in self._sources)
         few = directories[:2] or ["a/"]
         self._indexed = tuple(
-            not any(dialect.scans(link, each) for each in dialect.below(plain, few, True)) for plain in self._plain
+            not any(dialect.scans(connection, each) for each in dialect.below(plain, few, True))
+            for plain in self._plain
         )

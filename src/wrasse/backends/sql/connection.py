@@ -36,10 +36,10 @@ class SqlThread:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._closed = False
 
-    async def run(self, call: Callable[[], T], link: SqlConnection, limit: float) -> T:
+    async def run(self, call: Callable[[], T], connection: SqlConnection, limit: float) -> T:
         """Runs a call there, to its end even if nobody waits any more."""
         if self._closed:
-            raise closed(link.address.shown)
+            raise closed(connection.address.shown)
         future = asyncio.wrap_future(self._begin(call))
         cancelled: asyncio.CancelledError | None = None
         late = False
@@ -49,13 +49,13 @@ class SqlThread:
             except asyncio.CancelledError as why:
                 cancelled = why
             if not future.done():
-                link.shut()
+                connection.shut()
                 late = True
         if cancelled is not None:
             future.exception()
             raise cancelled
         if late and future.exception() is not None:
-            raise too_slow(link.address.shown, limit) from future.exception()
+            raise too_slow(connection.address.shown, limit) from future.exception()
         return future.result()
 
     def _begin(self, call: Callable[[], T]) -> Future[T]:

@@ -42,7 +42,7 @@ class Dialect(ABC):
         """A new connection, set for reading."""
 
     @abstractmethod
-    def begin(self, link: SqlConnection, seconds: float) -> datetime:
+    def begin(self, connection: SqlConnection, seconds: float) -> datetime:
         """Opens one consistent view that cannot write, refuses a server that lags behind another, limits statements to
         so many seconds, and gives the server's time."""
 
@@ -64,7 +64,7 @@ class Dialect(ABC):
         `indexed` says whether an index can be used for that."""
 
     @abstractmethod
-    def scans(self, link: SqlConnection, statement: Statement) -> bool:
+    def scans(self, connection: SqlConnection, statement: Statement) -> bool:
         """Whether the statement would read a whole table."""
 
     @abstractmethod
@@ -123,16 +123,16 @@ class Postgres(Dialect):
         that the first has not seen arrive."""
         return connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
-    def begin(self, link: SqlConnection, seconds: float) -> datetime:
-        ((at, replica, encoding, *_),) = link.rows(_BEGIN, {"limit": str(round(seconds * 1000))})
+    def begin(self, connection: SqlConnection, seconds: float) -> datetime:
+        ((at, replica, encoding, *_),) = connection.rows(_BEGIN, {"limit": str(round(seconds * 1000))})
         if replica:
             raise Refused(
-                f"{link.address.shown} is a replica: what it does not know yet looks like an orphan",
+                f"{connection.address.shown} is a replica: what it does not know yet looks like an orphan",
                 do="name the primary; with several hosts: ?target_session_attrs=read-write",
             )
         if encoding != "UTF8":
             raise Refused(
-                f"{link.address.shown} is in {encoding}, so its keys have another order than those of a store",
+                f"{connection.address.shown} is in {encoding}, so its keys have another order than those of a store",
                 do="name a database in UTF8",
             )
         assert isinstance(at, datetime), "clock_timestamp is a time"
@@ -178,9 +178,9 @@ class Postgres(Dialect):
             ranges,
         )
 
-    def scans(self, link: SqlConnection, statement: Statement) -> bool:
+    def scans(self, connection: SqlConnection, statement: Statement) -> bool:
         sql, values = statement
-        return any("Seq Scan" in str(row[0]) for row in link.rows(f"EXPLAIN {sql}", values))
+        return any("Seq Scan" in str(row[0]) for row in connection.rows(f"EXPLAIN {sql}", values))
 
     def shut(self, driver: object) -> None:
         copy = socket.socket(fileno=os.dup(cast(_Driver, driver).fileno()))
@@ -211,17 +211,18 @@ class MySql(Dialect):
         connection.rollback()
         return connection
 
-    def begin(self, link: SqlConnection, seconds: float) -> datetime:
-        ((replica, version),) = link.rows("SELECT @@global.read_only, VERSION()")
-        link.end()
+    def begin(self, connection: SqlConnection, seconds: float) -> datetime:
+        ((replica, version),) = connection.rows("SELECT @@global.read_only, VERSION()")
+        connection.end()
         if replica:
             raise Refused(
-                f"{link.address.shown} is read-only, as replicas are: what it does not know yet looks like an orphan",
+                f"{connection.address.shown} is read-only, as replicas are: "
+                "what it does not know yet looks like an orphan",
                 do="name the primary",
             )
-        link.run(_limit(str(version), seconds))
-        link.run("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
-        ((at,),) = link.rows("SELECT UTC_TIMESTAMP(6)")
+        connection.run(_limit(str(version), seconds))
+        connection.run("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+        ((at,),) = connection.rows("SELECT UTC_TIMESTAMP(6)")
         assert isinstance(at, datetime), "UTC_TIMESTAMP is a time"
         return at.replace(tzinfo=UTC)
 
@@ -259,9 +260,9 @@ class MySql(Dialect):
                 {f"like{n}": _escaped(each) + "%" for n, each in enumerate(some)},
             )
 
-    def scans(self, link: SqlConnection, statement: Statement) -> bool:
+    def scans(self, connection: SqlConnection, statement: Statement) -> bool:
         sql, values = statement
-        result = link.connection.exec_driver_sql(f"EXPLAIN {sql}", values)
+        result = connection.connection.exec_driver_sql(f"EXPLAIN {sql}", values)
         return any(row["type"] == "ALL" and row["table"] is not None for row in result.mappings())
 
     def shut(self, driver: object) -> None:

@@ -52,20 +52,20 @@ CREATE TABLE IF NOT EXISTS wrasse_records (
 _MAKING = 0x77726173_73650001  # the advisory lock of whoever makes the tables
 
 
-def make_tables(link: SqlConnection) -> None:
+def make_tables(connection: SqlConnection) -> None:
     """Makes what is missing."""
     names = ", ".join(f"to_regclass('{name}')" for name in TABLES)
-    ((*found, replica),) = link.rows(f"SELECT {names}, pg_is_in_recovery()")
+    ((*found, replica),) = connection.rows(f"SELECT {names}, pg_is_in_recovery()")
     if replica:
-        raise Refused(f"{link.address.shown} is a replica, and sightings are written", do="name the primary")
+        raise Refused(f"{connection.address.shown} is a replica, and sightings are written", do="name the primary")
     if None not in found:
-        link.end()
+        connection.end()
         return
-    link.rows("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": _MAKING})
+    connection.rows("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": _MAKING})
     for statement in SCHEMA.split(";\n"):
         if statement.strip():
-            link.run(statement)
-    link.connection.commit()
+            connection.run(statement)
+    connection.connection.commit()
 
 
 T = TypeVar("T")
@@ -93,7 +93,7 @@ class PostgresStore:
     """A connection to the tables of a database, and its records."""
 
     def __init__(self, address: SqlAddress, name: str) -> None:
-        self._link = SqlConnection(address, writes=True)
+        self._connection = SqlConnection(address, writes=True)
         self._thread = SqlThread(name)
         self._made = 0  # the connection on which the tables were looked for
 
@@ -105,20 +105,20 @@ class PostgresStore:
         """One call is one transaction."""
 
         def run() -> T:
-            link = self._link
-            connection = link.connection
-            if self._made != link.opened:
-                make_tables(link)
-                self._made = link.opened
-            answer = call(link)
-            connection.commit()
+            connection = self._connection
+            transaction = connection.connection
+            if self._made != connection.opened:
+                make_tables(connection)
+                self._made = connection.opened
+            answer = call(connection)
+            transaction.commit()
             return answer
 
-        return await self._thread.run(lambda: self._link.guarded(run), self._link, limit)
+        return await self._thread.run(lambda: self._connection.guarded(run), self._connection, limit)
 
     async def close(self, limit: float = ANSWER_MAX) -> None:
         """Lets go of the connection."""
-        await self._thread.run(self._link.close, self._link, limit)
+        await self._thread.run(self._connection.close, self._connection, limit)
         await self._thread.close()
 
 
@@ -131,7 +131,7 @@ class PostgresRecords(ConditionalRecords):
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         sql = f"SELECT {_COLUMNS} FROM wrasse_records WHERE {_HERE}"
-        rows = await self._store.do(lambda link: link.rows(sql, self._named(key)))
+        rows = await self._store.do(lambda connection: connection.rows(sql, self._named(key)))
         return _record(rows[0]) if rows else None
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
@@ -151,13 +151,13 @@ class PostgresRecords(ConditionalRecords):
             "nonce": asked.nonce or secrets.token_hex(8),
         }
 
-        def run(link: SqlConnection) -> Written:
-            ((now,),) = link.rows(f"SELECT {_NOW}")
-            rows = link.rows(sql, values) or link.rows(_AGAIN, values)
+        def run(connection: SqlConnection) -> Written:
+            ((now,),) = connection.rows(f"SELECT {_NOW}")
+            rows = connection.rows(sql, values) or connection.rows(_AGAIN, values)
             version = str(rows[0][0]) if rows and sql is not _DELETE else None
             # A delete that is asked again may have been made: nothing is left to tell by.
-            again = sql is _DELETE and asked.nonce is not None and not link.rows(_THERE, values)
-            lost = Outcome.UNKNOWN if again else Outcome.LOST
+            again = sql is _DELETE and asked.nonce is not None and not connection.rows(_THERE, values)
+            lost = Outcome.UNKNOWN if again else Outcome.CONFLICT
             return Written(Outcome.DONE if rows else lost, version, from_micros(whole(now)))
 
         return await self._store.do(run)
@@ -166,9 +166,9 @@ class PostgresRecords(ConditionalRecords):
         limit = check_limit(limit, "records", PAGE_MAX)
         asked: Params = {"collection": self._collection, **values, "limit": limit + 1}
 
-        def run(link: SqlConnection) -> Page[Record]:
-            ((now,),) = link.rows(f"SELECT {_NOW}")
-            rows = link.rows(sql, asked)
+        def run(connection: SqlConnection) -> Page[Record]:
+            ((now,),) = connection.rows(f"SELECT {_NOW}")
+            rows = connection.rows(sql, asked)
             return Page.cut([(str(row[4]), _record(row)) for row in rows], limit, from_micros(whole(now)))
 
         return await self._store.do(run)

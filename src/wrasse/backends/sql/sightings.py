@@ -34,7 +34,7 @@ from wrasse.ports.sightings import (
     Standing,
     Unseen,
     check_marks,
-    round_of,
+    scan_of,
     sighting,
     values,
     whole,
@@ -88,7 +88,7 @@ class PostgresSightings:
             )
         store = cls(address)
         try:
-            await store._do(lambda link: None)
+            await store._do(lambda connection: None)
         except BaseException:
             await store.close()
             raise
@@ -99,12 +99,14 @@ class PostgresSightings:
         return self._store.records(collection)
 
     async def standing(self, root: str) -> Standing:
-        def run(link: SqlConnection) -> Standing:
-            ((now,),) = link.rows(f"SELECT {_NOW}")
-            found = link.rows("SELECT value, version FROM wrasse_orphan_roots WHERE root = %(root)s", {"root": root})
+        def run(connection: SqlConnection) -> Standing:
+            ((now,),) = connection.rows(f"SELECT {_NOW}")
+            found = connection.rows(
+                "SELECT value, version FROM wrasse_orphan_roots WHERE root = %(root)s", {"root": root}
+            )
             value, version = found[0] if found else (b"", 0)
             assert isinstance(value, bytes), "as the schema says"
-            return Standing(from_micros(whole(now)), _last(link, root), value, whole(version))
+            return Standing(from_micros(whole(now)), _last(connection, root), value, whole(version))
 
         return await self._do(run)
 
@@ -115,7 +117,7 @@ class PostgresSightings:
             else "UPDATE wrasse_orphan_roots SET value = %(value)s, version = version + 1 "
             "WHERE root = %(root)s AND version = %(at)s"
         )
-        return await self._do(lambda link: link.run(sql, {"root": root, "value": value, "at": at}) == 1)
+        return await self._do(lambda connection: connection.run(sql, {"root": root, "value": value, "at": at}) == 1)
 
     async def page(
         self, root: str, after: str | None, limit: int, state: SightingState | None = None
@@ -129,9 +131,9 @@ class PostgresSightings:
         start = b"" if after is None else raw_key(after)
         asked: Params = {"root": root, "after": start, "state": state, "limit": limit + 1}
 
-        def run(link: SqlConnection) -> Page[Sighting]:
-            ((now,),) = link.rows(f"SELECT {_NOW}")
-            found = [sighting(row) for row in link.rows(sql, asked)]
+        def run(connection: SqlConnection) -> Page[Sighting]:
+            ((now,),) = connection.rows(f"SELECT {_NOW}")
+            found = [sighting(row) for row in connection.rows(sql, asked)]
             return Page.of(found, limit, from_micros(whole(now)), lambda each: each.unit)
 
         return await self._do(run)
@@ -141,18 +143,18 @@ class PostgresSightings:
         sql = f"SELECT {', '.join(COLUMNS)} FROM wrasse_sightings WHERE {where}"
         asked: Params = {"root": root, "units": [raw_key(unit) for unit in units]}
 
-        def run(link: SqlConnection) -> list[Sighting | None]:
-            found = {each.unit: each for each in map(sighting, link.rows(sql, asked))}
+        def run(connection: SqlConnection) -> list[Sighting | None]:
+            found = {each.unit: each for each in map(sighting, connection.rows(sql, asked))}
             return [found.get(unit) for unit in units]
 
         return await self._do(run)
 
     async def commit(self, made: CompleteScan, changes: Iterable[Sequence[Change]]) -> bool:
-        return await self._do(lambda link: _commit(link, made, changes), COMMIT_MAX)
+        return await self._do(lambda connection: _commit(connection, made, changes), COMMIT_MAX)
 
     async def mark(self, root: str, marks: Sequence[SightingChange]) -> Sequence[Outcome]:
         check_marks(marks)
-        return await self._do(lambda link: _mark_all(link, root, marks))
+        return await self._do(lambda connection: _mark_all(connection, root, marks))
 
     async def close(self) -> None:
         """Lets go of the connections."""
@@ -164,8 +166,8 @@ class PostgresSightings:
         return await self._rows.do(call, limit)
 
 
-def _commit(link: SqlConnection, made: CompleteScan, changes: Iterable[Sequence[Change]]) -> bool:
-    link.rows(_LOCK, {"root": made.root})
+def _commit(connection: SqlConnection, made: CompleteScan, changes: Iterable[Sequence[Change]]) -> bool:
+    connection.rows(_LOCK, {"root": made.root})
     row: Params = {
         "root": made.root,
         "number": made.number,
@@ -175,24 +177,24 @@ def _commit(link: SqlConnection, made: CompleteScan, changes: Iterable[Sequence[
         "tick": made.tick,
         "counts": msgspec.json.encode(made.counts).decode(),
     }
-    if link.run(_ROUND, row) != 1:
+    if connection.run(_ROUND, row) != 1:
         return False
     for batch in changes:
         seen = [each.sighting for each in batch if isinstance(each, NewSighting)]
         if seen:
             columns = zip(*(values(each) for each in seen), strict=True)
             arrays = {name: list(column) for name, column in zip(COLUMNS, columns, strict=True)}
-            link.run(_SEEN, {"root": made.root, **arrays})
+            connection.run(_SEEN, {"root": made.root, **arrays})
         gone = [raw_key(each.unit) for each in batch if isinstance(each, Unseen)]
         if gone:
-            link.run(_UNSEEN, {"root": made.root, "units": gone})
-    link.run("DELETE FROM wrasse_orphan_rounds WHERE root = %(root)s AND number < %(number)s", row)
+            connection.run(_UNSEEN, {"root": made.root, "units": gone})
+    connection.run("DELETE FROM wrasse_orphan_rounds WHERE root = %(root)s AND number < %(number)s", row)
     return True
 
 
-def _mark_all(link: SqlConnection, root: str, marks: Sequence[SightingChange]) -> list[Outcome]:
-    ends = [Outcome.LOST] * len(marks)
-    link.rows(_LOCK, {"root": root})
+def _mark_all(connection: SqlConnection, root: str, marks: Sequence[SightingChange]) -> list[Outcome]:
+    ends = [Outcome.CONFLICT] * len(marks)
+    connection.rows(_LOCK, {"root": root})
     left = list(enumerate(marks))
     while left:
         # A unit that is there twice has its marks one after the other.
@@ -203,13 +205,13 @@ def _mark_all(link: SqlConnection, root: str, marks: Sequence[SightingChange]) -
                 later.append((place, mark))
             else:
                 now[mark.unit] = (place, mark)
-        for place in _mark_some(link, root, [*now.values()]):
+        for place in _mark_some(connection, root, [*now.values()]):
             ends[place] = Outcome.DONE
         left = later
     return ends
 
 
-def _mark_some(link: SqlConnection, root: str, marks: Sequence[tuple[int, SightingChange]]) -> list[int]:
+def _mark_some(connection: SqlConnection, root: str, marks: Sequence[tuple[int, SightingChange]]) -> list[int]:
     asked: Params = {
         "root": root,
         "place": [place for place, _ in marks],
@@ -220,9 +222,9 @@ def _mark_some(link: SqlConnection, root: str, marks: Sequence[tuple[int, Sighti
         "round": [mark.round for _, mark in marks],
         "tick": [mark.tick for _, mark in marks],
     }
-    places = [row[0] for sql in (_MARK, _FORGET) for row in link.rows(sql, asked)]
+    places = [row[0] for sql in (_MARK, _FORGET) for row in connection.rows(sql, asked)]
     return [place for place in places if isinstance(place, int)]
 
 
-def _last(link: SqlConnection, root: str) -> CompleteScan | None:
-    return next((round_of(root, row) for row in link.rows(_LAST, {"root": root})), None)
+def _last(connection: SqlConnection, root: str) -> CompleteScan | None:
+    return next((scan_of(root, row) for row in connection.rows(_LAST, {"root": root})), None)

@@ -38,23 +38,23 @@ class Sqlite(JobStore, StreamStore):
     capabilities = full_groups(
         Capabilities(
             jobs=True, job_extras=True, streams=True, journal=True, limiter=True, sightings=True, damages=True,
-            shelves=True
+            status_index=True
         )
     )  # fmt: skip
 
     def __init__(self, file: File, clock: Clock, *, done_max: int) -> None:
         self._clock = clock
-        self._bells = SqliteWakeups(file, clock)
-        self._writer = SqliteWriter(file, clock, self._bells.ring)
+        self._wakeups = SqliteWakeups(file, clock)
+        self._writer = SqliteWriter(file, clock, self._wakeups.ring)
         self._reader = SqliteReader(file)
-        self.jobs = SqliteJobs(self._writer, self._reader, self._bells, clock, done_max=done_max)
+        self.jobs = SqliteJobs(self._writer, self._reader, self._wakeups, clock, done_max=done_max)
         self.journal = SqliteJournal(self._writer, self._reader, clock)
         self.limiter = SqliteLimiter(self._writer)
         self.namespaces = SqliteNamespaces(self._reader, clock)
         self.sightings = SqliteSightings(self._writer, self._reader, clock)
         self.streams = SqliteStreams(self._writer, self._reader, clock)
         self.damages = SqliteFsck(self._writer, self._reader)
-        self.groups = SqliteGroups(self._writer, self._reader, self._bells, clock)
+        self.groups = SqliteGroups(self._writer, self._reader, self._wakeups, clock)
 
     @classmethod
     async def open(
@@ -79,7 +79,7 @@ class Sqlite(JobStore, StreamStore):
         """The records of one collection."""
         return SqliteRecords(self._writer, self._reader, self._clock, collection.data)
 
-    async def pulse(self) -> HealthSample:
+    async def health_sample(self) -> HealthSample:
         """Whether the database answers, and which it is: the same for the life of the file."""
         try:
             name = await self._reader.do(identity)
@@ -89,6 +89,6 @@ class Sqlite(JobStore, StreamStore):
 
     async def close(self) -> None:
         """Finishes what was asked, then closes the file. Whoever waits for a job gets none."""
-        self._bells.close()
+        self._wakeups.close()
         await self._reader.close()
         await self._writer.close()

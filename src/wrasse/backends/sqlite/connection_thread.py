@@ -26,7 +26,7 @@ import apsw
 from wrasse.backends.sqlite.connection import File
 from wrasse.backends.sqlite.failure import closed, moved, ours
 from wrasse.backends.sqlite.schema import load_steps, prepare
-from wrasse.backends.sqlite.write_transaction import Step
+from wrasse.backends.sqlite.write_transaction import WriteTransaction
 from wrasse.clock import Clock
 from wrasse.errors import UsageError
 
@@ -214,16 +214,16 @@ class SqliteWriter:
         self._clock = clock
         self._ring = ring
         self._inode = (0, 0)
-        self._lane: ConnectionThread[Step] = ConnectionThread(
+        self._lane: ConnectionThread[WriteTransaction] = ConnectionThread(
             file, "writer", self._connect, self._serve, weight_max=GROUP_ROWS_MAX
         )
         self.open, self.close = self._lane.open, self._lane.close
 
-    async def do(self, run: Callable[[Step], A], weight: int = 1, request: str = "") -> A:
+    async def do(self, run: Callable[[WriteTransaction], A], weight: int = 1, request: str = "") -> A:
         """Runs an operation in a write transaction; returns when it is durable. `request` is what it recalls."""
         return await self._lane.ask(run, weight, request)
 
-    def ask(self, run: Callable[[Step], A], weight: int = 1, request: str = "") -> asyncio.Future[A]:
+    def ask(self, run: Callable[[WriteTransaction], A], weight: int = 1, request: str = "") -> asyncio.Future[A]:
         """Like `do`, for whoever has to know the answer even after being cancelled."""
         return self._lane.ask(run, weight, request)
 
@@ -233,7 +233,7 @@ class SqliteWriter:
         self._inode = self._file.inode()
         return db
 
-    def _serve(self, db: apsw.Connection, asks: Sequence[QueuedOperation[Step]]) -> None:
+    def _serve(self, db: apsw.Connection, asks: Sequence[QueuedOperation[WriteTransaction]]) -> None:
         try:
             if self._file.inode() != self._inode:
                 raise moved(self._file.where)
@@ -241,17 +241,17 @@ class SqliteWriter:
         except Exception as error:
             self._lane.failed(asks, error, db)
             return
-        step = Step(db, self._clock, [ask.request for ask in asks if ask.request])
+        tx = WriteTransaction(db, self._clock, [ask.request for ask in asks if ask.request])
         try:
-            answers = [AskResult(ask.answer, ask.run(step)) for ask in asks]
-            step.close()
+            answers = [AskResult(ask.answer, ask.run(tx)) for ask in asks]
+            tx.close()
             db.execute("COMMIT")
         except Exception as error:
             self._undo(db, asks, error)
             return
-        self._lane.tell(answers, partial(self._ring, frozenset(step.rung)) if step.rung else None)
+        self._lane.tell(answers, partial(self._ring, frozenset(tx.rung)) if tx.rung else None)
 
-    def _undo(self, db: apsw.Connection, asks: Sequence[QueuedOperation[Step]], error: Exception) -> None:
+    def _undo(self, db: apsw.Connection, asks: Sequence[QueuedOperation[WriteTransaction]], error: Exception) -> None:
         if len(asks) == 1:
             self._lane.failed(asks, error, db)
         if db.in_transaction:

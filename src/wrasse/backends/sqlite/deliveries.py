@@ -21,7 +21,7 @@ from wrasse.backends.sqlite import entries
 from wrasse.backends.sqlite.bulk import numbers, texts
 from wrasse.backends.sqlite.entries import LoadedEntries, Range
 from wrasse.backends.sqlite.rows import span
-from wrasse.backends.sqlite.write_transaction import Step
+from wrasse.backends.sqlite.write_transaction import WriteTransaction
 from wrasse.clock import from_micros
 from wrasse.ports.groups import Ack, Answer, DeadLetter, Delivery, Nak, no_group
 from wrasse.ports.outcome import Outcome
@@ -145,19 +145,19 @@ class DeliveredEntries:
         return bool(self.due or self.new)
 
 
-def deliver(step: Step, want: EntriesWanted) -> DeliveredEntries:
+def deliver(tx: WriteTransaction, want: EntriesWanted) -> DeliveredEntries:
     """Hands out up to `limit` entries, and notes that the consumer is alive."""
-    now = step.now()
+    now = tx.now()
     until = now + want.ack_timeout
-    members = _members(step.db, want)
+    members = _members(tx.db, want)
     ids = [member.group for member in members]
-    due = _again(step.db, want, members, now, until) if want.limit and ids else ()
-    new = _new(step.db, want, members, until, want.limit - sum(len(part.numbers) for part in due))
+    due = _again(tx.db, want, members, now, until) if want.limit and ids else ()
+    new = _new(tx.db, want, members, until, want.limit - sum(len(part.numbers) for part in due))
     if ids:
         # Without a hand-out it is enough to be in time: a consumer that waits does not write every time it asks.
         exact = due or new or not want.ack_timeout
         late = _FAR if exact else now + want.ack_timeout * 3 // 4
-        step.db.execute(_SEEN, (numbers(ids), want.consumer, now, until, late))
+        tx.db.execute(_SEEN, (numbers(ids), want.consumer, now, until, late))
     return DeliveredEntries(due, new, until)
 
 
@@ -177,13 +177,13 @@ def handed(granted: DeliveredEntries, want: EntriesWanted) -> list[Delivery]:
     return due + new
 
 
-def give_back(step: Step, granted: DeliveredEntries, want: EntriesWanted) -> None:
+def give_back(tx: WriteTransaction, granted: DeliveredEntries, want: EntriesWanted) -> None:
     """Undoes a hand-out whose consumer went away before it had the answer."""
-    now = step.now()
+    now = tx.now()
     for part in (*granted.due, *granted.new):
         seqs = numbers(entry.id.seq for entry in entries.taken_apart(part.loaded))
-        step.db.execute(_GIVE_BACK, (now, part.group, want.consumer, seqs))
-        step.rung.add(entries.STREAM_NAME + part.loaded.subject)
+        tx.db.execute(_GIVE_BACK, (now, part.group, want.consumer, seqs))
+        tx.rung.add(entries.STREAM_NAME + part.loaded.subject)
 
 
 def _deliveries(parts: Sequence[DeliveredPart], want: EntriesWanted, until: datetime) -> list[Delivery]:
@@ -316,42 +316,42 @@ def group_id(db: apsw.Connection, subject: str, group: str) -> int | None:
     return found
 
 
-def extend(step: Step, consumer: str, deliveries: Sequence[Delivery], ack_timeout: int) -> list[bool]:
+def extend(tx: WriteTransaction, consumer: str, deliveries: Sequence[Delivery], ack_timeout: int) -> list[bool]:
     """Moves deadlines on; False for one that is no longer this consumer's."""
-    now = step.now()
+    now = tx.now()
     until = now + ack_timeout
     mine: set[tuple[str, str, int, int]] = set()
     for (subject, name), asked in _by_group(deliveries).items():
-        group = group_id(step.db, subject, name)
+        group = group_id(tx.db, subject, name)
         if group is None:
             continue
         held = {
             (row.seq, row.number)
-            for row in _look(step.db, group, [delivery.entry.id.seq for delivery in asked])
+            for row in _look(tx.db, group, [delivery.entry.id.seq for delivery in asked])
             if row.consumer == consumer
         }
         seqs = [d.entry.id.seq for d in asked if (d.entry.id.seq, d.number) in held]
         if seqs:
             some = _some(group, seqs)
-            step.db.execute(f"{_EXTEND} {some.where}", (until, *some.values))
+            tx.db.execute(f"{_EXTEND} {some.where}", (until, *some.values))
         # One that is busy asks for nothing new, and is alive all the same.
-        step.db.execute(_ALIVE, (now, until, group, consumer))
+        tx.db.execute(_ALIVE, (now, until, group, consumer))
         mine |= {(subject, name, seq, number) for seq, number in held}
     return [(d.entry.subject, d.group, d.entry.id.seq, d.number) in mine for d in deliveries]
 
 
-def answer(step: Step, answers: Sequence[Answer]) -> list[Outcome]:
+def answer(tx: WriteTransaction, answers: Sequence[Answer]) -> list[Outcome]:
     """Settles deliveries, as if one after the other."""
-    now = step.now()
-    if _acked_together(step.db, answers):
+    now = tx.now()
+    if _acked_together(tx.db, answers):
         return [Outcome.DONE] * len(answers)
-    outcomes = [Outcome.LOST] * len(answers)
+    outcomes = [Outcome.CONFLICT] * len(answers)
     if len({(a.subject, a.group, a.id.seq) for a in answers}) == len(answers):
         batches = [list(range(len(answers)))]
     else:
         batches = [[place] for place in range(len(answers))]  # what comes second must see what the first one did
     for batch in batches:
-        for place in _settle(step, answers, batch, now):
+        for place in _settle(tx, answers, batch, now):
             outcomes[place] = Outcome.DONE
     return outcomes
 
@@ -375,33 +375,33 @@ def _acked_together(db: apsw.Connection, answers: Sequence[Answer]) -> bool:
     return True
 
 
-def _settle(step: Step, answers: Sequence[Answer], batch: Sequence[int], now: int) -> list[int]:
+def _settle(tx: WriteTransaction, answers: Sequence[Answer], batch: Sequence[int], now: int) -> list[int]:
     """Settles answers to different entries; gives the places of those that were pending."""
     done: list[int] = []
     by_group: dict[tuple[str, str], list[int]] = {}
     for place in batch:
         by_group.setdefault((answers[place].subject, answers[place].group), []).append(place)
     for (subject, name), places in by_group.items():
-        group = group_id(step.db, subject, name)
+        group = group_id(tx.db, subject, name)
         if group is not None:
-            there = _pending(step.db, group, answers, places)
-            _change(step, group, subject, [answers[place] for place in there], now)
+            there = _pending(tx.db, group, answers, places)
+            _change(tx, group, subject, [answers[place] for place in there], now)
             done += there
-    letters = [answer.draft for place in sorted(done) if isinstance(answer := answers[place], DeadLetter)]
-    if letters:
-        entries.append(step, letters)
+    dead_letters = [answer.draft for place in sorted(done) if isinstance(answer := answers[place], DeadLetter)]
+    if dead_letters:
+        entries.append(tx, dead_letters)
     return done
 
 
-def _change(step: Step, group: int, subject: str, answers: Sequence[Answer], now: int) -> None:
+def _change(tx: WriteTransaction, group: int, subject: str, answers: Sequence[Answer], now: int) -> None:
     if gone := [answer.id.seq for answer in answers if isinstance(answer, Ack | DeadLetter)]:
         some = _some(group, gone)
-        step.db.execute(f"DELETE FROM pending WHERE {some.where}", some.values)
+        tx.db.execute(f"DELETE FROM pending WHERE {some.where}", some.values)
     naks = [answer for answer in answers if isinstance(answer, Nak)]
     for delay in {nak.delay for nak in naks}:
         some = _some(group, [nak.id.seq for nak in naks if nak.delay == delay])
-        step.db.execute(f"{_NAK} {some.where}", (now + span(delay), *some.values))
-        step.rung.add(entries.STREAM_NAME + subject)
+        tx.db.execute(f"{_NAK} {some.where}", (now + span(delay), *some.values))
+        tx.rung.add(entries.STREAM_NAME + subject)
 
 
 def _pending(db: apsw.Connection, group: int, answers: Sequence[Answer], places: Sequence[int]) -> list[int]:

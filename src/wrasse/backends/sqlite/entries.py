@@ -17,7 +17,7 @@ import msgspec
 
 from wrasse.backends.sqlite.bulk import texts, write_rows
 from wrasse.backends.sqlite.rows import span
-from wrasse.backends.sqlite.write_transaction import Step
+from wrasse.backends.sqlite.write_transaction import WriteTransaction
 from wrasse.bounded import UNREADABLE
 from wrasse.clock import from_micros
 from wrasse.ports.streams import START, Draft, Entry, EntryId, Trimmed, draft_bytes
@@ -85,46 +85,46 @@ def head(db: apsw.Connection, subject: str) -> Head | None:
     return Head(id, EntryId(ms, seq), length, size)
 
 
-def make(step: Step, subject: str) -> Head:
+def make(tx: WriteTransaction, subject: str) -> Head:
     """The stream of this subject, made if there is none."""
-    found = head(step.db, subject)
+    found = head(tx.db, subject)
     if found is None:
-        step.db.execute("INSERT INTO streams (subject) VALUES (?)", (subject,))
-        found = Head(step.db.last_insert_rowid(), START, 0, 0)
+        tx.db.execute("INSERT INTO streams (subject) VALUES (?)", (subject,))
+        found = Head(tx.db.last_insert_rowid(), START, 0, 0)
     return found
 
 
-def append_plain(step: Step, subject: str, bodies: Sequence[bytes], size: int) -> tuple[int, int]:
+def append_plain(tx: WriteTransaction, subject: str, bodies: Sequence[bytes], size: int) -> tuple[int, int]:
     """Stores entries of one stream that are nothing but a body; gives the milliseconds of all and the first number."""
-    stream, count = make(step, subject), len(bodies)
-    ms, first = _next(stream, step.now())
-    _write_bodies(step.db, stream.id, ms, first, bodies)
-    _grow(step, subject, stream, count, size, ms)
+    stream, count = make(tx, subject), len(bodies)
+    ms, first = _next(stream, tx.now())
+    _write_bodies(tx.db, stream.id, ms, first, bodies)
+    _grow(tx, subject, stream, count, size, ms)
     return ms, first
 
 
-def append(step: Step, drafts: Sequence[Draft]) -> list[EntryId]:
+def append(tx: WriteTransaction, drafts: Sequence[Draft]) -> list[EntryId]:
     """Stores all drafts; the id of each, or of the entry that its key stands for."""
-    now = step.now()
+    now = tx.now()
     subjects = {draft.subject for draft in drafts}
     if len(subjects) == 1:
-        return _append_to(step, subjects.pop(), drafts, now)
+        return _append_to(tx, subjects.pop(), drafts, now)
     placed: dict[int, EntryId] = {}
     by_subject: dict[str, list[int]] = {}
     for place, draft in enumerate(drafts):
         by_subject.setdefault(draft.subject, []).append(place)
     for subject, places in by_subject.items():
-        ids = _append_to(step, subject, [drafts[place] for place in places], now)
+        ids = _append_to(tx, subject, [drafts[place] for place in places], now)
         placed.update(zip(places, ids, strict=True))
     return [placed[place] for place in range(len(drafts))]
 
 
-def _append_to(step: Step, subject: str, drafts: Sequence[Draft], now: int) -> list[EntryId]:
-    stream = make(step, subject)
+def _append_to(tx: WriteTransaction, subject: str, drafts: Sequence[Draft], now: int) -> list[EntryId]:
+    stream = make(tx, subject)
     ms, _ = _next(stream, now)
-    ids, count, size = _append_special(step.db, stream, drafts, ms, now)
+    ids, count, size = _append_special(tx.db, stream, drafts, ms, now)
     if count:
-        _grow(step, subject, stream, count, size, ms)
+        _grow(tx, subject, stream, count, size, ms)
     return ids
 
 
@@ -133,9 +133,9 @@ def _next(stream: Head, now: int) -> tuple[int, int]:
     return max(now // 1_000, stream.last.ms), stream.last.seq + 1
 
 
-def _grow(step: Step, subject: str, stream: Head, count: int, size: int, ms: int) -> None:
-    step.db.execute(_GROWN, (count, size, ms, stream.last.seq + count, stream.id))
-    step.rung.add(STREAM_NAME + subject)
+def _grow(tx: WriteTransaction, subject: str, stream: Head, count: int, size: int, ms: int) -> None:
+    tx.db.execute(_GROWN, (count, size, ms, stream.last.seq + count, stream.id))
+    tx.rung.add(STREAM_NAME + subject)
 
 
 def _write_bodies(db: apsw.Connection, stream: int, ms: int, first: int, bodies: Sequence[bytes]) -> None:
@@ -289,24 +289,24 @@ def floor(db: apsw.Connection, stream: int, group: str) -> EntryId | None:
     return EntryId(delivered_ms, delivered_seq) if seq is None else EntryId(ms, seq).previous
 
 
-def trim(step: Step, subject: str, wish: Wish) -> Trimmed:
+def trim(tx: WriteTransaction, subject: str, wish: Wish) -> Trimmed:
     """Removes entries from the start of a stream, as far as age, bound and protecting groups allow."""
-    now = step.now()
+    now = tx.now()
     at = from_micros(now)
-    stream = head(step.db, subject)
+    stream = head(tx.db, subject)
     if stream is None:
         return Trimmed(0, START, "", False, at)
-    upto, held_by = _allowed(step.db, stream, wish, now)
-    found = measure(step.db, stream.id, START, upto, wish.limit)
+    upto, held_by = _allowed(tx.db, stream, wish, now)
+    found = measure(tx.db, stream.id, START, upto, wish.limit)
     if not found.count:
         return Trimmed(0, upto, held_by, False, at)
     last = (found.last.ms, found.last.seq)
-    step.db.execute("DELETE FROM entries WHERE stream = ? AND (ms, seq) <= (?, ?)", (stream.id, *last))
-    step.db.execute(
+    tx.db.execute("DELETE FROM entries WHERE stream = ? AND (ms, seq) <= (?, ?)", (stream.id, *last))
+    tx.db.execute(
         "UPDATE streams SET length = length - ?, bytes = bytes - ? WHERE id = ?", (found.count, found.bytes, stream.id)
     )
-    step.db.execute(_FORGET, (stream.id, found.last.seq))
-    more = found.count == wish.limit and measure(step.db, stream.id, found.last, upto, 1).count > 0
+    tx.db.execute(_FORGET, (stream.id, found.last.seq))
+    more = found.count == wish.limit and measure(tx.db, stream.id, found.last, upto, 1).count > 0
     return Trimmed(found.count, upto, held_by, more, at)
 
 

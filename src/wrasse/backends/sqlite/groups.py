@@ -18,7 +18,7 @@ from wrasse.backends.sqlite.deliveries import DeliveredEntries, EntriesWanted
 from wrasse.backends.sqlite.entries import floor
 from wrasse.backends.sqlite.rows import in_calendar, span
 from wrasse.backends.sqlite.wakeups import CHANGED, SqliteWakeups
-from wrasse.backends.sqlite.write_transaction import Step
+from wrasse.backends.sqlite.write_transaction import WriteTransaction
 from wrasse.backends.wakeup import Wakeup
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable
@@ -53,10 +53,10 @@ _decode_consumers = msgspec.json.Decoder(list[_ConsumerRow]).decode
 class SqliteGroups:
     """The groups of one database."""
 
-    def __init__(self, writer: SqliteWriter, reader: SqliteReader, bells: SqliteWakeups, clock: Clock) -> None:
+    def __init__(self, writer: SqliteWriter, reader: SqliteReader, wakeups: SqliteWakeups, clock: Clock) -> None:
         self._writer = writer
         self._reader = reader
-        self._bells = bells
+        self._wakeups = wakeups
         self._clock = clock
 
     async def join(
@@ -64,12 +64,12 @@ class SqliteGroups:
     ) -> bool:
         check_group(subject, group)
 
-        def run(step: Step) -> bool:
-            stream = entries.make(step, subject)
-            if handing.group_id(step.db, subject, group) is not None:
+        def run(tx: WriteTransaction) -> bool:
+            stream = entries.make(tx, subject)
+            if handing.group_id(tx.db, subject, group) is not None:
                 return False
             begin = start.cursor(stream.last)
-            step.db.execute(
+            tx.db.execute(
                 "INSERT INTO entry_groups (stream, name, delivered_ms, delivered_seq) VALUES (?, ?, ?, ?)",
                 (stream.id, group, begin.ms, begin.seq),
             )
@@ -93,10 +93,10 @@ class SqliteGroups:
         if granted or not limit or wait <= timedelta(0):
             return handing.handed(granted, want)
         names = (CHANGED, *(entries.STREAM_NAME + subject for subject in want.subjects))
-        with self._bells.listen(names, wait) as bell:
-            while not bell.late and not granted:
+        with self._wakeups.listen(names, wait) as wakeup:
+            while not wakeup.late and not granted:
                 # Looked at now that the bell is there: nothing that comes from here on is missed.
-                if await self._ripe(bell, want):
+                if await self._ripe(wakeup, want):
                     granted = await self._grant(want)
         return handing.handed(granted, want)
 
@@ -113,19 +113,19 @@ class SqliteGroups:
         return tuple(await self._writer.do(partial(handing.answer, answers=answers), len(answers)))
 
     async def mark(self, subject: str, group: str, upto: EntryId) -> Outcome:
-        def run(step: Step) -> Outcome:
-            stream = entries.head(step.db, subject)
-            acked = None if stream is None else floor(step.db, stream.id, group)
+        def run(tx: WriteTransaction) -> Outcome:
+            stream = entries.head(tx.db, subject)
+            acked = None if stream is None else floor(tx.db, stream.id, group)
             if stream is None or acked is None or acked >= upto:
-                return Outcome.LOST
+                return Outcome.CONFLICT
             if upto > stream.last:
                 raise Refused(
                     f"the group {group!r} of {subject!r} would be marked beyond the last entry",
                     do="read the stream again: entries still to come would count as acked",
                 )
-            id = handing.group_id(step.db, subject, group)
-            step.db.execute(_MARK, (id, upto.ms, upto.seq))
-            step.db.execute(
+            id = handing.group_id(tx.db, subject, group)
+            tx.db.execute(_MARK, (id, upto.ms, upto.seq))
+            tx.db.execute(
                 "DELETE FROM pending WHERE entry_group = ? AND (ms, seq) <= (?, ?)", (id, upto.ms, upto.seq)
             )
             return Outcome.DONE
@@ -151,16 +151,16 @@ class SqliteGroups:
         )
 
     async def retire(self, subject: str, group: str, consumer: str) -> Outcome:
-        def run(step: Step) -> Outcome:
-            now = step.now()
-            id = handing.group_id(step.db, subject, group)
+        def run(tx: WriteTransaction) -> Outcome:
+            now = tx.now()
+            id = handing.group_id(tx.db, subject, group)
             if id is None:
-                return Outcome.LOST
-            step.db.execute(_RETIRE, (id, consumer, now))
-            if not step.db.changes():
-                return Outcome.LOST
-            step.db.execute(_LET_GO, (now, id, consumer))
-            step.rung.add(entries.STREAM_NAME + subject)
+                return Outcome.CONFLICT
+            tx.db.execute(_RETIRE, (id, consumer, now))
+            if not tx.db.changes():
+                return Outcome.CONFLICT
+            tx.db.execute(_LET_GO, (now, id, consumer))
+            tx.rung.add(entries.STREAM_NAME + subject)
             return Outcome.DONE
 
         return await self._writer.do(run)
@@ -177,7 +177,7 @@ class SqliteGroups:
                     await asyncio.shield(self._writer.ask(partial(handing.give_back, granted=granted, want=want)))
             raise
 
-    async def _ripe(self, bell: Wakeup, want: EntriesWanted) -> bool:
+    async def _ripe(self, wakeup: Wakeup, want: EntriesWanted) -> bool:
         """Looks whether there is something to hand out; if not, waits for a reason to look again."""
         new, due = await self._reader.do(lambda db: handing.waits(db, want))
         now = to_micros(self._clock.now())
@@ -186,10 +186,10 @@ class SqliteGroups:
         timer = None
         if due is not None:
             seconds = max((due - now) / 1_000_000, _SHORTEST_WAIT)
-            timer = asyncio.get_running_loop().call_later(seconds, bell.ring)
+            timer = asyncio.get_running_loop().call_later(seconds, wakeup.ring)
         try:
-            await bell.rung()
+            await wakeup.rung()
         finally:
             if timer is not None:
                 timer.cancel()
-        return bell.late
+        return wakeup.late

@@ -11,10 +11,10 @@ import apsw
 from wrasse.backends.sqlite.bulk import text, texts, write_rows
 from wrasse.backends.sqlite.connection_thread import SqliteReader, SqliteWriter
 from wrasse.backends.sqlite.rows import in_calendar, instant
-from wrasse.backends.sqlite.write_transaction import Step
+from wrasse.backends.sqlite.write_transaction import WriteTransaction
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.ports.journal import Intent, Line, LineFilter, SettledIntent
-from wrasse.ports.outcome import Outcome
+from wrasse.ports.outcome import FROM_STORED, STORED, Outcome
 from wrasse.ports.page import Page, check_limit
 
 PAGE_MAX = 10_000
@@ -36,24 +36,24 @@ class SqliteJournal:
         self._clock = clock
 
     async def intend(self, intents: Sequence[Intent]) -> datetime:
-        def run(step: Step) -> datetime:
-            now = step.now()
+        def run(tx: WriteTransaction) -> datetime:
+            now = tx.now()
             rows = [(i.id, i.run, i.sweep, i.verb, i.suspect, i.reason, i.count, now) for i in intents]
-            before = step.db.total_changes()
+            before = tx.db.total_changes()
             # Whoever asks again after a lost reply finds the lines written.
-            write_rows(step.db, _INTEND, rows, "ON CONFLICT DO NOTHING")
-            if step.db.total_changes() - before < len(rows):
+            write_rows(tx.db, _INTEND, rows, "ON CONFLICT DO NOTHING")
+            if tx.db.total_changes() - before < len(rows):
                 earliest = "SELECT min(intended_at) FROM lines WHERE id IN carray(?)"
-                now = step.db.execute(earliest, (texts(i.id for i in intents),)).get
+                now = tx.db.execute(earliest, (texts(i.id for i in intents),)).get
             return from_micros(now)
 
         return await self._writer.do(run, len(intents))
 
     async def settle(self, outcomes: Sequence[SettledIntent]) -> None:
-        def run(step: Step) -> None:
-            now = step.now()
-            rows = [(one.id, one.outcome, one.detail, now) for one in outcomes]
-            write_rows(step.db, "WITH one (id, outcome, detail, settled_at) AS (", rows, _SETTLED)
+        def run(tx: WriteTransaction) -> None:
+            now = tx.now()
+            rows = [(one.id, STORED[one.outcome], one.detail, now) for one in outcomes]
+            write_rows(tx.db, "WITH one (id, outcome, detail, settled_at) AS (", rows, _SETTLED)
 
         await self._writer.do(run, len(outcomes))
 
@@ -75,9 +75,9 @@ class SqliteJournal:
         return await self._reader.do(run)
 
     async def delete(self, before: datetime, limit: int) -> int:
-        def run(step: Step) -> int:
-            step.db.execute(f"DELETE FROM lines WHERE id IN ({_OLD})", (to_micros(before), limit))
-            return step.db.changes()
+        def run(tx: WriteTransaction) -> int:
+            tx.db.execute(f"DELETE FROM lines WHERE id IN ({_OLD})", (to_micros(before), limit))
+            return tx.db.changes()
 
         return await self._writer.do(run, limit)
 
@@ -91,7 +91,7 @@ def _terms(where: LineFilter) -> tuple[list[str], list[str | int | bytes]]:
             values.append(name)
     if where.outcome is not None:
         terms.append("outcome = ?")
-        values.append(where.outcome)
+        values.append(STORED[where.outcome])
     if where.open is not None:
         terms.append("outcome IS NULL" if where.open else "outcome IS NOT NULL")
     for sign, at in ((">=", where.since), ("<", where.until)):
@@ -105,8 +105,8 @@ def _line(stored: Sequence[bytes | None], count: int, intended_at: int, settled_
     """A row as a line; what no line has is shown as near as can be."""
     *words, told, detail = ("" if each is None else text(each) for each in stored)
     id, run, sweep, verb, suspect, reason = words
-    outcome = Outcome(told) if told in list(Outcome) else Outcome.UNKNOWN
-    if told != outcome and stored[6] is not None:
+    outcome = FROM_STORED.get(told, Outcome.UNKNOWN)
+    if told not in FROM_STORED and stored[6] is not None:
         detail = f"the row has the outcome {told!r}, which is none; {detail}"
     return Line(
         Intent(id, run, sweep, verb, suspect, reason, count),

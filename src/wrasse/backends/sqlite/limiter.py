@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from wrasse.backends.sqlite.connection_thread import SqliteWriter
-from wrasse.backends.sqlite.write_transaction import Step
+from wrasse.backends.sqlite.write_transaction import WriteTransaction
 from wrasse.ports.limiter import SECOND, Allowance, Spent
 
 _SPENT = "SELECT spent_to FROM budgets WHERE key = ?"
@@ -20,11 +20,11 @@ class SqliteLimiter:
     async def allow(self, key: str, count: int, *, rate: int, burst: int) -> Allowance:
         """Takes up to `count` out of the budget of this key."""
 
-        def run(step: Step) -> Allowance:
-            now = 1_000 * step.now()
-            spent, allowance = _read(step, key).allow(now, count, rate=rate, burst=burst)
+        def run(tx: WriteTransaction) -> Allowance:
+            now = 1_000 * tx.now()
+            spent, allowance = _read(tx, key).allow(now, count, rate=rate, burst=burst)
             if allowance.count:
-                _write(step, key, spent, now)
+                _write(tx, key, spent, now)
             return allowance
 
         return await self._writer.do(run)
@@ -32,18 +32,18 @@ class SqliteLimiter:
     async def give_back(self, key: str, count: int, *, rate: int) -> None:
         """Returns what was not needed."""
 
-        def run(step: Step) -> None:
-            now = 1_000 * step.now()
-            _write(step, key, _read(step, key).give_back(now, count, rate=rate), now)
+        def run(tx: WriteTransaction) -> None:
+            now = 1_000 * tx.now()
+            _write(tx, key, _read(tx, key).give_back(now, count, rate=rate), now)
 
         await self._writer.do(run)
 
 
-def _read(step: Step, key: str) -> Spent:
-    found = step.db.execute(_SPENT, (key,)).get
+def _read(tx: WriteTransaction, key: str) -> Spent:
+    found = tx.db.execute(_SPENT, (key,)).get
     return Spent(0 if found is None else int(found))
 
 
-def _write(step: Step, key: str, spent: Spent, now: int) -> None:
-    step.db.execute(_FORGET, (now - SECOND,))
-    step.db.execute(_WRITE, (key, spent.to))
+def _write(tx: WriteTransaction, key: str, spent: Spent, now: int) -> None:
+    tx.db.execute(_FORGET, (now - SECOND,))
+    tx.db.execute(_WRITE, (key, spent.to))

@@ -17,13 +17,13 @@ from wrasse.backends.sqlite.bulk import text
 from wrasse.backends.sqlite.connection_thread import SqliteReader, SqliteWriter
 from wrasse.backends.sqlite.entries import append
 from wrasse.backends.sqlite.rows import in_calendar, instant, micros
-from wrasse.backends.sqlite.write_transaction import Step
+from wrasse.backends.sqlite.write_transaction import WriteTransaction
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit, number_in
 from wrasse.ports.records import NONCES_KEPT, Record, Written, key_of, stored_name
 from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
-from wrasse.ports.status_index import IndexedRecords, IndexPosition, StatusRange, read_cursor, spot_cursor
+from wrasse.ports.status_index import IndexedRecords, IndexEntry, StatusRange, index_cursor, read_cursor
 
 GONE_MAX = 10_000
 PAGE_MAX = 10_000
@@ -81,7 +81,7 @@ def judge(past: Past, at: int | None, nonce: str | None) -> Outcome | Write | No
         return None
     # A write with this nonce may have been made and forgotten, unless everything since the version it names is known.
     certain = nonce is None or (past.since == 0 if at is None else at >= past.since)
-    return Outcome.LOST if certain else Outcome.UNKNOWN
+    return Outcome.CONFLICT if certain else Outcome.UNKNOWN
 
 
 class SqliteRecords(ConditionalRecords):
@@ -122,56 +122,56 @@ class SqliteRecords(ConditionalRecords):
         return await self._page(sql, [horizon, due, name], limit, _due_cursor)
 
     @property
-    def shelves(self) -> IndexedRecords:
+    def status_index(self) -> IndexedRecords:
         return self
 
-    async def shelve(self, placed: Sequence[tuple[Record, IndexPosition | None]]) -> int:
+    async def reindex(self, placed: Sequence[tuple[Record, IndexEntry | None]]) -> int:
         """See ShelvedRecords."""
 
-        def run(step: Step) -> int:
+        def run(tx: WriteTransaction) -> int:
             moved = 0
-            for record, spot in placed:
-                stands = (None, None) if spot is None else (spot.shelf, spot.turn)
-                step.db.execute(_SHELVE, (*stands, self._collection, _name(record.key), _version(record.version)))
-                moved += step.db.changes()
+            for record, index_entry in placed:
+                stands = (None, None) if index_entry is None else (index_entry.status, index_entry.position)
+                tx.db.execute(_SHELVE, (*stands, self._collection, _name(record.key), _version(record.version)))
+                moved += tx.db.changes()
             return moved
 
         return await self._writer.do(run) if placed else 0
 
-    async def shelf_counts(self, spans: Sequence[StatusRange]) -> tuple[tuple[int, ...], datetime]:
-        """See ShelvedRecords. A part of a shelf is counted in its index."""
+    async def status_counts(self, spans: Sequence[StatusRange]) -> tuple[tuple[int, ...], datetime]:
+        """See IndexedRecords. A part of a status is counted in its index."""
 
         def count(db: apsw.Connection, span: StatusRange) -> int:
             if span.upto is None:
-                return db.execute(_COUNT, (self._collection, span.shelf)).get or 0
-            return int(db.execute(_COUNT_UPTO, (self._collection, span.shelf, span.upto)).get)
+                return db.execute(_COUNT, (self._collection, span.status)).get or 0
+            return int(db.execute(_COUNT_UPTO, (self._collection, span.status, span.upto)).get)
 
         counts = await self._reader.do(lambda db: tuple(count(db, each) for each in spans))
         return counts, self._clock.now()
 
-    async def shelf_page(self, shelf: str, after: str | None, limit: int, *, newest: bool = False) -> Page[Record]:
+    async def status_page(self, status: str, after: str | None, limit: int, *, newest: bool = False) -> Page[Record]:
         """See ShelvedRecords."""
-        turn, name = (_TURN_MAX, b"\xff") if newest else (-_TURN_MAX - 1, b"")
+        position, name = (_TURN_MAX, b"\xff") if newest else (-_TURN_MAX - 1, b"")
         if after is not None:
-            turn, stored = read_cursor(after)
+            position, stored = read_cursor(after)
             name = _bytes(stored)
         sql = _SHELF_DOWN if newest else _SHELF_UP
-        return await self._page(sql, [shelf, turn, name], limit, _shelf_cursor)
+        return await self._page(sql, [status, position, name], limit, _status_cursor)
 
     async def write(self, asked: RecordWrite) -> Written:
         name, at, value = _name(asked.key), None if asked.at is None else _version(asked.at), asked.value
 
-        def run(step: Step) -> Written:
-            now = from_micros(step.now())
-            past = self._past(step.db, name)
+        def run(tx: WriteTransaction) -> Written:
+            now = from_micros(tx.now())
+            past = self._past(tx.db, name)
             verdict = judge(past, at, asked.nonce)
             if isinstance(verdict, Write):
                 return Written(Outcome.DONE, None if verdict.deleted else str(verdict.version), now)
             if verdict is not None:
                 return Written(verdict, None, now)
-            version = self._store(step, name, past, asked)
+            version = self._store(tx, name, past, asked)
             if asked.emit:
-                append(step, asked.emit)  # where there is no room for it, the record is not written either
+                append(tx, asked.emit)  # where there is no room for it, the record is not written either
             return Written(Outcome.DONE, None if value is None else str(version), now)
 
         return await self._writer.do(run)
@@ -188,18 +188,18 @@ class SqliteRecords(ConditionalRecords):
         forgotten = db.execute("SELECT version FROM forgotten WHERE collection = ?", (self._collection,)).get
         return Past(None, forgotten or 0, [])
 
-    def _store(self, step: Step, name: bytes, past: Past, asked: RecordWrite) -> int:
-        value, spot = asked.value, asked.spot
-        version = step.draw()
+    def _store(self, tx: WriteTransaction, name: bytes, past: Past, asked: RecordWrite) -> int:
+        value, index_entry = asked.value, asked.index_entry
+        version = tx.draw()
         writes = [*past.writes, Write(asked.nonce, version, deleted=value is None)]
         since = max(past.since, *(write.version for write in writes[:-NONCES_KEPT]), 0)
         text = msgspec.json.encode(writes[-NONCES_KEPT:]).decode()
-        stands = (None, None) if spot is None else (spot.shelf, spot.turn)
-        step.db.execute(_STORE, (self._collection, name, version, since, micros(asked.due_at), text, value, *stands))
+        stands = (None, None) if index_entry is None else (index_entry.status, index_entry.position)
+        tx.db.execute(_STORE, (self._collection, name, version, since, micros(asked.due_at), text, value, *stands))
         if value is None:
-            _forget(step, step.gone(1) - GONE_MAX)
+            _forget(tx, tx.gone(1) - GONE_MAX)
         elif past.version is None and past.writes:
-            step.gone(-1)
+            tx.gone(-1)
         return version
 
     async def _page(
@@ -223,15 +223,15 @@ class SqliteRecords(ConditionalRecords):
         return await self._reader.do(run)
 
 
-def _forget(step: Step, count: int) -> None:
+def _forget(tx: WriteTransaction, count: int) -> None:
     """Forgets so many deleted names, the oldest."""
     if count <= 0:
         return
-    rows = step.db.execute(_OLDEST_GONE, (count,)).fetchall()
+    rows = tx.db.execute(_OLDEST_GONE, (count,)).fetchall()
     for seq, collection, version in rows:
-        step.db.execute(_FORGOT, (collection, version))
-        step.db.execute("DELETE FROM records WHERE seq = ?", (seq,))
-    step.gone(-len(rows))
+        tx.db.execute(_FORGOT, (collection, version))
+        tx.db.execute("DELETE FROM records WHERE seq = ?", (seq,))
+    tx.gone(-len(rows))
 
 
 def _name(key: str) -> bytes:
@@ -257,9 +257,9 @@ def _version(at: str) -> int:
     return int(at) if at.isdecimal() and len(at) < 19 else 1 << 62
 
 
-def _shelf_cursor(row: _Row) -> str:
-    assert row[4] is not None, "what stands on a shelf has a turn"
-    return spot_cursor(row[4], _text(row[0]))
+def _status_cursor(row: _Row) -> str:
+    assert row[4] is not None, "what has a status has a position"
+    return index_cursor(row[4], _text(row[0]))
 
 
 def _due_cursor(row: _Row) -> str:

@@ -80,8 +80,8 @@ def _apply(db: apsw.Connection, where: str, steps: Sequence[str]) -> None:
     db.execute("BEGIN IMMEDIATE")
     try:
         version = _version(db, where, steps)
-        for step in steps[version:]:
-            for _ in db.execute(step):
+        for tx in steps[version:]:
+            for _ in db.execute(tx):
                 pass  # a statement that gives rows would hold back those after it
         db.pragma("application_id", APPLICATION_ID)
         db.pragma("user_version", len(steps))

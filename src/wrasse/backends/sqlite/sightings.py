@@ -17,7 +17,7 @@ import msgspec
 
 from wrasse.backends.sqlite.bulk import write_rows
 from wrasse.backends.sqlite.connection_thread import GROUP_ROWS_MAX, SqliteReader, SqliteWriter
-from wrasse.backends.sqlite.write_transaction import Step
+from wrasse.backends.sqlite.write_transaction import WriteTransaction
 from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import StoreBroken
@@ -35,7 +35,7 @@ from wrasse.ports.sightings import (
     Standing,
     Unseen,
     check_marks,
-    round_of,
+    scan_of,
     sighting,
     values,
 )
@@ -77,14 +77,14 @@ class SqliteSightings:
         return await self._reader.do(run)
 
     async def write(self, root: str, value: bytes, *, at: int) -> bool:
-        def run(step: Step) -> bool:
+        def run(tx: WriteTransaction) -> bool:
             if at == 0:
                 sql = "INSERT INTO orphan_roots (root, value, version) VALUES (?, ?, 1) ON CONFLICT DO NOTHING"
-                step.db.execute(sql, (root, value))
+                tx.db.execute(sql, (root, value))
             else:
                 sql = "UPDATE orphan_roots SET value = ?, version = version + 1 WHERE root = ? AND version = ?"
-                step.db.execute(sql, (value, root, at))
-            return step.db.changes() == 1
+                tx.db.execute(sql, (value, root, at))
+            return tx.db.changes() == 1
 
         return await self._writer.do(run)
 
@@ -114,14 +114,14 @@ class SqliteSightings:
         return await self._reader.do(run)
 
     async def commit(self, made: CompleteScan, changes: Iterable[Sequence[Change]]) -> bool:
-        def run(step: Step) -> bool:
-            last = _last(step.db, made.root)
+        def run(tx: WriteTransaction) -> bool:
+            last = _last(tx.db, made.root)
             if made.number != (0 if last is None else last.number) + 1:
                 return False
-            with _small_cache(step.db):
+            with _small_cache(tx.db):
                 for batch in changes:
-                    _change(step.db, made.root, batch)
-            step.db.execute(
+                    _change(tx.db, made.root, batch)
+            tx.db.execute(
                 _ROUND,
                 (
                     made.root,
@@ -133,7 +133,7 @@ class SqliteSightings:
                     msgspec.json.encode(made.counts).decode(),
                 ),
             )
-            step.db.execute("DELETE FROM orphan_rounds WHERE root = ? AND number < ?", (made.root, made.number))
+            tx.db.execute("DELETE FROM orphan_rounds WHERE root = ? AND number < ?", (made.root, made.number))
             return True
 
         # It goes alone: if something else in its transaction failed, all of it would be done again.
@@ -142,9 +142,9 @@ class SqliteSightings:
     async def mark(self, root: str, marks: Sequence[SightingChange]) -> Sequence[Outcome]:
         check_marks(marks)
 
-        def run(step: Step) -> list[Outcome]:
-            now = step.now()
-            return [_mark(step.db, root, each, now) for each in marks]
+        def run(tx: WriteTransaction) -> list[Outcome]:
+            now = tx.now()
+            return [_mark(tx.db, root, each, now) for each in marks]
 
         return await self._writer.do(run, len(marks))
 
@@ -174,12 +174,12 @@ def _mark(db: apsw.Connection, root: str, mark: SightingChange, now: int) -> Out
     else:
         sql = f"UPDATE sightings SET state = ?, state_round = ?, state_at = ?, state_tick = ? WHERE {_HERE}"
         db.execute(sql, (mark.to, mark.round, now, mark.tick, *here))
-    return Outcome.DONE if db.changes() else Outcome.LOST
+    return Outcome.DONE if db.changes() else Outcome.CONFLICT
 
 
 def _last(db: apsw.Connection, root: str) -> CompleteScan | None:
     try:
-        return next((round_of(root, row) for row in db.execute(_LAST, (root,))), None)
+        return next((scan_of(root, row) for row in db.execute(_LAST, (root,))), None)
     except UNREADABLE as error:
         raise StoreBroken(
             f"the last row of the root {root!r} in the table orphan_rounds is invalid: {why(error)}",

@@ -127,7 +127,7 @@ class SqliteStreams:
         shown = tuple(entries.taken_apart(loaded[0]))
         return Page(shown, tuple(str(entry.id) for entry in shown), self._clock.now(), loaded[1] and bool(shown))
 
-    async def stretch(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
+    async def chunk(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
         """Entries in columns, as the port promises."""
         loaded = await self._loaded(subject, after, limit, load)
         if loaded is None:

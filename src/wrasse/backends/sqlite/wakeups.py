@@ -30,7 +30,7 @@ class SqliteWakeups:
         self._file = file
         self._clock = clock
         self._loop = asyncio.get_running_loop()
-        self._bells: set[Wakeup] = set()
+        self._wakeups: set[Wakeup] = set()
         self._wanted = threading.Event()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="wrasse-sqlite-watch", daemon=True)
@@ -39,27 +39,27 @@ class SqliteWakeups:
     def listen(self, queues: Iterable[str], wait: timedelta) -> Iterator[Wakeup]:
         """A bell for these queues, which rings at the latest after `wait`."""
         try:
-            with hung(self._bells, queues, wait) as bell:
+            with hung(self._wakeups, queues, wait) as wakeup:
                 self._wanted.set()
                 if self._thread.ident is None and not self._stopped.is_set():
                     self._thread.start()
-                yield bell
+                yield wakeup
         finally:
-            if not self._bells:
+            if not self._wakeups:
                 self._wanted.clear()
 
     def ring(self, queues: frozenset[str] | None) -> None:
         """Rings for all who want one of these queues; None is every queue."""
-        for bell in self._bells:
-            if queues is None or not queues.isdisjoint(bell.names):
-                bell.ring()
+        for wakeup in self._wakeups:
+            if queues is None or not queues.isdisjoint(wakeup.names):
+                wakeup.ring()
 
     def close(self) -> None:
         """Ends the watching and wakes everybody."""
         self._stopped.set()
         self._wanted.set()
-        for bell in self._bells:
-            bell.expire()
+        for wakeup in self._wakeups:
+            wakeup.expire()
         if self._thread.ident is not None:
             self._thread.join()
 

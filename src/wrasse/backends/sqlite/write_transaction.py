@@ -45,7 +45,7 @@ class _Numbers(msgspec.Struct):
     done: int
 
 
-class Step:
+class WriteTransaction:
     """What an operation gets to work with. `asked` names the requests that the group may ask about."""
 
     def __init__(self, db: apsw.Connection, clock: Clock, asked: Sequence[str] = ()) -> None:

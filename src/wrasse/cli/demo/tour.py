@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 from wrasse.api.app import App
-from wrasse.archives.archive_list import ListedArchive, shelved
+from wrasse.archives.archive_list import ListedArchive, list_archives
 from wrasse.archives.drain import GROUP
 from wrasse.archives.verify import Verified, verify
 from wrasse.cli.demo.work import LEASE
@@ -204,7 +204,7 @@ async def publish_and_archive(config: Config, clock: Clock) -> ArchivedTotals:
         await Publisher(streams, clock).publish_many(messages)
         await (await build_archiver(config, stores, clock, owner_name())).drain()
         (rule,) = await build_rules(config, stores)
-        archives = [each async for each in shelved(rule.objects, rule.prefix, AUDIT)]
+        archives = [each async for each in list_archives(rule.objects, rule.prefix, AUDIT)]
         proven = [
             each async for each in verify(rule.objects, rule.prefix, AUDIT, group=GROUP, streams=streams)
         ]
@@ -340,7 +340,7 @@ class Demo:
         self._say(f"process {holder.pid} holds the lease of {LEASE} with token {first}; killing it too")
         holder.send_signal(signal.SIGKILL)
         await holder.wait()
-        async with stage.app.hold(LEASE, ttl="2s", wait=f"{PATIENCE:.0f}s", owner="second") as lease:
+        async with stage.app.lease(LEASE, ttl="2s", wait=f"{PATIENCE:.0f}s", owner="second") as lease:
             second = lease.token
         self._say(f"its term ended without a renewal, and this process got the lease with token {second}")
         if second <= first or not first:

@@ -29,7 +29,7 @@ async def hold_for_ever(url: str) -> None:
     """Takes the lease, says its token, and keeps it for as long as the process lives."""
     from wrasse.api.app import connect
 
-    async with connect(url) as app, app.hold(LEASE, ttl=LEASE_TTL, owner="first") as lease:
+    async with connect(url) as app, app.lease(LEASE, ttl=LEASE_TTL, owner="first") as lease:
         sys.stdout.write(f"{lease.token}\n")
         sys.stdout.flush()
         await asyncio.sleep(SLOW_FOR)

@@ -57,7 +57,7 @@ class _Changes:
     def __init__(self) -> None:
         self.count = 0
         self.changed: list[str] = []
-        self.lost: list[str] = []
+        self.conflict: list[str] = []
 
     def planned(self, states: Sequence[JobState]) -> None:
         """They would be changed."""
@@ -67,7 +67,7 @@ class _Changes:
         """They were changed, or had changed by themselves meanwhile."""
         for state, outcome in zip(states, outcomes, strict=True):
             self.count += outcome is Outcome.DONE
-            ids = self.changed if outcome is Outcome.DONE else self.lost
+            ids = self.changed if outcome is Outcome.DONE else self.conflict
             if len(ids) < IDS_MAX:
                 ids.append(state.id)
 
@@ -113,13 +113,13 @@ def _tell(asked: CommandContext, verb: str, changes: _Changes, dry_run: bool) ->
             click.echo(f"would {verb} {printable(id)}")
         count = counted(changes.count, "job")
         click.echo(f"would {verb} {count}" if dry_run else f"{verb} {count}")
-        if changes.lost:
-            ids = ", ".join(printable(id) for id in changes.lost[:SHOWN_MAX])
+        if changes.conflict:
+            ids = ", ".join(printable(id) for id in changes.conflict[:SHOWN_MAX])
             click.echo(f"left alone, since they changed meanwhile or were finished: {ids}")
 
-    answer = {"count": changes.count, "changed": changes.changed, "lost": changes.lost, "dry_run": dry_run}
+    answer = {"count": changes.count, "changed": changes.changed, "conflict": changes.conflict, "dry_run": dry_run}
     asked.answer(answer, text)
-    if changes.lost and not changes.count:
+    if changes.conflict and not changes.count:
         raise click.exceptions.Exit(1)
 
 
@@ -177,7 +177,7 @@ async def _purge(asked: CommandContext, name: str, where: JobFilter, older: time
         raise UsageError("--older asks when jobs finished, and these have not", do="leave it out")
     changes = _Changes()
     async with opened_queue(asked.config(), create=not dry_run) as store:
-        horizon = (await store.store.pulse()).at - older if older is not None else None
+        horizon = (await store.store.health_sample()).at - older if older is not None else None
         narrowed = replace(where, finished_before=horizon, delayed=delayed)
         async for states in _pages(store.jobs, place, narrowed):
             if dry_run:
@@ -250,15 +250,15 @@ async def _replay(asked: CommandContext, where: JobFilter, span: Span, plan: Rep
 
 def _replayed_json(done: ReplayResult) -> dict[str, object]:
     canaries = {"count": done.canaries.count, "done": done.canaries.done, "failed": done.canaries.failed}
-    return {"revived": done.revived, "lost": done.lost, "canaries": canaries, "why": done.why, "dry_run": False}
+    return {"revived": done.revived, "conflict": done.conflict, "canaries": canaries, "why": done.why, "dry_run": False}
 
 
 def _tell_replayed(done: ReplayResult) -> None:
     if done.canaries.count:
         click.echo(f"of {done.canaries.count} canaries {done.canaries.done} are done, {done.canaries.failed} failed")
     click.echo(f"replayed {counted(done.revived, 'job')}")
-    if done.lost:
-        click.echo(f"left {counted(done.lost, 'job')} alone, since they changed meanwhile")
+    if done.conflict:
+        click.echo(f"left {counted(done.conflict, 'job')} alone, since they changed meanwhile")
 
 
 NOTHING_TO_CHECK = "this backend keeps a job in one record, which cannot contradict another: there is nothing to check"

@@ -200,7 +200,7 @@ def show(asked: CommandContext, id: str, payload: bool, result: bool) -> None:
 async def _show(asked: CommandContext, id: str, payload: bool, result: bool) -> None:
     async with opened_queue(asked.config()) as store:
         record = await known_job(store.jobs, id)
-        now = (await store.store.pulse()).at
+        now = (await store.store.health_sample()).at
     if payload or result:
         sys.stdout.buffer.write(record.job.payload if payload else record.result or b"")
         sys.stdout.buffer.flush()
@@ -354,7 +354,7 @@ def died_within(where: JobFilter, now: datetime, since: timedelta | None, until:
 
 async def _dead(asked: CommandContext, where: JobFilter, span: Span, limit: int, after: str | None) -> None:
     async with opened_queue(asked.config()) as store:
-        where = died_within(where, (await store.store.pulse()).at, *span)
+        where = died_within(where, (await store.store.health_sample()).at, *span)
         page = await store.jobs.page(Place.DEAD, where, after, limit, newest=True)
     asked.answer(
         {"jobs": [state_json(state) for state in page], "next": page.cursor},

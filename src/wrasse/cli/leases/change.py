@@ -218,7 +218,7 @@ async def held_by(leases: Leases | LeaseClient, namespace: str, key: str, holder
 def _tell(asked: CommandContext, lease: Lease, version: int) -> None:
     facts: Mapping[str, object] = {
         "namespace": lease.namespace, "key": lease.key, "lease": lease.id, "token": lease.token,
-        "owner": lease.owner, "until": lease.until, "version": version, "transaction": lease.transaction,
+        "owner": lease.owner, "expires_at": lease.expires_at, "version": version, "transaction": lease.transaction,
     }  # fmt: skip
     asked.answer(facts, lambda: show_pairs([(name, value) for name, value in facts.items()]))
 

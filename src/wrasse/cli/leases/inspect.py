@@ -201,22 +201,22 @@ async def _get(asked: CommandContext, key: str, lease: str, namespace: str) -> K
 
 def key_json(key: str, meta: KeyRecord, now: datetime) -> Mapping[str, object]:
     """A key for a program."""
-    grant = meta.lease if meta.lease is not None and meta.lease.until > now else None
+    grant = meta.lease if meta.lease is not None and meta.lease.expires_at > now else None
     return {
         "key": key,
         "version": meta.version,
         "token": meta.token or None,  # a server does not tell it
         "etag": meta.etag,
         "updated_at": meta.updated_at,
-        "lease": None if grant is None else {"id": grant.id, "owner": grant.owner, "until": grant.until},
+        "lease": None if grant is None else {"id": grant.id, "owner": grant.owner, "expires_at": grant.expires_at},
         "staged": None if meta.staged is None else meta.staged.version,
     }
 
 
 def _held(meta: KeyRecord, now: datetime) -> tuple[str, str]:
-    if meta.lease is None or meta.lease.until <= now:
+    if meta.lease is None or meta.lease.expires_at <= now:
         return "", ""
-    return meta.lease.owner, ago(meta.lease.until, now)
+    return meta.lease.owner, ago(meta.lease.expires_at, now)
 
 
 def _write(data: bytes) -> None:
@@ -259,10 +259,10 @@ async def _transaction(
             return await operations.decide(id, commit=commit), None
     async with opened_leases(asked, "transaction without --commit or --rollback") as leasing:
         leases = leasing.leases
-        kept = await leases.transactions.book.look(id)
+        kept = await leases.transactions.transaction_log.look(id)
         if kept is not None:
             return kept.transaction.state, kept.transaction
-        return await leases.transactions.book.outcome(id), None
+        return await leases.transactions.transaction_log.outcome(id), None
 
 
 def _tell_transaction(id: str, state: Decision, keys: list[str], open_: Transaction | None) -> None:
@@ -322,24 +322,24 @@ def messages(
 @asynccontextmanager
 async def _desk(asked: CommandContext) -> AsyncIterator[QueueService]:
     async with opened_leases(asked, "messages") as leasing:
-        desk = QueueService(leasing.leases, leasing.leases.clock)
+        service = QueueService(leasing.leases, leasing.leases.clock)
         try:
-            yield desk
+            yield service
         finally:
-            await desk.close()
+            await service.close()
 
 
 async def _message_page(
     asked: CommandContext, namespace: str, queue: str, place: Place, limit: int, after: str | None
 ) -> Page[JobState]:
-    async with _desk(asked) as desk:
-        return await desk.jobs(namespace).page(place, JobFilter(queue=queue), after, limit)
+    async with _desk(asked) as service:
+        return await service.jobs(namespace).page(place, JobFilter(queue=queue), after, limit)
 
 
 async def _change(asked: CommandContext, namespace: str, queue: str, requeue: str, delete: str) -> None:
     id = requeue or delete
-    async with _desk(asked) as desk:
-        if not await (desk.revive if requeue else desk.bin)(namespace, queue, id):
+    async with _desk(asked) as service:
+        if not await (service.revive if requeue else service.bin)(namespace, queue, id):
             raise UsageError(f"there is no dead message {id!r} in {queue!r}", do="list them without this option")
 
 

@@ -11,14 +11,14 @@ import click
 import msgspec
 
 from wrasse.cli.context import CommandContext, asks, finish
-from wrasse.cli.orphans.operations import OrphanContext, carry_out, given, look, planned, the_root, yard
+from wrasse.cli.orphans.operations import OrphanContext, carry_out, context, given, look, planned, the_root
 from wrasse.cli.output import printable, show_facts, show_table
 from wrasse.cli.sweep import exit_code
 from wrasse.duration import format_duration
 from wrasse.engine.report import Report
 from wrasse.errors import Refused, UnknownName
 from wrasse.observability.json_format import picked, plain, report_json
-from wrasse.orphans.approval import Consent, read_consent, write_consent
+from wrasse.orphans.approval import Approval, read_approval, write_approval
 from wrasse.orphans.codec import known_of, live, name_of, text, unit_of
 from wrasse.orphans.lag import histogram, warning
 from wrasse.orphans.plan import check_plan, read_plan, write_plan
@@ -57,14 +57,14 @@ def plan(asked: CommandContext, root: str | None, out: str | None, dry_run: bool
 async def _plan(asked: CommandContext, name: str | None, out: str | None, *, note: bool) -> None:
     config = asked.config()
     name = the_root(config, name)
-    async with yard(config, create=note) as here:
-        desk = here.desk(name)
-        looked = await look(here, desk, note=note)
+    async with context(config, create=note) as here:
+        scanner = here.scanner(name)
+        looked = await look(here, scanner, note=note)
         first: list[Suspected] = []
-        due = _keeping(planned(desk, looked), first)
-        count = sum(1 for _ in due) if out is None else write_plan(Path(out), desk.root, looked, due).lines
+        due = _keeping(planned(scanner, looked), first)
+        count = sum(1 for _ in due) if out is None else write_plan(Path(out), scanner.root, looked, due).lines
         value = {
-            "root": desk.root.name,
+            "root": scanner.root.name,
             "round": looked.round.id,
             "at": looked.round.at,
             "armed": looked.armed,
@@ -76,7 +76,7 @@ async def _plan(asked: CommandContext, name: str | None, out: str | None, *, not
             "first": [_planned_row(each) for each in first],
             "file": out,
         }
-        asked.answer(value, lambda: _tell_plan(desk.root, looked, first, count, out))
+        asked.answer(value, lambda: _tell_plan(scanner.root, looked, first, count, out))
 
 
 def _keeping(due: Iterable[Suspected], first: list[Suspected]) -> Iterator[Suspected]:
@@ -140,10 +140,10 @@ def apply_(asked: CommandContext, plan_file: str, allow: str) -> None:
 async def _apply(asked: CommandContext, file: str, allow: str) -> Report:
     wanted, config = read_plan(Path(file)), asked.config()
     the_root(config, wanted.header.root)
-    async with yard(config) as here:
-        desk = here.desk(wanted.header.root)
-        check_plan(wanted.header, desk.root, await desk.sightings.standing(desk.root.name), allow=allow)
-        return await carry_out(here, desk, wanted.looked())
+    async with context(config) as here:
+        scanner = here.scanner(wanted.header.root)
+        check_plan(wanted.header, scanner.root, await scanner.sightings.standing(scanner.root.name), allow=allow)
+        return await carry_out(here, scanner, wanted.looked())
 
 
 def told(*reports: Report) -> None:
@@ -153,7 +153,7 @@ def told(*reports: Report) -> None:
 
 
 def _told(report: Report) -> None:
-    ends = f"{report.planned} planned, {report.done} done, {report.lost} lost, {report.failed} failed"
+    ends = f"{report.planned} planned, {report.done} done, {report.conflict} in conflict, {report.failed} failed"
     click.echo(f"{ends}; run {report.run}")
     for reason, count in report.kept.items():
         click.echo(f"  kept {count}: {printable(reason)}")
@@ -179,25 +179,25 @@ def arm(asked: CommandContext, root: str, allow: str) -> None:
       wrasse orphans arm archives
       wrasse orphans arm archives --allow 01KD3Z8Q6Y8M5B9W0X2V7T4N1R
     """
-    consent = finish(_arm(asked, root, allow))
+    approval = finish(_arm(asked, root, allow))
     text = f"{root} is armed" + (f"; what round {allow} was refused for is allowed once" if allow else "")
-    asked.answer({"root": root, "armed": True, "allowed": consent.allowed}, lambda: click.echo(text))
+    asked.answer({"root": root, "armed": True, "allowed": approval.allowed}, lambda: click.echo(text))
 
 
-async def _arm(asked: CommandContext, root: str, allow: str) -> Consent:
+async def _arm(asked: CommandContext, root: str, allow: str) -> Approval:
     config = asked.config()
     the_root(config, root)
-    async with yard(config) as here:
-        desk = here.desk(root)
-        standing = await desk.sightings.standing(root)
-        consent = read_consent(standing.value)
-        if allow and allow != consent.refused:
-            last = f"the last one is {consent.refused}: {consent.why}" if consent.refused else "none was"
+    async with context(config) as here:
+        scanner = here.scanner(root)
+        standing = await scanner.sightings.standing(root)
+        approval = read_approval(standing.value)
+        if allow and allow != approval.refused:
+            last = f"the last one is {approval.refused}: {approval.why}" if approval.refused else "none was"
             raise Refused(f"round {allow} is not the last that was refused; {last}", do="name that one, if it is right")
         if standing.last is None and not allow:
             raise Refused(f"{root} was never looked at", do=f"read its plan first: wrasse orphans plan {root}")
-        armed = msgspec.structs.replace(consent, armed=desk.root.digest, allowed=allow or consent.allowed)
-        return await _write(desk, armed, standing)
+        armed = msgspec.structs.replace(approval, armed=scanner.root.digest, allowed=allow or approval.allowed)
+        return await _write(scanner, armed, standing)
 
 
 @click.command()
@@ -217,16 +217,16 @@ def disarm(asked: CommandContext, root: str) -> None:
 async def _disarm(asked: CommandContext, root: str) -> None:
     config = asked.config()
     the_root(config, root)
-    async with yard(config) as here:
-        desk = here.desk(root)
-        standing = await desk.sightings.standing(root)
-        await _write(desk, msgspec.structs.replace(read_consent(standing.value), armed="", allowed=""), standing)
+    async with context(config) as here:
+        scanner = here.scanner(root)
+        standing = await scanner.sightings.standing(root)
+        await _write(scanner, msgspec.structs.replace(read_approval(standing.value), armed="", allowed=""), standing)
 
 
-async def _write(desk: Scanner, consent: Consent, standing: Standing) -> Consent:
-    if not await desk.sightings.write(desk.root.name, write_consent(consent), at=standing.version):
-        raise Refused(f"a run of {desk.root.name} noted something meanwhile", do="ask again")
-    return consent
+async def _write(scanner: Scanner, approval: Approval, standing: Standing) -> Approval:
+    if not await scanner.sightings.write(scanner.root.name, write_approval(approval), at=standing.version):
+        raise Refused(f"a run of {scanner.root.name} noted something meanwhile", do="ask again")
+    return approval
 
 
 @click.command()
@@ -247,37 +247,37 @@ def undo(asked: CommandContext, run: str) -> None:
 
 async def _undo(asked: CommandContext, run: str) -> list[Report]:
     reports = []
-    async with yard(asked.config()) as here:
-        for desk in here.desks:
-            found = await _taken(here, desk, run)
-            standing = await desk.sightings.standing(desk.root.name)
+    async with context(asked.config()) as here:
+        for scanner in here.scanners:
+            found = await _taken(here, scanner, run)
+            standing = await scanner.sightings.standing(scanner.root.name)
             if found and standing.last is not None:
                 suspects = [Suspected(RESTORE, known_of(each), f"undo of {run}") for each in found]
-                reports.append(await carry_out(here, desk, given(standing.last, suspects)))
+                reports.append(await carry_out(here, scanner, given(standing.last, suspects)))
     if not reports:
         do = "see `wrasse orphans why KEY`, which names the run; what was purged does not come back"
         raise UnknownName(run, (), what="run that has anything in quarantine", do=do)
     return reports
 
 
-async def _sightings_page(desk: Scanner, state: SightingState, after: str | None) -> Page[Sighting]:
-    return await desk.sightings.page(desk.root.name, after, _PAGE, state)
+async def _sightings_page(scanner: Scanner, state: SightingState, after: str | None) -> Page[Sighting]:
+    return await scanner.sightings.page(scanner.root.name, after, _PAGE, state)
 
 
-async def _taken(here: OrphanContext, desk: Scanner, run: str) -> list[Sighting]:
+async def _taken(here: OrphanContext, scanner: Scanner, run: str) -> list[Sighting]:
     """What a run, or a round, put into quarantine and what is still there, in the order of keys."""
-    root, units = desk.root.name, set[str]()
+    root, units = scanner.root.name, set[str]()
     where = LineFilter(sweep=instance_of(root), run=run)
     async for lines in pages(lambda after: here.opened.journal.page(where, after, _PAGE)):
         # What it lost another run had taken, whose doing is not undone under this name.
-        taken = [line.intent for line in lines if line.outcome is not Outcome.LOST]
+        taken = [line.intent for line in lines if line.outcome is not Outcome.CONFLICT]
         units |= {text(unit_of(intent.suspect)) for intent in taken if intent.verb == "quarantine"}
         if len(units) >= _UNDO_MAX:
             break
     found = list[Sighting]()
     for state in (SightingState.MARKED, SightingState.MOVED):
-        async for page in pages(partial(_sightings_page, desk, state)):
-            found += [each for each in page if each.unit in units or each.state_round == run]
+        async for page in pages(partial(_sightings_page, scanner, state)):
+            found += [each for each in page if each.unit in units or each.state_scan == run]
     return sorted(found, key=lambda each: known_of(each).unit)
 
 
@@ -302,43 +302,43 @@ def why(asked: CommandContext, key: str, root: str | None) -> None:
 
 
 async def _why(asked: CommandContext, key: str, root: str | None) -> Mapping[str, object]:
-    async with yard(asked.config(), create=False) as here:
+    async with context(asked.config(), create=False) as here:
         if root is None:
-            fits = [desk for desk in here.desks if key.startswith(desk.root.prefix)]
+            fits = [scanner for scanner in here.scanners if key.startswith(scanner.root.prefix)]
             if not fits:
-                raise UnknownName(key, [desk.root.prefix for desk in here.desks], what="root with the key")
-            desk = fits[0]
+                raise UnknownName(key, [scanner.root.prefix for scanner in here.scanners], what="root with the key")
+            scanner = fits[0]
         else:
-            desk = here.desk(root)
-        return await _facts(here, desk, key)
+            scanner = here.scanner(root)
+        return await _facts(here, scanner, key)
 
 
-async def _facts(here: OrphanContext, desk: Scanner, key: str) -> Mapping[str, object]:
-    template, name = desk.root.template, raw_key(key)
+async def _facts(here: OrphanContext, scanner: Scanner, key: str) -> Mapping[str, object]:
+    template, name = scanner.root.template, raw_key(key)
     place = template.place(name)
     unit = place.unit if place else name if template.units.fullmatch(name) else None
-    facts: dict[str, object] = {"key": key, "root": desk.root.name, "shape": template.text}
+    facts: dict[str, object] = {"key": key, "root": scanner.root.name, "shape": template.text}
     if unit is None:
         return {**facts, "verdict": "foreign: it has another shape, and is never touched"}
-    standing = await desk.sightings.standing(desk.root.name)
-    (reference,) = await desk.referenced([text(unit)])
-    (sighting,) = await desk.sightings.get(desk.root.name, [text(unit)])
+    standing = await scanner.sightings.standing(scanner.root.name)
+    (reference,) = await scanner.referenced([text(unit)])
+    (sighting,) = await scanner.sightings.get(scanner.root.name, [text(unit)])
     lines = await here.opened.journal.page(
-        LineFilter(sweep=instance_of(desk.root.name), suspect=name_of(unit)), None, _LINES, newest=True
+        LineFilter(sweep=instance_of(scanner.root.name), suspect=name_of(unit)), None, _LINES, newest=True
     )
-    listed = await desk.listed(text(unit))
-    protects = reference is not None and live(reference, desk.root, standing.at)
+    listed = await scanner.listed(text(unit))
+    protects = reference is not None and live(reference, scanner.root, standing.at)
     return {
         **facts,
         "unit": name_of(unit),
         "files": [{"key": info.key, "bytes": info.size, "modified_at": info.modified_at} for info in listed],
         "reference": None if reference is None else picked(reference, "key rule owner ended_at started_at"),
-        "sighting": None if sighting is None else _sighting(sighting, desk.root, standing),
+        "sighting": None if sighting is None else _sighting(sighting, scanner.root, standing),
         "journal": [
             {"at": each.intended_at, **picked(each.intent, "run verb reason"), "outcome": each.outcome}
             for each in lines
         ],
-        "verdict": _verdict(protects, sighting, desk.root, standing, bool(listed)),
+        "verdict": _verdict(protects, sighting, scanner.root, standing, bool(listed)),
     }
 
 
@@ -359,7 +359,7 @@ def _verdict(protects: bool, sighting: Sighting | None, root: Root, standing: St
 
 
 def _sighting(sighting: Sighting, root: Root, standing: Standing) -> Mapping[str, object]:
-    rounds = (standing.last.number if standing.last else 0) - sighting.first_round + 1
+    rounds = (standing.last.number if standing.last else 0) - sighting.first_scan + 1
     return {
         "evidence": sighting.evidence.value,
         "state": sighting.state.value,
@@ -368,7 +368,7 @@ def _sighting(sighting: Sighting, root: Root, standing: Standing) -> Mapping[str
         "lasted_seconds": _lasted(sighting, standing),
         "grace_seconds": root.graces.of(sighting.evidence),
         "quarantined_at": sighting.state_at,
-        "round": sighting.state_round,
+        "round": sighting.state_scan,
     }
 
 
@@ -419,20 +419,20 @@ def list_(asked: CommandContext, root: str | None, state: str | None, limit: int
 
 
 async def _roots(asked: CommandContext) -> None:
-    async with yard(asked.config(), create=False) as here:
-        found = [await _root(desk) for desk in here.desks]
+    async with context(asked.config(), create=False) as here:
+        found = [await _root(scanner) for scanner in here.scanners]
     columns = ("root", "armed", "looked_at", "objects", "protected", "due", "waiting", "in_quarantine", "refused")
     empty = "no root of orphans is configured; see docs/how-to/reclaim-storage.md"
     asked.answer({"roots": found}, lambda: show_facts(columns, found, empty=empty))
 
 
-async def _root(desk: Scanner) -> Mapping[str, object]:
-    standing = await desk.sightings.standing(desk.root.name)
-    consent, last = read_consent(standing.value), standing.last
+async def _root(scanner: Scanner) -> Mapping[str, object]:
+    standing = await scanner.sightings.standing(scanner.root.name)
+    approval, last = read_approval(standing.value), standing.last
     counts = {} if last is None else last.counts
     return {
-        "root": desk.root.name,
-        "armed": consent.armed == desk.root.digest,
+        "root": scanner.root.name,
+        "armed": approval.armed == scanner.root.digest,
         "looked_at": None if last is None else last.at,
         "round": None if last is None else last.id,
         "objects": counts.get("listed", 0),
@@ -440,18 +440,18 @@ async def _root(desk: Scanner) -> Mapping[str, object]:
         "due": counts.get("due", 0),
         "waiting": counts.get("waiting", 0) + counts.get("found", 0) + counts.get("restarted", 0),
         "in_quarantine": counts.get("in_quarantine", 0) + counts.get("purged", 0),
-        "refused": f"{consent.refused}: {consent.why}" if consent.refused else "",
+        "refused": f"{approval.refused}: {approval.why}" if approval.refused else "",
         "counts": counts,
     }
 
 
 async def _sightings(asked: CommandContext, root: str, state: str | None, limit: int) -> None:
-    async with yard(asked.config(), create=False) as here:
-        desk = here.desk(root)
-        standing = await desk.sightings.standing(root)
-        page = await desk.sightings.page(root, None, limit, None if state is None else SightingState(state))
+    async with context(asked.config(), create=False) as here:
+        scanner = here.scanner(root)
+        standing = await scanner.sightings.standing(root)
+        page = await scanner.sightings.page(root, None, limit, None if state is None else SightingState(state))
         found = [
-            {"unit": name_of(raw_key(each.unit)), "bytes": each.size, **_sighting(each, desk.root, standing)}
+            {"unit": name_of(raw_key(each.unit)), "bytes": each.size, **_sighting(each, scanner.root, standing)}
             for each in page
         ]
     columns = ("unit", "evidence", "state", "since", "looks", "bytes")

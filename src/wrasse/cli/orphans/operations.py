@@ -28,7 +28,7 @@ from wrasse.runtime.backends import Stores
 from wrasse.runtime.open_ports import ENGINE, ORPHANS, OpenPorts, open_homes
 from wrasse.runtime.orphans import instance_of
 from wrasse.runtime.worker import owner_name
-from wrasse.sweeps.orphan_archives import OrphanArchives
+from wrasse.sweeps.orphan_objects import OrphanObjects
 
 WAIT = timedelta(seconds=10)
 SHOW_EVERY = 0.2
@@ -42,12 +42,12 @@ class OrphanContext:
     config: Config
     opened: OpenPorts
     clock: Clock
-    desks: Sequence[Scanner]
+    scanners: Sequence[Scanner]
 
-    def desk(self, root: str | None) -> Scanner:
+    def scanner(self, root: str | None) -> Scanner:
         """The desk of a root; without a name, of the only one."""
         name = the_root(self.config, root)
-        return next(desk for desk in self.desks if desk.root.name == name)
+        return next(scanner for scanner in self.scanners if scanner.root.name == name)
 
 
 def the_root(config: Config, root: str | None) -> str:
@@ -64,7 +64,7 @@ def the_root(config: Config, root: str | None) -> str:
 
 
 @asynccontextmanager
-async def yard(config: Config, *, create: bool = True) -> AsyncIterator[OrphanContext]:
+async def context(config: Config, *, create: bool = True) -> AsyncIterator[OrphanContext]:
     """The yard, for the length of a command; one that only reads creates nothing."""
     clock = SystemClock()
     create = create and bool(config.settings.orphans)
@@ -74,42 +74,42 @@ async def yard(config: Config, *, create: bool = True) -> AsyncIterator[OrphanCo
 
 
 @asynccontextmanager
-async def leading(yard: OrphanContext, desk: Scanner) -> AsyncIterator[RenewedLease]:
+async def leading(context: OrphanContext, scanner: Scanner) -> AsyncIterator[RenewedLease]:
     """The lease of the root's sweep, so that no daemon works on it meanwhile."""
-    lessor = yard.opened.sweep_homes[desk.root.name].lessor
-    key, ttl = f"sweep/{instance_of(desk.root.name)}", yard.config.settings.engine.lease
-    lease = await lessor.acquire(key, owner_name(), ttl, wait=WAIT)
+    lease_manager = context.opened.sweep_homes[scanner.root.name].lease_manager
+    key, ttl = f"sweep/{instance_of(scanner.root.name)}", context.config.settings.engine.lease
+    lease = await lease_manager.acquire(key, owner_name(), ttl, wait=WAIT)
     if lease is None:
-        raise Refused(f"another process is at work on {desk.root.name}", do="try again when it has finished")
-    async with kept(RenewedLease(lessor, lease, ttl, yard.clock)) as holding:
+        raise Refused(f"another process is at work on {scanner.root.name}", do="try again when it has finished")
+    async with kept(RenewedLease(lease_manager, lease, ttl, context.clock)) as holding:
         yield holding
 
 
-async def look(yard: OrphanContext, desk: Scanner, *, note: bool) -> ScanResult:
+async def look(context: OrphanContext, scanner: Scanner, *, note: bool) -> ScanResult:
     """A complete look, with a bar on a terminal."""
-    async with leading(yard, desk), shown(desk.looking.progress):
-        return await desk.look(note=note)
+    async with leading(context, scanner), shown(scanner.looking.progress):
+        return await scanner.look(note=note)
 
 
-def planned(desk: Scanner, looked: ScanResult) -> Iterable[Suspected]:
+def planned(scanner: Scanner, looked: ScanResult) -> Iterable[Suspected]:
     """What would be done if the root were armed and nothing held it."""
-    sweep = OrphanArchives(desk)
+    sweep = OrphanObjects(scanner)
     for each in looked.suspects:
         if isinstance(sweep.decide(OrphanSuspect(each), looked.round.at), Action):
             yield each
 
 
-async def carry_out(yard: OrphanContext, desk: Scanner, looked: ScanResult) -> Report:
+async def carry_out(context: OrphanContext, scanner: Scanner, looked: ScanResult) -> Report:
     """Runs the root's sweep on what is given, under its lease and with its journal."""
-    own = yard.config.settings.sweeps["orphan_archives"]
-    desk.take(looked)
-    async with leading(yard, desk) as holding:
+    own = context.config.settings.sweeps["orphan_objects"]
+    scanner.take(looked)
+    async with leading(context, scanner) as holding:
         return await run_once(
-            OrphanArchives(desk),
-            RunContext(yard.opened.journal, yard.clock, Ids(yard.clock)),
-            name=instance_of(desk.root.name),
+            OrphanObjects(scanner),
+            RunContext(context.opened.journal, context.clock, Ids(context.clock)),
+            name=instance_of(scanner.root.name),
             budget=RunBudget(_ALL, timedelta(days=1), own.pause),
-            guards=(LeaseGuard(holding), *desk.guards),
+            guards=(LeaseGuard(holding), *scanner.guards),
         )
 
 

@@ -29,10 +29,10 @@ from wrasse.ports.rules.job_transitions import StoredJob
 from wrasse.ports.rules.store_time import StoreTime
 
 T = TypeVar("T")
-ABREAST_MAX = 32
+GATHERED_MAX = 32
 
 
-async def abreast(calls: Sequence[Callable[[], Awaitable[T]]], most: int = ABREAST_MAX) -> list[T]:
+async def gather_bounded(calls: Sequence[Callable[[], Awaitable[T]]], most: int = GATHERED_MAX) -> list[T]:
     """What each call gave. If one fails, those that were begun with it still end; then its error is raised."""
     answers: list[T] = []
     for start in range(0, len(calls), most):
@@ -44,7 +44,7 @@ async def abreast(calls: Sequence[Callable[[], Awaitable[T]]], most: int = ABREA
     return answers
 
 
-async def by_id(ids: Sequence[str], calls: Sequence[Callable[[], Awaitable[T]]], most: int = ABREAST_MAX) -> list[T]:
+async def by_id(ids: Sequence[str], calls: Sequence[Callable[[], Awaitable[T]]], most: int = GATHERED_MAX) -> list[T]:
     """Makes changes of different jobs at once, and those of one job one after another."""
     rows: dict[str, list[int]] = {}
     for n, id in enumerate(ids):
@@ -53,7 +53,7 @@ async def by_id(ids: Sequence[str], calls: Sequence[Callable[[], Awaitable[T]]],
     async def row(numbers: list[int]) -> list[tuple[int, T]]:
         return [(n, await calls[n]()) for n in numbers]
 
-    answers = await abreast([partial(row, numbers) for numbers in rows.values()], most)
+    answers = await gather_bounded([partial(row, numbers) for numbers in rows.values()], most)
     return [answer for _, answer in sorted((each for row in answers for each in row), key=lambda each: each[0])]
 
 

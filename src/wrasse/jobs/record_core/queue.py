@@ -29,15 +29,15 @@ from wrasse.bounded import decoded
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, TooLarge, UsageError, WrasseError
 from wrasse.jobs.record_core.claims import (
-    ABREAST_MAX,
+    GATHERED_MAX,
     Claims,
     MillisecondTime,
     RecordClaim,
     RecordStore,
     S,
-    abreast,
     by_id,
     changing,
+    gather_bounded,
 )
 from wrasse.jobs.record_core.job_counts import Numbers
 from wrasse.jobs.record_core.known_ids import RecordedIds
@@ -208,7 +208,7 @@ class RecordQueue(ABC, Generic[S]):
     """The port, but for what the index of ready jobs and the layout of a record make different."""
 
     what = "jobs on records"  # as an error calls them
-    at_once = put_at_once = ABREAST_MAX  # jobs of one call that are changed at the same time
+    at_once = put_at_once = GATHERED_MAX  # jobs of one call that are changed at the same time
     _views: Views
 
     def __init__(
@@ -238,7 +238,7 @@ class RecordQueue(ABC, Generic[S]):
         fresh = [job for n, job in enumerate(jobs) if first[job.id] == n]
         turns = [self._turn(max(job.not_before or at, at + job.delay, at), at) for job in fresh]
         adds = [partial(self._add, job, rank, at, request) for job, rank in zip(fresh, turns, strict=True)]
-        new = dict(zip((job.id for job in fresh), await abreast(adds, self.put_at_once), strict=True))
+        new = dict(zip((job.id for job in fresh), await gather_bounded(adds, self.put_at_once), strict=True))
         puts = [Enqueued(job.id, new=first[job.id] == n and new[job.id]) for n, job in enumerate(jobs)]
         self._puts.keep(request, puts)
         return puts
@@ -268,7 +268,9 @@ class RecordQueue(ABC, Generic[S]):
             self._takes.forget(request)
         self._took(seen)
         apart = [each for each in seen if each.apart]
-        read = iter(await abreast([partial(self._read_apart, each) for each in apart], self.at_once) if apart else ())
+        read = iter(
+            await gather_bounded([partial(self._read_apart, each) for each in apart], self.at_once) if apart else ()
+        )
         found = [next(read) if each.apart else self._taken(each.stored) for each in seen]
         rejected = tuple(each for each in found if isinstance(each, Rejected))
         return Claimed(tuple(each for each in found if isinstance(each, ClaimedJob)), await self.time.now(), rejected)
@@ -306,7 +308,7 @@ class RecordQueue(ABC, Generic[S]):
         else:
             await self.workers.beat(worker, at, silence)
             calls = [partial(self._beat, hold, silence, progress.get(hold.id)) for hold in holds]
-        return HeartbeatAnswer(tuple(await abreast(calls, self.at_once)), at)
+        return HeartbeatAnswer(tuple(await gather_bounded(calls, self.at_once)), at)
 
     async def _is_current(self, hold: Claim) -> bool:
         seen = await self._named(hold.id, self._find)
@@ -354,7 +356,7 @@ class RecordQueue(ABC, Generic[S]):
             seen = await self._named(hold.id, self._look)
             if seen is None:
                 # Gone; by this very request, if its reply was lost.
-                return Outcome.UNKNOWN if doubted else Outcome.LOST
+                return Outcome.UNKNOWN if doubted else Outcome.CONFLICT
             if rules.settled_by(seen.stored, hold, request):
                 await self._go_on(seen)
                 return Outcome.DONE
@@ -364,7 +366,7 @@ class RecordQueue(ABC, Generic[S]):
             if after is None:
                 if self._was_outdated(hold.id, seen):
                     continue
-                return Outcome.LOST
+                return Outcome.CONFLICT
             self._doubtful[request] = None
             while len(self._doubtful) > DOUBTS_MAX:
                 del self._doubtful[next(iter(self._doubtful))]
@@ -372,7 +374,7 @@ class RecordQueue(ABC, Generic[S]):
             if not doubted:
                 self._doubtful.pop(request, None)
             self._was_outdated(hold.id, seen)
-            if outcome is not Outcome.LOST:
+            if outcome is not Outcome.CONFLICT:
                 return outcome
         raise changing(hold.id)
 
@@ -399,8 +401,8 @@ class RecordQueue(ABC, Generic[S]):
     async def _change(
         self, id: str, decide: Callable[[StoredJob, datetime], StoredJob | None], cause: Cause, *, again: bool = False
     ) -> Outcome:
-        """One change of a job: `lost` if what it expects is not so, `unknown` if nobody can tell whether it was made;
-        with `again` it is then made once more, as it may be."""
+        """One change of a job: `conflict` if what it expects is not so, `unknown` if nobody can tell whether it was
+        made; with `again` it is then made once more, as it may be."""
         for _ in range(_TRIES):
             seen = await (self._named(id, self._look) if again else self._look(id))
             at = await self.time.now()
@@ -408,7 +410,7 @@ class RecordQueue(ABC, Generic[S]):
             if seen is None or after is None:
                 if seen is not None and self._was_outdated(id, seen):
                     continue
-                return Outcome.LOST
+                return Outcome.CONFLICT
             outcome = await self._write(seen, after, at, cause)
             if outcome is Outcome.DONE or (outcome is Outcome.UNKNOWN and not again):
                 return outcome
@@ -421,11 +423,11 @@ class RecordQueue(ABC, Generic[S]):
 
     async def _delete(self, delete: Delete, ids_kept: timedelta) -> Outcome:
         seen, at = await self._find(delete.hold.id), await self.time.now()
-        return Outcome.LOST if seen is None else await self._remove(seen, delete, at, ids_kept)
+        return Outcome.CONFLICT if seen is None else await self._remove(seen, delete, at, ids_kept)
 
     async def _remove(self, seen: S, delete: Delete, at: datetime, ids_kept: timedelta) -> Outcome:
         if seen.leaving or not rules.deletable(seen.stored, delete, at):
-            return Outcome.LOST
+            return Outcome.CONFLICT
         if seen.stored.job.lasting:
             # Kept first: a crash in between leaves an id that is known twice, never one that is forgotten.
             await self._ids.keep(seen.stored.state.id, at + ids_kept)
@@ -529,7 +531,7 @@ class RecordQueue(ABC, Generic[S]):
     async def _end(
         self, seen: S, after: StoredJob, at: datetime, settlement: Settlement, aside: dict[str, str], *, beside: bool
     ) -> Outcome:
-        """Writes the end of an attempt, and does what comes after it; `lost` to look again."""
+        """Writes the end of an attempt, and does what comes after it; `conflict` to look again."""
 
     @abstractmethod
     async def _go_on(self, seen: S) -> None:

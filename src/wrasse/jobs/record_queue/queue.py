@@ -47,7 +47,7 @@ from wrasse.jobs.record_queue.store import (
     JobRecordRead,
     ReadyMarker,
     RecordedStore,
-    read_sign,
+    read_marker,
 )
 from wrasse.jobs.record_queue.views import UNREADABLE, RecordedViews
 from wrasse.ports.jobs import (
@@ -76,7 +76,7 @@ PAGE = 200
 LISTED_FOR = 5.0  # seconds; then the list is read anew, since others may have put what goes first
 SEEN_MAX = 10_000
 QUEUES_MAX = 1_000
-ABREAST = 16  # claims at once
+GATHERED_MAX = 16  # claims at once
 EXPIRED_EVERY = 10.0  # seconds between two looks at what is overdue while there is other work
 POLL_FIRST = 0.05
 POLL_GROWS = 1.5
@@ -85,7 +85,7 @@ _log = logging.getLogger("wrasse.jobs")
 
 @dataclass(slots=True)
 class _List:
-    signs: list[tuple[str, ReadyMarker]] = field(default_factory=list)  # by name, which is their order
+    markers: list[tuple[str, ReadyMarker]] = field(default_factory=list)  # by name, which is their order
     last: str | None = None  # what is after this is not known; None: all was
     listed_at: float = float("-inf")
 
@@ -98,15 +98,15 @@ class Ready:
         self._lists: OrderedDict[str, _List] = OrderedDict()
         self._over: OrderedDict[str, None] = OrderedDict()  # signs whose job was taken: they never count again
 
-    def note(self, queue: str, sign: ReadyMarker) -> None:
+    def note(self, queue: str, marker: ReadyMarker) -> None:
         """A sign that this process made: it takes its place in a list that is known."""
         known = self._lists.get(queue)
-        if known is not None and (known.last is None or sign.name < known.last) and len(known.signs) < 2 * PAGE:
-            insort(known.signs, (sign.name, sign), key=lambda each: each[0])
+        if known is not None and (known.last is None or marker.name < known.last) and len(known.markers) < 2 * PAGE:
+            insort(known.markers, (marker.name, marker), key=lambda each: each[0])
 
-    def spent(self, sign: ReadyMarker) -> None:
+    def spent(self, marker: ReadyMarker) -> None:
         """Its job was taken: it never counts again."""
-        self._over[sign.name] = None
+        self._over[marker.name] = None
         if len(self._over) > SEEN_MAX:
             self._over.popitem(last=False)
 
@@ -122,13 +122,13 @@ class Ready:
             return []
         found: list[ReadyMarker] = []
         now = to_micros(at)
-        while known.signs and len(found) < count:
-            sign = known.signs[0][1]
-            if sign.turn > 0 and sign.ready_at > now:
+        while known.markers and len(found) < count:
+            marker = known.markers[0][1]
+            if marker.position > 0 and marker.ready_at > now:
                 break
-            del known.signs[0]
-            if sign.name not in self._over:
-                found.append(sign)
+            del known.markers[0]
+            if marker.name not in self._over:
+                found.append(marker)
         return found
 
     def ends(self, queue: str) -> bool:
@@ -140,9 +140,9 @@ class Ready:
         """Lists a queue from its beginning, or goes `on` where the last listing stopped. One request."""
         known = self._lists.get(queue)
         after = known.last if on and known is not None else None
-        signs, more = await self._store.signs(self._store.names.queue(queue), after, PAGE)
-        fresh = _List([(sign.name, sign) for sign in signs], listed_at=self._clock.monotonic())
-        fresh.last = signs[-1].name if more and signs else None
+        markers, more = await self._store.markers(self._store.names.queue(queue), after, PAGE)
+        fresh = _List([(marker.name, marker) for marker in markers], listed_at=self._clock.monotonic())
+        fresh.last = markers[-1].name if more and markers else None
         self._lists[queue] = fresh
         if len(self._lists) > QUEUES_MAX:
             self._lists.popitem(last=False)
@@ -150,7 +150,7 @@ class Ready:
     def next_at(self, queue: str) -> datetime | None:
         """When the first job that is not ready yet becomes so, if one is known."""
         known = self._lists.get(queue)
-        return from_micros(known.signs[0][1].ready_at) if known is not None and known.signs else None
+        return from_micros(known.markers[0][1].ready_at) if known is not None and known.markers else None
 
 
 class RecordQueueClaims(Claims[JobRecordRead]):
@@ -172,10 +172,10 @@ class RecordQueueClaims(Claims[JobRecordRead]):
 
     def readied(self, seen: JobRecordRead) -> None:
         """A job that this process made ready takes its place in the list, and whoever waits looks."""
-        name = self._store.names.sign(seen.stored, seen.recorded.mark)
-        sign = None if name is None else read_sign(name, "")
-        assert sign is not None, "what is ready has a sign"
-        self._ready.note(seen.stored.state.queue, sign)
+        name = self._store.names.marker(seen.stored, seen.recorded.mark)
+        marker = None if name is None else read_marker(name, "")
+        assert marker is not None, "what is ready has a sign"
+        self._ready.note(seen.stored.state.queue, marker)
         self.ring()
 
     async def take(self, claim: RecordClaim, wait: timedelta) -> list[JobRecordRead]:
@@ -230,9 +230,9 @@ class RecordQueueClaims(Claims[JobRecordRead]):
                 listed = True
             while len(taken) < claim.limit:
                 at = await self._store.time.now()
-                signs = self._ready.pop(queue, min(claim.limit - len(taken), ABREAST), at)
-                if signs:
-                    found = await asyncio.gather(*(self._claim_sign(claim, sign) for sign in signs))
+                markers = self._ready.pop(queue, min(claim.limit - len(taken), GATHERED_MAX), at)
+                if markers:
+                    found = await asyncio.gather(*(self._claim_marker(claim, marker) for marker in markers))
                     taken += [seen for seen in found if seen is not None]
                 elif not self._ready.ends(queue):
                     await self._ready.list(queue, on=True)
@@ -243,20 +243,20 @@ class RecordQueueClaims(Claims[JobRecordRead]):
                     break
         return taken
 
-    async def _claim_sign(self, claim: RecordClaim, sign: ReadyMarker) -> JobRecordRead | None:
+    async def _claim_marker(self, claim: RecordClaim, marker: ReadyMarker) -> JobRecordRead | None:
         """The job, held; None if it is not to be had."""
         at = await self._store.time.now()
-        seen = await self._store.looked_at(sign.key, entering=at + claim.silence)
+        seen = await self._store.looked_at(marker.key, entering=at + claim.silence)
         if isinstance(seen, StoreBroken):
-            self._ready.spent(sign)
+            self._ready.spent(marker)
             _log.error("a job is passed over: %s", seen)
             return None
-        if not await self._store.counts(sign, seen, at) or seen is None:
+        if not await self._store.counts(marker, seen, at) or seen is None:
             return None  # not yet written, or no longer so
         if seen.stored.at(at).delayed:
             return None
         written = await self._claim(claim, seen)
-        self._ready.spent(sign)
+        self._ready.spent(marker)
         return written
 
     async def _until_next(self, claim: RecordClaim) -> float:
@@ -327,8 +327,10 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         names = options.names
         self._store = RecordedStore(records(names.jobs), objects, names, clock)
         self._ready = Ready(self._store, clock)
-        self._signs = RecordQueueClaims(self._store, self._ready, clock, self._expire_due, options.poll_max)
-        super().__init__(self._store, self._signs, records(names.ids), records(names.workers), clock, QueueOrder())
+        self._marker_claims = RecordQueueClaims(self._store, self._ready, clock, self._expire_due, options.poll_max)
+        super().__init__(
+            self._store, self._marker_claims, records(names.ids), records(names.workers), clock, QueueOrder()
+        )
         self._views: RecordedViews = RecordedViews(self._store, clock)
         self._options = options
         self._held: dict[str, JobRecordRead] = {}  # what this process took, as it wrote it last
@@ -336,7 +338,7 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
 
     async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
         puts = await super().put(jobs, request=request, groups=groups)
-        self._signs.ring()
+        self._marker_claims.ring()
         return puts
 
     async def get(self, id: str) -> JobRecord | None:
@@ -381,7 +383,7 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
     @property
     def waiting(self) -> int:
         """How many takers wait."""
-        return self._signs.waiting
+        return self._marker_claims.waiting
 
     async def close(self) -> None:
         """Until what is left to do after the last answers is done."""
@@ -421,13 +423,13 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
     async def _create(self, stored: StoredJob, at: datetime, request: str) -> bool:
         seen = await self._store.add(stored)
         if seen is not None:
-            self._signs.readied(seen)
+            self._marker_claims.readied(seen)
         return seen is not None
 
     async def _write(self, seen: JobRecordRead, after: StoredJob, at: datetime, cause: Cause) -> Outcome:
         written = await self._store.write(seen, after)
         if written is None:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         self._note(written)
         return Outcome.DONE
 
@@ -452,7 +454,7 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
             after = replace(after, result=None)
         written = await self._store.write(seen, after, leaving=goes, result=apart, beside=beside and goes)
         if written is None:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         self._note(written)
         await self._go_on(written)
         if after.state.place is Place.DONE and not goes:
@@ -493,9 +495,9 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         self._finished = 0
         await self._store.finished()
         at = await self.time.now()
-        for sign in await self._views.oldest(Place.DONE, most):
-            seen = await self._store.looked_at(sign.key)
-            if isinstance(seen, JobRecordRead) and seen.recorded.mark == sign.mark:
+        for marker in await self._views.oldest(Place.DONE, most):
+            seen = await self._store.looked_at(marker.key)
+            if isinstance(seen, JobRecordRead) and seen.recorded.mark == marker.mark:
                 await self._remove(seen, Delete(seen.stored.state.hold, Place.DONE), at, IDS_KEPT)
 
     async def _drop(self, seen: JobRecordRead, at: datetime) -> Outcome:
@@ -503,7 +505,7 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
             return await self._store.delete(seen)
         leaving = await self._store.write(seen, seen.stored, leaving=True)
         if leaving is None:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         await self._store.drop_parts(leaving)
         await self._store.delete(leaving)
         return Outcome.DONE
@@ -539,7 +541,7 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         """What was just written: ready here, or among what is held here."""
         state = seen.stored.state
         if state.place is Place.READY:
-            self._signs.readied(seen)
+            self._marker_claims.readied(seen)
         if state.id in self._held:
             if state.place is Place.HELD:
                 self._held[state.id] = seen

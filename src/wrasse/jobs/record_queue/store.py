@@ -81,23 +81,24 @@ class JobRecordNames:
         """Of what is too large for a record."""
         return f"{self.root}/parts/{key}.{mark}"
 
-    def sign(self, stored: StoredJob, mark: str) -> str | None:
+    def marker(self, stored: StoredJob, mark: str) -> str | None:
         """The sign of a job; a held one has none."""
         state, key = stored.state, plain(stored.state.id)
         if state.place is Place.READY:
             return f"{self.queue(state.queue)}{stored.rank + _MIDDLE:020d}.{key}.{mark}"
         if state.place is Place.HELD:
             return None
-        return f"{self.folder(state.place)}{stored.turn:020d}.{key}.{mark}.{plain(state.queue)}"
+        return f"{self.folder(state.place)}{stored.index_position:020d}.{key}.{mark}.{plain(state.queue)}"
 
 
 @dataclass(frozen=True, slots=True)
 class ReadyMarker:
-    """What the name of a sign says. `turn` is in nanoseconds where the job is ready, else when it finished."""
+    """What the name of a marker says. `position` is in nanoseconds where the job is ready, else when it
+    finished."""
 
     name: str
     version: str
-    turn: int
+    position: int
     key: str
     mark: str
     queue: str
@@ -106,19 +107,19 @@ class ReadyMarker:
     @property
     def ready_at(self) -> int:
         """Of a ready job: since when, in microseconds; what was given back is ready since then."""
-        return abs(self.turn) // 1_000
+        return abs(self.position) // 1_000
 
 
-def read_sign(name: str, version: str, made_at: datetime | None = None) -> ReadyMarker | None:
+def read_marker(name: str, version: str, made_at: datetime | None = None) -> ReadyMarker | None:
     """The sign of this name; None if it is not one of ours."""
     folder, _, last = name.rpartition("/")
     parts = last.split(".")
     if len(parts) < 3 or not parts[0].isdigit():
         return None
     ready = len(parts) == 3
-    turn = int(parts[0]) - (_MIDDLE if ready else 0)
+    position = int(parts[0]) - (_MIDDLE if ready else 0)
     queue = folder.rpartition("/")[2] if ready else parts[3]
-    return ReadyMarker(name, version, turn, parts[1], parts[2], queue, made_at)
+    return ReadyMarker(name, version, position, parts[1], parts[2], queue, made_at)
 
 
 INLINE_BYTES_MAX = 64 << 10  # beyond this a payload or a result is an object of its own
@@ -248,7 +249,7 @@ class RecordedStore:
     async def add(self, stored: StoredJob) -> JobRecordRead | None:
         """A new job; None if there is one of its id."""
         mark, key, begun = secrets.token_hex(5), plain(stored.state.id), self._clock.monotonic()
-        sign = await self._sign(stored, mark)
+        marker = await self._mark_ready(stored, mark)
         payload, stored = await self._apart(key, mark, stored)
         recorded = Recorded(stored, mark, payload)
         written = await self._records.create(key, msgspec.json.encode(recorded))
@@ -257,9 +258,9 @@ class RecordedStore:
         if written.outcome is Outcome.UNKNOWN:
             version = await self._own(key, mark)
         if version is None:
-            await self._drop(sign, payload)
+            await self._drop(marker, payload)
             return None
-        await self._sign_again(sign, begun)
+        await self._mark_again(marker, begun)
         self.changes += 1
         return JobRecordRead(key, recorded, version)
 
@@ -278,7 +279,7 @@ class RecordedStore:
     ) -> JobRecordRead | None:
         """Changes a job; None if its record is another by now."""
         mark, begun, before = secrets.token_hex(5), self._clock.monotonic(), seen.recorded
-        sign = None if leaving else await self._sign(after, mark)
+        marker = None if leaving else await self._mark_ready(after, mark)
         part = await self._part(seen.key, mark, result) if result is not None else before.result
         recorded = replace(before, stored=after, mark=mark, leaving=leaving, result=part, beside=beside)
         due_at = after.state.until
@@ -290,11 +291,11 @@ class RecordedStore:
         if written.outcome is Outcome.UNKNOWN:
             version = await self._own(seen.key, mark)
         if version is None:
-            await self._drop(sign, part if part is not before.result else None)
+            await self._drop(marker, part if part is not before.result else None)
             return None
-        await self._sign_again(sign, begun)
+        await self._mark_again(marker, begun)
         self.changes += 1
-        old = self.names.sign(before.stored, before.mark)
+        old = self.names.marker(before.stored, before.mark)
         if old is not None and not before.leaving:
             await self.later(self._drop(old, None))
         if due_at is not None:
@@ -306,11 +307,11 @@ class RecordedStore:
         """Takes a job away, with its sign. Its parts have gone before, or there are none."""
         deleted = await self._records.delete(seen.key, at=seen.version)
         self.time.heard(deleted.at)
-        if deleted.outcome is Outcome.LOST:
-            return Outcome.LOST
+        if deleted.outcome is Outcome.CONFLICT:
+            return Outcome.CONFLICT
         self.changes += 1
-        if (sign := self.names.sign(seen.stored, seen.recorded.mark)) is not None and not seen.recorded.leaving:
-            await self.later(self._drop(sign, None))
+        if (marker := self.names.marker(seen.stored, seen.recorded.mark)) is not None and not seen.recorded.leaving:
+            await self.later(self._drop(marker, None))
         return deleted.outcome
 
     async def drop_parts(self, seen: JobRecordRead) -> None:
@@ -329,23 +330,23 @@ class RecordedStore:
             stored = replace(stored, result=await read_apart(self._objects, recorded.result.name))
         return stored
 
-    async def signs(self, prefix: str, after: str | None, limit: int) -> tuple[list[ReadyMarker], bool]:
+    async def markers(self, prefix: str, after: str | None, limit: int) -> tuple[list[ReadyMarker], bool]:
         """Signs in order, and whether there are more. One request."""
         page = await self._objects.page(prefix, after, limit)
         self.time.heard(page.at)
-        read = [read_sign(info.key, info.version, info.modified_at) for info in page]
-        found = [sign for sign in read if sign is not None]
-        for sign in found:
-            self._note(sign.name, sign.version)
+        read = [read_marker(info.key, info.version, info.modified_at) for info in page]
+        found = [marker for marker in read if marker is not None]
+        for marker in found:
+            self._note(marker.name, marker.version)
         return found, page.more
 
-    async def counts(self, sign: ReadyMarker, seen: JobRecordRead | None, at: datetime) -> bool:
+    async def counts(self, marker: ReadyMarker, seen: JobRecordRead | None, at: datetime) -> bool:
         """Whether a sign stands for the job as it was seen. One that does not, and is old, goes, and with it what a
         crash left beside it."""
-        if seen is not None and seen.recorded.mark == sign.mark:
+        if seen is not None and seen.recorded.mark == marker.mark:
             return True
-        if sign.made_at is not None and at - sign.made_at >= STALE:
-            await self.later(self._forget(sign, seen))
+        if marker.made_at is not None and at - marker.made_at >= STALE:
+            await self.later(self._forget(marker, seen))
         return False
 
     async def every_due(self) -> AsyncIterator[JobRecordRead | Unreadable]:
@@ -382,9 +383,9 @@ class RecordedStore:
         while self._later:
             await asyncio.wait([*self._later])
 
-    async def _forget(self, sign: ReadyMarker, seen: JobRecordRead | None) -> None:
-        await self._drop(sign.name, None)
-        name = self.names.part(sign.key, sign.mark)
+    async def _forget(self, marker: ReadyMarker, seen: JobRecordRead | None) -> None:
+        await self._drop(marker.name, None)
+        name = self.names.part(marker.key, marker.mark)
         parts = () if seen is None else (seen.recorded.payload, seen.recorded.result)
         if any(part is not None and part.name == name for part in parts):
             return
@@ -392,8 +393,8 @@ class RecordedStore:
         if head is not None:
             await self._objects.delete([ObjectDelete(name, head.info.version)])
 
-    async def _sign(self, stored: StoredJob, mark: str) -> str | None:
-        name = self.names.sign(stored, mark)
+    async def _mark_ready(self, stored: StoredJob, mark: str) -> str | None:
+        name = self.names.marker(stored, mark)
         if name is not None:
             made = await self._objects.create(name, b"")
             if made.outcome is Outcome.UNKNOWN:
@@ -402,7 +403,7 @@ class RecordedStore:
                 self._note(name, made.version)
         return name
 
-    async def _sign_again(self, name: str | None, begun: float) -> None:
+    async def _mark_again(self, name: str | None, begun: float) -> None:
         """A sign that waited for its record longer than others wait for it may be gone: it is made again."""
         if name is not None and self._clock.monotonic() - begun > STALE.total_seconds() / 2:
             await self._objects.create(name, b"")
@@ -425,14 +426,14 @@ class RecordedStore:
         seen = await self.load(key)
         return seen.version if seen is not None and seen.recorded.mark == mark else None
 
-    async def _drop(self, sign: str | None, part: StoredPart | None) -> None:
-        if sign is not None:
-            version = self._versions.pop(sign, None)
+    async def _drop(self, marker: str | None, part: StoredPart | None) -> None:
+        if marker is not None:
+            version = self._versions.pop(marker, None)
             if version is None:
-                head = await self._objects.head(sign)
+                head = await self._objects.head(marker)
                 version = None if head is None else head.info.version
             if version is not None:
-                await self._objects.delete([ObjectDelete(sign, version)])
+                await self._objects.delete([ObjectDelete(marker, version)])
         if part is not None:
             await self._objects.delete([ObjectDelete(part.name, part.version)])
 

@@ -20,7 +20,7 @@ from wrasse.jobs.record_core.queue import unreadable
 from wrasse.jobs.record_queue.store import JobRecordRead, ReadyMarker, RecordedStore, Unreadable
 from wrasse.ports.jobs import Job, JobFilter, JobRecord, JobState, Place
 from wrasse.ports.page import Page
-from wrasse.ports.status_index import read_cursor, spot_cursor
+from wrasse.ports.status_index import index_cursor, read_cursor
 
 _PAGE = 1_000
 _AT_ONCE = 32  # records read together
@@ -47,11 +47,11 @@ class RecordedViews:
         prefix = self._store.names.folder(place)
         if place is Place.READY and where.queue is not None:
             prefix = self._store.names.queue(where.queue)
-        signs = self._backwards(prefix, after) if newest else self._forwards(prefix, after)
+        markers = self._backwards(prefix, after) if newest else self._forwards(prefix, after)
         found: list[tuple[str, JobState]] = []
-        async for sign, state in self._states(signs, place):
+        async for marker, state in self._states(markers, place):
             if where.allows(state):
-                found.append((sign.name.removeprefix(prefix), state))
+                found.append((marker.name.removeprefix(prefix), state))
                 if len(found) > limit:
                     break
         return Page.cut(found, limit, await self._store.time.now())
@@ -64,7 +64,7 @@ class RecordedViews:
         readable = (each for each in held if each[1].queue != NO_QUEUE)
         late = sorted((each for each in readable if each[0][0] <= to_micros(at)), key=lambda each: each[0])
         start = None if after is None else read_cursor(after)
-        left = [(spot_cursor(when, id), state) for (when, id), state in late if start is None or (when, id) > start]
+        left = [(index_cursor(when, id), state) for (when, id), state in late if start is None or (when, id) > start]
         return others, Page.cut(left[: limit + 1], limit, at)
 
     async def counts(self) -> Numbers:
@@ -76,18 +76,18 @@ class RecordedViews:
         at = await self._store.time.now()
         tally: dict[str, QueueTally] = {}
         for place in (Place.READY, Place.DONE, Place.DEAD):
-            async for sign in self._forwards(self._store.names.folder(place), None):
-                delayed = place is Place.READY and sign.turn > 0 and sign.ready_at > to_micros(at)
+            async for marker in self._forwards(self._store.names.folder(place), None):
+                delayed = place is Place.READY and marker.position > 0 and marker.ready_at > to_micros(at)
                 where = "delayed" if delayed else place.value
-                tally.setdefault(await self._queue(sign), QueueTally()).add(where, sign.ready_at)
+                tally.setdefault(await self._queue(marker), QueueTally()).add(where, marker.ready_at)
         for _, state in (await self._held())[0]:
             tally.setdefault(state.queue, QueueTally()).add("held")
         return tuple(each.count(queue) for queue, each in sorted(tally.items())), at
 
     async def oldest(self, place: Place, beyond: int) -> list[ReadyMarker]:
         """The oldest signs of a place, of those beyond so many; all of them are listed."""
-        signs = [sign async for sign in self._forwards(self._store.names.folder(place), None)]
-        return signs[: max(0, len(signs) - beyond)]
+        markers = [marker async for marker in self._forwards(self._store.names.folder(place), None)]
+        return markers[: max(0, len(markers) - beyond)]
 
     async def unreadable(self, key: str) -> JobRecord | None:
         """A job whose record cannot be read, as far as it can be shown: where it is, its bytes, and what is wrong."""
@@ -97,9 +97,9 @@ class RecordedViews:
         at = await self._store.time.now()
         state = next((state for _, state in (await self._held())[0] if state.id == UNREADABLE + key), None)
         for place in (Place.READY, Place.DONE, Place.DEAD) if state is None else ():
-            async for sign in self._forwards(self._store.names.folder(place), None):
-                if sign.key == key:
-                    state = _unreadable(key, sign.queue, place, found, sign.made_at or at)
+            async for marker in self._forwards(self._store.names.folder(place), None):
+                if marker.key == key:
+                    state = _unreadable(key, marker.queue, place, found, marker.made_at or at)
         state = state or _unreadable(key, NO_QUEUE, Place.READY, found, at)
         return JobRecord(Job(state.id, queue=state.queue, payload=found.value), state)
 
@@ -113,7 +113,7 @@ class RecordedViews:
         ]
         pick = heapq.nlargest if newest else heapq.nsmallest
         chosen = pick(limit + 1, kept, key=lambda each: each[0])
-        found = [(spot_cursor(*position), state) for position, state in chosen]
+        found = [(index_cursor(*position), state) for position, state in chosen]
         return Page.cut(found, limit, await self._store.time.now())
 
     async def _held(self) -> tuple[list[tuple[tuple[int, str], JobState]], list[JobRecordRead]]:
@@ -136,27 +136,27 @@ class RecordedViews:
     async def _forwards(self, prefix: str, after: str | None) -> AsyncIterator[ReadyMarker]:
         start = None if after is None else prefix + after
         while True:
-            signs, more = await self._store.signs(prefix, start, _PAGE)
-            for sign in signs:
-                yield sign
-            if not more or not signs:
+            markers, more = await self._store.markers(prefix, start, _PAGE)
+            for marker in markers:
+                yield marker
+            if not more or not markers:
                 return
-            start = signs[-1].name
+            start = markers[-1].name
 
     async def _backwards(self, prefix: str, after: str | None) -> AsyncIterator[ReadyMarker]:
         """Stores list forwards only: all names of the place are read."""
-        signs = [sign async for sign in self._forwards(prefix, None)]
-        for sign in reversed(signs):
-            if after is None or sign.name < prefix + after:
-                yield sign
+        markers = [marker async for marker in self._forwards(prefix, None)]
+        for marker in reversed(markers):
+            if after is None or marker.name < prefix + after:
+                yield marker
 
     async def _states(
-        self, signs: AsyncIterator[ReadyMarker], place: Place
+        self, markers: AsyncIterator[ReadyMarker], place: Place
     ) -> AsyncIterator[tuple[ReadyMarker, JobState]]:
         at = await self._store.time.now()
         batch: list[ReadyMarker] = []
-        async for sign in signs:
-            batch.append(sign)
+        async for marker in markers:
+            batch.append(marker)
             if len(batch) == _AT_ONCE:
                 for each in await self._read(batch, place, at):
                     yield each
@@ -164,30 +164,30 @@ class RecordedViews:
         for each in await self._read(batch, place, at):
             yield each
 
-    async def _read(self, signs: list[ReadyMarker], place: Place, at: datetime) -> list[tuple[ReadyMarker, JobState]]:
-        jobs = await asyncio.gather(*(self._store.looked_at(sign.key) for sign in signs))
+    async def _read(self, markers: list[ReadyMarker], place: Place, at: datetime) -> list[tuple[ReadyMarker, JobState]]:
+        jobs = await asyncio.gather(*(self._store.looked_at(marker.key) for marker in markers))
         found: list[tuple[ReadyMarker, JobState]] = []
-        for sign, seen in zip(signs, jobs, strict=True):
+        for marker, seen in zip(markers, jobs, strict=True):
             if isinstance(seen, StoreBroken):
-                known = Unreadable(sign.key, b"", None, seen.message)
-                found.append((sign, _unreadable(sign.key, sign.queue, place, known, sign.made_at or at)))
-            elif await self._store.counts(sign, seen, at) and seen is not None:
+                known = Unreadable(marker.key, b"", None, seen.message)
+                found.append((marker, _unreadable(marker.key, marker.queue, place, known, marker.made_at or at)))
+            elif await self._store.counts(marker, seen, at) and seen is not None:
                 state = seen.stored.at(at).state
-                found += [(sign, state)] if state.place is place else []
+                found += [(marker, state)] if state.place is place else []
         return found
 
-    async def _queue(self, sign: ReadyMarker) -> str:
+    async def _queue(self, marker: ReadyMarker) -> str:
         """The name of the queue that a sign belongs to; one that is not plain is read from a record, once."""
-        if not sign.queue.startswith("~"):
-            return sign.queue
-        if sign.queue not in self._queues:
-            seen = await self._store.looked_at(sign.key)
+        if not marker.queue.startswith("~"):
+            return marker.queue
+        if marker.queue not in self._queues:
+            seen = await self._store.looked_at(marker.key)
             if seen is None or isinstance(seen, StoreBroken):
-                return sign.queue
+                return marker.queue
             if len(self._queues) >= QUEUES_MAX:
                 self._queues.clear()
-            self._queues[sign.queue] = seen.stored.state.queue
-        return self._queues[sign.queue]
+            self._queues[marker.queue] = seen.stored.state.queue
+        return self._queues[marker.queue]
 
 
 def _unreadable(key: str, queue: str, place: Place, found: Unreadable, at: datetime) -> JobState:

@@ -12,8 +12,8 @@ streams `gbe.tasks.<type>.queue`, `.progress` and `.terminal`, and workers share
 
 Where a task stands among those of its type, and which tasks a filter means; pure.
 
-A shelf is a type and a place, delayed tasks apart; the turn is the order in which a place is listed. What is written
-with a record's spot is also what a listing reads in its cursor, so the two cannot differ.
+A status is a type and a place, delayed tasks apart; the position is the order in which a place is listed. What is
+written in the index entry is also what a listing reads in its cursor, so the two cannot differ.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from wrasse.ports.jobs import NOTHING, Attempt, Job, JobState, Place, Progress, 
 from wrasse.ports.page import number_in
 from wrasse.ports.records import Collection
 from wrasse.ports.rules.job_transitions import JobStatus, SettledRequest, StoredJob, back
-from wrasse.ports.status_index import IndexPosition
+from wrasse.ports.status_index import IndexEntry
 
 ROOT = "gbe"
 TASKS = Collection(
@@ -110,27 +110,27 @@ def group_of(task_type: str) -> str:
     return f"{task_type}-workers"
 
 
-Position = tuple[int, int, str]  # 0, or 1 among delayed ones; the turn; the id
+Position = tuple[int, int, str]  # 0, or 1 among delayed ones; the position; the id
 
 
-def shelf_name(task_type: str, shelf: str) -> str:
-    """The shelf of a type."""
-    return f"{task_type}/{shelf}"
+def status_name(task_type: str, status: str) -> str:
+    """The status of tasks of a type, as the index names it."""
+    return f"{task_type}/{status}"
 
 
-def shelves_of(place: Place) -> tuple[str, ...]:
+def statuses_of(place: Place) -> tuple[str, ...]:
     """What a listing of a place is made of, in order."""
     return (JobStatus.READY, JobStatus.DELAYED) if place is Place.READY else (place.value,)
 
 
-def spot_of(stored: StoredJob) -> IndexPosition:
+def index_entry_of(stored: StoredJob) -> IndexEntry:
     """Where a task stands."""
-    return IndexPosition(shelf_name(stored.state.queue, stored.shelf), stored.turn)
+    return IndexEntry(status_name(stored.state.queue, stored.status), stored.index_position)
 
 
 def position_of(stored: StoredJob) -> Position:
     """A task's position in the listing of its place."""
-    return int(stored.delayed), stored.turn, stored.state.id
+    return int(stored.delayed), stored.index_position, stored.state.id
 
 
 def write_position(position: Position) -> str:
@@ -140,9 +140,9 @@ def write_position(position: Position) -> str:
 
 def read_position(cursor: str) -> Position:
     """The position in a cursor."""
-    shelf, _, rest = cursor.partition(":")
+    status, _, rest = cursor.partition(":")
     number, _, id = rest.partition(":")
-    return number_in(cursor, shelf), number_in(cursor, number), id
+    return number_in(cursor, status), number_in(cursor, number), id
 
 
 Fields = Mapping[str, str]

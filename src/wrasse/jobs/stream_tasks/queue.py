@@ -29,7 +29,7 @@ from functools import partial
 
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, UnknownName
-from wrasse.jobs.record_core.claims import Claims, MillisecondTime, RecordClaim, abreast, whole_up
+from wrasse.jobs.record_core.claims import Claims, MillisecondTime, RecordClaim, gather_bounded, whole_up
 from wrasse.jobs.record_core.queue import Cause, QueueOrder, RecordQueue, unreadable
 from wrasse.jobs.stream_tasks.events import (
     EventCodec,
@@ -134,7 +134,7 @@ class TaskClaims(Claims[Task]):
     async def _claim_hints(self, claim: RecordClaim, deliveries: Sequence[Delivery], limit: int) -> list[Task]:
         answers: dict[int, Answer] = {}
         try:
-            found = await abreast(
+            found = await gather_bounded(
                 [partial(self._claim_hint, claim, each, answers) for each in enumerate(deliveries[:limit])]
             )
         finally:
@@ -254,7 +254,7 @@ class StreamedJobs(RecordQueue[Task]):
         if not emits:
             # Where a record and its event are two steps, the next task waits for both: entries keep the batch's order.
             self.put_at_once = 1
-        self._views = views_of(self._store.shelves, self._store, self.search, list(self._types), ports.clock)
+        self._views = views_of(self._store.status_index, self._store, self.search, list(self._types), ports.clock)
         self.strays = TaskStrays(records, ports.streams, self._store, self.search, tuple(self._types))
         self.reports = TaskReports(ports.streams, ports.post, ports.clock, self.search.malformed)
 
@@ -393,7 +393,7 @@ class StreamedJobs(RecordQueue[Task]):
             seen, after = replace(seen, fields={**seen.fields, **aside}), replace(after, result=None)
         written = await self._store.put(seen, after, at, after_attempt(seen.stored, after, seen.fields, at))
         if written is None:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         await self._go_on(written)
         return Outcome.DONE
 

@@ -20,7 +20,7 @@ from datetime import datetime, timedelta
 from wrasse.errors import StoreBroken
 from wrasse.jobs.record_core.queue import QueueOrder
 from wrasse.jobs.stream_tasks.events import queued
-from wrasse.jobs.stream_tasks.fields import group_of, queue_of, spot_of
+from wrasse.jobs.stream_tasks.fields import group_of, index_entry_of, queue_of
 from wrasse.jobs.stream_tasks.store import Malformed, Task, TaskStore, due_of
 from wrasse.ports.foreign_records import SharedRecords
 from wrasse.ports.jobs import Job, JobState, Place
@@ -201,11 +201,11 @@ class TaskStrays:
 
     async def _shelve(self, records: Sequence[Record]) -> None:
         """Puts tasks where they belong that another program has changed, or that were written before there were
-        shelves: so listings and numbers are right after a round, whoever wrote."""
-        if self._store.shelves is not None and records:
+        index: so listings and numbers are right after a round, whoever wrote."""
+        if self._store.status_index is not None and records:
             tasks = [(record, self._search.read(record)) for record in records]
-            await self._store.shelves.shelve(
-                [(each, None if isinstance(task, Malformed) else spot_of(task.stored)) for each, task in tasks]
+            await self._store.status_index.reindex(
+                [(each, None if isinstance(task, Malformed) else index_entry_of(task.stored)) for each, task in tasks]
             )
 
     async def _untold(self, task_type: str, limit: int, *, dry: bool) -> int:

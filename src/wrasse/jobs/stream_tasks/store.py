@@ -27,11 +27,11 @@ from wrasse.jobs.stream_tasks.fields import (
     Fields,
     decode_fields,
     encode_fields,
+    index_entry_of,
     names_in,
     queue_of,
     read_flat,
     record_key,
-    spot_of,
 )
 from wrasse.ports.jobs import Place
 from wrasse.ports.objects import ObjectDelete, Objects
@@ -39,7 +39,7 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import Record, Records
 from wrasse.ports.rules.job_transitions import StoredJob
-from wrasse.ports.status_index import IndexPosition
+from wrasse.ports.status_index import IndexEntry
 from wrasse.ports.streams import Draft, Streams
 
 INLINE_MAX = 128 << 10
@@ -109,7 +109,7 @@ class TaskStore:
 
     def __init__(self, parts: StoreParts, time: MillisecondTime) -> None:
         self._records = parts.records
-        self.shelves = parts.records.shelves
+        self.status_index = parts.records.status_index
         self._streams = parts.streams
         self._objects = parts.objects
         self._post = parts.post
@@ -161,7 +161,7 @@ class TaskStore:
         task = Task(stored, fields)
         value, due_at, drafts = self._prepared(task, at, said)
         written = await self._records.create(
-            task.key, value, due_at=due_at, nonce=nonce, emit=drafts, spot=self._spot(stored)
+            task.key, value, due_at=due_at, nonce=nonce, emit=drafts, index_entry=self._index_entry(stored)
         )
         self.time.heard(written.at)
         self.changes += 1
@@ -181,16 +181,22 @@ class TaskStore:
 
     async def change(
         self, task: Task, stored: StoredJob, at: datetime, said: Sequence[Said] = ()
-    ) -> Task | Literal[Outcome.LOST, Outcome.UNKNOWN]:
-        """Writes what became of a task; `lost` if it has changed since it was read, `unknown` if nobody can tell any
-        more whether this write was made. What it owed, it still owes, but for hints that it waits when it no longer
+    ) -> Task | Literal[Outcome.CONFLICT, Outcome.UNKNOWN]:
+        """Writes what became of a task; `conflict` if it has changed since it was read, `unknown` if nobody can tell
+        any more whether this write was made. What it owed, it still owes, but for hints that it waits when it no longer
         does."""
         said = (*(each for each in task.outbox if not _moot(each, stored)), *said)
         changed = replace(task, stored=stored, outbox=())
         value, due_at, drafts = self._prepared(changed, at, said)
         nonce = secrets.token_hex(8)
         written = await self._records.put(
-            task.key, value, at=task.version, due_at=due_at, nonce=nonce, emit=drafts, spot=self._spot(stored)
+            task.key,
+            value,
+            at=task.version,
+            due_at=due_at,
+            nonce=nonce,
+            emit=drafts,
+            index_entry=self._index_entry(stored),
         )
         self.time.heard(written.at)
         self.changes += 1
@@ -201,14 +207,14 @@ class TaskStore:
             if version is None:
                 return Outcome.UNKNOWN
         if version is None or version == task.version:
-            return Outcome.LOST
+            return Outcome.CONFLICT
         after = replace(after, version=version)
         if said and not self.emits:
             return await self.deliver(replace(after, outbox=tuple(said)), at) or after
         return after
 
-    def _spot(self, stored: StoredJob) -> IndexPosition | None:
-        return None if self.shelves is None else spot_of(stored)
+    def _index_entry(self, stored: StoredJob) -> IndexEntry | None:
+        return None if self.status_index is None else index_entry_of(stored)
 
     async def _made(self, task: Task, after: Task) -> str | None:
         """The version of a record after a write of which the backend cannot tell: the new one if the record is what was

@@ -1,13 +1,13 @@
-"""Listings and numbers of tasks: from the shelves on which their records stand, or, where a backend has none, by
+"""Listings and numbers of tasks: from the status index of their records, or, where a backend has none, by
 reading the records of their types.
 
-From shelves both cost what they show, not what is stored. A page reads the shelves of its types side by side, and looks
-at each record before it shows it: what another program has changed since it was put on its shelf is not shown where it
-no longer is. Numbers are those of the shelves.
+From the index both cost what they show, not what is stored. A page reads the index of its types side by side, and looks
+at each record before it shows it: what another program has changed since it was indexed is not shown where it
+no longer is. Numbers are those of the index.
 
 Reading is bounded. Of a type with more than SCAN_MAX records each asking for numbers reads on by so many, and what is
 told is what the last whole round came to, or before its end what it has come to so far; a listing is then in the order
-of ids. With fewer both are as from shelves.
+of ids. With fewer both are as from the index.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from wrasse.jobs.stream_tasks.fields import (
     position_of,
     read_position,
     record_key,
-    shelf_name,
-    shelves_of,
+    status_name,
+    statuses_of,
     write_position,
 )
 from wrasse.jobs.stream_tasks.search import TaskSearch
@@ -37,7 +37,7 @@ from wrasse.ports.jobs import JobFilter, JobState, Place, QueueCount
 from wrasse.ports.page import Page, pages
 from wrasse.ports.records import stored_name
 from wrasse.ports.rules.job_transitions import JobStatus, StoredJob
-from wrasse.ports.status_index import IndexedRecords, StatusRange, read_cursor, spot_cursor
+from wrasse.ports.status_index import IndexedRecords, StatusRange, index_cursor, read_cursor
 
 SCAN_MAX = 10_000
 _PAGE = 1_000
@@ -48,11 +48,11 @@ _BY_ID = "~"  # begins the cursor of a listing in the order of ids
 
 
 def views_of(
-    shelves: IndexedRecords | None, store: TaskStore, search: TaskSearch, types: Sequence[str], clock: Clock
+    status_index: IndexedRecords | None, store: TaskStore, search: TaskSearch, types: Sequence[str], clock: Clock
 ) -> Views:
-    """The views of a store with or without shelves."""
-    if shelves is not None:
-        return TaskShelves(shelves, store, search, types)
+    """The views of a store with or without a status index."""
+    if status_index is not None:
+        return IndexedTaskViews(status_index, store, search, types)
     return ScannedTasks(store, search, types, clock)
 
 
@@ -128,7 +128,7 @@ class ScannedTasks:
                 task = self._search.read(record)
                 if not isinstance(task, Malformed):
                     stored = task.stored.at(at)
-                    own.add(stored.shelf, abs(stored.rank) // _RANKS)
+                    own.add(stored.status, abs(stored.rank) // _RANKS)
             own.after = page.cursor
             if own.after is None:
                 self._rounds[task_type] = _Round()
@@ -148,11 +148,13 @@ class ScannedTasks:
                         yield cursor, task.stored
 
 
-class TaskShelves:
+class IndexedTaskViews:
     """What can be seen of tasks."""
 
-    def __init__(self, shelves: IndexedRecords, store: TaskStore, search: TaskSearch, types: Sequence[str]) -> None:
-        self._shelves, self._store, self._search, self._types = shelves, store, search, tuple(types)
+    def __init__(
+        self, status_index: IndexedRecords, store: TaskStore, search: TaskSearch, types: Sequence[str]
+    ) -> None:
+        self._status_index, self._store, self._search, self._types = status_index, store, search, tuple(types)
 
     async def page(
         self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool
@@ -174,7 +176,7 @@ class TaskShelves:
         """See Views."""
         now = to_micros(await self._store.time.now())
         spans = [span for each in self._types for span in _spans(each, now)]
-        counts, at = await self._shelves.shelf_counts(spans)
+        counts, at = await self._status_index.status_counts(spans)
         rows = [counts[n : n + 6] for n in range(0, len(counts), 6)]
         oldest = await asyncio.gather(
             *(self._oldest(each, now, any(row[:2])) for each, row in zip(self._types, rows, strict=True))
@@ -189,12 +191,12 @@ class TaskShelves:
         """Since when the task that waits longest is ready."""
         if not some:
             return None
-        ready, delayed = shelf_name(task_type, JobStatus.READY), shelf_name(task_type, JobStatus.DELAYED)
+        ready, delayed = status_name(task_type, JobStatus.READY), status_name(task_type, JobStatus.DELAYED)
         waits, next_ones, let_out = await asyncio.gather(
-            self._shelves.shelf_page(ready, spot_cursor(-1, _AFTER_ALL), 1),
+            self._status_index.status_page(ready, index_cursor(-1, _AFTER_ALL), 1),
             # Below zero is who goes before the others, the newest first.
-            self._shelves.shelf_page(ready, spot_cursor(0, ""), 1, newest=True),
-            self._shelves.shelf_page(delayed, None, 1),
+            self._status_index.status_page(ready, index_cursor(0, ""), 1, newest=True),
+            self._status_index.status_page(delayed, None, 1),
         )
         since = [abs(turn) // _RANKS for page in (waits, next_ones) for turn in _turns(page.cursors)]
         since += [turn for turn in _turns(let_out.cursors) if turn <= now]
@@ -203,12 +205,12 @@ class TaskShelves:
     async def _walk(
         self, place: Place, types: Sequence[str], start: Position | None, limit: int, *, newest: bool
     ) -> AsyncIterator[StoredJob]:
-        parts = list(enumerate(shelves_of(place)))
-        for number, shelf in reversed(parts) if newest else parts:
+        parts = list(enumerate(statuses_of(place)))
+        for number, status in reversed(parts) if newest else parts:
             if start is not None and (number > start[0] if newest else number < start[0]):
                 continue
             begin = start[1:] if start is not None and number == start[0] else None
-            rows = [_Row(self, each, shelf, begin, min(limit + 1, _PAGE), newest) for each in types]
+            rows = [_Row(self, each, status, begin, min(limit + 1, _PAGE), newest) for each in types]
             await asyncio.gather(*(row.fill() for row in rows))
             while rows := [row for row in rows if row.waiting]:
                 first = (max if newest else min)(rows, key=lambda row: row.waiting[0][0])
@@ -216,10 +218,10 @@ class TaskShelves:
                 await first.fill()
 
     async def read(
-        self, shelf: str, after: str | None, limit: int, *, newest: bool
+        self, status: str, after: str | None, limit: int, *, newest: bool
     ) -> tuple[list[tuple[tuple[int, str], StoredJob]], str | None]:
-        """Tasks of a shelf, each with its turn and id, and where it goes on."""
-        page = await self._shelves.shelf_page(shelf, after, limit, newest=newest)
+        """Tasks of a status, each with its position and id, and where it goes on."""
+        page = await self._status_index.status_page(status, after, limit, newest=newest)
         self._store.time.heard(page.at)
         tasks = [(cursor, self._search.read(each)) for each, cursor in zip(page.items, page.cursors, strict=True)]
         found = [
@@ -231,15 +233,21 @@ class TaskShelves:
 
 
 class _Row:
-    """One shelf that is read on and on. `waiting` are tasks that were read and not given yet."""
+    """One status of a type that is read on and on. `waiting` are tasks that were read and not given yet."""
 
     def __init__(
-        self, shelves: TaskShelves, task_type: str, shelf: str, start: tuple[int, str] | None, limit: int, newest: bool
+        self,
+        status_index: IndexedTaskViews,
+        task_type: str,
+        status: str,
+        start: tuple[int, str] | None,
+        limit: int,
+        newest: bool,
     ) -> None:
         self.waiting: list[tuple[tuple[int, str], StoredJob]] = []
-        self._shelves = shelves
-        self._shelf = shelf_name(task_type, shelf)
-        self._after = None if start is None else spot_cursor(start[0], stored_name(record_key(task_type, start[1])))
+        self._status_index = status_index
+        self._status = status_name(task_type, status)
+        self._after = None if start is None else index_cursor(start[0], stored_name(record_key(task_type, start[1])))
         self._limit = limit
         self._newest = newest
         self._ended = False
@@ -247,13 +255,13 @@ class _Row:
     async def fill(self) -> None:
         """Reads on if nothing waits."""
         while not self.waiting and not self._ended:
-            found, after = await self._shelves.read(self._shelf, self._after, self._limit, newest=self._newest)
+            found, after = await self._status_index.read(self._status, self._after, self._limit, newest=self._newest)
             self.waiting, self._after, self._ended = found, after, after is None
 
 
 def _spans(task_type: str, now: int) -> tuple[StatusRange, ...]:
     """Ready, delayed until now, delayed, held, done and dead."""
-    names = {each: shelf_name(task_type, each) for each in JobStatus}
+    names = {each: status_name(task_type, each) for each in JobStatus}
     return (
         StatusRange(names[JobStatus.READY]),
         StatusRange(names[JobStatus.DELAYED], now),

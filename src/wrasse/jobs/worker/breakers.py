@@ -197,7 +197,7 @@ class ShutQueues:
         value = msgspec.json.encode(shut)
         if self._version is None:
             written = await self._records.create(self._worker, value)
-            if written.outcome is Outcome.LOST:  # an answer that was lost: the record is ours, whatever it says
+            if written.outcome is Outcome.CONFLICT:  # an answer that was lost: the record is ours, whatever it says
                 known = await self._records.get(self._worker)
                 self._version = None if known is None else known.version
                 return

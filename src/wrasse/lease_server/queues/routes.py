@@ -130,7 +130,7 @@ class QueueApi:
     """The calls, over the store of one `Leases`."""
 
     def __init__(self, leases: Leases, clock: Clock, bodies: request_parsing.Bodies) -> None:
-        self.desk = QueueService(leases, clock)
+        self.service = QueueService(leases, clock)
         self._bodies = bodies
         self._clock = clock
         self._xids = Xids(clock)
@@ -160,10 +160,10 @@ class QueueApi:
             headers[ATTRIBUTES_HEADER] = msgspec.json.encode(meta.attributes).decode()
         delay = timedelta(seconds=meta.delay_seconds)
         if meta.ttl_seconds:
-            expires_at = await self.desk.jobs(namespace).now() + timedelta(seconds=meta.ttl_seconds)
+            expires_at = await self.service.jobs(namespace).now() + timedelta(seconds=meta.ttl_seconds)
             headers[EXPIRES_HEADER] = expires_at.isoformat()
         id = uuid7(self._clock)
-        visible_at = await self.desk.put(
+        visible_at = await self.service.put(
             namespace, Job(id, queue=queue, payload=payload, headers=headers, delay=delay, minted=True)
         )
         answer = EnqueueAnswer(
@@ -197,7 +197,7 @@ class QueueApi:
                 messages.append((MessagePart(message, each.job.id), each.job.payload))
         except BaseException:
             for each in taken:
-                await self.desk.give_back(namespace, each, asked.txn_id)
+                await self.service.give_back(namespace, each, asked.txn_id)
             raise
         return handed_out(messages, name)
 
@@ -205,18 +205,18 @@ class QueueApi:
         self, namespace: str, taken: ClaimedJob, asked: DequeueBody, visibility: timedelta, with_state: bool
     ) -> KeyRecord | None:
         """Takes the keys that go with a message."""
-        if asked.txn_id and not await self.desk.join(namespace, taken, visibility, asked.txn_id):
+        if asked.txn_id and not await self.service.join(namespace, taken, visibility, asked.txn_id):
             raise WireError("waiting", "the message went to somebody else", status=409, wait=1)
         if not with_state:
             return None
-        return await self.desk.take_state(namespace, taken, asked.owner, visibility, asked.txn_id)
+        return await self.service.take_state(namespace, taken, asked.owner, visibility, asked.txn_id)
 
     async def _waited(self, asked: DequeueBody, namespace: str, queue: str, limit: int) -> list[ClaimedJob]:
         visibility = timedelta(seconds=asked.visibility_timeout_seconds) or None
         left = 0 if asked.wait_seconds < 0 else asked.wait_seconds or math.inf
         while True:
             wait = timedelta(seconds=min(left, WAIT_AT_ONCE))
-            taken = await self.desk.take(namespace, queue, asked.owner, limit, visibility, wait)
+            taken = await self.service.take(namespace, queue, asked.owner, limit, visibility, wait)
             if taken:
                 return taken
             left -= WAIT_AT_ONCE
@@ -226,12 +226,12 @@ class QueueApi:
     async def _ack(self, request: web.Request, name: str) -> web.Response:
         asked = await request_parsing.json_body(request, MessageBody)
         shown = self._shown(asked)
-        found = await self.desk.held(shown)
+        found = await self.service.held(shown)
         if isinstance(found, str):
-            if await self.desk.acked(shown):
+            if await self.service.acked(shown):
                 return named_answer(Acked(True, name), name)
             raise _refused(found)
-        if not await self.desk.ack(shown, found.attempts):
+        if not await self.service.ack(shown, found.attempts):
             raise _refused("queue_message_lease_mismatch")
         return named_answer(Acked(True, name), name)
 
@@ -251,7 +251,7 @@ class QueueApi:
             settlement = Requeue(shown.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, delay=delay)
         else:
             settlement = failure(shown.hold, state, error, delay)
-        if not await self.desk.nack(shown, settlement):
+        if not await self.service.nack(shown, settlement):
             raise _refused("queue_message_lease_mismatch")
         return named_answer(Nacked(isinstance(settlement, Requeue), asked.meta_etag, name), name)
 
@@ -260,7 +260,7 @@ class QueueApi:
         _checked(asked.extend_by_seconds)
         shown, _ = await self._held(asked)
         by = timedelta(seconds=asked.extend_by_seconds) or VISIBILITY
-        extended = await self.desk.extend(shown, by)
+        extended = await self.service.extend(shown, by)
         if extended is None:
             raise _refused("queue_message_lease_mismatch")
         until, state_until = extended
@@ -273,7 +273,7 @@ class QueueApi:
     async def _stats(self, request: web.Request, name: str) -> web.Response:
         asked = await request_parsing.json_body(request, StatsBody)
         namespace, queue = _where(asked.namespace, asked.queue)
-        jobs = self.desk.jobs(namespace)
+        jobs = self.service.jobs(namespace)
         counts = await jobs.counts()
         count = next((each for each in counts.queues if each.queue == queue), QueueCount(queue))
         head = next(iter(await jobs.page(Place.READY, JobFilter(queue=queue), None, 1)), None)
@@ -289,7 +289,7 @@ class QueueApi:
     async def _held(self, asked: MessageBody) -> tuple[ConsumerProof, JobState]:
         """The message that is shown, and what is known of it; refuses whoever does not hold it."""
         shown = self._shown(asked, etag=True)
-        found = await self.desk.held(shown)
+        found = await self.service.held(shown)
         if isinstance(found, str):
             raise _refused(found)
         return shown, found
@@ -337,7 +337,7 @@ class QueueApi:
         if leased is not None:
             lease = leased.held
             message.state_etag, message.state_lease_id = leased.etag, lease.id
-            message.state_lease_expires_at_unix = int(lease.until.timestamp())
+            message.state_lease_expires_at_unix = int(lease.expires_at.timestamp())
             message.state_fencing_token, message.state_txn_id = lease.token, lease.transaction
         return message
 

@@ -90,7 +90,7 @@ class MessageKeys:
         """Decides the transaction of a message for all of its keys. Refused if it was decided otherwise before."""
         held = await self._joined(queue, hold)
         if held is None:
-            state = await self._leases.transactions.book.outcome(transaction) if transaction else None
+            state = await self._leases.transactions.transaction_log.outcome(transaction) if transaction else None
             acked = acks(await self._look(ack_key(queue, hold.id))) or state is Decision.COMMIT
             if acked is not commit:
                 raise refused(transaction, Decision.COMMIT if acked else Decision.ROLLBACK)
@@ -205,7 +205,7 @@ class QueueService:
         self._joined: OrderedDict[tuple[str, str], ConsumerProof] = (
             OrderedDict()
         )  # handed out here, and not decided yet
-        self._afterwards = BackgroundTasks()
+        self._background = BackgroundTasks()
         leases.heard.append(self._heard)
 
     def jobs(self, namespace: str) -> RecordedJobs:
@@ -294,7 +294,7 @@ class QueueService:
         """Whether a message that is gone went with the commit of its transaction."""
         if not shown.joined or not shown.transaction:
             return False
-        return await self._leases.transactions.book.outcome(shown.transaction) is Decision.COMMIT
+        return await self._leases.transactions.transaction_log.outcome(shown.transaction) is Decision.COMMIT
 
     async def ack(self, shown: ConsumerProof, attempts: int) -> bool:
         """The message is done and gone, with its keys; False if it was somebody else's by then."""
@@ -302,9 +302,9 @@ class QueueService:
             await self._end(shown, commit=True)
         beside = shown.stateful or shown.joined or attempts > 1  # an earlier consumer may have left some
         if not beside:
-            return await self._settle(shown, Complete(shown.hold)) is not Outcome.LOST
+            return await self._settle(shown, Complete(shown.hold)) is not Outcome.CONFLICT
         outcome = await self.jobs(shown.namespace).finish(shown.hold, request=f"{shown.hold.nonce}-Finish")
-        return shown.joined or outcome is not Outcome.LOST
+        return shown.joined or outcome is not Outcome.CONFLICT
 
     async def nack(self, shown: ConsumerProof, settlement: Requeue | DeadLetterJob) -> bool:
         """The message is visible again after a while, or dead. What was staged of its state is kept for the next; with
@@ -315,7 +315,7 @@ class QueueService:
             state = await self.keys(shown.namespace).held_state(shown.state)
             with suppress(KeyRefused):  # its lease ended with that of the message, or before
                 await self._leases.release(state, commit=not shown.joined)
-        return await self._settle(shown, settlement) is not Outcome.LOST
+        return await self._settle(shown, settlement) is not Outcome.CONFLICT
 
     async def _end(self, shown: ConsumerProof, *, commit: bool) -> None:
         """Decides the transaction of a message. If it was decided otherwise, so is the message, and that is told."""
@@ -330,7 +330,7 @@ class QueueService:
     def _heard(self, namespace: str, key: str) -> None:
         shown = self._joined.get((namespace, key))
         if shown is not None:
-            self._afterwards.soon(self._decided(shown))
+            self._background.soon(self._decided(shown))
 
     async def _decided(self, shown: ConsumerProof) -> None:
         """Does with a message what its transaction came to, if it came to anything."""
@@ -357,7 +357,7 @@ class QueueService:
         if shown.state is None:
             return until, None
         renewed = await self._leases.renew(await keys.held_state(shown.state), by)
-        return until, renewed.until
+        return until, renewed.expires_at
 
     async def revive(self, namespace: str, queue: str, id: str) -> bool:
         """A dead message is handed out again, with all its attempts; False if there is none."""
@@ -365,7 +365,7 @@ class QueueService:
         if state is None:
             return False
         (outcome,) = await self.jobs(namespace).move([RequeueDead(state.hold)])
-        return outcome is not Outcome.LOST
+        return outcome is not Outcome.CONFLICT
 
     async def bin(self, namespace: str, queue: str, id: str) -> bool:
         """A dead message is gone, its keys first; False if there is none, or somebody has its state."""
@@ -373,7 +373,7 @@ class QueueService:
         if state is None or not await self.keys(namespace).ended(state):
             return False
         (outcome,) = await self.jobs(namespace).delete([Delete(state.hold, Place.DEAD)])
-        return outcome is not Outcome.LOST
+        return outcome is not Outcome.CONFLICT
 
     async def _dead(self, namespace: str, queue: str, id: str) -> JobState | None:
         state = await self.jobs(namespace).state(id)
@@ -381,7 +381,7 @@ class QueueService:
 
     async def close(self) -> None:
         """Until what is left to do after the last answers is done."""
-        await self._afterwards.finished()
+        await self._background.finished()
         for jobs in self._jobs.values():
             await jobs.close()
 

@@ -19,13 +19,13 @@ from msgspec.structs import replace
 
 from wrasse.clock import Clock
 from wrasse.errors import UsageError
-from wrasse.leases.cleanup import Tidying
+from wrasse.leases.cleanup import LeaseCleanup
 from wrasse.leases.core import Changed, leases_in
 from wrasse.leases.lease import KeyRecord, Lease, cleared, committed, decode_listed, released
 from wrasse.leases.names import DEFAULT_NAMESPACE
 from wrasse.leases.store import RACES_MAX, KeyStore, Recent, contended
 from wrasse.leases.transactions.log import TransactionLog
-from wrasse.leases.transactions.states import Decision, Participant, takes_part
+from wrasse.leases.transactions.states import Decision, Participant, enlisted_lease
 from wrasse.leases.xid import is_marked
 from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.page import pages
@@ -49,39 +49,39 @@ class NotEnlisted(Exception):
         self.lease = lease
 
 
-class TakingPart:
+class EnlistedKeys:
     """The keys of one namespace, as transactions see them."""
 
-    __slots__ = ("_book", "_namespace", "_store", "_tidying")
+    __slots__ = ("_cleanup", "_namespace", "_store", "_transaction_log")
 
-    def __init__(self, namespace: str, store: KeyStore, tidying: Tidying, book: TransactionLog) -> None:
-        self._namespace, self._store, self._tidying, self._book = namespace, store, tidying, book
+    def __init__(self, namespace: str, store: KeyStore, cleanup: LeaseCleanup, transaction_log: TransactionLog) -> None:
+        self._namespace, self._store, self._cleanup, self._transaction_log = namespace, store, cleanup, transaction_log
 
     async def enlist(self, key: str, lease: Lease) -> None:
         """Writes the key down in its transaction. Refused once that is decided."""
         who = Participant(self._namespace, key, lease.token)
-        await self._book.enlist(lease.transaction, (who,), lease.until, await self._store.now())
+        await self._transaction_log.enlist(lease.transaction, (who,), lease.expires_at, await self._store.now())
 
     async def lease(self, key: str, transaction: str, token: int) -> Lease | None:
         """The lease through which a key takes part now; it may have ended."""
         kept = await self._store.read(key)
-        return takes_part(kept, transaction, token)
+        return enlisted_lease(kept, transaction, token)
 
     async def carry_out(self, key: str, transaction: str, token: int, state: Decision) -> KeyRecord | None:
         """Commits what the key has staged, or throws it away, and gives the key back. None: it takes no part, or no
         longer."""
         assert state is not Decision.PENDING, "only a decision is carried out"
         kept = self._store.remembered(key)
-        if kept is None or takes_part(kept, transaction, token) is None:
+        if kept is None or enlisted_lease(kept, transaction, token) is None:
             kept = await self._store.read(key)  # what is remembered is no proof that there is nothing to do
         for _ in range(RACES_MAX):
-            lease = None if kept is None else takes_part(kept, transaction, token)
+            lease = None if kept is None else enlisted_lease(kept, transaction, token)
             if kept is None or lease is None:
                 return None
             after = self._after(kept, lease, state, await self._store.now())
             stored = await self._store.store(key, after, entry_stays=True)
             if stored is not None:
-                await self._tidying.afterwards.add(self._tidying.tidy(key, lease.id, Changed(kept, stored)))
+                await self._cleanup.background.add(self._cleanup.clean_up(key, lease.id, Changed(kept, stored)))
                 return stored
             kept = await self._store.read(key)
         raise contended(repr(key))
@@ -92,7 +92,7 @@ class TakingPart:
         lease = kept.lease
         if lease is None or not lease.explicit:
             return True
-        state = await self._book.settle(lease.transaction)
+        state = await self._transaction_log.settle(lease.transaction)
         if state is not Decision.COMMIT or kept.staged is None:
             return True
         await self.carry_out(key, lease.transaction, lease.token, Decision.COMMIT)
@@ -103,7 +103,7 @@ class TakingPart:
         not in it, or no longer."""
         for _ in range(RACES_MAX):
             kept = await self._store.read(key)
-            lease = None if kept is None else takes_part(kept, transaction, 0)
+            lease = None if kept is None else enlisted_lease(kept, transaction, 0)
             if kept is None or lease is None:
                 return False
             if lease.explicit:
@@ -119,15 +119,15 @@ class TakingPart:
         # A rollback is as a lease that ended by itself: its holder, who may not know yet, is told when it asks.
         back = cleared(record, at, released(record, at).look_at)
         after = committed(record, at) if state is Decision.COMMIT else back
-        return self._tidying.given_back(lease.id, record, after, at)
+        return self._cleanup.given_back(lease.id, record, after, at)
 
 
-class Joining:
+class FirstKeyFinder:
     """Finds the first key of a transaction that was made here or elsewhere."""
 
     def __init__(
         self,
-        parts: Callable[[str], TakingPart],
+        parts: Callable[[str], EnlistedKeys],
         records: Callable[[Collection], Records],
         clock: Clock,
         namespaces: Namespaces | None,
@@ -153,7 +153,7 @@ class Joining:
             due = partial(self._records(leases_in(namespace)).due, self._clock.now() + AHEAD, limit=PAGE)
             async for page in pages(due):
                 for record in page:
-                    if takes_part(decode_listed(record), transaction, 0) is not None:
+                    if enlisted_lease(decode_listed(record), transaction, 0) is not None:
                         return namespace, record.key
                 left -= len(page)
                 if page.more and left <= 0:

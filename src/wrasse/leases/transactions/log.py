@@ -225,7 +225,7 @@ class TransactionLog:
             assert written.version is not None, "what is written has a version"
             return self._note(KeptTransaction(after, written.version))
         self._seen.forget(after.id)
-        if written.outcome is Outcome.LOST:
+        if written.outcome is Outcome.CONFLICT:
             return None
         current = await self.look(after.id)
         return current if current is not None and current.transaction == after else None

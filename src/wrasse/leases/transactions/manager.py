@@ -25,7 +25,7 @@ from wrasse.leases.background import BackgroundTasks
 from wrasse.leases.key_state import KeyStates
 from wrasse.leases.lease import KeyRecord, Lease, Terms
 from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.transactions.enlistment import Joining
+from wrasse.leases.transactions.enlistment import FirstKeyFinder
 from wrasse.leases.transactions.log import RecordedDecision, TransactionLog, refused
 from wrasse.leases.transactions.states import (
     Decision,
@@ -80,11 +80,11 @@ class TransactionReplay:
     async def run(self) -> int:
         """One run; how many transactions it looked at to the end."""
         left, seen = self._operations_max, 0
-        self._transactions.book.tally.replays += 1
+        self._transactions.transaction_log.tally.replays += 1
         with suppress(TimeoutError):
             async with asyncio.timeout(self._seconds_max):
                 while left > 0:
-                    page = await self._transactions.book.page(self._cursor, min(left, PAGE))
+                    page = await self._transactions.transaction_log.page(self._cursor, min(left, PAGE))
                     for record, cursor in zip(page.items, page.cursors, strict=True):
                         if left <= 0:
                             return seen
@@ -98,11 +98,11 @@ class TransactionReplay:
     async def _finish(self, record: Record) -> int:
         """What it cost, in operations."""
         try:
-            kept = await self._transactions.book.confirmed(decode_transaction(record))
+            kept = await self._transactions.transaction_log.confirmed(decode_transaction(record))
             if kept is None:
                 return 1
             if await self._transactions.finish(kept) is not Decision.PENDING:
-                self._transactions.book.tally.replayed += 1
+                self._transactions.transaction_log.tally.replayed += 1
         except StoreBroken as error:  # one that nobody can finish must not keep the others waiting
             _log.warning("a transaction cannot be finished: %s", error.message)
             return 1
@@ -125,20 +125,20 @@ class Transactions:
 
     def __init__(
         self,
-        book: TransactionLog,
+        transaction_log: TransactionLog,
         keys: Callable[[str], KeyStates],
-        joining: Joining,
+        first_keys: FirstKeyFinder,
         terms: Terms,
-        afterwards: BackgroundTasks,
+        background: BackgroundTasks,
         wake: Callable[[str, str], None],
     ) -> None:
-        self.book, self._keys, self._joining, self._terms = book, keys, joining, terms
-        self._afterwards, self._wake = afterwards, wake
+        self.transaction_log, self._keys, self._first_keys, self._terms = transaction_log, keys, first_keys, terms
+        self._background, self._wake = background, wake
 
     async def join(self, transaction: str, namespace: str) -> None:
         """Before a key is leased under a transaction that its caller names: one that had its key alone no longer
         has."""
-        await self._joining.join(transaction, namespace)
+        await self._first_keys.join(transaction, namespace)
 
     async def end(self, held: Lease, *, commit: bool) -> KeyRecord | None:
         """A holder gives its key back, which decides for all keys of its transaction. Refused if it was decided
@@ -146,11 +146,12 @@ class Transactions:
         keys = self._keys(held.namespace)
         kept = await keys.checked(held)
         lease = kept.held
-        if kept.staged is None and (commit or await self.book.look(lease.transaction) is None):
+        if kept.staged is None and (commit or await self.transaction_log.look(lease.transaction) is None):
             return await keys.release(held, commit=False, alone=True)
         wanted = Decision.COMMIT if commit else Decision.ROLLBACK
         me = Participant(held.namespace, held.key, lease.token)
-        verdict = await self.book.decide(lease.transaction, wanted, (me,), lease.until, await keys.now())
+        at = await keys.now()
+        verdict = await self.transaction_log.decide(lease.transaction, wanted, (me,), lease.expires_at, at)
         after = await self._ended(verdict, lease.transaction, me)
         if verdict.state is not wanted:
             raise refused(lease.transaction, verdict.state)
@@ -166,17 +167,17 @@ class Transactions:
     ) -> Decision:
         """Decides and carries it out; the answer is what counts, whoever decided. Asked for `pending`, it only writes
         down who takes part."""
-        await self._joining.join(transaction, namespace)
-        at = await self.book.now()
-        verdict = await self.book.decide(transaction, state, participants, until or at + PENDING_FOR, at)
+        await self._first_keys.join(transaction, namespace)
+        at = await self.transaction_log.now()
+        verdict = await self.transaction_log.decide(transaction, state, participants, until or at + PENDING_FOR, at)
         if verdict.state is not Decision.PENDING:
             await self._ended(verdict, transaction, None)
         return verdict.state
 
     async def carried_out(self, transaction: str, state: Decision) -> Decision:
         """Carries out what was decided before, if it was this."""
-        kept = await self.book.look(transaction)
-        found = await self.book.outcome(transaction) if kept is None else kept.transaction.state
+        kept = await self.transaction_log.look(transaction)
+        found = await self.transaction_log.outcome(transaction) if kept is None else kept.transaction.state
         if found is None:
             raise _unknown(transaction)
         if found is Decision.PENDING:
@@ -189,10 +190,10 @@ class Transactions:
 
     async def replay(self, transaction: str) -> Decision:
         """Carries a transaction to its end, if it is decided or overdue; what counts then."""
-        kept = await self.book.look(transaction)
+        kept = await self.transaction_log.look(transaction)
         if kept is not None:
             return await self.finish(kept)
-        found = await self.book.outcome(transaction)
+        found = await self.transaction_log.outcome(transaction)
         if found is None:
             raise _unknown(transaction)
         return found
@@ -202,10 +203,10 @@ class Transactions:
         leaves a decision record."""
         transaction = kept.transaction
         if not transaction.decided:
-            at = await self.book.now()
+            at = await self.transaction_log.now()
             if at < transaction.until or at < await self.lasts_until(transaction):
                 return Decision.PENDING
-            verdict = await self.book.decide(transaction.id, Decision.ROLLBACK, (), transaction.until, at)
+            verdict = await self.transaction_log.decide(transaction.id, Decision.ROLLBACK, (), transaction.until, at)
             if verdict.kept is None:
                 return verdict.state
             kept = verdict.kept
@@ -231,7 +232,7 @@ class Transactions:
             return None
         mine: list[KeyRecord | None] = []
         if await self._carry_out(kept.transaction, me, mine):
-            await self._afterwards.add(self._finalise(kept))
+            await self._background.add(self._finalise(kept))
         return mine[0] if mine else None
 
     async def _carry_out(
@@ -259,11 +260,11 @@ class Transactions:
         return after
 
     async def _finalise(self, kept: KeptTransaction) -> None:
-        await self.book.finalise(kept)
+        await self.transaction_log.finalise(kept)
         if kept.transaction.state is Decision.COMMIT:
-            self.book.tally.transactions_committed += 1
+            self.transaction_log.tally.transactions_committed += 1
         else:
-            self.book.tally.transactions_rolled_back += 1
+            self.transaction_log.tally.transactions_rolled_back += 1
 
 
 def _unknown(transaction: str) -> KeyRefused:

@@ -1,7 +1,7 @@
 """Changing several keys together, for as long as something takes.
 
     async with transact(leases, id, owner, ttl, clock) as change:
-        mine, yours = await change.hold_all("accounts/a", "accounts/b")
+        mine, yours = await change.lease_all("accounts/a", "accounts/b")
         await mine.save(mine.state - 10)           # staged; nobody else sees it
         await yours.save(yours.state + 10)
     # committed here, both or neither; a body that raises changes nothing
@@ -54,10 +54,10 @@ class transact:
         self._keeper = Keeper()
         return self
 
-    async def hold(self, key: str, *, namespace: str | None = None) -> LeasedKey:
+    async def lease(self, key: str, *, namespace: str | None = None) -> LeasedKey:
         """Takes one more key into the transaction and waits for it as long as the transaction waits for keys."""
         if self._keeper.ending:
-            raise UsageError(f"the transaction {self.id} is over", do="hold every key inside the block")
+            raise UsageError(f"the transaction {self.id} is over", do="lease every key inside the block")
         held = await acquire_held(
             self._operations,
             key,
@@ -73,10 +73,10 @@ class transact:
         await held.load()
         return held
 
-    async def hold_all(self, *keys: str) -> list[LeasedKey]:
+    async def lease_all(self, *keys: str) -> list[LeasedKey]:
         """Takes several keys, always in one order, so that two transactions never wait for each other; gives them in
         the order in which they were asked for."""
-        held = {key: await self.hold(key) for key in sorted(set(keys))}
+        held = {key: await self.lease(key) for key in sorted(set(keys))}
         return [held[key] for key in keys]
 
     async def _end(self, *, commit: bool) -> Decision | None:

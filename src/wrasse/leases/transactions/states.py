@@ -109,7 +109,7 @@ def decided(
     return replace(transaction, state=state, participants=merged, confirmed=True, updated_at=at)
 
 
-def takes_part(record: KeyRecord | None, transaction: str, token: int) -> Lease | None:
+def enlisted_lease(record: KeyRecord | None, transaction: str, token: int) -> Lease | None:
     """The lease through which a key takes part in a transaction; None if it does not, or no longer."""
     lease = None if record is None else record.lease
     if lease is None or lease.transaction != transaction or (token and lease.token != token):
@@ -119,7 +119,7 @@ def takes_part(record: KeyRecord | None, transaction: str, token: int) -> Lease 
 
 def lasts_until(transaction: Transaction, leases: Sequence[Lease | None]) -> datetime:
     """When the last of its leases ends: before that it is not overdue. Renewing any lease makes it last."""
-    return max((lease.until for lease in leases if lease is not None), default=transaction.until)
+    return max((lease.expires_at for lease in leases if lease is not None), default=transaction.until)
 
 
 def _merged(before: Sequence[Participant], more: Sequence[Participant]) -> tuple[Participant, ...]:

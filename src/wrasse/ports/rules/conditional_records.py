@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 import msgspec
 
 from wrasse.ports.foreign_records import SharedRecords
-from wrasse.ports.records import Written, check_record, refuse_emit, refuse_spot
-from wrasse.ports.status_index import IndexedRecords, IndexPosition
+from wrasse.ports.records import Written, check_record, refuse_emit, refuse_index_entry
+from wrasse.ports.status_index import IndexedRecords, IndexEntry
 from wrasse.ports.streams import Draft, check_drafts
 
 
@@ -24,7 +24,7 @@ class RecordWrite(msgspec.Struct, frozen=True):
     nonce: str | None = None
     entry_stays: bool = False
     emit: Sequence[Draft] = ()
-    spot: IndexPosition | None = None
+    index_entry: IndexEntry | None = None
 
 
 class ConditionalRecords(ABC):
@@ -34,7 +34,7 @@ class ConditionalRecords(ABC):
     resolution = timedelta(0)
 
     @property
-    def shelves(self) -> IndexedRecords | None:
+    def status_index(self) -> IndexedRecords | None:
         return None
 
     @property
@@ -49,10 +49,10 @@ class ConditionalRecords(ABC):
         due_at: datetime | None = None,
         nonce: str | None = None,
         emit: Sequence[Draft] = (),
-        spot: IndexPosition | None = None,
+        index_entry: IndexEntry | None = None,
     ) -> Written:
-        self._check(key, value, emit, spot)
-        return await self.write(RecordWrite(key, None, value, due_at, nonce, False, emit, spot))
+        self._check(key, value, emit, index_entry)
+        return await self.write(RecordWrite(key, None, value, due_at, nonce, False, emit, index_entry))
 
     async def put(
         self,
@@ -64,10 +64,10 @@ class ConditionalRecords(ABC):
         nonce: str | None = None,
         entry_stays: bool = False,
         emit: Sequence[Draft] = (),
-        spot: IndexPosition | None = None,
+        index_entry: IndexEntry | None = None,
     ) -> Written:
-        self._check(key, value, emit, spot)
-        return await self.write(RecordWrite(key, at, value, due_at, nonce, entry_stays, emit, spot))
+        self._check(key, value, emit, index_entry)
+        return await self.write(RecordWrite(key, at, value, due_at, nonce, entry_stays, emit, index_entry))
 
     async def leave(self, key: str, due_at: datetime) -> None:  # noqa: B027  # most have nothing to do
         """Nothing to do where the due time is part of the record."""
@@ -75,12 +75,12 @@ class ConditionalRecords(ABC):
     async def delete(self, key: str, *, at: str, nonce: str | None = None) -> Written:
         return await self.write(RecordWrite(key, at, None, nonce=nonce))
 
-    def _check(self, key: str, value: bytes, emit: Sequence[Draft], spot: IndexPosition | None) -> None:
+    def _check(self, key: str, value: bytes, emit: Sequence[Draft], index_entry: IndexEntry | None) -> None:
         check_record(key, value)
         if emit:
             (check_drafts if self.emits else refuse_emit)(emit)
-        if self.shelves is None:
-            refuse_spot(spot)
+        if self.status_index is None:
+            refuse_index_entry(index_entry)
 
     @abstractmethod
     async def write(self, asked: RecordWrite) -> Written:

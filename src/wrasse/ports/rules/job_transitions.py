@@ -56,7 +56,7 @@ class JobStatus(StrEnum):
     DEAD = "dead"
 
 
-_SHELVES = {place: JobStatus(place) for place in Place}
+_STATUSES = {place: JobStatus(place) for place in Place}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +95,12 @@ class StoredJob:
         return self.state.not_before is not None
 
     @property
-    def shelf(self) -> JobStatus:
+    def status(self) -> JobStatus:
         """Where it is listed and counted."""
-        return JobStatus.DELAYED if self.state.not_before is not None else _SHELVES[self.state.place]
+        return JobStatus.DELAYED if self.state.not_before is not None else _STATUSES[self.state.place]
 
     @property
-    def turn(self) -> int:
+    def index_position(self) -> int:
         """Its turn there: its rank while it is ready, else in microseconds."""
         state = self.state
         if state.not_before is not None:
@@ -301,8 +301,8 @@ def _finished(record: R, finish: Complete, at: datetime) -> R:
 def _requeued(record: R, requeue: Requeue, at: datetime, rank: int) -> R:
     record = _noted(record, requeue.reason, requeue.error, at)
     state = record.state.spent(requeue.spends).freed
-    turn = rank if requeue.delay > _AT_ONCE else -rank
-    return _readied(replace(record, state=state), at, requeue.delay, turn)
+    index_position = rank if requeue.delay > _AT_ONCE else -rank
+    return _readied(replace(record, state=state), at, requeue.delay, index_position)
 
 
 def _readied(record: R, at: datetime, delay: timedelta, rank: int) -> R:

@@ -206,7 +206,7 @@ async def test_a_task_that_finished_while_it_was_judged_stays_finished(world: Ta
 
     outcomes = await sweep.apply([sweep.decide(state, page.at) for state in page])
 
-    assert (list(outcomes), len(await world.queued())) == ([Outcome.LOST], 1)
+    assert (list(outcomes), len(await world.queued())) == ([Outcome.CONFLICT], 1)
 
 
 async def test_a_backlog_of_ten_timeouts_is_neither_told_again_nor_failed(world: TaskWorld) -> None:

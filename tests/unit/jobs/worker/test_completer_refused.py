@@ -88,6 +88,6 @@ async def test_a_task_whose_record_is_overwritten_while_it_runs_costs_that_task(
     assert await world.desk.put("a", "bad", "new") == [False, False, True]
     assert await world.desk.settle(Complete(a), Complete(bad), Complete(c)) == [
         Outcome.DONE,
-        Outcome.LOST,
+        Outcome.CONFLICT,
         Outcome.DONE,
     ]

@@ -38,7 +38,9 @@ class Scene:
             await self.leases.update(held.held, b"1")
             who = Participant(NS, f"k/{n}", held.held.token)
             if state is not Decision.PENDING:
-                await self.leases.transactions.book.decide(id, state, (who,), self.clock.now(), self.clock.now())
+                await self.leases.transactions.transaction_log.decide(
+                    id, state, (who,), self.clock.now(), self.clock.now()
+                )
 
     async def open(self) -> int:
         return len(await self.memory.records(TRANSACTIONS).page("", None, 1_000))

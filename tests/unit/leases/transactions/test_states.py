@@ -22,8 +22,8 @@ from wrasse.leases.transactions.states import (
     decode_transaction,
     encode,
     enlisted,
+    enlisted_lease,
     lasts_until,
-    takes_part,
 )
 from wrasse.leases.xid import Xids, is_marked, is_xid
 from wrasse.ports.records import Record
@@ -94,7 +94,7 @@ def test_a_transaction_lasts_as_long_as_the_last_of_its_leases(ends: list[dateti
 )
 def test_a_key_takes_part_only_under_the_lease_that_enlisted_it(transaction: str, token: int, part: bool) -> None:
     meta = KeyRecord(7, Lease("l", "me", 7, EPOCH, ID, True))
-    assert (takes_part(meta, transaction, token) is not None, takes_part(None, ID, 0)) == (part, None)
+    assert (enlisted_lease(meta, transaction, token) is not None, enlisted_lease(None, ID, 0)) == (part, None)
 
 
 @given(SOME, INSTANTS, ENDS, st.booleans())

@@ -108,20 +108,20 @@ class _Inbox:
 class Subscription:
     """Something that is listened to, until `end`."""
 
-    __slots__ = ("_link", "number", "subject")
+    __slots__ = ("_connection", "number", "subject")
 
-    def __init__(self, link: NatsConnection, subject: bytes, number: bytes) -> None:
-        self._link = link
+    def __init__(self, connection: NatsConnection, subject: bytes, number: bytes) -> None:
+        self._connection = connection
         self.subject = subject
         self.number = number
 
     def end(self) -> None:
         """Hears nothing more."""
-        self._link._unsubscribe(self)
+        self._connection._unsubscribe(self)
 
     def drain(self) -> None:
         """Hears what the server has sent until it knows, and nothing more then."""
-        self._link._drain(self)
+        self._connection._drain(self)
 
 
 class NatsConnection:
@@ -152,9 +152,9 @@ class NatsConnection:
     @classmethod
     async def open(cls, options: NatsOptions) -> NatsConnection:
         """A link that has been connected once."""
-        link = cls(options)
-        await link.ready()
-        return link
+        connection = cls(options)
+        await connection.ready()
+        return connection
 
     async def request(self, subject: str, payload: bytes = b"", headers: Mapping[str, str] | None = None) -> NatsAnswer:
         """Asks once. Raises NoResponders where nobody serves the subject, StoreUnavailable where no answer came: what

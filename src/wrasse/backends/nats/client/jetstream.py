@@ -96,32 +96,32 @@ class Receipt:
 class JetStream:
     """The API behind one link."""
 
-    __slots__ = ("api", "link")
+    __slots__ = ("api", "connection")
 
-    def __init__(self, link: NatsConnection) -> None:
-        self.link = link
-        self.api = link.options.api
+    def __init__(self, connection: NatsConnection) -> None:
+        self.connection = connection
+        self.api = connection.options.api
 
     async def call(self, verb: str, asked: Mapping[str, object] | None = None) -> JsAnswer:
         """One call, such as `STREAM.INFO.name`. Raises JsError with the server's code."""
         body = json.dumps(asked, separators=(",", ":")).encode() if asked else b""
         try:
-            answer = await self.link.request(f"{self.api}.{verb}", body)
+            answer = await self.connection.request(f"{self.api}.{verb}", body)
         except NoResponders as nobody:
             raise JsError(
-                f"JetStream does not answer on {self.link.options.where}",
+                f"JetStream does not answer on {self.connection.options.where}",
                 do="start nats-server with -js, or check nats.domain", code=NO_JETSTREAM,
             ) from nobody  # fmt: skip
-        refused = refusal(answer.payload, self.link.options.where)
+        refused = refusal(answer.payload, self.connection.options.where)
         if refused is not None:
             raise refused
-        return parsed(answer.payload, self.link.options.where)
+        return parsed(answer.payload, self.connection.options.where)
 
     async def pages(
         self, verb: str, of: str, asked: Mapping[str, object] | None = None, *, whole: bool = False
     ) -> AsyncIterator[Collection[Any]]:
         """The pages of a listing: `of` is streams, consumers or subjects. With `whole`, none may be left out."""
-        offset, rounds = 0, PageLoop(self.link.options.where, verb)
+        offset, rounds = 0, PageLoop(self.connection.options.where, verb)
         while True:
             rounds.turn(offset)
             told = await self.call(verb, {**(asked or {}), "offset": offset})
@@ -135,11 +135,11 @@ class JetStream:
 
     async def receipt(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> Receipt:
         """Publishes to a stream; gives where it was stored."""
-        answer: NatsAnswer = await self.link.request(subject, payload, headers)
-        refused = refusal(answer.payload, self.link.options.where)
+        answer: NatsAnswer = await self.connection.request(subject, payload, headers)
+        refused = refusal(answer.payload, self.connection.options.where)
         if refused is not None:
             raise refused
-        told = parsed(answer.payload, self.link.options.where)
+        told = parsed(answer.payload, self.connection.options.where)
         return Receipt(number(told["seq"]), bool(told.get("duplicate", False)))
 
     async def store(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> int:

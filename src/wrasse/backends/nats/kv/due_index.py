@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from wrasse.backends.nats.kv.names import DueEntry, KvNames
-from wrasse.backends.nats.kv.store import Bucket
-from wrasse.backends.record_files.due_bucket import Calendar
+from wrasse.backends.nats.kv.store import KvBucket
+from wrasse.backends.record_files.due_bucket import DueBuckets
 from wrasse.clock import Clock
 from wrasse.ports.records import Collection, stored_name
 
@@ -41,7 +41,7 @@ class _Announced:
 class _Listing:
     """The entries of a bucket as they were at some moment of the monotonic clock."""
 
-    bucket: str
+    due_bucket: str
     at: float
     entries: list[tuple[str, DueEntry]]
 
@@ -49,9 +49,9 @@ class _Listing:
 class KvDueIndex:
     """The entries of one collection."""
 
-    def __init__(self, bucket: Bucket, names: KvNames, collection: Collection, clock: Clock) -> None:
-        self.calendar = Calendar(collection.width)
-        self._bucket = bucket
+    def __init__(self, bucket: KvBucket, names: KvNames, collection: Collection, clock: Clock) -> None:
+        self.due_buckets = DueBuckets(collection.width)
+        self._kv = bucket
         self._names = names
         self._clock = clock
         self._listed: OrderedDict[str, None] = OrderedDict()
@@ -60,7 +60,7 @@ class KvDueIndex:
 
     async def announce(self, key: str, due_at: datetime) -> None:
         """An entry for a write that is about to follow."""
-        bucket = self.calendar.bucket(due_at)
+        bucket = self.due_buckets.due_bucket(due_at)
         known = self._announced.get((key, bucket))
         if known is None or not self._fresh(known):
             made = _Announced(await self._enter(key, bucket), self._clock.monotonic())
@@ -68,7 +68,7 @@ class KvDueIndex:
 
     async def enter(self, key: str, due_at: datetime) -> DueEntry:
         """An entry for a write that follows at once: the one that was announced, or a new one."""
-        bucket = self.calendar.bucket(due_at)
+        bucket = self.due_buckets.due_bucket(due_at)
         known = self._announced.pop((key, bucket), None)
         return known.entry if known is not None and self._fresh(known) else await self._enter(key, bucket)
 
@@ -78,33 +78,33 @@ class KvDueIndex:
 
     async def leave(self, key: str, entries: Sequence[DueEntry]) -> None:
         """Takes away entries that no record names any more, and none will."""
-        await self._bucket.purge_many([self._names.entry(key, entry) for entry in entries])
+        await self._kv.purge_many([self._names.entry(key, entry) for entry in entries])
 
     async def leave_stale(self, key: str, entries: Sequence[DueEntry]) -> None:
         """Takes away those that are too old for a writer to be on its way."""
         subjects = [self._names.entry(key, entry) for entry in entries]
-        found = await self._bucket.get_many(subjects)
-        horizon = await self._bucket.time.server() - STALE
+        found = await self._kv.get_many(subjects)
+        horizon = await self._kv.time.server() - STALE
         old = [subject for subject, message in zip(subjects, found, strict=True) if message and message.at < horizon]
-        await self._bucket.purge_many(old)
+        await self._kv.purge_many(old)
 
     async def over(self, horizon: datetime | None, first: str) -> tuple[list[str], datetime]:
         """Buckets that are over (None: now), earliest first, from `first` on; and the time."""
-        subjects, at = await self._bucket.subjects(self._names.buckets)
+        subjects, at = await self._kv.subjects(self._names.buckets)
         buckets = sorted(self._names.bucket_of(subject) for subject in subjects)
-        shown = [each for each in buckets if each >= first and self.calendar.is_one(each)]
-        return [each for each in shown if self.calendar.is_over(each, horizon or at)], at
+        shown = [each for each in buckets if each >= first and self.due_buckets.is_one(each)]
+        return [each for each in shown if self.due_buckets.is_over(each, horizon or at)], at
 
     async def entries(self, bucket: str, key: str | None = None) -> list[tuple[str, DueEntry]]:
         """The entries of one bucket, each with its key, in the order of stored names."""
-        subjects, _ = await self._bucket.subjects(self._names.entries(bucket, key))
+        subjects, _ = await self._kv.subjects(self._names.entries(bucket, key))
         found = [each for subject in subjects if (each := self._names.entry_of(subject)) is not None]
         return sorted(found, key=lambda each: (stored_name(each[0]).encode(), each[1].mark))
 
     async def listing(self, bucket: str, *, goes_on: bool) -> list[tuple[str, DueEntry]]:
         """The same; a long one is asked for once, and read to its end. Whoever reads it looks at the records."""
         known, now = self._listing, self._clock.monotonic()
-        if goes_on and known is not None and known.bucket == bucket and now - known.at < LISTING_KEPT:
+        if goes_on and known is not None and known.due_bucket == bucket and now - known.at < LISTING_KEPT:
             return known.entries
         found = await self.entries(bucket)
         long = len(found) > LISTING_LONG
@@ -113,20 +113,20 @@ class KvDueIndex:
 
     async def retire(self, bucket: str) -> None:
         """Takes away the message of a bucket that has been over for a while, if it is empty."""
-        if not self.calendar.is_over(bucket, await self._bucket.time.now() - RETIRED_AFTER):
+        if not self.due_buckets.is_over(bucket, await self._kv.time.now() - RETIRED_AFTER):
             return
-        subject = self._names.bucket(bucket)
-        seen = await self._bucket.get(subject)
+        subject = self._names.due_bucket(bucket)
+        seen = await self._kv.get(subject)
         if seen is not None and not await self.entries(bucket):
             self._listed.pop(bucket, None)
-            await self._bucket.purge(subject, seen.seq)
+            await self._kv.purge(subject, seen.seq)
 
     async def _enter(self, key: str, bucket: str) -> DueEntry:
         entry = DueEntry(bucket, secrets.token_hex(8))
-        await self._bucket.set(self._names.entry(key, entry))
+        await self._kv.set(self._names.entry(key, entry))
         # Asked after the write: what took long may have ended in a bucket that was taken away meanwhile.
-        if bucket not in self._listed or self.calendar.is_over(bucket, await self._bucket.time.now()):
-            await self._bucket.set(self._names.bucket(bucket))
+        if bucket not in self._listed or self.due_buckets.is_over(bucket, await self._kv.time.now()):
+            await self._kv.set(self._names.due_bucket(bucket))
             self._listed[bucket] = None
             while len(self._listed) > LISTED_MAX:
                 self._listed.popitem(last=False)
@@ -136,6 +136,6 @@ class KvDueIndex:
         return self._clock.monotonic() - made.at < FRESH.total_seconds()
 
     def _keep(self, key: str, made: _Announced) -> None:
-        self._announced[key, made.entry.bucket] = made
+        self._announced[key, made.entry.due_bucket] = made
         while len(self._announced) > ANNOUNCED_MAX:
             self._announced.popitem(last=False)

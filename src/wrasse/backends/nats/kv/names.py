@@ -39,7 +39,7 @@ def text_of(written: str) -> str | None:
 class DueEntry:
     """That a record is due in a bucket. No two entries have the same mark, so that one is never taken for another."""
 
-    bucket: str
+    due_bucket: str
     mark: str
 
 
@@ -63,13 +63,13 @@ class KvNames:
         """The record of a key."""
         return f"{self._start}r.{token(key)}"
 
-    def bucket(self, bucket: str) -> str:
+    def due_bucket(self, due_bucket: str) -> str:
         """That there are entries in a bucket."""
-        return f"{self._start}buckets.{bucket}"
+        return f"{self._start}buckets.{due_bucket}"
 
     def entry(self, key: str, entry: DueEntry) -> str:
         """An entry of a key."""
-        return f"{self._start}due.{entry.bucket}.{token(key)}.{entry.mark}"
+        return f"{self._start}due.{entry.due_bucket}.{token(key)}.{entry.mark}"
 
     def entries(self, bucket: str, key: str | None = None) -> str:
         """What matches every entry of a bucket, or of one key in it."""

@@ -117,13 +117,13 @@ _info = msgspec.json.Decoder(Info).decode
 _found = msgspec.json.Decoder(_Found).decode
 
 
-class Bucket:
+class KvBucket:
     """The bucket of one root. `open` makes it if there is none, or takes it for empty."""
 
-    def __init__(self, link: NatsConnection, clock: Clock, told: Clock | None = None) -> None:
-        self._link = link
-        self._js = JetStream(link)
-        self._options: NatsOptions = link.options
+    def __init__(self, connection: NatsConnection, clock: Clock, told: Clock | None = None) -> None:
+        self._connection = connection
+        self._js = JetStream(connection)
+        self._options: NatsOptions = connection.options
         self._by_leader = True
         self.replicas = 1  # copies, as `open` found them
         self.there = True
@@ -148,13 +148,13 @@ class Bucket:
     @property
     def bytes_max(self) -> int:
         """The longest message that the server takes, less what travels with it."""
-        return self._link.server.max_payload - HEADER_BYTES
+        return self._connection.server.max_payload - HEADER_BYTES
 
     async def connection(self) -> int:
         """The number of the connection that stands, made again if there is none. What was read over another one is
         doubtful: a server that lost its disk counts from a lower number."""
-        await self._link.ready()
-        return self._link.connections
+        await self._connection.ready()
+        return self._connection.connections
 
     async def open(self, *, create: bool = True) -> None:
         """Makes the bucket, or finds that the one that is there keeps what it is given. Without `create` one that is
@@ -273,7 +273,7 @@ class Bucket:
 
     async def _store(self, subject: str, data: bytes, headers: Mapping[str, str]) -> int:
         if len(data) > self.bytes_max:
-            limit = self._link.server.max_payload
+            limit = self._connection.server.max_payload
             raise TooLarge(
                 f"a record of {len(data)} bytes, and {self._options.where} takes messages of at most {limit}",
                 do="raise max_payload in the settings of nats-server to 2MB, or keep what is large as an object",
@@ -294,13 +294,13 @@ class Bucket:
         """Asks what may be asked twice: once more over a new connection, if the old one broke before the answer."""
         asked = self._clock.monotonic()
         try:
-            return await self._link.request(subject, body)
+            return await self._connection.request(subject, body)
         except NoResponders:
             raise
         except StoreUnavailable:
             if self._clock.monotonic() - asked >= self._options.read_timeout.total_seconds():
                 raise
-        return await self._link.request(subject, body)
+        return await self._connection.request(subject, body)
 
     async def _directly(self, subject: str) -> KvMessage | None:
         answer = await self._read(f"{self._options.api}.DIRECT.GET.{self.stream}.{subject}")

@@ -45,9 +45,9 @@ class OwnRedisClient(RedisClient):
     @classmethod
     async def open(cls, options: RedisOptions, time: Clock | None = None) -> OwnRedisClient:
         """A link that has been connected once."""
-        link = cls(options, time)
-        await link._ready()
-        return link
+        client = cls(options, time)
+        await client._ready()
+        return client
 
     @property
     def connections(self) -> int:

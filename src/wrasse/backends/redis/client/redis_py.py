@@ -62,13 +62,13 @@ class RedisPyClient(RedisClient):
     @classmethod
     async def open(cls, options: RedisOptions, time: Clock | None = None) -> RedisPyClient:
         """A link that has been connected once."""
-        link = cls(options, _client(options), time)
+        client = cls(options, _client(options), time)
         try:
-            await link.ask("PING")
+            await client.ask("PING")
         except BaseException:
-            await link.close()
+            await client.close()
             raise
-        return link
+        return client
 
     @property
     def connections(self) -> int:

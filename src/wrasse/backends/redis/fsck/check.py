@@ -67,38 +67,38 @@ _OF = {
 }
 
 
-async def surroundings(link: RedisClient, keys: RedisKeys, seen: Seen) -> AsyncIterator[FsckSuspect]:
+async def surroundings(client: RedisClient, keys: RedisKeys, seen: Seen) -> AsyncIterator[FsckSuspect]:
     """All but the numbers."""
     for n, key in enumerate(keys.requests, 1):
-        if await link.ask("PTTL", key) == -1:
+        if await client.ask("PTTL", key) == -1:
             yield FsckSuspect(Kind.REQUESTS_WITHOUT_END, key, (n,))
-    async for page in pairs(link, keys.workers_info, seen):
+    async for page in pairs(client, keys.workers_info, seen):
         workers = [text_of(worker) for worker, _ in page]
-        (rows,) = await scores(link, [keys.workers], workers)
+        (rows,) = await scores(client, [keys.workers], workers)
         for worker, row in zip(workers, rows, strict=True):
             if row is None:
                 yield FsckSuspect(Kind.WORKER_LEFT_OVER, worker, (worker,))
-    for worker in await workers_with(link, link.options.heartbeat_key_pattern, "string"):
-        if await link.ask("PTTL", keys.heartbeat(worker)) == -1:
+    for worker in await workers_with(client, client.options.heartbeat_key_pattern, "string"):
+        if await client.ask("PTTL", keys.heartbeat(worker)) == -1:
             yield FsckSuspect(Kind.HEARTBEAT_WITHOUT_END, worker, worker=worker)
-    known = set(await known_queues(link, keys))
-    async for name in _queues(link, keys):
+    known = set(await known_queues(client, keys))
+    async for name in _queues(client, keys):
         if name not in known:
             yield FsckSuspect(Kind.QUEUE_NOT_LISTED, name, (name,), queue=name)
 
 
-async def _queues(link: RedisClient, keys: RedisKeys) -> AsyncIterator[str]:
+async def _queues(client: RedisClient, keys: RedisKeys) -> AsyncIterator[str]:
     """Queues by what they have on the server. One that is called by its key is known by a job in it."""
     before = f"{keys.root}:queue:"
     for kind, end in (("list", ""), ("zset", ":delayed")):
-        async for names in keys_like(link, pattern_glob(f"{keys.root}:%s{end}"), kind):
+        async for names in keys_like(client, pattern_glob(f"{keys.root}:%s{end}"), kind):
             for key in map(text_of, names):
                 name = key.removesuffix(end)
                 if not end and key.endswith(_BESIDE):
                     continue
                 if key.startswith(before):
                     yield name.removeprefix(before)
-                elif end or (not _is_ours(key, keys, link.options) and await _has_job(link, key)):
+                elif end or (not _is_ours(key, keys, client.options) and await _has_job(client, key)):
                     yield name
 
 
@@ -107,49 +107,49 @@ def _is_ours(key: str, keys: RedisKeys, options: RedisOptions) -> bool:
     return bool(worker) or key in keys.shared
 
 
-async def _has_job(link: RedisClient, key: str) -> bool:
-    raw = await link.ask("LINDEX", key, -1)
+async def _has_job(client: RedisClient, key: str) -> bool:
+    raw = await client.ask("LINDEX", key, -1)
     return raw is not None and decode(raw) is not None
 
 
-async def recount(link: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
+async def recount(client: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
     """Compares the numbers of jobs with the jobs. What else is wrong about a place is repaired first."""
     indexes = {"held": (keys.holds, keys.held), "done": (keys.finished, keys.done), "dead": (keys.finished, keys.dead)}
     for place, (texts, index) in indexes.items():
         if judge.found(*_OF[place]):
             continue
         names = [texts, keys.counts, index]
-        counted, *wrong = await link.run(load("recount"), names, [place, _COUNTED_MAX, int(judge.repair)])
+        counted, *wrong = await client.run(load("recount"), names, [place, _COUNTED_MAX, int(judge.repair)])
         if not counted:
-            wrong = await _recount_many(link, keys, place, texts, judge, seen)
+            wrong = await _recount_many(client, keys, place, texts, judge, seen)
         for name in map(text_of, wrong):
             judge.tally(Kind.WRONG_COUNT).add(f"{place}:{name}", 1, repaired=int(judge.repair))
 
 
 async def _recount_many(
-    link: RedisClient, keys: RedisKeys, place: str, texts: str, judge: Judge, seen: Seen
+    client: RedisClient, keys: RedisKeys, place: str, texts: str, judge: Judge, seen: Seen
 ) -> list[bytes]:
     """Too many for one step. They are read page by page, and that counts only if no number changed meanwhile."""
-    before = await _numbers(link, keys, place)
+    before = await _numbers(client, keys, place)
     right: Counter[bytes] = Counter()
     met: set[bytes] = set()
-    async for page in pairs(link, texts, seen, large=True):
+    async for page in pairs(client, texts, seen, large=True):
         for take, text in page:
             if take not in met and (queue := _queue_of(place, text)) is not None:
                 met.add(take)
                 right[queue] += 1
-    if before != await _numbers(link, keys, place):
+    if before != await _numbers(client, keys, place):
         return []
     wrong = [queue for queue in {*before, *right} if before.get(queue, b"0") != b"%d" % right[queue]]
     if judge.repair and wrong:
         told = [word for queue in wrong for word in (queue, before.get(queue, b"0"), right[queue])]
-        await link.run(load("recount"), [texts, keys.counts, keys.held], [place, -1, 1, *told])
+        await client.run(load("recount"), [texts, keys.counts, keys.held], [place, -1, 1, *told])
     return wrong
 
 
-async def _numbers(link: RedisClient, keys: RedisKeys, place: str) -> Mapping[bytes, bytes]:
+async def _numbers(client: RedisClient, keys: RedisKeys, place: str) -> Mapping[bytes, bytes]:
     start, found = f"{place}:".encode(), {}
-    async for page in pairs(link, keys.counts, lambda count: None):
+    async for page in pairs(client, keys.counts, lambda count: None):
         found.update({field[len(start) :]: number for field, number in page if field.startswith(start)})
     return found
 
@@ -167,21 +167,21 @@ _Place = tuple[str, bytes]  # a worker, and the digest of what it holds
 class ClaimedJobsFound:
     """What one look at held jobs found."""
 
-    def __init__(self, link: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
-        self.link, self.keys, self.judge, self.seen = link, keys, judge, seen
+    def __init__(self, client: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
+        self.client, self.keys, self.judge, self.seen = client, keys, judge, seen
         self.token = 0  # the highest that was met
         self._takes: dict[_Place, list[bytes]] = {}
         self._ids: dict[bytes, str] = {}
 
     async def suspects(self) -> AsyncIterator[FsckSuspect]:
         """All but holds without an entry, of which `without_entry` says more."""
-        async for page in pairs(self.link, self.keys.held, self.seen):
+        async for page in pairs(self.client, self.keys.held, self.seen):
             takes = [take for take, _ in page]
-            for take, known in zip(takes, await there(self.link, self.keys.holds, takes), strict=True):
+            for take, known in zip(takes, await there(self.client, self.keys.holds, takes), strict=True):
                 self.token = max(self.token, Take.of(take).token)
                 if not known:
                     yield FsckSuspect(Kind.INDEX_WITHOUT_HOLD, text_of(take), (take,))
-        async for page in pairs(self.link, self.keys.holds, self.seen, large=True):
+        async for page in pairs(self.client, self.keys.holds, self.seen, large=True):
             async for suspect in self._holds(page):
                 yield suspect
         async for suspect in self._entries():
@@ -189,8 +189,8 @@ class ClaimedJobsFound:
 
     async def _holds(self, page: Sequence[tuple[bytes, bytes]]) -> AsyncIterator[FsckSuspect]:
         takes, texts = [take for take, _ in page], [read_hold(text) for _, text in page]
-        (index,) = await scores(self.link, [self.keys.held], takes)
-        newest = await takes_of(self.link, self.keys, [text.id for text in texts])
+        (index,) = await scores(self.client, [self.keys.held], takes)
+        newest = await takes_of(self.client, self.keys, [text.id for text in texts])
         for take, text, score, other in zip(takes, texts, index, newest, strict=True):
             self.token = max(self.token, Take.of(take).token)
             if not text.readable:
@@ -208,8 +208,8 @@ class ClaimedJobsFound:
 
     async def _entries(self) -> AsyncIterator[FsckSuspect]:
         met: Counter[_Place] = Counter()
-        for worker in await workers_with(self.link, self.link.options.processing_list_pattern, "list"):
-            async for raw in entries(self.link, self.keys.processing(worker), self.seen):
+        for worker in await workers_with(self.client, self.client.options.processing_list_pattern, "list"):
+            async for raw in entries(self.client, self.keys.processing(worker), self.seen):
                 place = worker, digest(raw)
                 takes = self._takes.get(place, [])
                 met[place] += 1
@@ -235,11 +235,11 @@ class ClaimedJobsFound:
     async def _elsewhere(self, suspects: Sequence[FsckSuspect]) -> set[str]:
         """The ids of jobs that are somewhere else. What has no id cannot be looked for: it is put back."""
         ids = [each.name for each in suspects if each.name]
-        found = set(await find_waiting(self.link, self.keys, ids)) if ids else set()
-        newest = await takes_of(self.link, self.keys, ids)
+        found = set(await find_waiting(self.client, self.keys, ids)) if ids else set()
+        newest = await takes_of(self.client, self.keys, ids)
         own = {each.name: {*each.words} for each in suspects}
         found |= {id for id, take in zip(ids, newest, strict=True) if take is not None and take not in own[id]}
-        workers = await workers_with(self.link, self.link.options.processing_list_pattern, "list")
+        workers = await workers_with(self.client, self.client.options.processing_list_pattern, "list")
         lists = [self.keys.completed, self.keys.dead_letter, *map(self.keys.processing, workers)]
         for each in suspects:
             if each.name not in found and await self._listed(each, lists):
@@ -248,28 +248,28 @@ class ClaimedJobsFound:
 
     async def _listed(self, suspect: FsckSuspect, lists: Sequence[str]) -> bool:
         """Whether one of these has the very bytes: another worker took them, or another program finished the job."""
-        text = await self.link.ask("HGET", self.keys.holds, suspect.words[0])
+        text = await self.client.ask("HGET", self.keys.holds, suspect.words[0])
         if text is None:
             return True
         raw = read_hold(text).bytes
-        return any(found is not None for found in await self.link.ask_many([("LPOS", key, raw) for key in lists]))
+        return any(found is not None for found in await self.client.ask_many([("LPOS", key, raw) for key in lists]))
 
 
 class FinishedJobsFound:
     """What one look at finished jobs found."""
 
-    def __init__(self, link: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
-        self.link, self.keys, self.judge, self.seen = link, keys, judge, seen
+    def __init__(self, client: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
+        self.client, self.keys, self.judge, self.seen = client, keys, judge, seen
         self.token = 0  # the highest that was met
         self._dead: dict[bytes, list[bytes]] = {}  # digest of a dead job to its takes
 
     async def suspects(self) -> AsyncIterator[FsckSuspect]:
         """Texts without index, and indexes without text."""
-        async for page in pairs(self.link, self.keys.finished, self.seen, large=True):
+        async for page in pairs(self.client, self.keys.finished, self.seen, large=True):
             takes = [take for take, _ in page]
             texts = [read_finished(text) for _, text in page]
-            done, dead = await scores(self.link, [self.keys.done, self.keys.dead], takes)
-            newest = await takes_of(self.link, self.keys, [text.id for text in texts])
+            done, dead = await scores(self.client, [self.keys.done, self.keys.dead], takes)
+            newest = await takes_of(self.client, self.keys, [text.id for text in texts])
             for take, text, *known, way in zip(takes, texts, done, dead, newest, strict=True):
                 self.token = max(self.token, Take.of(take).token)
                 if text.place is Place.DEAD:
@@ -279,9 +279,9 @@ class FinishedJobsFound:
                 if way is None and text.id:
                     yield FsckSuspect(Kind.WHERE_MISSING, text_of(text.id), (text.id, take))
         for index in (self.keys.done, self.keys.dead):
-            async for page in pairs(self.link, index, self.seen):
+            async for page in pairs(self.client, index, self.seen):
                 takes = [take for take, _ in page]
-                for take, known_here in zip(takes, await there(self.link, self.keys.finished, takes), strict=True):
+                for take, known_here in zip(takes, await there(self.client, self.keys.finished, takes), strict=True):
                     if not known_here:
                         yield FsckSuspect(Kind.INDEX_WITHOUT_FINISHED, text_of(take), (take,))
 
@@ -295,7 +295,7 @@ class FinishedJobsFound:
         met: Counter[bytes] = Counter()
         new: list[FsckSuspect] = []
         place = 0
-        async for raw in dead_letters(self.link, self.keys):
+        async for raw in dead_letters(self.client, self.keys):
             self.seen(1)
             mark, place = digest(raw), place + 1
             takes = self._dead.get(mark, [])
@@ -314,9 +314,9 @@ class FinishedJobsFound:
 
     async def ways(self) -> AsyncIterator[FsckSuspect]:
         """Ids that lead nowhere."""
-        async for page in pairs(self.link, self.keys.where, self.seen):
+        async for page in pairs(self.client, self.keys.where, self.seen):
             takes = [take for _, take in page]
-            held, done, dead = await scores(self.link, [self.keys.held, self.keys.done, self.keys.dead], takes)
+            held, done, dead = await scores(self.client, [self.keys.held, self.keys.done, self.keys.dead], takes)
             for (id, take), *known in zip(page, held, done, dead, strict=True):
                 if known == [None, None, None]:
                     yield FsckSuspect(Kind.WHERE_LEFT_OVER, text_of(id), (id, take))
@@ -329,22 +329,22 @@ _ROUNDS_MAX = 5
 class RedisFsck:
     """The damage of one root."""
 
-    def __init__(self, link: RedisClient) -> None:
-        self._link, self._keys = link, RedisKeys(link.options)
+    def __init__(self, client: RedisClient) -> None:
+        self._client, self._keys = client, RedisKeys(client.options)
 
     async def check(
         self, *, repair: bool, silence: timedelta, seen: Callable[[int], None] = lambda count: None
     ) -> Sequence[Inconsistency]:
         """See the port."""
         found: dict[str, Inconsistency] = {}
-        misfits = await KeyTypes(self._link, self._keys).everywhere()
+        misfits = await KeyTypes(self._client, self._keys).everywhere()
         if misfits:
             kind, names = Kind.WRONG_TYPE, tuple(map(str, misfits))
             about = kind.value.about, kind.value.repair
             found[kind.shown] = Inconsistency(kind.shown, *about, len(misfits), 0, names[:NAMES_MAX])
-        rounds = 0 if {each.key for each in misfits} & {*KeyTypes(self._link, self._keys).shared} else _ROUNDS_MAX
+        rounds = 0 if {each.key for each in misfits} & {*KeyTypes(self._client, self._keys).shared} else _ROUNDS_MAX
         for _ in range(rounds):
-            judge = Judge(self._link, self._keys, repair=repair, silence=silence)
+            judge = Judge(self._client, self._keys, repair=repair, silence=silence)
             await self._look(judge, seen, every_queue=not misfits)
             for each in judge.report():
                 found[each.kind] = _sum(found[each.kind], each) if each.kind in found else each
@@ -355,23 +355,23 @@ class RedisFsck:
 
     async def _look(self, judge: Judge, seen: Callable[[int], None], *, every_queue: bool) -> None:
         # A job that is not found may be where nothing can be read.
-        await judge.hear(surroundings(self._link, self._keys, seen))
-        held = ClaimedJobsFound(self._link, self._keys, judge, seen)
+        await judge.hear(surroundings(self._client, self._keys, seen))
+        held = ClaimedJobsFound(self._client, self._keys, judge, seen)
         await judge.hear(held.suspects())
         if every_queue:
             await judge.hear(held.without_entry())
-        finished = FinishedJobsFound(self._link, self._keys, judge, seen)
+        finished = FinishedJobsFound(self._client, self._keys, judge, seen)
         await judge.hear(finished.suspects())
         await judge.hear(finished.letters())
         await judge.hear(finished.ways())
-        names = NamesFound(self._link, self._keys, seen)
+        names = NamesFound(self._client, self._keys, seen)
         # Whether a job waits can be said only once all queues are known; and what a way led past looks as if it were
         # nowhere until the next look has found it.
         unknown = Kind.WHERE_LEFT_OVER if judge.repair else Kind.QUEUE_NOT_LISTED
         if every_queue and not judge.found(unknown):
             await judge.hear(names.suspects())
         await judge.hear(_tokens(max(held.token, finished.token, names.token)))
-        await recount(self._link, self._keys, judge, seen)
+        await recount(self._client, self._keys, judge, seen)
 
 
 async def _tokens(highest: int) -> AsyncIterator[FsckSuspect]:

@@ -42,8 +42,8 @@ class _Group:
 class NamesFound:
     """What one look at names found."""
 
-    def __init__(self, link: RedisClient, keys: RedisKeys, seen: Seen) -> None:
-        self.link, self.keys, self.seen = link, keys, seen
+    def __init__(self, client: RedisClient, keys: RedisKeys, seen: Seen) -> None:
+        self.client, self.keys, self.seen = client, keys, seen
         self.token = 0  # the highest that a waiting job has
         self._ids: set[str] = set()  # given, and of a job that is neither held nor finished
         self._told: set[str] = set()  # of progress
@@ -52,14 +52,14 @@ class NamesFound:
 
     async def suspects(self) -> AsyncIterator[FsckSuspect]:
         """All of them."""
-        async for page in pairs(self.link, self.keys.ids, self.seen):
+        async for page in pairs(self.client, self.keys.ids, self.seen):
             timed = {text_of(id): (_number(known) or 0) >= 2 for id, known in page}
             await self._unfound(self._ids, [id for id, ends in timed.items() if not ends])
             async for suspect in self._endless("ids", [id for id, ends in timed.items() if ends]):
                 yield suspect
-        async for page in pairs(self.link, self.keys.progress, self.seen):
+        async for page in pairs(self.client, self.keys.progress, self.seen):
             await self._unfound(self._told, [text_of(id) for id, _ in page])
-        async for page in pairs(self.link, self.keys.uniques, self.seen):
+        async for page in pairs(self.client, self.keys.uniques, self.seen):
             async for suspect in self._unique(page):
                 yield suspect
         async for suspect in self._open_groups():
@@ -72,13 +72,13 @@ class NamesFound:
             yield suspect
 
     async def _unfound(self, into: set[str], ids: Sequence[str]) -> None:
-        takes = await takes_of(self.link, self.keys, ids)
+        takes = await takes_of(self.client, self.keys, ids)
         into.update(id for id, take in zip(ids, takes, strict=True) if take is None)
 
     async def _endless(self, which: str, names: Sequence[str]) -> AsyncIterator[FsckSuspect]:
         expiry = {"ids": self.keys.ids_expiry, "uniques": self.keys.uniques_expiry, "groups": self.keys.groups_expiry}
         if names:
-            (ends,) = await scores(self.link, [expiry[which]], names)
+            (ends,) = await scores(self.client, [expiry[which]], names)
             for name, end in zip(names, ends, strict=True):
                 if end is None:
                     yield FsckSuspect(Kind.REMEMBERED_FOR_EVER, name, (which, name))
@@ -94,10 +94,10 @@ class NamesFound:
         async for suspect in self._endless("uniques", [name for name, moment, _ in owned if moment]):
             yield suspect
         owners = {id: name for name, moment, id in owned if not moment}
-        takes = await takes_of(self.link, self.keys, list(owners))
+        takes = await takes_of(self.client, self.keys, list(owners))
         known = {take: id for id, take in zip(owners, takes, strict=True) if take is not None}
         if known:
-            (held,) = await scores(self.link, [self.keys.held], list(known))
+            (held,) = await scores(self.client, [self.keys.held], list(known))
             for id, score in zip(known.values(), held, strict=True):
                 if score is not None:
                     del owners[id]
@@ -105,7 +105,7 @@ class NamesFound:
 
     async def _open_groups(self) -> AsyncIterator[FsckSuspect]:
         told: set[str] = set()
-        async for page in pairs(self.link, self.keys.groups, self.seen):
+        async for page in pairs(self.client, self.keys.groups, self.seen):
             for raw, value in page:
                 letter, _, id = text_of(raw).partition(":")
                 told.add(id)
@@ -119,7 +119,7 @@ class NamesFound:
         for id in self._groups:  # the script says whether its callback can be read
             yield FsckSuspect(Kind.GROUP_WITHOUT_CALLBACK, id, (id,))
         if self._groups:
-            (ends,) = await scores(self.link, [self.keys.groups_expiry], list(self._groups))
+            (ends,) = await scores(self.client, [self.keys.groups_expiry], list(self._groups))
             for group, end in zip(self._groups.values(), ends, strict=True):
                 group.opened = 0 if end is None else clamped_ms(end) - GROUPS_KEPT
 
@@ -155,18 +155,18 @@ class NamesFound:
 
     async def _held(self) -> None:
         """Held by whomever: other programs keep no holds."""
-        for worker in await workers_with(self.link, self.link.options.processing_list_pattern, "list"):
-            async for raw in entries(self.link, self.keys.processing(worker), self.seen):
+        for worker in await workers_with(self.client, self.client.options.processing_list_pattern, "list"):
+            async for raw in entries(self.client, self.keys.processing(worker), self.seen):
                 self._job(raw)
-        async for page in pairs(self.link, self.keys.holds, self.seen, large=True):
+        async for page in pairs(self.client, self.keys.holds, self.seen, large=True):
             for _, text in page:
                 self._job(read_hold(text).bytes)
 
     async def _waiting(self) -> AsyncIterator[FsckSuspect]:
         """Delayed sets first: what becomes due meanwhile goes from there to a list."""
-        queues = [self.keys.queue(name) for name in await usable_queues(self.link, self.keys)]
+        queues = [self.keys.queue(name) for name in await usable_queues(self.client, self.keys)]
         for queue in queues:
-            async for page in pairs(self.link, queue.delayed, self.seen, large=True):
+            async for page in pairs(self.client, queue.delayed, self.seen, large=True):
                 for member, _ in page:
                     number, _, raw = member.partition(b":")
                     if len(number) != 16 or not number.isdigit():
@@ -174,7 +174,7 @@ class NamesFound:
                     elif not self._job(raw):
                         yield _invalid(queue, "set", member, raw)
         for queue in queues:
-            async for raw in entries(self.link, queue.list, self.seen):
+            async for raw in entries(self.client, queue.list, self.seen):
                 if not self._job(raw):
                     yield _invalid(queue, "list", raw, raw)
 
@@ -185,7 +185,7 @@ class NamesFound:
             yield FsckSuspect(Kind.PROGRESS_LEFT_OVER, id, (id,))
         for id in await self._nowhere(self._uniques):
             yield FsckSuspect(Kind.UNIQUE_LEFT_OVER, self._uniques[id], (self._uniques[id], id))
-        now = self.link.time_in(await self.link.ask("TIME")) // 1_000
+        now = self.client.time_in(await self.client.ask("TIME")) // 1_000
         for id, group in self._groups.items():
             if group.callback and group.gone > 0 and 0 < group.opened < now - SETTLED:
                 words = (id, group.size, group.done, group.dead, group.gone)
@@ -196,7 +196,7 @@ class NamesFound:
         every, left = sorted(ids), []
         for start in range(0, len(every), _LOOK):
             some = every[start : start + _LOOK]
-            found = await find_waiting(self.link, self.keys, some)
+            found = await find_waiting(self.client, self.keys, some)
             left += [id for id in some if id not in found]
         return left
 

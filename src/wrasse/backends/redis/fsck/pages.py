@@ -17,33 +17,33 @@ Seen = Callable[[int], None]
 
 
 async def pairs(
-    link: RedisClient, key: str, seen: Seen, *, large: bool = False
+    client: RedisClient, key: str, seen: Seen, *, large: bool = False
 ) -> AsyncIterator[list[tuple[bytes, bytes]]]:
     """Names and values of a hash, or members and scores of a sorted set."""
-    command = "ZSCAN" if await link.ask("TYPE", key) in (b"zset", "zset") else "HSCAN"
-    async for found in scanned(link, (command, key), _LARGE if large else _SMALL):
+    command = "ZSCAN" if await client.ask("TYPE", key) in (b"zset", "zset") else "HSCAN"
+    async for found in scanned(client, (command, key), _LARGE if large else _SMALL):
         rows = list(zip(found[::2], found[1::2], strict=True))
         seen(len(rows))
         yield rows
 
 
-async def keys_like(link: RedisClient, glob: str, kind: str) -> AsyncIterator[list[bytes]]:
+async def keys_like(client: RedisClient, glob: str, kind: str) -> AsyncIterator[list[bytes]]:
     """Keys of one type whose names match."""
-    async for names in scanned(link, ("SCAN",), _SMALL, ("MATCH", glob, "TYPE", kind)):
+    async for names in scanned(client, ("SCAN",), _SMALL, ("MATCH", glob, "TYPE", kind)):
         yield names
 
 
-async def workers_with(link: RedisClient, pattern: str, kind: str) -> list[str]:
+async def workers_with(client: RedisClient, pattern: str, kind: str) -> list[str]:
     """Every worker that has a key by this pattern."""
-    return await workers_among(link, keys_like(link, pattern_glob(pattern), kind), pattern)
+    return await workers_among(client, keys_like(client, pattern_glob(pattern), kind), pattern)
 
 
-async def entries(link: RedisClient, key: str, seen: Seen) -> AsyncIterator[bytes]:
+async def entries(client: RedisClient, key: str, seen: Seen) -> AsyncIterator[bytes]:
     """A list from the end where it is pushed."""
-    start, rounds = 0, PageLoop(link.options.where, f"LRANGE {key}")
+    start, rounds = 0, PageLoop(client.options.where, f"LRANGE {key}")
     while True:
         rounds.turn(start)
-        asked = await fitting(_LARGE, lambda count: link.ask("LRANGE", key, start, start + count - 1))  # noqa: B023
+        asked = await fitting(_LARGE, lambda count: client.ask("LRANGE", key, start, start + count - 1))  # noqa: B023
         found: list[bytes] = asked[0]
         seen(len(found))
         for raw in found:
@@ -53,21 +53,21 @@ async def entries(link: RedisClient, key: str, seen: Seen) -> AsyncIterator[byte
         start += asked[1]
 
 
-async def scores(link: RedisClient, sets: Sequence[str], members: Sequence[Word]) -> list[list[bytes | None]]:
+async def scores(client: RedisClient, sets: Sequence[str], members: Sequence[Word]) -> list[list[bytes | None]]:
     """Of each sorted set the scores of the same members."""
-    return await link.ask_many([("ZMSCORE", key, *members) for key in sets])
+    return await client.ask_many([("ZMSCORE", key, *members) for key in sets])
 
 
-async def there(link: RedisClient, key: str, names: Sequence[Word]) -> list[bool]:
+async def there(client: RedisClient, key: str, names: Sequence[Word]) -> list[bool]:
     """Which of these a hash has; without reading what it has of them."""
-    return [found == 1 for found in await link.ask_many([("HEXISTS", key, name) for name in names])]
+    return [found == 1 for found in await client.ask_many([("HEXISTS", key, name) for name in names])]
 
 
-async def takes_of(link: RedisClient, keys: RedisKeys, ids: Sequence[str | bytes]) -> list[bytes | None]:
+async def takes_of(client: RedisClient, keys: RedisKeys, ids: Sequence[str | bytes]) -> list[bytes | None]:
     """The newest take of each id."""
     if not ids:
         return []
-    found: list[bytes | None] = await link.ask("HMGET", keys.where, *ids)
+    found: list[bytes | None] = await client.ask("HMGET", keys.where, *ids)
     return found
 
 

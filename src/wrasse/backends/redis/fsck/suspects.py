@@ -66,9 +66,9 @@ class FsckTally:
 class Judge:
     """Keeps the tallies of one check."""
 
-    def __init__(self, link: RedisClient, keys: RedisKeys, *, repair: bool, silence: timedelta) -> None:
+    def __init__(self, client: RedisClient, keys: RedisKeys, *, repair: bool, silence: timedelta) -> None:
         self.repair = repair
-        self._link, self._keys, self._silence = link, keys, silence
+        self._client, self._keys, self._silence = client, keys, silence
         self._tallies: dict[Kind, FsckTally] = {}
         self._repairs: dict[Kind, Callable[[Sequence[FsckSuspect]], Awaitable[None]]] = {
             Kind.ENTRY_WITHOUT_HOLD: self._adopt,
@@ -116,17 +116,17 @@ class Judge:
         ring = Ring(self._keys, (*self._keys.shared, self._keys.workers, self._keys.workers_info))
         items = [word for each in suspects for word in each.item(ring)]
         args = [int(repair), in_ms(self._silence), in_ms(IDS_KEPT), len(suspects), *items]
-        counts: list[int] = await self._link.run(load("mend"), ring.keys, args)
+        counts: list[int] = await self._client.run(load("mend"), ring.keys, args)
         return counts
 
     async def _adopt(self, guilty: Sequence[FsckSuspect]) -> None:
         # One that is silent now may turn out to live: the rescue of what it had asks for its heartbeat again.
-        beats = await self._link.ask_many([("EXISTS", self._keys.heartbeat(each.worker)) for each in guilty])
+        beats = await self._client.ask_many([("EXISTS", self._keys.heartbeat(each.worker)) for each in guilty])
         unheld = [Unheld(each.worker, each.raw, ours=beat == 1) for each, beat in zip(guilty, beats, strict=True)]
-        await adopt(self._link, self._keys, unheld, self._silence)
+        await adopt(self._client, self._keys, unheld, self._silence)
 
     async def _index(self, guilty: Sequence[FsckSuspect]) -> None:
-        await adopt_dead(self._link, self._keys, [DeadListEntry(each.place, each.raw) for each in guilty])
+        await adopt_dead(self._client, self._keys, [DeadListEntry(each.place, each.raw) for each in guilty])
 
 
 async def _batches(suspects: AsyncIterator[FsckSuspect]) -> AsyncIterator[list[FsckSuspect]]:

@@ -2,8 +2,8 @@
 holds.
 
 The bytes that a move writes are made here from those that are stored, under a token that no holder has; the script
-then compares everything again at the very step. What changed in between makes a move `lost`, except a cancel: that is
-looked for again where the job is now, since it means the job and not where it was.
+then compares everything again at the very step. What changed in between makes a move `conflict`, except a cancel: that
+is looked for again where the job is now, since it means the job and not where it was.
 """
 
 from __future__ import annotations
@@ -51,54 +51,54 @@ class _Known:
     waiting: Mapping[str, WaitingJob]
 
 
-async def move(link: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> tuple[Outcome, ...]:
+async def move(client: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> tuple[Outcome, ...]:
     """Makes the moves, in two round trips where nothing is cancelled that waits and the jobs are small."""
     try:
-        ends = await _tried(link, keys, moves)
+        ends = await _tried(client, keys, moves)
     except ReplyTooLarge:  # nothing was moved: what the jobs are is read first
         if len(moves) == 1:
             raise
         half = len(moves) // 2
-        return (*await move(link, keys, moves[:half]), *await move(link, keys, moves[half:]))
+        return (*await move(client, keys, moves[:half]), *await move(client, keys, moves[half:]))
     for _ in range(_TRIES - 1):
         again = [n for n, move in enumerate(moves) if isinstance(move, Cancel) and ends[n] is None]
         if not again:
             break
-        for n, outcome in zip(again, await _tried(link, keys, [moves[n] for n in again]), strict=True):
+        for n, outcome in zip(again, await _tried(client, keys, [moves[n] for n in again]), strict=True):
             ends[n] = outcome
-    return tuple(Outcome.LOST if end is None else end for end in ends)
+    return tuple(Outcome.CONFLICT if end is None else end for end in ends)
 
 
-async def _tried(link: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> list[Outcome | None]:
+async def _tried(client: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> list[Outcome | None]:
     """The outcomes; None for a cancel whose job was there, but moved on before the script ran."""
-    now, first, known = await _read(link, keys, moves)
-    queues = await known_queues(link, keys) if any(isinstance(each, RequeueDead) for each in moves) else []
-    router = Router(link.options, queues)
+    now, first, known = await _read(client, keys, moves)
+    queues = await known_queues(client, keys) if any(isinstance(each, RequeueDead) for each in moves) else []
+    router = Router(client.options, queues)
     ends: list[Outcome | None] = []
     while len(ends) < len(moves):
         sending = _Sending(Ring(keys, keys.shared), router, now, first + len(ends))
-        ends += await _sent(link, sending, moves[len(ends) :], known)
+        ends += await _sent(client, sending, moves[len(ends) :], known)
     return ends
 
 
-async def _sent(link: RedisClient, sending: _Sending, moves: Sequence[Move], known: _Known) -> list[Outcome | None]:
+async def _sent(client: RedisClient, sending: _Sending, moves: Sequence[Move], known: _Known) -> list[Outcome | None]:
     """The outcomes of as many moves as one script makes: the server does nothing else meanwhile."""
     sent: list[bool] = []
     for each in moves:
         if sending.bytes > SCRIPT_BYTES_MAX:
             break
         sent.append(sending.add(each, known))
-    run = link.run(load("move"), sending.ring.keys, [sum(sent), *sending.args]) if any(sent) else None
+    run = client.run(load("move"), sending.ring.keys, [sum(sent), *sending.args]) if any(sent) else None
     answer = iter(outcomes(await run)) if run is not None else iter(())
     ends: list[Outcome | None] = []
     for each, was_sent in zip(moves, sent, strict=False):
-        outcome = next(answer) if was_sent else Outcome.LOST
-        followed = isinstance(each, Cancel) and was_sent and outcome is Outcome.LOST
+        outcome = next(answer) if was_sent else Outcome.CONFLICT
+        followed = isinstance(each, Cancel) and was_sent and outcome is Outcome.CONFLICT
         ends.append(None if followed else outcome)
     return ends
 
 
-async def _read(link: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> tuple[int, int, _Known]:
+async def _read(client: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> tuple[int, int, _Known]:
     """The time (ms), the first of as many new tokens as there are moves, and what is stored of the jobs meant."""
     ids = list(dict.fromkeys(move.id for move in moves if isinstance(move, Cancel)))
     held = [take_of(move.hold) for move in moves if isinstance(move, Requeue | DeadLetterJob)]
@@ -106,19 +106,19 @@ async def _read(link: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> tu
     # Asked twice, some tokens are left out: they only have to grow.
     commands: list[Sequence[Word]] = [("TIME",), ("INCRBY", keys.token, len(moves))]
     commands += [("HMGET", key, *names) for key, names in _asked(keys, ids, held, dead)]
-    time, last, *replies = await link.ask_many(commands)
+    time, last, *replies = await client.ask_many(commands)
     told = dict(zip([key for key, _ in _asked(keys, ids, held, dead)], replies, strict=True))
     where = {id: text_of(take) for id, take in zip(ids, told.get(keys.where, ()), strict=False) if take is not None}
     texts = dict(zip(held, told.get(keys.holds, ()), strict=False))
     if where:
         takes = list(where.values())
-        texts |= dict(zip(takes, await link.ask("HMGET", keys.holds, *takes), strict=True))
+        texts |= dict(zip(takes, await client.ask("HMGET", keys.holds, *takes), strict=True))
     holds = {take: _holding(take, text) for take, text in texts.items() if text is not None}
     missing = [id for id in ids if id not in where or where[id] not in holds]
-    found = await find_waiting(link, keys, missing) if missing else {}
+    found = await find_waiting(client, keys, missing) if missing else {}
     finished = zip(dead, told.get(keys.finished, ()), strict=False)
     dead_ones = {take: read_finished(text) for take, text in finished if text is not None}
-    return link.time_in(time) // 1_000, int(last) - len(moves) + 1, _Known(holds, dead_ones, where, found)
+    return client.time_in(time) // 1_000, int(last) - len(moves) + 1, _Known(holds, dead_ones, where, found)
 
 
 def _asked(keys: RedisKeys, ids: list[str], held: list[str], dead: list[str]) -> list[tuple[str, list[str]]]:
@@ -217,11 +217,11 @@ def _ties(wire: JobFields | None) -> tuple[str, str]:
 
 
 async def delete(
-    link: RedisClient, keys: RedisKeys, deletes: Sequence[Delete], ids_kept: timedelta
+    client: RedisClient, keys: RedisKeys, deletes: Sequence[Delete], ids_kept: timedelta
 ) -> tuple[Outcome, ...]:
     """Deletes each that is still in its place under its token."""
     ids = list(dict.fromkeys(each.hold.id for each in deletes if each.place is Place.READY))
-    waiting = await find_waiting(link, keys, ids) if ids else {}
+    waiting = await find_waiting(client, keys, ids) if ids else {}
     ring = Ring(keys, keys.shared)
     items = [_item(each, ring, waiting) for each in deletes]
     left = [item for item in items if item]
@@ -229,13 +229,13 @@ async def delete(
     while left:
         sent = left[: _fitting(left)]
         args = [in_ms(ids_kept), SCRIPT_BYTES_MAX, len(sent), *(word for item in sent for word in item)]
-        some = outcomes(await link.run(load("delete"), ring.keys, args))
+        some = outcomes(await client.run(load("delete"), ring.keys, args))
         if not 0 < len(some) <= len(sent):
             raise ValueError(f"{len(some)} outcomes of {len(sent)} deletes")
         ends += some
         del left[: len(some)]  # the script ends early where finished jobs are large
     answer = iter(ends)
-    return tuple(next(answer) if item else Outcome.LOST for item in items)
+    return tuple(next(answer) if item else Outcome.CONFLICT for item in items)
 
 
 def _fitting(items: Sequence[Sequence[Word]]) -> int:

@@ -54,24 +54,24 @@ class _Indexed:
     raw: bytes
 
 
-async def compare_dead(link: RedisClient, keys: RedisKeys) -> bool:
+async def compare_dead(client: RedisClient, keys: RedisKeys) -> bool:
     """Brings the index in line with the list, if they differ in length; whether they did."""
     try:
-        listed, indexed = await link.ask_many([("LLEN", keys.dead_letter), ("ZCARD", keys.dead)])
+        listed, indexed = await client.ask_many([("LLEN", keys.dead_letter), ("ZCARD", keys.dead)])
     except WrongType:  # nothing to compare; `jobs fsck` names the key
         return False
     if listed == indexed:
         return False
-    if 0 < listed - indexed <= _NEW_MAX and await _adopt_newest(link, keys, listed, listed - indexed):
+    if 0 < listed - indexed <= _NEW_MAX and await _adopt_newest(client, keys, listed, listed - indexed):
         return True
     # The list first: what we bury meanwhile is then in the index, and only seems to be gone from the list.
     if max(listed, indexed) > COMPARED_MAX:
         return False
     here: Counter[bytes] = Counter()
-    async for raw in _as_many(link, keys.dead_letter, dead_letters(link, keys), listed):
+    async for raw in _as_many(client, keys.dead_letter, dead_letters(client, keys), listed):
         here[_digest(raw)] += 1
     gone: list[_Indexed] = []
-    async for each in _as_many(link, keys.dead, _indexed(link, keys), indexed):
+    async for each in _as_many(client, keys.dead, _indexed(client, keys), indexed):
         digest = _digest(each.raw)
         if here[digest] > 0:
             here[digest] -= 1
@@ -79,75 +79,77 @@ async def compare_dead(link: RedisClient, keys: RedisKeys) -> bool:
             gone.append(each)
     unknown = +here  # only what is left of each
     for start in range(0, len(gone), _BATCH):
-        await _settle(link, keys, gone[start : start + _BATCH], [])
+        await _settle(client, keys, gone[start : start + _BATCH], [])
     if unknown:
-        await _adopt(link, keys, unknown)
+        await _adopt(client, keys, unknown)
     return True
 
 
-async def _as_many(link: RedisClient, key: str, found: AsyncIterator[T], counted: int) -> AsyncIterator[T]:
+async def _as_many(client: RedisClient, key: str, found: AsyncIterator[T], counted: int) -> AsyncIterator[T]:
     """What is found, for all of it is kept in memory: a server that counted less and goes on is not followed."""
     left = 2 * counted + _GROWN
     async for each in found:
         left -= 1
         if left < 0:
-            raise PageLoop(link.options.where, f"the entries of {key}").endless(f"it counted {counted}")
+            raise PageLoop(client.options.where, f"the entries of {key}").endless(f"it counted {counted}")
         yield each
 
 
-async def _adopt_newest(link: RedisClient, keys: RedisKeys, listed: int, missing: int) -> bool:
+async def _adopt_newest(client: RedisClient, keys: RedisKeys, listed: int, missing: int) -> bool:
     """Adopts what stands at the new end of the list, if that is all that is missing: what others bury, they push there,
     and a long list need not be read for it."""
     try:
-        raws: list[bytes] = await link.ask("LRANGE", keys.dead_letter, 0, missing + _BESIDE - 1)
+        raws: list[bytes] = await client.ask("LRANGE", keys.dead_letter, 0, missing + _BESIDE - 1)
     except ReplyTooLarge:
         return False  # the list as a whole is read in pages that fit
-    newest = await slice_of(link, keys.dead, keys.finished, ScoreRange(newest=True), None, len(raws) + _BEHIND)
+    newest = await slice_of(client, keys.dead, keys.finished, ScoreRange(newest=True), None, len(raws) + _BEHIND)
     known = Counter(read_finished(each.text).bytes for each in newest.found if each.text is not None)
     unknown = Counter(raws) - known
     if unknown.total() != missing:
         return False
-    router = Router(link.options, await known_queues(link, keys))
+    router = Router(client.options, await known_queues(client, keys))
     new: list[DeadListEntry] = []
     for place, raw in enumerate(raws):
         if unknown[raw] > 0:
             unknown[raw] -= 1
             new.append(DeadListEntry(listed - place, raw))
-    await _settle(link, keys, [], list(_adoptions(new, router)))
+    await _settle(client, keys, [], list(_adoptions(new, router)))
     return True
 
 
-async def _adopt(link: RedisClient, keys: RedisKeys, unknown: Counter[bytes]) -> None:
-    router = Router(link.options, await known_queues(link, keys))
+async def _adopt(client: RedisClient, keys: RedisKeys, unknown: Counter[bytes]) -> None:
+    router = Router(client.options, await known_queues(client, keys))
     batch: list[DeadListEntry] = []
     place = 0
-    async for raw in dead_letters(link, keys):
+    async for raw in dead_letters(client, keys):
         digest, place = _digest(raw), place + 1
         if unknown[digest] <= 0:
             continue
         unknown[digest] -= 1
         batch.append(DeadListEntry(place, raw))
         if len(batch) == _BATCH:
-            await _settle(link, keys, [], list(_adoptions(batch, router)))
+            await _settle(client, keys, [], list(_adoptions(batch, router)))
             batch = []
     if batch:
-        await _settle(link, keys, [], list(_adoptions(batch, router)))
+        await _settle(client, keys, [], list(_adoptions(batch, router)))
 
 
-async def adopt_dead(link: RedisClient, keys: RedisKeys, letters: Sequence[DeadListEntry]) -> None:
+async def adopt_dead(client: RedisClient, keys: RedisKeys, letters: Sequence[DeadListEntry]) -> None:
     """Gives these entries of the list a place in the index, as far as it has fewer than the list."""
-    router = Router(link.options, await known_queues(link, keys))
+    router = Router(client.options, await known_queues(client, keys))
     for start in range(0, len(letters), _BATCH):
-        await _settle(link, keys, [], list(_adoptions(letters[start : start + _BATCH], router)))
+        await _settle(client, keys, [], list(_adoptions(letters[start : start + _BATCH], router)))
 
 
-async def _settle(link: RedisClient, keys: RedisKeys, gone: Sequence[_Indexed], new: Sequence[Sequence[Word]]) -> None:
+async def _settle(
+    client: RedisClient, keys: RedisKeys, gone: Sequence[_Indexed], new: Sequence[Sequence[Word]]
+) -> None:
     args: list[Word] = [in_ms(IDS_KEPT), len(gone)]
     for each in gone:
         args += (each.take, each.raw)
     for words in new:
         args += words
-    await link.run(load("dead_list"), keys.shared, args)
+    await client.run(load("dead_list"), keys.shared, args)
 
 
 def _adoptions(letters: Sequence[DeadListEntry], router: Router) -> Iterator[tuple[Word, ...]]:
@@ -175,14 +177,14 @@ def _text(raw: bytes, queue: str) -> FinishedText:
     return dead_text(raw, queue, id, counts, reason.value, error, history)
 
 
-async def dead_letters(link: RedisClient, keys: RedisKeys) -> AsyncIterator[bytes]:
+async def dead_letters(client: RedisClient, keys: RedisKeys) -> AsyncIterator[bytes]:
     """The list from its old end: what is pushed meanwhile moves nothing out of the way."""
-    async for entry in ServedList(link, keys.dead_letter, newest=False).entries(None, SLICE_MAX):
+    async for entry in ServedList(client, keys.dead_letter, newest=False).entries(None, SLICE_MAX):
         yield entry.raw
 
 
-async def _indexed(link: RedisClient, keys: RedisKeys) -> AsyncIterator[_Indexed]:
-    async for each in slices(link, keys.dead, keys.finished, ScoreRange(), None):
+async def _indexed(client: RedisClient, keys: RedisKeys) -> AsyncIterator[_Indexed]:
+    async for each in slices(client, keys.dead, keys.finished, ScoreRange(), None):
         # One without a text names nothing: no entry is like it.
         yield _Indexed(each.member, b"" if each.text is None else read_finished(each.text).bytes)
 

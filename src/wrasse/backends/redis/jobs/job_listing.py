@@ -36,26 +36,26 @@ class _Listed:
 
 
 async def page(
-    link: RedisClient, keys: RedisKeys, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool
+    client: RedisClient, keys: RedisKeys, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool
 ) -> Page[JobState]:
     """Jobs of one place that match, in its order."""
     limit = check_limit(limit, "jobs", PAGE_MAX)
-    now = await read_now(link)
+    now = await read_now(client)
     if place is Place.READY:
-        listed = _ready(link, keys, where, after, limit, newest=newest, now=now)
+        listed = _ready(client, keys, where, after, limit, newest=newest, now=now)
     else:
-        listed = _indexed(link, keys, place, _span(where, newest=newest), after, limit)
+        listed = _indexed(client, keys, place, _span(where, newest=newest), after, limit)
     return await _cut(listed, where, limit, now)
 
 
-async def overdue(link: RedisClient, keys: RedisKeys, after: str | None, limit: int) -> Page[JobState]:
+async def overdue(client: RedisClient, keys: RedisKeys, after: str | None, limit: int) -> Page[JobState]:
     """Held jobs whose deadline has passed, longest ago first. One round trip."""
     limit = check_limit(limit, "jobs", PAGE_MAX)
     behind, listed = _behind(Place.HELD, after), list[_Listed]()
-    rounds = PageLoop(link.options.where, "the list of overdue jobs")
+    rounds = PageLoop(client.options.where, "the list of overdue jobs")
     while True:
         rounds.turn(behind)
-        found = await slice_of(link, keys.held, keys.holds, ScoreRange(high="now"), behind, limit)
+        found = await slice_of(client, keys.held, keys.holds, ScoreRange(high="now"), behind, limit)
         listed = [each for each in map(_held, found.found) if each is not None]
         behind = found.behind
         # Of a hold whose text is gone nothing can be said, so it is passed over; an empty page would be the last.
@@ -65,9 +65,9 @@ async def overdue(link: RedisClient, keys: RedisKeys, after: str | None, limit: 
     return Page(items, cursors, from_ms(found.now), found.more)
 
 
-async def read_now(link: RedisClient) -> int:
+async def read_now(client: RedisClient) -> int:
     """The server's time in milliseconds."""
-    return link.time_in(await link.ask("TIME")) // 1_000
+    return client.time_in(await client.ask("TIME")) // 1_000
 
 
 async def _cut(listed: AsyncIterator[_Listed], where: JobFilter, limit: int, now: int) -> Page[JobState]:
@@ -84,21 +84,21 @@ async def _cut(listed: AsyncIterator[_Listed], where: JobFilter, limit: int, now
 
 
 async def _indexed(
-    link: RedisClient, keys: RedisKeys, place: Place, span: ScoreRange, after: str | None, limit: int
+    client: RedisClient, keys: RedisKeys, place: Place, span: ScoreRange, after: str | None, limit: int
 ) -> AsyncIterator[_Listed]:
     index = {Place.HELD: keys.held, Place.DONE: keys.done, Place.DEAD: keys.dead}[place]
     texts = keys.holds if place is Place.HELD else keys.finished
     behind = _behind(place, after)
-    async for found in slices(link, index, texts, span, behind, min(limit + 1, SLICE_MAX)):
+    async for found in slices(client, index, texts, span, behind, min(limit + 1, SLICE_MAX)):
         listed = _held(found) if place is Place.HELD else _finished(found, place)
         if listed is not None:
             yield listed
 
 
 async def _ready(
-    link: RedisClient, keys: RedisKeys, where: JobFilter, after: str | None, limit: int, *, newest: bool, now: int
+    client: RedisClient, keys: RedisKeys, where: JobFilter, after: str | None, limit: int, *, newest: bool, now: int
 ) -> AsyncIterator[_Listed]:
-    queues = await usable_queues(link, keys) if where.queue is None else [where.queue]
+    queues = await usable_queues(client, keys) if where.queue is None else [where.queue]
     parts = [(kind, queue) for kind in (_SERVED, _DELAYED) for queue in queues]
     if where.delayed:
         parts = [part for part in parts if part[0] == _DELAYED]
@@ -112,12 +112,12 @@ async def _ready(
     for part in parts[parts.index((kind, queue)) :]:
         cursor = rest if part == (kind, queue) else ""
         listed = _served if part[0] == _SERVED else _delayed
-        async for each in listed(link, keys, part[1], cursor, limit, newest, where, now):
+        async for each in listed(client, keys, part[1], cursor, limit, newest, where, now):
             yield each
 
 
 async def _served(
-    link: RedisClient, keys: RedisKeys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
+    client: RedisClient, keys: RedisKeys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
 ) -> AsyncIterator[_Listed]:
     behind = None
     if cursor:
@@ -126,18 +126,18 @@ async def _served(
             raise no_cursor(cursor)
         behind = ListPosition(int(index), last, next)
     chunk = min(limit + 1, SLICE_MAX)
-    async for entry in ServedList(link, keys.queue(queue).list, newest=newest).entries(behind, chunk):
+    async for entry in ServedList(client, keys.queue(queue).list, newest=newest).entries(behind, chunk):
         state = waiting_state(WaitingJob(queue, entry.raw), decode(entry.raw), now)
         yield _Listed(state, f"{_SERVED}:{entry.mark}:{queue}")
 
 
 async def _delayed(
-    link: RedisClient, keys: RedisKeys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
+    client: RedisClient, keys: RedisKeys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
 ) -> AsyncIterator[_Listed]:
     behind = _behind_delayed(cursor) if cursor else None
     span = {None: ScoreRange(), True: ScoreRange(low=f"({now}"), False: ScoreRange(high=f"{now}")}[where.delayed]
     key = keys.queue(queue).delayed
-    async for found in slices(link, key, None, replace(span, newest=newest), behind, min(limit + 1, SLICE_MAX)):
+    async for found in slices(client, key, None, replace(span, newest=newest), behind, min(limit + 1, SLICE_MAX)):
         waiting = WaitingJob(queue, found.member, found.score)
         state = waiting_state(waiting, decode(waiting.bytes), now)
         yield _Listed(state, f"{_DELAYED}:{found.exact}:{_delayed_name(found.member)}:{queue}")

@@ -46,15 +46,15 @@ class ListEntry:
 class ServedList:
     """One list, in the order it is served, or turned round."""
 
-    def __init__(self, link: RedisClient, key: str, *, newest: bool) -> None:
-        self._link = link
+    def __init__(self, client: RedisClient, key: str, *, newest: bool) -> None:
+        self._client = client
         self._key = key
         self._newest = newest
 
     async def entries(self, behind: ListPosition | None, chunk: int) -> AsyncIterator[ListEntry]:
         """The entries behind the mark, at most `chunk` per read."""
         index = 0 if behind is None else await self._begin(behind)
-        count, rounds = min(chunk, _FEW), PageLoop(self._link.options.where, f"LRANGE {self._key}")
+        count, rounds = min(chunk, _FEW), PageLoop(self._client.options.where, f"LRANGE {self._key}")
         while True:
             rounds.turn(index)
             found, asked = await fitting(count + 1, lambda few: self._read(index, few))  # noqa: B023
@@ -71,9 +71,9 @@ class ServedList:
 
     async def _read(self, index: int, count: int) -> Sequence[bytes]:
         if self._newest:
-            found: list[bytes] = await self._link.ask("LRANGE", self._key, index, index + count - 1)
+            found: list[bytes] = await self._client.ask("LRANGE", self._key, index, index + count - 1)
             return found
-        served: list[bytes] = await self._link.ask("LRANGE", self._key, -(index + count), -(index + 1))
+        served: list[bytes] = await self._client.ask("LRANGE", self._key, -(index + count), -(index + 1))
         return served[::-1]
 
     async def _all(self, first: int, count: int) -> Sequence[bytes]:

@@ -21,23 +21,23 @@ from wrasse.ports.job_lists import ListLengths, Purged
 class RedisLists:
     """The lists of one root."""
 
-    def __init__(self, link: RedisClient) -> None:
-        self._link, self._keys = link, RedisKeys(link.options)
+    def __init__(self, client: RedisClient) -> None:
+        self._client, self._keys = client, RedisKeys(client.options)
 
     @property
     def names(self) -> Mapping[str, str]:
         """The key of each list that has a name."""
-        queues = {name: self._keys.queue(queue).list for name, queue in self._link.options.queues.items()}
+        queues = {name: self._keys.queue(queue).list for name, queue in self._client.options.queues.items()}
         return {**queues, "completed": self._keys.completed, "dead_letter": self._keys.dead_letter}
 
     async def lengths(self, limiter: str) -> ListLengths:
         """How long each is now."""
-        options, names = self._link.options, self.names
-        holding = await workers_with(self._link, options.processing_list_pattern, "list")
+        options, names = self._client.options, self.names
+        holding = await workers_with(self._client, options.processing_list_pattern, "list")
         processing = [self._keys.processing(worker) for worker in holding]
-        beating = await workers_with(self._link, options.heartbeat_key_pattern, "string")
-        told = await self._link.ask_many([("LLEN", key) for key in (*names.values(), *processing)])
-        ends = await self._link.ask("PTTL", limiter)
+        beating = await workers_with(self._client, options.heartbeat_key_pattern, "string")
+        told = await self._client.ask_many([("LLEN", key) for key in (*names.values(), *processing)])
+        ends = await self._client.ask("PTTL", limiter)
         return ListLengths(
             {f"{name}({key})": length for (name, key), length in zip(names.items(), told, strict=False)},
             {key: length for key, length in zip(processing, told[len(names) :], strict=True) if length},
@@ -53,7 +53,7 @@ class RedisLists:
             behind = len(found)
             some, step = await fitting(
                 min(step, count - behind),
-                lambda few: self._link.ask("LRANGE", key, -behind - few, -behind - 1),  # noqa: B023
+                lambda few: self._client.ask("LRANGE", key, -behind - few, -behind - 1),  # noqa: B023
             )
             found += some[::-1]
             if len(some) < step:
@@ -62,17 +62,17 @@ class RedisLists:
 
     async def purge(self, limiter: str, *, force: bool, dry: bool) -> Purged:
         """One script. The counter of tokens stays, since a token is never given twice; so do remembered answers."""
-        options, keys = self._link.options, self._keys
-        beating = await workers_with(self._link, options.heartbeat_key_pattern, "string")
-        holding = await workers_with(self._link, options.processing_list_pattern, "list")
+        options, keys = self._client.options, self._keys
+        beating = await workers_with(self._client, options.heartbeat_key_pattern, "string")
+        holding = await workers_with(self._client, options.processing_list_pattern, "list")
         names = [*map(keys.heartbeat, beating), *map(keys.processing, holding), limiter]
-        for queue in await known_queues(self._link, keys):
+        for queue in await known_queues(self._client, keys):
             own = keys.queue(queue)
             names += (own.list, own.delayed, own.wake, own.rate)
         names += (key for key in keys.shared if key not in (keys.token, *keys.requests))
         names = list(dict.fromkeys(names))
         what = "look" if dry else "force" if force else "ask"
-        alive, *told = await self._link.run(load("purge"), names, [what, len(beating)])
+        alive, *told = await self._client.run(load("purge"), names, [what, len(beating)])
         if alive and not (dry or force):
             return Purged({}, tuple(map(text_of, told)))
         if len(told) != len(names):

@@ -29,30 +29,30 @@ _PAGE = 500
 SILENT_WORKERS_KEPT = timedelta(hours=1)
 
 
-async def record(link: RedisClient, keys: RedisKeys, id: str) -> JobRecord | None:
+async def record(client: RedisClient, keys: RedisKeys, id: str) -> JobRecord | None:
     """One job, whole. What is neither held nor finished is looked for among those that wait; a job that was taken
     meanwhile is then held."""
     asked: list[Word] = [id, id.removeprefix(UNREADABLE)] if id.startswith(UNREADABLE) else [id]
     misled = False
     for look_for_waiting in (True, False):
-        found, misled = await _indexed(link, keys, id, asked)
+        found, misled = await _indexed(client, keys, id, asked)
         if found is None and look_for_waiting:
-            found = await _waiting(link, keys, id)
+            found = await _waiting(client, keys, id)
         if found is not None:
             return found
-    return await _misplaced(link, keys, id) if misled else None
+    return await _misplaced(client, keys, id) if misled else None
 
 
-async def _misplaced(link: RedisClient, keys: RedisKeys, id: str) -> JobRecord | None:
+async def _misplaced(client: RedisClient, keys: RedisKeys, id: str) -> JobRecord | None:
     """A job that the index leads past, since another program wrote there: from the listings, until fsck mends it."""
     for place in (Place.HELD, Place.DEAD, Place.DONE):
         after: str | None = None
-        rounds = PageLoop(link.options.where, "a search for a job that its index does not lead to")
+        rounds = PageLoop(client.options.where, "a search for a job that its index does not lead to")
         while True:
-            seen = await page(link, keys, place, JobFilter(), after, _PAGE, newest=False)
+            seen = await page(client, keys, place, JobFilter(), after, _PAGE, newest=False)
             take = next((f"{state.token}-{state.nonce}" for state in seen if state.id == id), None)
             if take is not None:
-                return (await _indexed(link, keys, id, [id, take, "found"]))[0]
+                return (await _indexed(client, keys, id, [id, take, "found"]))[0]
             if seen.cursor is None:
                 break
             after = seen.cursor
@@ -60,10 +60,12 @@ async def _misplaced(link: RedisClient, keys: RedisKeys, id: str) -> JobRecord |
     return None
 
 
-async def _indexed(link: RedisClient, keys: RedisKeys, id: str, asked: Sequence[Word]) -> tuple[JobRecord | None, bool]:
+async def _indexed(
+    client: RedisClient, keys: RedisKeys, id: str, asked: Sequence[Word]
+) -> tuple[JobRecord | None, bool]:
     """A held or finished job; else whether its id leads to a take of which nothing is known."""
     names = [keys.where, keys.held, keys.holds, keys.finished, keys.progress]
-    reply: list[Any] = [*await link.run(load("get"), names, asked), None, None, None, None]
+    reply: list[Any] = [*await client.run(load("get"), names, asked), None, None, None, None]
     told, take, until, hold, finished = reply[1:6]
     progress = None if told is None else read_progress(told)
     if until is not None and hold is not None:
@@ -79,29 +81,29 @@ async def _indexed(link: RedisClient, keys: RedisKeys, id: str, asked: Sequence[
     return None, take is not None
 
 
-async def _waiting(link: RedisClient, keys: RedisKeys, id: str) -> JobRecord | None:
-    found = (await find_waiting(link, keys, [id])).get(id)
+async def _waiting(client: RedisClient, keys: RedisKeys, id: str) -> JobRecord | None:
+    found = (await find_waiting(client, keys, [id])).get(id)
     wire = None if found is None else decode(found.bytes)
     if found is None or wire is None:
         return None
-    state = waiting_state(found, wire, await read_now(link))
+    state = waiting_state(found, wire, await read_now(client))
     progress: Progress | None = None
     with suppress(WrongType):
-        told = await link.ask("HGET", keys.progress, id)
+        told = await client.ask("HGET", keys.progress, id)
         progress = None if told is None else read_progress(told)
     return JobRecord(job_in(found.bytes, wire, found.queue, id), state, attempts_of(wire), None, progress)
 
 
-async def counts(link: RedisClient, keys: RedisKeys) -> Counts:
+async def counts(client: RedisClient, keys: RedisKeys) -> Counts:
     """Jobs per queue and place, and the workers. Its cost follows their number, not that of the jobs."""
-    now = await read_now(link)
-    damage = await KeyTypes(link, keys).of_jobs()
+    now = await read_now(client)
+    damage = await KeyTypes(client, keys).of_jobs()
     bad = {each.key for each in damage}
-    queues = await usable_queues(link, keys)
+    queues = await usable_queues(client, keys)
     hashes = [key for key in (keys.counts, keys.workers_info) if key not in bad]
     asked: list[Sequence[Word]] = [("HGETALL", key) for key in hashes]
     asked += [command for queue in queues for command in _questions(keys.queue(queue), now)]
-    answers = await link.ask_many(asked)
+    answers = await client.ask_many(asked)
     told, hashed = answers[len(hashes) :], dict(zip(hashes, answers, strict=False))
     numbers, workers = hashed.get(keys.counts, ()), hashed.get(keys.workers_info, ())
     stored = {key.decode("utf-8", "replace"): int(n) for key, n in _pairs(numbers) if _WHOLE(n)}

@@ -88,25 +88,25 @@ _log = logging.getLogger("wrasse.jobs")
 class RedisWakeups:
     """Whoever waits in this process, and the task that listens for them."""
 
-    __slots__ = ("_link", "_task", "_waiting")
+    __slots__ = ("_client", "_task", "_waiting")
 
-    def __init__(self, link: RedisClient) -> None:
-        self._link = link
+    def __init__(self, client: RedisClient) -> None:
+        self._client = client
         self._task: asyncio.Task[None] | None = None
         self._waiting: set[Wakeup] = set()
 
     @contextmanager
     def waiting(self, keys: Iterable[str], wait: timedelta) -> Iterator[Wakeup]:
         """A bell for these wake lists, which rings at the latest after `wait`."""
-        with hung(self._waiting, keys, wait) as bell:
+        with hung(self._waiting, keys, wait) as wakeup:
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._listen(), name="redis wake-ups")
-            yield bell
+            yield wakeup
 
     async def close(self) -> None:
         """Stops listening, and wakes everybody."""
-        for bell in self._waiting:
-            bell.expire()
+        for wakeup in self._waiting:
+            wakeup.expire()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -115,10 +115,10 @@ class RedisWakeups:
 
     async def _listen(self) -> None:
         deaf = False
-        while keys := list(dict.fromkeys(key for bell in self._waiting for key in bell.names)):
+        while keys := list(dict.fromkeys(key for wakeup in self._waiting for key in wakeup.names)):
             try:
-                heard = await self._link.block("BLPOP", *keys, _BLOCK, timeout=_BLOCK)
-                key = None if heard is None else _key_in(heard, self._link)
+                heard = await self._client.block("BLPOP", *keys, _BLOCK, timeout=_BLOCK)
+                key = None if heard is None else _key_in(heard, self._client)
             except WrasseError as error:
                 if not deaf:
                     _log.warning("wake-ups are not heard, so jobs are looked for instead: %s", error.message)
@@ -133,17 +133,17 @@ class RedisWakeups:
                 await asyncio.sleep(0)  # who was woken takes the job before this listens again
 
     def _ring(self, key: str) -> None:
-        for bell in self._waiting:
-            if key in bell.names:
-                bell.ring()
+        for wakeup in self._waiting:
+            if key in wakeup.names:
+                wakeup.ring()
 
 
-def _key_in(heard: object, link: RedisClient) -> str:
+def _key_in(heard: object, client: RedisClient) -> str:
     """The list that BLPOP took a token from."""
     match heard:
         case [bytes(key), _]:
             return key.decode(errors="replace")
-    raise not_its_answer(link, "BLPOP")
+    raise not_its_answer(client, "BLPOP")
 
 
 _new = object.__new__
@@ -245,11 +245,11 @@ _KNOWN_MAX = 20_000  # holds whose bytes are remembered; those of others are rea
 class RedisJobs:
     """The jobs of one root."""
 
-    def __init__(self, link: RedisClient, clock: Clock, *, done_max: int = 10_000) -> None:
+    def __init__(self, client: RedisClient, clock: Clock, *, done_max: int = 10_000) -> None:
         assert done_max >= 0, "a limit is not negative"
-        self._link, self._clock, self._done_max = link, clock, done_max
-        self._keys = RedisKeys(link.options)
-        self._bells = RedisWakeups(link)
+        self._client, self._clock, self._done_max = client, clock, done_max
+        self._keys = RedisKeys(client.options)
+        self._wakeups = RedisWakeups(client)
         self._held: dict[str, ClaimedBytes] = {}
         self._time = StoreTime(clock, self._asked, kept=_TIME_KEPT)
 
@@ -258,12 +258,12 @@ class RedisJobs:
         if not jobs and not groups:
             return ()
         if not groups and all(map(is_plain_put, jobs)):
-            keys, words = pushed(jobs, self._keys, self._link.options, self._clock.now())
-            return answers(await self._link.run(load("push"), keys, [request, *words]), jobs)
+            keys, words = pushed(jobs, self._keys, self._client.options, self._clock.now())
+            return answers(await self._client.run(load("push"), keys, [request, *words]), jobs)
         ring = Ring(self._keys, self._keys.putting)
-        putting = EnqueueArguments(ring, self._link.options, self._clock.now())
+        putting = EnqueueArguments(ring, self._client.options, self._clock.now())
         args = [request, *putting.runs(jobs), *putting.groups(groups)]
-        return answers(await self._link.run(load("put"), ring.keys, args), jobs)
+        return answers(await self._client.run(load("put"), ring.keys, args), jobs)
 
     async def take(
         self,
@@ -281,9 +281,9 @@ class RedisJobs:
         taken = await self._take(wanted, request)
         if taken.jobs or taken.rejected or wait <= timedelta(0):
             return taken
-        with self._bells.waiting([self._keys.queue(queue).wake for queue in wanted.queues], wait) as bell:
-            while not (taken.jobs or taken.rejected or bell.late):
-                await bell.rung(POLL)
+        with self._wakeups.waiting([self._keys.queue(queue).wake for queue in wanted.queues], wait) as wakeup:
+            while not (taken.jobs or taken.rejected or wakeup.late):
+                await wakeup.rung(POLL)
                 taken = await self._take(wanted, request)
         return taken
 
@@ -296,7 +296,7 @@ class RedisJobs:
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> HeartbeatAnswer:
         args = beat_args(worker, bounded(holds), silence, progress)
-        return beaten(await self._link.run(load("beat"), beat_keys(self._keys, worker.id), args))
+        return beaten(await self._client.run(load("beat"), beat_keys(self._keys, worker.id), args))
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
         check_settlements(settlements)
@@ -306,34 +306,34 @@ class RedisJobs:
         return await self._settle(settlements, held, request)
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
-        return await move(self._link, self._keys, bounded(moves))
+        return await move(self._client, self._keys, bounded(moves))
 
     async def get(self, id: str) -> JobRecord | None:
-        found = await overview.record(self._link, self._keys, id)
-        if found is None and await compare_dead(self._link, self._keys):
-            found = await overview.record(self._link, self._keys, id)
+        found = await overview.record(self._client, self._keys, id)
+        if found is None and await compare_dead(self._client, self._keys):
+            found = await overview.record(self._client, self._keys, id)
         return found
 
     async def page(
         self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
     ) -> Page[JobState]:
         if place is Place.DEAD and after is None:
-            await compare_dead(self._link, self._keys)
-        return await job_listing.page(self._link, self._keys, place, where, after, limit, newest=newest)
+            await compare_dead(self._client, self._keys)
+        return await job_listing.page(self._client, self._keys, place, where, after, limit, newest=newest)
 
     async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
-        return await job_listing.overdue(self._link, self._keys, after, limit)
+        return await job_listing.overdue(self._client, self._keys, after, limit)
 
     async def counts(self) -> Counts:
-        await compare_dead(self._link, self._keys)
-        return await overview.counts(self._link, self._keys)
+        await compare_dead(self._client, self._keys)
+        return await overview.counts(self._client, self._keys)
 
     async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
-        return await delete(self._link, self._keys, bounded(deletes), ids_kept)
+        return await delete(self._client, self._keys, bounded(deletes), ids_kept)
 
     async def close(self) -> None:
         """Stops listening for wake-ups."""
-        await self._bells.close()
+        await self._wakeups.close()
 
     async def _take(self, wanted: ClaimRequest, request: str) -> Claimed:
         """One look. What turns out to be no job is buried, and the look is repeated under a request id that follows
@@ -351,7 +351,7 @@ class RedisJobs:
 
     async def _grant(self, wanted: ClaimRequest, request: str) -> ClaimAnswer:
         nonce = secrets.token_hex(4)
-        answer = await self._link.run(load("take"), wanted.keys(self._keys), wanted.args(request, nonce))
+        answer = await self._client.run(load("take"), wanted.keys(self._keys), wanted.args(request, nonce))
         found = granted(answer, wanted, nonce)
         self._time.note(from_ms(found.now))
         for held in found.held:
@@ -376,10 +376,10 @@ class RedisJobs:
         self, settlements: Sequence[Settlement], held: Mapping[str, ClaimedBytes], request: str
     ) -> Sequence[Outcome]:
         ring = Ring(self._keys, self._keys.shared)
-        putting = EnqueueArguments(ring, self._link.options, self._clock.now())
-        settling = Settling(ring, putting, self._link.options, to_micros(await self._time.now()) // 1_000)
+        putting = EnqueueArguments(ring, self._client.options, self._clock.now())
+        settling = Settling(ring, putting, self._client.options, to_micros(await self._time.now()) // 1_000)
         args = [request, self._done_max, in_ms(IDS_KEPT), *settling.args(settlements, held)]
-        answer = await self._link.run(load("settle"), ring.keys, args)
+        answer = await self._client.run(load("settle"), ring.keys, args)
         for take in held:
             self._held.pop(take, None)
         return outcomes(answer)
@@ -388,7 +388,7 @@ class RedisJobs:
         """What is held under each of these takes: mostly our own, else read."""
         known = {take: held for take in takes if (held := self._held.get(take)) is not None}
         missing = [take for take in takes if take not in known]
-        texts = await in_pieces(missing, lambda takes: self._link.ask("HMGET", self._keys.holds, *takes))
+        texts = await in_pieces(missing, lambda takes: self._client.ask("HMGET", self._keys.holds, *takes))
         for take, text in zip(missing, texts, strict=True):
             if text is not None:
                 hold = read_hold(text)
@@ -397,4 +397,4 @@ class RedisJobs:
         return known
 
     async def _asked(self) -> datetime:
-        return from_ms(await job_listing.read_now(self._link))
+        return from_ms(await job_listing.read_now(self._client))

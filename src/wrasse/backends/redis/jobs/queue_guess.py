@@ -12,13 +12,13 @@ from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.options import RedisOptions
 
 
-async def known_queues(link: RedisClient, keys: RedisKeys) -> list[str]:
+async def known_queues(client: RedisClient, keys: RedisKeys) -> list[str]:
     """Every queue that a job was put into or that the settings name, in order."""
     try:
-        put = {name.decode("utf-8", "replace") for name in await link.ask("SMEMBERS", keys.queues)}
+        put = {name.decode("utf-8", "replace") for name in await client.ask("SMEMBERS", keys.queues)}
     except WrongType:  # costs only the names in it; `jobs fsck` names the key
         put = set()
-    return sorted(put | set(link.options.queues.values()))
+    return sorted(put | set(client.options.queues.values()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,11 +46,11 @@ class WaitingJob:
         return self.entry if self.due is None else self.entry.partition(b":")[2]
 
 
-async def find_waiting(link: RedisClient, keys: RedisKeys, ids: Collection[str]) -> dict[str, WaitingJob]:
+async def find_waiting(client: RedisClient, keys: RedisKeys, ids: Collection[str]) -> dict[str, WaitingJob]:
     """Of these ids, the jobs that wait, each where it is. Looks no further once all are found."""
-    queues = await usable_queues(link, keys)
+    queues = await usable_queues(client, keys)
     found: dict[str, WaitingJob] = {}
-    async for each in _looks(link, keys, ids, queues):
+    async for each in _looks(client, keys, ids, queues):
         for waiting in each:
             wire = decode(waiting.bytes)
             if wire is not None and wire.id in ids:
@@ -61,23 +61,23 @@ async def find_waiting(link: RedisClient, keys: RedisKeys, ids: Collection[str])
 
 
 async def _looks(
-    link: RedisClient, keys: RedisKeys, ids: Collection[str], queues: Sequence[str]
+    client: RedisClient, keys: RedisKeys, ids: Collection[str], queues: Sequence[str]
 ) -> AsyncIterator[list[WaitingJob]]:
     """What may be meant, look by look; the same entry may come twice."""
     needles = [needle for id in ids for needle in _spelled(id)]
-    most = min(BYTES_MAX, link.options.reply_bytes_max // 3)
+    most = min(BYTES_MAX, client.options.reply_bytes_max // 3)
 
     async def look(queue: str, kind: str, first: int, last: int) -> tuple[int, list[WaitingJob]]:
         """How many were looked at, 0 if those were the last; and what was found."""
         names = keys.queue(queue)
         key = names.list if kind == "list" else names.delayed
-        count, more, *rest = await link.run(load("find"), [key], [kind, first, last, most, *needles])
+        count, more, *rest = await client.run(load("find"), [key], [kind, first, last, most, *needles])
         return count if more else 0, list(_entries(queue, rest))
 
     for queue in queues:
         yield (await look(queue, "list", -ENTRIES_MAX, -1))[1]
     for kind, queue in [(kind, queue) for kind in ("set", "list") for queue in queues]:
-        seen, count, rounds = 0, 1, PageLoop(link.options.where, "a search for waiting jobs")
+        seen, count, rounds = 0, 1, PageLoop(client.options.where, "a search for waiting jobs")
         while count > 0:
             rounds.turn(seen)
             count, found = await look(queue, kind, seen, seen + ENTRIES_MAX - 1)

@@ -16,7 +16,7 @@ from wrasse.backends.redis.options import RedisOptions
 from wrasse.ports.jobs import Claim, Complete, DeadLetterJob, Requeue, Settlement
 from wrasse.ports.outcome import Outcome
 
-_OUTCOMES = {ord("d"): Outcome.DONE, ord("l"): Outcome.LOST}
+_OUTCOMES = {ord("d"): Outcome.DONE, ord("l"): Outcome.CONFLICT}
 
 
 def take_of(hold: Claim) -> str:

@@ -63,12 +63,12 @@ class SortedPage:
 
 
 async def slice_of(
-    link: RedisClient, key: str, texts: str | None, span: ScoreRange, behind: PageStart | None, limit: int
+    client: RedisClient, key: str, texts: str | None, span: ScoreRange, behind: PageStart | None, limit: int
 ) -> SortedPage:
     """At most `limit` members of the set at `key`, with their texts from the hash at `texts`."""
     cursor = ("", b"") if behind is None else (behind.score, behind.bound(newest=span.newest))
     way = "down" if span.newest else "up"
-    reply = await link.run(load("slice"), [key, texts or key], [way, span.low, span.high, limit, *cursor])
+    reply = await client.run(load("slice"), [key, texts or key], [way, span.low, span.high, limit, *cursor])
     return SortedPage(tuple(_found(reply)), int(reply[0]), reply[1] == 1)
 
 
@@ -81,13 +81,13 @@ def _found(reply: list[bytes | None]) -> Iterator[SortedMember]:
 
 
 async def slices(
-    link: RedisClient, key: str, texts: str | None, span: ScoreRange, behind: PageStart | None, chunk: int = SLICE_MAX
+    client: RedisClient, key: str, texts: str | None, span: ScoreRange, behind: PageStart | None, chunk: int = SLICE_MAX
 ) -> AsyncIterator[SortedMember]:
     """Everything behind the cursor, read in slices of so many."""
-    rounds = PageLoop(link.options.where, f"the entries of {key}")
+    rounds = PageLoop(client.options.where, f"the entries of {key}")
     while True:
         rounds.turn(behind)
-        found = await slice_of(link, key, texts, span, behind, chunk)
+        found = await slice_of(client, key, texts, span, behind, chunk)
         for each in found.found:
             yield each
         behind = found.behind

@@ -61,21 +61,21 @@ class _Seen:
 class RedisStrays:
     """The strays of one root."""
 
-    def __init__(self, link: RedisClient) -> None:
-        self._link = link
-        self._keys = RedisKeys(link.options)
+    def __init__(self, client: RedisClient) -> None:
+        self._client = client
+        self._keys = RedisKeys(client.options)
 
     async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> StrayScan:
         if limit < 1:
             raise UsageError(f"a look at {limit} names", do="ask for at least one")
         cursor, remembered = (after, []) if after is not None else await self._saved()
-        glob = pattern_glob(self._link.options.processing_list_pattern)
-        scanned, names = await self._link.ask("SCAN", cursor, "MATCH", glob, "COUNT", limit, "TYPE", "list")
-        found_here = workers_in(names, self._link.options.processing_list_pattern)
+        glob = pattern_glob(self._client.options.processing_list_pattern)
+        scanned, names = await self._client.ask("SCAN", cursor, "MATCH", glob, "COUNT", limit, "TYPE", "list")
+        found_here = workers_in(names, self._client.options.processing_list_pattern)
         workers = list(dict.fromkeys([*remembered, *found_here]))
         seen = await self._seen(workers) if workers else _Seen((), (), 0)
         found = await self._without_ours(seen.entries)
-        adopted = 0 if dry or not found else await adopt(self._link, self._keys, found, silence)
+        adopted = 0 if dry or not found else await adopt(self._client, self._keys, found, silence)
         cursor = text_of(scanned)
         if not dry:
             await self._save(cursor, seen)
@@ -85,7 +85,7 @@ class RedisStrays:
         """Where the last look stopped, and whose lists are to be looked at whatever the scan finds."""
         asked = ("GET", self._keys.strays), ("ZRANGE", self._keys.strangers, 0, _REMEMBERED_MAX - 1)
         try:
-            saved, workers = await self._link.ask_many(asked)
+            saved, workers = await self._client.ask_many(asked)
         except WrongType:  # a scan from the start finds them too; `jobs fsck` names the key
             return _START, []
         # SCAN refuses a cursor that is no number of 64 bits: of another program's text the scan begins anew.
@@ -101,13 +101,13 @@ class RedisStrays:
             commands.append(("ZREMRANGEBYRANK", key, 0, -_REMEMBERED_MAX - 1))
         commands.append(("ZREMRANGEBYSCORE", key, "-inf", seen.now - _REMEMBERED))
         with suppress(WrongType):  # what is remembered only saves time
-            await self._link.ask_many(commands)
+            await self._client.ask_many(commands)
 
     async def _seen(self, workers: Sequence[str]) -> _Seen:
         keys = [self._keys.where, self._keys.held, self._keys.holds, self._keys.workers]
         for worker in workers:
             keys += (self._keys.processing(worker), self._keys.heartbeat(worker))
-        reply = iter(await self._link.run(load("strays"), keys, [_ENTRIES_MAX, *workers]))
+        reply = iter(await self._client.run(load("strays"), keys, [_ENTRIES_MAX, *workers]))
         now, entries, strangers, holders = next(reply), [], [], 0
         for worker in workers:
             state, count = next(reply), next(reply)
@@ -123,7 +123,7 @@ class RedisStrays:
         doubtful = [(each.worker.encode(), each.raw) for each in found if each.ours]
         if not doubtful:
             return list(found)
-        async for texts in scanned(self._link, ("HSCAN", self._keys.holds), 500):
+        async for texts in scanned(self._client, ("HSCAN", self._keys.holds), 500):
             for text in texts[1::2]:
                 hold = read_hold(text)
                 if (hold.worker, hold.bytes) in doubtful:
@@ -134,14 +134,14 @@ class RedisStrays:
         return [each for each in found if not each.ours or (each.worker.encode(), each.raw) in left]
 
 
-async def adopt(link: RedisClient, keys: RedisKeys, found: Sequence[Unheld], silence: timedelta) -> int:
+async def adopt(client: RedisClient, keys: RedisKeys, found: Sequence[Unheld], silence: timedelta) -> int:
     """Gives holds to these entries; how many got one."""
-    router = Router(link.options, await known_queues(link, keys))
+    router = Router(client.options, await known_queues(client, keys))
     ring = Ring(keys, keys.shared)
     args: list[Word] = [in_ms(silence)]
     for each in found:
         args += _adoption(each, router, ring)
-    adopted: int = await link.run(load("adopt"), ring.keys, args)
+    adopted: int = await client.run(load("adopt"), ring.keys, args)
     return adopted
 
 

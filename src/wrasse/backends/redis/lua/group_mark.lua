@@ -1,12 +1,12 @@
 -- Moves a group that reads by cursor.
 -- KEYS: [1] the stream, [2] single entries by deadline, [3] what is known of the stream
 -- ARGV: [2] group, [3] the id
--- Gives 'done', 'lost', or 'beyond' the last entry.
+-- Gives 'done', 'conflict', or 'beyond' the last entry.
 -- include entry_ids
 local log, group, upto = KEYS[1], ARGV[2], ARGV[3]
-if redis.call('EXISTS', log) == 0 then return 'lost' end
+if redis.call('EXISTS', log) == 0 then return 'conflict' end
 local delivered = delivered_to(log, group)
-if not delivered or padded(floor_of(log, group, delivered)) >= padded(upto) then return 'lost' end
+if not delivered or padded(floor_of(log, group, delivered)) >= padded(upto) then return 'conflict' end
 local stream = described('STREAM', log)
 if padded(upto) > padded(stream['last-generated-id']) then return 'beyond' end
 if padded(upto) > padded(delivered) then

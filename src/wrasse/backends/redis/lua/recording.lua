@@ -34,7 +34,7 @@ local function answered()
   if version == at then return nil end
   -- A write with this nonce may have been made and forgotten, unless all since the version it names is known.
   local certain = nonce == '' or (at == '' and past.since == 0) or (at ~= '' and tonumber(ARGV[4]) >= past.since)
-  return { at_us, certain and 'lost' or 'unknown', '' }
+  return { at_us, certain and 'conflict' or 'unknown', '' }
 end
 
 local function store(version)

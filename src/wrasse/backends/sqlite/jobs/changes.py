@@ -29,7 +29,7 @@ from wrasse.backends.sqlite.rows import (
     flaw_of,
     span,
 )
-from wrasse.backends.sqlite.write_transaction import DEAD, DELAYED, DONE, HELD, READY, Step
+from wrasse.backends.sqlite.write_transaction import DEAD, DELAYED, DONE, HELD, READY, WriteTransaction
 from wrasse.bounded import UNREADABLE
 from wrasse.clock import from_micros
 from wrasse.ports.jobs import (
@@ -68,29 +68,29 @@ _WORKER = """
 
 
 def beat(
-    step: Step, worker: WorkerInfo, holds: Sequence[Claim], silence: int, progress: Mapping[str, Progress]
+    tx: WriteTransaction, worker: WorkerInfo, holds: Sequence[Claim], silence: int, progress: Mapping[str, Progress]
 ) -> HeartbeatAnswer:
     """Extends the holds that are current, and the worker; or says goodbye."""
-    now = step.now()
-    facts = facts_of(step, [hold.id for hold in holds])
+    now = tx.now()
+    facts = facts_of(tx, [hold.id for hold in holds])
     found = [facts.get(hold.id) for hold in holds]
     mine = tuple(
         fact is not None and fact.place == HELD and fact.held_by(hold) for fact, hold in zip(found, holds, strict=True)
     )
     if silence <= 0:
-        step.db.execute("DELETE FROM workers WHERE id = ?", (worker.id,))
+        tx.db.execute("DELETE FROM workers WHERE id = ?", (worker.id,))
         return HeartbeatAnswer(mine, from_micros(now))
     until = now + silence
     if seqs := [fact.seq for fact, good in zip(found, mine, strict=True) if good and fact is not None]:
-        step.db.execute(_BEAT, (now, until, numbers(seqs)))
+        tx.db.execute(_BEAT, (now, until, numbers(seqs)))
     for fact, good in zip(found, mine, strict=True) if progress else ():
         if good and fact is not None and (told := progress.get(fact.id)) is not None:
             text = msgspec.json.encode((told.fraction, told.note, now)).decode()
-            step.db.execute("UPDATE jobs SET progress = ? WHERE seq = ?", (text, fact.seq))
-    step.db.execute(_WORKER, (worker.id, worker.host, worker.pid, worker.slots, now, until))
-    step.db.execute("DELETE FROM workers WHERE until < ?", (now - span(SILENT_WORKERS_KEPT),))
+            tx.db.execute("UPDATE jobs SET progress = ? WHERE seq = ?", (text, fact.seq))
+    tx.db.execute(_WORKER, (worker.id, worker.host, worker.pid, worker.slots, now, until))
+    tx.db.execute("DELETE FROM workers WHERE until < ?", (now - span(SILENT_WORKERS_KEPT),))
     # Somebody has to, now and then: queues that were used once must not stay for ever.
-    step.db.execute("DELETE FROM counts WHERE n = 0")
+    tx.db.execute("DELETE FROM counts WHERE n = 0")
     return HeartbeatAnswer(mine, from_micros(now))
 
 
@@ -107,29 +107,29 @@ _OLDEST_DONE_FACTS = f"SELECT {_FACTS} {_FROM_OLDEST_DONE}"
 _FORGET = "DELETE FROM ids WHERE id IN (SELECT id FROM ids WHERE forget_at <= ? ORDER BY forget_at LIMIT ?)"
 
 
-def facts_of(step: Step, ids: Sequence[str]) -> dict[str, Fact]:
+def facts_of(tx: WriteTransaction, ids: Sequence[str]) -> dict[str, Fact]:
     """What is known about these jobs, by id."""
     if not ids:
         return {}
-    found = step.db.execute(f"SELECT {_FACTS} FROM jobs WHERE id IN carray(?)", (texts(ids),)).get
+    found = tx.db.execute(f"SELECT {_FACTS} FROM jobs WHERE id IN carray(?)", (texts(ids),)).get
     return {fact.id: fact for fact in decode_facts(found)}
 
 
-def delete(step: Step, deletes: Sequence[Delete], ids_kept: int) -> list[Outcome]:
+def delete(tx: WriteTransaction, deletes: Sequence[Delete], ids_kept: int) -> list[Outcome]:
     """Removes the jobs that are still where the caller saw them."""
-    now = step.now()
-    facts = facts_of(step, [one.hold.id for one in deletes])
+    now = tx.now()
+    facts = facts_of(tx, [one.hold.id for one in deletes])
     outcomes = []
     dropped = []
     for one in deletes:
         fact = facts.get(one.hold.id)
         if fact is None or not _deletable(fact, one, now):
-            outcomes.append(Outcome.LOST)
+            outcomes.append(Outcome.CONFLICT)
         else:
             outcomes.append(Outcome.DONE)
             dropped.append(facts.pop(fact.id))
-    _drop(step, dropped, now, ids_kept)
-    job_groups.count(step, [(fact, False) for fact in dropped], now, put)
+    _drop(tx, dropped, now, ids_kept)
+    job_groups.count(tx, [(fact, False) for fact in dropped], now, put)
     return outcomes
 
 
@@ -138,39 +138,39 @@ def _deletable(fact: Fact, one: Delete, now: int) -> bool:
     return where_it_was and fact.kept_until <= now
 
 
-def trim_done(step: Step, done_max: int, now: int) -> None:
+def trim_done(tx: WriteTransaction, done_max: int, now: int) -> None:
     """Drops the oldest done jobs beyond `done_max`; a backlog from a lower setting goes in a few steps."""
-    excess = min(step.done() - done_max, 3 * BATCH_MAX)
+    excess = min(tx.done() - done_max, 3 * BATCH_MAX)
     if excess <= 0:
         return
-    seqs, queues, longest, tried, lasting = step.db.execute(SELECT_OLDEST_DONE, (now, excess)).get
+    seqs, queues, longest, tried, lasting = tx.db.execute(SELECT_OLDEST_DONE, (now, excess)).get
     if longest is None:
         return  # all results are to be kept
     if longest > INLINE_BYTES_MAX or tried > 1 or lasting:
-        _drop(step, decode_facts(step.db.execute(_OLDEST_DONE_FACTS, (now, excess)).get), now, span(IDS_KEPT))
+        _drop(tx, decode_facts(tx.db.execute(_OLDEST_DONE_FACTS, (now, excess)).get), now, span(IDS_KEPT))
         return
     # The common case: nothing is kept of them anywhere else.
-    step.db.execute("DELETE FROM jobs WHERE seq IN carray(?)", (numbers(decode_numbers(seqs)),))
+    tx.db.execute("DELETE FROM jobs WHERE seq IN carray(?)", (numbers(decode_numbers(seqs)),))
     for queue, count in Counter(decode_texts(queues)).items():
-        step.moved(queue, DONE, None, count)
+        tx.moved(queue, DONE, None, count)
 
 
-def _drop(step: Step, facts: Sequence[Fact], now: int, ids_kept: int) -> None:
+def _drop(tx: WriteTransaction, facts: Sequence[Fact], now: int, ids_kept: int) -> None:
     if not facts:
         return
-    step.db.execute("DELETE FROM jobs WHERE seq IN carray(?)", (numbers(fact.seq for fact in facts),))
+    tx.db.execute("DELETE FROM jobs WHERE seq IN carray(?)", (numbers(fact.seq for fact in facts),))
     if long := [fact.seq for fact in facts if fact.size > INLINE_BYTES_MAX]:
-        step.db.execute("DELETE FROM payloads WHERE seq IN carray(?)", (numbers(long),))
+        tx.db.execute("DELETE FROM payloads WHERE seq IN carray(?)", (numbers(long),))
     # A job that was done at its first attempt has no history.
     if tried := [fact.seq for fact in facts if fact.attempts > (fact.place == DONE)]:
-        step.db.execute("DELETE FROM attempts WHERE seq IN carray(?)", (numbers(tried),))
+        tx.db.execute("DELETE FROM attempts WHERE seq IN carray(?)", (numbers(tried),))
     for (queue, place), count in Counter((fact.queue, fact.place) for fact in facts).items():
-        step.moved(queue, place, None, count)
+        tx.moved(queue, place, None, count)
     if lasting := [(fact.id, now + ids_kept) for fact in facts if fact.lasting]:
         after = "ON CONFLICT DO UPDATE SET forget_at = excluded.forget_at"
-        write_rows(step.db, "INSERT INTO ids (id, forget_at)", lasting, after)
-        step.db.execute(_FORGET, (now, 2 * len(lasting)))
-    step.due_changed()
+        write_rows(tx.db, "INSERT INTO ids (id, forget_at)", lasting, after)
+        tx.db.execute(_FORGET, (now, 2 * len(lasting)))
+    tx.due_changed()
 
 
 SELECT_CURRENT = """
@@ -220,17 +220,17 @@ class RowChange:
         return self.fact.place == HELD
 
 
-def settle(step: Step, settlements: Sequence[Settlement], now: int, done_max: int) -> list[Outcome]:
+def settle(tx: WriteTransaction, settlements: Sequence[Settlement], now: int, done_max: int) -> list[Outcome]:
     """Ends attempts, by their holder."""
-    if not _finish_all(step, settlements, now):
-        outcomes = _settle_each(step, settlements, now)
+    if not _finish_all(tx, settlements, now):
+        outcomes = _settle_each(tx, settlements, now)
     else:
         outcomes = [Outcome.DONE] * len(settlements)
-    trim_done(step, done_max, now)
+    trim_done(tx, done_max, now)
     return outcomes
 
 
-def _finish_all(step: Step, settlements: Sequence[Settlement], now: int) -> bool:
+def _finish_all(tx: WriteTransaction, settlements: Sequence[Settlement], now: int) -> bool:
     """The common case: all of them finish without a result, and every hold is current. False, and nothing done,
     if it is any other case."""
     held: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
@@ -245,21 +245,21 @@ def _finish_all(step: Step, settlements: Sequence[Settlement], now: int) -> bool
     seqs: list[int] = []
     queues: Counter[str] = Counter()
     for (token, nonce), ids in held.items():
-        found, where, member = step.db.execute(SELECT_CURRENT, (texts(ids), token, nonce)).get
+        found, where, member = tx.db.execute(SELECT_CURRENT, (texts(ids), token, nonce)).get
         if member:
             return False
         seqs += decode_numbers(found)
         queues.update(decode_texts(where))
     if len(seqs) < len(settlements):
         return False
-    step.db.execute(UPDATE_DONE, (now, numbers(seqs)))
+    tx.db.execute(UPDATE_DONE, (now, numbers(seqs)))
     for queue, count in queues.items():
-        step.moved(queue, HELD, DONE, count)
+        tx.moved(queue, HELD, DONE, count)
     return True
 
 
-def _settle_each(step: Step, settlements: Sequence[Settlement], now: int) -> list[Outcome]:
-    facts = facts_of(step, [one.hold.id for one in settlements])
+def _settle_each(tx: WriteTransaction, settlements: Sequence[Settlement], now: int) -> list[Outcome]:
+    facts = facts_of(tx, [one.hold.id for one in settlements])
     outcomes: list[Outcome] = []
     finished: list[tuple[Fact, bytes | None]] = []
     changes: list[RowChange] = []
@@ -267,7 +267,7 @@ def _settle_each(step: Step, settlements: Sequence[Settlement], now: int) -> lis
     for one in settlements:
         fact = facts.get(one.hold.id)
         if fact is None or fact.place != HELD or not fact.held_by(one.hold):
-            outcomes.append(Outcome.LOST)
+            outcomes.append(Outcome.CONFLICT)
             continue
         del facts[fact.id]  # a second settlement of the same hold comes too late
         outcomes.append(Outcome.DONE)
@@ -279,60 +279,60 @@ def _settle_each(step: Step, settlements: Sequence[Settlement], now: int) -> lis
                 changes.append(_requeue(fact, one, None))
             case DeadLetterJob():
                 changes.append(RowChange(fact, DEAD, one.reason, one.error, one.spends))
-    _finish(step, finished, now)
-    _write(step, changes, now)
-    job_groups.count(step, [(fact, True) for fact, _ in finished], now, put)
-    put(step, puts, now)
+    _finish(tx, finished, now)
+    _write(tx, changes, now)
+    job_groups.count(tx, [(fact, True) for fact, _ in finished], now, put)
+    put(tx, puts, now)
     return outcomes
 
 
-def bury_invalid(step: Step, invalid: Sequence[Invalid], token: int, nonce: str) -> None:
+def bury_invalid(tx: WriteTransaction, invalid: Sequence[Invalid], token: int, nonce: str) -> None:
     """Dead-letters rows that a take found to be no jobs. One whose id cannot be read stays held, and is not claimed
     again."""
     changes: list[RowChange] = []
     for one in invalid:
         try:
-            facts = decode_facts(step.db.execute(_HELD_FACT, (one.seq, token, nonce)).get)
+            facts = decode_facts(tx.db.execute(_HELD_FACT, (one.seq, token, nonce)).get)
         except UNREADABLE:
             continue
         changes += [RowChange(fact, DEAD, Reason.INVALID_PAYLOAD, flaw_of(one.seq, one.error)) for fact in facts]
-    _write(step, changes, step.now())
+    _write(tx, changes, tx.now())
 
 
-def move(step: Step, moves: Sequence[Move]) -> list[Outcome]:
+def move(tx: WriteTransaction, moves: Sequence[Move]) -> list[Outcome]:
     """Moves jobs, by anybody else."""
-    now = step.now()
-    promote(step, now)
-    facts = facts_of(step, [one.id if isinstance(one, Cancel) else one.hold.id for one in moves])
+    now = tx.now()
+    promote(tx, now)
+    facts = facts_of(tx, [one.id if isinstance(one, Cancel) else one.hold.id for one in moves])
     outcomes: list[Outcome] = []
     changes: list[RowChange] = []
     for one in moves:
-        change = _move(facts, one, now, step)
-        outcomes.append(Outcome.LOST if change is None else Outcome.DONE)
+        change = _move(facts, one, now, tx)
+        outcomes.append(Outcome.CONFLICT if change is None else Outcome.DONE)
         if change is not None:
             del facts[change.fact.id]
             changes.append(change)
-    _write(step, changes, now)
+    _write(tx, changes, now)
     return outcomes
 
 
-def _move(facts: dict[str, Fact], one: Move, now: int, step: Step) -> RowChange | None:
+def _move(facts: dict[str, Fact], one: Move, now: int, tx: WriteTransaction) -> RowChange | None:
     """The change, if what the move expects holds at this moment."""
     fact = facts.get(one.id if isinstance(one, Cancel) else one.hold.id)
     if fact is None:
         return None
     if isinstance(one, Cancel):
-        return RowChange(fact, DEAD, Reason.CANCELLED, one.error, token=step.draw()) if fact.place <= HELD else None
+        return RowChange(fact, DEAD, Reason.CANCELLED, one.error, token=tx.draw()) if fact.place <= HELD else None
     if not fact.held_by(one.hold):
         return None
     if isinstance(one, RequeueDead):
         delay = span(one.delay)
-        return RowChange(fact, READY, delay=delay, token=step.draw(), fresh=True) if fact.place == DEAD else None
+        return RowChange(fact, READY, delay=delay, token=tx.draw(), fresh=True) if fact.place == DEAD else None
     if fact.place != HELD or fact.until is None or fact.until > now:
         return None
     if isinstance(one, Requeue):
-        return _requeue(fact, one, step.draw())
-    return RowChange(fact, DEAD, one.reason, one.error, one.spends, token=step.draw())
+        return _requeue(fact, one, tx.draw())
+    return RowChange(fact, DEAD, one.reason, one.error, one.spends, token=tx.draw())
 
 
 def _requeue(fact: Fact, one: Requeue, token: int | None) -> RowChange:
@@ -340,38 +340,38 @@ def _requeue(fact: Fact, one: Requeue, token: int | None) -> RowChange:
     return RowChange(fact, READY, one.reason, one.error, one.spends, delay, front=delay <= 0, token=token)
 
 
-def _finish(step: Step, finished: Sequence[tuple[Fact, bytes | None]], now: int) -> None:
+def _finish(tx: WriteTransaction, finished: Sequence[tuple[Fact, bytes | None]], now: int) -> None:
     if not finished:
         return
-    step.db.execute(UPDATE_DONE, (now, numbers(fact.seq for fact, _ in finished)))
+    tx.db.execute(UPDATE_DONE, (now, numbers(fact.seq for fact, _ in finished)))
     results = [(fact.seq, result) for fact, result in finished if result is not None]
-    write_rows(step.db, "WITH one (seq, result) AS (", results, _RESULTS)
+    write_rows(tx.db, "WITH one (seq, result) AS (", results, _RESULTS)
     for queue, count in Counter(fact.queue for fact, _ in finished).items():
-        step.moved(queue, HELD, DONE, count)
+        tx.moved(queue, HELD, DONE, count)
 
 
-def _write(step: Step, changes: Sequence[RowChange], now: int) -> None:
+def _write(tx: WriteTransaction, changes: Sequence[RowChange], now: int) -> None:
     """Writes the rows and the history of a batch of changes."""
-    rows = [_row(step, change, now) for change in changes]
-    write_rows(step.db, _CHANGES, rows, _CHANGED)
+    rows = [_row(tx, change, now) for change in changes]
+    write_rows(tx.db, _CHANGES, rows, _CHANGED)
     noted = [change for change in changes if change.noted]
-    write_rows(step.db, _NOTE, [_attempt(change, now) for change in noted])
+    write_rows(tx.db, _NOTE, [_attempt(change, now) for change in noted])
     for change in noted:
         if change.fact.attempts > HISTORY_MAX:
-            step.db.execute(_FORGET_OLD, (change.fact.seq, HISTORY_MAX))
+            tx.db.execute(_FORGET_OLD, (change.fact.seq, HISTORY_MAX))
     if changes:
-        step.due_changed()
-    job_groups.count(step, [(change.fact, False) for change in changes if change.place == DEAD], now, put)
+        tx.due_changed()
+    job_groups.count(tx, [(change.fact, False) for change in changes if change.place == DEAD], now, put)
 
 
-def _row(step: Step, change: RowChange, now: int) -> tuple[apsw.SQLiteValue, ...]:
+def _row(tx: WriteTransaction, change: RowChange, now: int) -> tuple[apsw.SQLiteValue, ...]:
     fact, place = change.fact, change.place
     rank, ready_at = 0, None
     if place == READY:
         place = DELAYED if change.delay > 0 else READY
-        rank = step.draw_front() if change.front else step.draw()
+        rank = tx.draw_front() if change.front else tx.draw()
         ready_at = now + max(change.delay, 0)
-    step.moved(fact.queue, fact.place, place)
+    tx.moved(fact.queue, fact.place, place)
     dead = place == DEAD
     return (
         fact.seq,

@@ -29,7 +29,7 @@ from wrasse.backends.sqlite.rows import (
     long_payloads,
     span,
 )
-from wrasse.backends.sqlite.write_transaction import HELD, READY, Step
+from wrasse.backends.sqlite.write_transaction import HELD, READY, WriteTransaction
 from wrasse.bounded import DURATION_MAX, UNREADABLE, why
 from wrasse.clock import from_micros
 from wrasse.ports.jobs import NOTHING, Claimed, Job, Rate
@@ -41,21 +41,21 @@ _FORGET = "DELETE FROM limited_takes WHERE queue = ? AND at <= ?"
 _TIMES = "SELECT at, n FROM limited_takes WHERE queue = ? AND at > ? ORDER BY at DESC"
 
 
-def takes_left(step: Step, queue: str, rates: Sequence[Rate], now: int) -> int | None:
+def takes_left(tx: WriteTransaction, queue: str, rates: Sequence[Rate], now: int) -> int | None:
     """How many jobs of this queue may be taken now; None if no rate speaks of it."""
     left = [
-        rate.limit - int(step.db.execute(_TAKEN, (queue, now - span(rate.per))).get)
+        rate.limit - int(tx.db.execute(_TAKEN, (queue, now - span(rate.per))).get)
         for rate in rates
         if rate.queue == queue
     ]
     return min(left, default=None)
 
 
-def took(step: Step, queue: str, count: int, rates: Sequence[Rate], now: int) -> None:
+def took(tx: WriteTransaction, queue: str, count: int, rates: Sequence[Rate], now: int) -> None:
     """Notes that so many were taken, and forgets what no longer matters."""
     longest = max(span(rate.per) for rate in rates if rate.queue == queue)
-    step.db.execute(_FORGET, (queue, now - longest))
-    step.db.execute(_TOOK, (queue, now, count))
+    tx.db.execute(_FORGET, (queue, now - longest))
+    tx.db.execute(_TOOK, (queue, now, count))
 
 
 def next_at(db: apsw.Connection, queues: Sequence[str], rates: Sequence[Rate], now: int) -> int | None:
@@ -136,33 +136,33 @@ class ClaimedRows:
     fresh: bool = False
 
 
-def take(step: Step, want: ClaimOptions) -> ClaimedRows | int:
+def take(tx: WriteTransaction, want: ClaimOptions) -> ClaimedRows | int:
     """Holds ready jobs, or finds those again that this request was given; only the time if there are none."""
-    now = step.now()
-    if (answer := step.recall(want.known)) is not None:
-        return _again(step, _decode_grant(answer), now)
-    promote(step, now)
+    now = tx.now()
+    if (answer := tx.recall(want.known)) is not None:
+        return _again(tx, _decode_grant(answer), now)
+    promote(tx, now)
     rows = _Rows()
     for queue in want.queues:
         room = want.limit - len(rows.seqs)
-        allowed = takes_left(step, queue, want.rates, now) if want.rates else None
+        allowed = takes_left(tx, queue, want.rates, now) if want.rates else None
         if allowed is not None and (room := min(room, allowed)) <= 0:
             continue
-        count = rows.add(step, queue, room)
+        count = rows.add(tx, queue, room)
         if count:
-            step.moved(queue, READY, HELD, count)
+            tx.moved(queue, READY, HELD, count)
             if allowed is not None:
-                took(step, queue, count, want.rates, now)
+                took(tx, queue, count, want.rates, now)
         if rows.full or len(rows.seqs) == want.limit:
             break
     if not rows.seqs:
         return now
-    grant = Grant(step.draw(), secrets.token_hex(6), rows.seqs)
+    grant = Grant(tx.draw(), secrets.token_hex(6), rows.seqs)
     until = now + want.silence
-    step.db.execute(UPDATE_HELD, (grant.token, grant.nonce, want.worker, until, now, now, numbers(rows.seqs)))
-    step.remember(want.known, msgspec.json.encode(grant))
+    tx.db.execute(UPDATE_HELD, (grant.token, grant.nonce, want.worker, until, now, now, numbers(rows.seqs)))
+    tx.remember(want.known, msgspec.json.encode(grant))
     return ClaimedRows(
-        grant, tuple(rows.bodies), long_payloads(step.db, rows.seqs, rows.longest), now, until, fresh=True
+        grant, tuple(rows.bodies), long_payloads(tx.db, rows.seqs, rows.longest), now, until, fresh=True
     )
 
 
@@ -178,17 +178,17 @@ class _Rows:
         self.room: float = TAKE_BYTES_MAX
         self.full = False
 
-    def add(self, step: Step, queue: str, limit: int) -> int:
+    def add(self, tx: WriteTransaction, queue: str, limit: int) -> int:
         """Adds the first ready jobs of a queue, as many as there is room for; gives how many."""
-        seqs, size, longest, bodies = step.db.execute(SELECT_READY, (queue, limit)).get
+        seqs, size, longest, bodies = tx.db.execute(SELECT_READY, (queue, limit)).get
         if size is None:
             return 0
         if size > self.room:
             self.full = True
-            fit = self._fit(size for _, size in step.db.execute(_SIZES, (queue, limit)))
+            fit = self._fit(size for _, size in tx.db.execute(_SIZES, (queue, limit)))
             if fit == 0:
                 return 0
-            seqs, size, longest, bodies = step.db.execute(SELECT_READY, (queue, fit)).get
+            seqs, size, longest, bodies = tx.db.execute(SELECT_READY, (queue, fit)).get
         found = decode_numbers(seqs)
         self.seqs += found
         self.bodies.append(bodies)
@@ -207,20 +207,20 @@ class _Rows:
         return fit
 
 
-def _again(step: Step, grant: Grant, now: int) -> ClaimedRows:
-    found = step.db.execute(_AGAIN, (numbers(grant.seqs), grant.token, grant.nonce)).get
+def _again(tx: WriteTransaction, grant: Grant, now: int) -> ClaimedRows:
+    found = tx.db.execute(_AGAIN, (numbers(grant.seqs), grant.token, grant.nonce)).get
     seqs, _, longest, bodies = found
-    return ClaimedRows(grant, (bodies,), long_payloads(step.db, decode_numbers(seqs), longest or 0), now)
+    return ClaimedRows(grant, (bodies,), long_payloads(tx.db, decode_numbers(seqs), longest or 0), now)
 
 
-def give_back(step: Step, grant: Grant, known: str) -> None:
+def give_back(tx: WriteTransaction, grant: Grant, known: str) -> None:
     """Undoes a take whose taker went away before it had the answer: as if it had not been asked for."""
-    step.forget(known)
-    left: dict[int, str] = dict(step.db.execute(_LEFT, (numbers(grant.seqs), grant.token, grant.nonce)))
+    tx.forget(known)
+    left: dict[int, str] = dict(tx.db.execute(_LEFT, (numbers(grant.seqs), grant.token, grant.nonce)))
     if left:
-        step.db.execute(_GIVE_BACK, (numbers(left),))
+        tx.db.execute(_GIVE_BACK, (numbers(left),))
     for queue in left.values():
-        step.moved(queue, HELD, READY)
+        tx.moved(queue, HELD, READY)
 
 
 _NO_DELAY = timedelta(0)

@@ -12,7 +12,7 @@ import msgspec
 
 from wrasse.backends.sqlite.bulk import texts, write_rows
 from wrasse.backends.sqlite.rows import INLINE_BYTES_MAX, Extras, decode_numbers, decode_texts, span
-from wrasse.backends.sqlite.write_transaction import DELAYED, READY, Step
+from wrasse.backends.sqlite.write_transaction import DELAYED, READY, WriteTransaction
 from wrasse.clock import to_micros
 from wrasse.ports.jobs import BATCH_MAX, Job
 
@@ -31,17 +31,17 @@ _TAKE_NAME = """
 """
 
 
-def _in_the_way(step: Step, name: str, now: int) -> str | None:
+def _in_the_way(tx: WriteTransaction, name: str, now: int) -> str | None:
     """The id of the job that has this name, if it still counts."""
-    found = step.db.execute(_IN_THE_WAY, (now, name)).get
+    found = tx.db.execute(_IN_THE_WAY, (now, name)).get
     return None if found is None else str(found)
 
 
-def _take_name(step: Step, job: Job, now: int) -> None:
+def _take_name(tx: WriteTransaction, job: Job, now: int) -> None:
     """Gives its name to a job that was just put, and forgets some that stand in nobody's way."""
-    for n, counts in list(step.db.execute(_OLDEST, (now,))):
-        step.db.execute(_TO_THE_END if counts else "DELETE FROM uniques WHERE n = ?", (n,))
-    step.db.execute(_TAKE_NAME, (job.unique, job.id, now + span(job.window) if job.window else None))
+    for n, counts in list(tx.db.execute(_OLDEST, (now,))):
+        tx.db.execute(_TO_THE_END if counts else "DELETE FROM uniques WHERE n = ?", (n,))
+    tx.db.execute(_TAKE_NAME, (job.unique, job.id, now + span(job.window) if job.window else None))
 
 
 # Most jobs are ready at once and have nothing special about them: half of their columns are known to SQL.
@@ -63,34 +63,34 @@ _encode_extras = msgspec.json.Encoder().encode
 _DUE = "SELECT seq, CAST(queue AS BLOB) FROM jobs WHERE place = 1 AND ready_at <= ? ORDER BY ready_at, seq LIMIT ?"
 
 
-def put(step: Step, jobs: Sequence[Job], now: int) -> Sequence[bool | str]:
+def put(tx: WriteTransaction, jobs: Sequence[Job], now: int) -> Sequence[bool | str]:
     """Makes the jobs ready; False for each whose id is known already, and for each whose unique name is taken the id
     of the job that has it."""
     if not jobs:
         return []
-    promote(step, now)
+    promote(tx, now)
     if any(job.unique for job in jobs):
-        return [_put_unique(step, job, now) for job in jobs]
-    return _put_all(step, jobs, now)
+        return [_put_unique(tx, job, now) for job in jobs]
+    return _put_all(tx, jobs, now)
 
 
-def _put_unique(step: Step, job: Job, now: int) -> bool | str:
+def _put_unique(tx: WriteTransaction, job: Job, now: int) -> bool | str:
     """One at a time: each may stand in the way of the next. A known id is told before a taken name."""
-    other = _in_the_way(step, job.unique, now) if job.unique else None
+    other = _in_the_way(tx, job.unique, now) if job.unique else None
     if other is not None:
-        known = step.db.execute(_IS_KNOWN, (job.id, job.id, now)).get
+        known = tx.db.execute(_IS_KNOWN, (job.id, job.id, now)).get
         return False if known else other
-    (new,) = _put_all(step, [job], now)
+    (new,) = _put_all(tx, [job], now)
     if new and job.unique:
-        _take_name(step, job, now)
+        _take_name(tx, job, now)
     return new
 
 
-def _put_all(step: Step, jobs: Sequence[Job], now: int) -> list[bool]:
-    kept = set(decode_texts(step.db.execute(_KEPT, (texts([job.id for job in jobs]), now)).get))
+def _put_all(tx: WriteTransaction, jobs: Sequence[Job], now: int) -> list[bool]:
+    kept = set(decode_texts(tx.db.execute(_KEPT, (texts([job.id for job in jobs]), now)).get))
     fresh = [job for job in jobs if job.id not in kept] if kept else jobs
-    first = step.draw(len(fresh))
-    stored = _insert(step, fresh, first, now)
+    first = tx.draw(len(fresh))
+    stored = _insert(tx, fresh, first, now)
     if len(stored) == len(jobs):
         return [True] * len(jobs)
     # Of two with one id in this batch the second was not stored, so it is not the id that tells.
@@ -98,58 +98,58 @@ def _put_all(step: Step, jobs: Sequence[Job], now: int) -> list[bool]:
     return [job.id not in kept and next(seqs) in stored for job in jobs]
 
 
-def promote(step: Step, now: int) -> bool:
+def promote(tx: WriteTransaction, now: int) -> bool:
     """Moves delayed jobs that are due to the ends of their queues; True if there were any."""
-    due = step.next_due()
+    due = tx.next_due()
     if due is None or due > now:
         return False
     rows: list[tuple[int, bytes]]
-    while rows := list(step.db.execute(_DUE, (now, BATCH_MAX))):
-        turns = [(seq, rank) for rank, (seq, _) in enumerate(rows, step.draw(len(rows)))]
+    while rows := list(tx.db.execute(_DUE, (now, BATCH_MAX))):
+        turns = [(seq, rank) for rank, (seq, _) in enumerate(rows, tx.draw(len(rows)))]
         write_rows(
-            step.db,
+            tx.db,
             "WITH turn (seq, rank) AS (",
             turns,
             ") UPDATE jobs SET place = 0, rank = turn.rank FROM turn WHERE jobs.seq = turn.seq",
         )
         for queue, many in Counter(queue for _, queue in rows).items():
-            step.moved(queue.decode("utf-8", "replace"), DELAYED, READY, many)
-    step.due_changed()
+            tx.moved(queue.decode("utf-8", "replace"), DELAYED, READY, many)
+    tx.due_changed()
     return True
 
 
-def _insert(step: Step, jobs: Sequence[Job], first: int, now: int) -> Collection[int]:
+def _insert(tx: WriteTransaction, jobs: Sequence[Job], first: int, now: int) -> Collection[int]:
     """Stores those whose id no job has, numbered from `first`; gives the numbers that were stored."""
-    before = step.db.total_changes()
+    before = tx.db.total_changes()
     special = not all(map(_is_plain, jobs))
     if special:
-        write_rows(step.db, _INSERT, list(map(_row, jobs, count(first), repeat(now))), _UNLESS_KNOWN)
+        write_rows(tx.db, _INSERT, list(map(_row, jobs, count(first), repeat(now))), _UNLESS_KNOWN)
     else:
         plain = [(seq, j.id, j.queue, j.kind, j.priority, j.lasting, j.payload) for seq, j in enumerate(jobs, first)]
-        write_rows(step.db, _INSERT_PLAIN, plain, f") WHERE true {_UNLESS_KNOWN}", start=(now, now))
+        write_rows(tx.db, _INSERT_PLAIN, plain, f") WHERE true {_UNLESS_KNOWN}", start=(now, now))
     stored: Collection[int] = range(first, first + len(jobs))
-    if step.db.total_changes() - before < len(jobs):
-        stored = set(decode_numbers(step.db.execute(_STORED, (first, first + len(jobs))).get))
+    if tx.db.total_changes() - before < len(jobs):
+        stored = set(decode_numbers(tx.db.execute(_STORED, (first, first + len(jobs))).get))
         jobs = [job for seq, job in enumerate(jobs, first) if seq in stored]
     delayed: list[Job] = []
     if special:
-        _store_apart(step, zip(sorted(stored), jobs, strict=True))
+        _store_apart(tx, zip(sorted(stored), jobs, strict=True))
         delayed = [job for job in jobs if _due(job, now) > now]
     queues = Counter([job.queue for job in jobs])
     if delayed:
-        step.due_changed(min(_due(job, now) for job in delayed))
+        tx.due_changed(min(_due(job, now) for job in delayed))
         for queue, many in Counter([job.queue for job in delayed]).items():
-            step.moved(queue, None, DELAYED, many)
+            tx.moved(queue, None, DELAYED, many)
             queues[queue] -= many
     for queue, many in (+queues).items():
-        step.moved(queue, None, READY, many)
+        tx.moved(queue, None, READY, many)
     return stored
 
 
-def _store_apart(step: Step, jobs: Iterable[tuple[int, Job]]) -> None:
+def _store_apart(tx: WriteTransaction, jobs: Iterable[tuple[int, Job]]) -> None:
     for seq, job in jobs:
         if len(job.payload) > INLINE_BYTES_MAX:
-            step.db.execute("INSERT INTO payloads VALUES (?, ?)", (seq, job.payload))
+            tx.db.execute("INSERT INTO payloads VALUES (?, ?)", (seq, job.payload))
 
 
 def _is_plain(job: Job) -> bool:

@@ -12,7 +12,7 @@ import apsw
 from wrasse.backends.sqlite.bulk import text
 from wrasse.backends.sqlite.connection_thread import SqliteReader, SqliteWriter
 from wrasse.backends.sqlite.rows import flaw_of
-from wrasse.backends.sqlite.write_transaction import DEAD, NOWHERE, Step
+from wrasse.backends.sqlite.write_transaction import DEAD, NOWHERE, WriteTransaction
 from wrasse.ports.inconsistency import NAMES_MAX, Inconsistency
 from wrasse.ports.jobs import Reason
 
@@ -59,15 +59,15 @@ def _found(db: apsw.Connection, *, repaired: bool) -> list[Inconsistency]:
     ]
 
 
-def _repaired(step: Step) -> list[Inconsistency]:
-    found = _found(step.db, repaired=True)
-    now = step.now()
-    rows: list[Any] = step.db.execute(_PLACES).fetchall()
+def _repaired(tx: WriteTransaction) -> list[Inconsistency]:
+    found = _found(tx.db, repaired=True)
+    now = tx.now()
+    rows: list[Any] = tx.db.execute(_PLACES).fetchall()
     for seq, _, place in rows:
         error = flaw_of(seq, f"its place was {place}")
-        step.db.execute(_BURY, (DEAD, now, Reason.INVALID_PAYLOAD, error, seq))
+        tx.db.execute(_BURY, (DEAD, now, Reason.INVALID_PAYLOAD, error, seq))
     if found:
-        step.db.execute("DELETE FROM counts")
-        step.db.execute(_RECOUNT)
-        step.db.execute(_DONE)
+        tx.db.execute("DELETE FROM counts")
+        tx.db.execute(_RECOUNT)
+        tx.db.execute(_DONE)
     return found

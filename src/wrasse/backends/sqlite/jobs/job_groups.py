@@ -10,7 +10,7 @@ import msgspec
 
 from wrasse.backends.sqlite.bulk import numbers
 from wrasse.backends.sqlite.rows import Fact, span
-from wrasse.backends.sqlite.write_transaction import Step
+from wrasse.backends.sqlite.write_transaction import WriteTransaction
 from wrasse.ports.jobs import GROUP_DEAD_HEADER, GROUP_DONE_HEADER, GROUP_HEADER, GROUPS_KEPT, Job, JobGroup
 
 _OPEN = """
@@ -32,33 +32,33 @@ _FORGET = """
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Job).decode
 
-Put = Callable[[Step, Sequence[Job], int], object]
+Put = Callable[[WriteTransaction, Sequence[Job], int], object]
 
 
-def open_all(step: Step, groups: Sequence[JobGroup], now: int, put: Put) -> None:
+def open_all(tx: WriteTransaction, groups: Sequence[JobGroup], now: int, put: Put) -> None:
     """Opens groups that are not known, and calls back where all members have finished already."""
     for group in groups:
-        step.db.execute(_FORGET, (now - span(GROUPS_KEPT),))
-        step.db.execute(_OPEN, (group.id, now, group.size, _encode(group.callback)))
-        _fire(step, group.id, now, put)
+        tx.db.execute(_FORGET, (now - span(GROUPS_KEPT),))
+        tx.db.execute(_OPEN, (group.id, now, group.size, _encode(group.callback)))
+        _fire(tx, group.id, now, put)
 
 
-def count(step: Step, finished: Sequence[tuple[Fact, bool]], now: int, put: Put) -> None:
+def count(tx: WriteTransaction, finished: Sequence[tuple[Fact, bool]], now: int, put: Put) -> None:
     """Counts members that finished (True: done), each once, and calls back for groups that are complete."""
     members = [(fact, done) for fact, done in finished if fact.team is not None]
     if not members:
         return
-    step.db.execute("UPDATE jobs SET member = 0 WHERE seq IN carray(?)", (numbers(fact.seq for fact, _ in members),))
+    tx.db.execute("UPDATE jobs SET member = 0 WHERE seq IN carray(?)", (numbers(fact.seq for fact, _ in members),))
     ends = Counter((fact.team, done) for fact, done in members)
     for team in dict.fromkeys(fact.team for fact, _ in members):
         assert team is not None, "only members are counted"
-        step.db.execute(_COUNT, (team, now, ends[team, True], ends[team, False]))
-        _fire(step, team, now, put)
+        tx.db.execute(_COUNT, (team, now, ends[team, True], ends[team, False]))
+        _fire(tx, team, now, put)
 
 
-def _fire(step: Step, id: str, now: int, put: Put) -> None:
-    found = list(step.db.execute(_FIRE, (id,)))
+def _fire(tx: WriteTransaction, id: str, now: int, put: Put) -> None:
+    found = list(tx.db.execute(_FIRE, (id,)))
     for callback, done, dead in found:
         job = _decode(callback)
         told = {GROUP_HEADER: id, GROUP_DONE_HEADER: str(done), GROUP_DEAD_HEADER: str(dead)}
-        put(step, [replace(job, headers={**job.headers, **told})], now)
+        put(tx, [replace(job, headers={**job.headers, **told})], now)

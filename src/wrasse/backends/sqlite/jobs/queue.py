@@ -20,7 +20,7 @@ from wrasse.backends.sqlite.jobs import changes, claim, enqueue, job_groups, job
 from wrasse.backends.sqlite.jobs.claim import ClaimOptions, Grant, given
 from wrasse.backends.sqlite.rows import Invalid, span
 from wrasse.backends.sqlite.wakeups import SqliteWakeups
-from wrasse.backends.sqlite.write_transaction import Step
+from wrasse.backends.sqlite.write_transaction import WriteTransaction
 from wrasse.backends.wakeup import Wakeup
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import StoreBroken, StoreUnavailable
@@ -62,12 +62,12 @@ class SqliteJobs:
     """The jobs of one database."""
 
     def __init__(
-        self, writer: SqliteWriter, reader: SqliteReader, bells: SqliteWakeups, clock: Clock, *, done_max: int
+        self, writer: SqliteWriter, reader: SqliteReader, wakeups: SqliteWakeups, clock: Clock, *, done_max: int
     ) -> None:
         assert done_max >= 0, "a limit is not negative"
         self._writer = writer
         self._reader = reader
-        self._bells = bells
+        self._wakeups = wakeups
         self._clock = clock
         self._done_max = done_max
 
@@ -76,14 +76,14 @@ class SqliteJobs:
 
         known = f"put {request}"
 
-        def run(step: Step) -> Sequence[bool | str]:
-            answer = step.recall(known)
+        def run(tx: WriteTransaction) -> Sequence[bool | str]:
+            answer = tx.recall(known)
             if answer is not None:
                 return _decode_answer(answer)
-            now = step.now()
-            found = enqueue.put(step, jobs, now)
-            job_groups.open_all(step, groups, now, enqueue.put)
-            step.remember(known, msgspec.json.encode(found))
+            now = tx.now()
+            found = enqueue.put(tx, jobs, now)
+            job_groups.open_all(tx, groups, now, enqueue.put)
+            tx.remember(known, msgspec.json.encode(found))
             return found
 
         found = await self._writer.do(run, len(jobs) + len(groups), known)
@@ -110,10 +110,10 @@ class SqliteJobs:
         taken = await self._grant(want)
         if taken.jobs or wait <= timedelta(0):
             return taken
-        with self._bells.listen(want.queues, wait) as bell:
+        with self._wakeups.listen(want.queues, wait) as wakeup:
             # Once more now that the bell is there: nothing that comes from here on is missed.
-            while not (taken := await self._grant(want)).jobs and not bell.late:
-                await self._rung(bell, want)
+            while not (taken := await self._grant(want)).jobs and not wakeup.late:
+                await self._rung(wakeup, want)
         return taken
 
     async def beat(
@@ -132,13 +132,13 @@ class SqliteJobs:
         weight = sum(1 + (len(each.puts) if isinstance(each, Complete) else 0) for each in settlements)
         known = f"settle {request}"
 
-        def run(step: Step) -> tuple[Outcome, ...]:
-            answer = step.recall(known)
+        def run(tx: WriteTransaction) -> tuple[Outcome, ...]:
+            answer = tx.recall(known)
             if answer is None:
-                outcomes = changes.settle(step, settlements, step.now(), self._done_max)
-                step.remember(known, bytes(outcome is Outcome.LOST for outcome in outcomes))
+                outcomes = changes.settle(tx, settlements, tx.now(), self._done_max)
+                tx.remember(known, bytes(outcome is Outcome.CONFLICT for outcome in outcomes))
                 return tuple(outcomes)
-            return tuple(Outcome.LOST if lost else Outcome.DONE for lost in answer)
+            return tuple(Outcome.CONFLICT if lost else Outcome.DONE for lost in answer)
 
         return await self._writer.do(run, weight, known)
 
@@ -181,15 +181,15 @@ class SqliteJobs:
         return to_micros(self._clock.now())
 
     async def _promote(self) -> None:
-        await self._writer.do(lambda step: enqueue.promote(step, step.now()))
+        await self._writer.do(lambda tx: enqueue.promote(tx, tx.now()))
 
-    async def _rung(self, bell: Wakeup, want: ClaimOptions) -> None:
+    async def _rung(self, wakeup: Wakeup, want: ClaimOptions) -> None:
         """Waits for the bell; with limits also for the moment at which one allows more, which rings no bell."""
         again = None
         if want.rates:
             again = await self._reader.do(lambda db: claim.next_at(db, want.queues, want.rates, self._now()))
         seconds = None if again is None else min(max((again - self._now()) / 1e6, 0.001), _LOOK_AGAIN)
-        await bell.rung(seconds)
+        await wakeup.rung(seconds)
 
     async def _grant(self, want: ClaimOptions) -> Claimed:
         while (taken := await self._grant_once(want)) is None:
@@ -217,9 +217,9 @@ class SqliteJobs:
     async def _bury(self, grant: Grant, invalid: Sequence[Invalid], forgotten: str | None) -> None:
         """Dead-letters invalid rows of a grant; a grant of nothing else is forgotten, and its request answered anew."""
 
-        def run(step: Step) -> None:
-            changes.bury_invalid(step, invalid, grant.token, grant.nonce)
+        def run(tx: WriteTransaction) -> None:
+            changes.bury_invalid(tx, invalid, grant.token, grant.nonce)
             if forgotten is not None:
-                step.forget(forgotten)
+                tx.forget(forgotten)
 
         await self._writer.do(run, len(invalid))

@@ -16,7 +16,7 @@ from wrasse.backends.memory.sightings import MemorySightings
 from wrasse.clock import ManualClock
 from wrasse.engine.report import ERROR
 from wrasse.errors import StoreUnavailable
-from wrasse.orphans.approval import read_consent
+from wrasse.orphans.approval import read_approval
 from wrasse.orphans.root import MARK, Caps
 from wrasse.orphans.scanner import Scanner
 from wrasse.ports.catalog import CatalogSnapshot, Reference
@@ -192,7 +192,7 @@ class Between:
 
 async def with_between(field: Field) -> Between:
     between = field.catalog = Between(field)
-    field.desk = field.another()
+    field.scanner = field.another()
     return between
 
 
@@ -212,7 +212,7 @@ class During(Between):
 async def test_an_upload_that_is_committed_while_we_look_is_not_even_noted(field: Field) -> None:
     during = During(field)
     field.catalog = during
-    field.desk = field.another()
+    field.scanner = field.another()
     during.happens = [("ws1", "fresh")]
     await rounds(field, timedelta(0))
     assert await field.sightings.get("archives", ["archives/ws1/fresh/", "archives/ws1/old/"]) != [None, None]
@@ -224,7 +224,7 @@ async def test_a_reference_between_look_and_delete_saves_the_archive(field: Fiel
     await rounds(field, timedelta(0), HOUR)
     between.happens.append(("ws1", "old"))
     report = await field.run(after=HOUR)
-    assert (report.planned, report.lost, len(await field.keys())) == (1, 1, 4)
+    assert (report.planned, report.conflict, len(await field.keys())) == (1, 1, 4)
 
 
 async def test_a_new_version_between_last_look_and_delete_is_not_deleted(field: Field) -> None:
@@ -232,7 +232,7 @@ async def test_a_new_version_between_last_look_and_delete_is_not_deleted(field: 
     await rounds(field, timedelta(0), HOUR)
     between.rewritten = [at_key("ws1", "old", "home.tar.gz.meta")]
     report = await field.run(after=HOUR)
-    assert (report.lost, len(await field.keys())) == (1, 4), "the marker was written again: nothing of it goes"
+    assert (report.conflict, len(await field.keys())) == (1, 4), "the marker was written again: nothing of it goes"
 
 
 @pytest.mark.parametrize("what", ["snapshot", "referenced"])
@@ -274,7 +274,7 @@ async def faulty_field(tmp_path: Path) -> tuple[Field, Faulty]:
     field = Field(tmp_path, DELETING)
     store = Faulty(field.clock)
     field.objects = store
-    field.desk = field.another()
+    field.scanner = field.another()
     for op in ("bad", "new", "old"):
         await field.put("ws1", op)
     field.refer("ws1", "new")
@@ -325,8 +325,8 @@ async def test_foreign_keys_are_reported_and_never_touched(field: Field) -> None
     await rounds(field, *[DAY] * 40)
     foreign = ["archives/ws1/old", "archives/ws1/old/sub/x"]
     assert await field.keys() == ["archives/readme.txt", *left(("ws1", "new")), *foreign]
-    assert field.desk.looked is not None
-    assert field.desk.looked.round.counts["foreign"] == 3
+    assert field.scanner.looked is not None
+    assert field.scanner.looked.round.counts["foreign"] == 3
 
 
 async def test_a_dry_run_lists_exactly_what_the_run_deletes_and_leaves_no_trace(field: Field) -> None:
@@ -397,13 +397,13 @@ async def test_a_plan_beyond_the_cap_is_held_until_somebody_names_the_round(tmp_
     report = await field.run(after=HOUR)
     assert (dict(report.kept), len(await field.keys())) == ({"plan too large": 10}, 22)
     assert any("--allow" in note for note in report.notes)
-    refused = read_consent((await field.sightings.standing("archives")).value).refused
+    refused = read_approval((await field.sightings.standing("archives")).value).refused
     await field.arm(allow=refused)
     assert (await field.run(actions_max=4)).done == 4
     assert (await field.run(actions_max=4)).done == 4
     assert (await field.run()).done == 2
     assert await field.keys() == left(("ws1", "new"))
-    assert read_consent((await field.sightings.standing("archives")).value).allowed == ""
+    assert read_approval((await field.sightings.standing("archives")).value).allowed == ""
 
 
 async def test_leave_for_one_plan_is_no_leave_for_a_larger_one(tmp_path: Path) -> None:
@@ -414,7 +414,7 @@ async def test_leave_for_one_plan_is_no_leave_for_a_larger_one(tmp_path: Path) -
     field.refer("ws1", "new")
     await field.arm()
     await rounds(field, timedelta(0), HOUR, HOUR)
-    refused = read_consent((await field.sightings.standing("archives")).value).refused
+    refused = read_approval((await field.sightings.standing("archives")).value).refused
     for n in range(10):
         await field.put("ws1", f"more{n}", "home.tar.gz")
     await rounds(field, timedelta(0), 2 * HOUR)
@@ -501,7 +501,7 @@ async def test_leave_for_a_large_plan_does_not_make_a_broken_database_right(tmp_
     field.refer("ws1", "new")
     await field.arm()
     await rounds(field, timedelta(0), 2 * HOUR)
-    await field.arm(allow=read_consent((await field.sightings.standing("archives")).value).refused)
+    await field.arm(allow=read_approval((await field.sightings.standing("archives")).value).refused)
     field.rows.remove(*await all_rows(field))
     assert (await field.run()).stopped_by == ERROR
     assert len(await field.keys()) == 22
@@ -517,7 +517,7 @@ async def test_bringing_back_overwrites_nothing_and_keeps_the_copy(tmp_path: Pat
     await field.objects.create(at_key("ws1", "old"), b"somebody else's")
     field.refer("ws1", "old")
     report = await field.run(after=HOUR)
-    assert (report.done, report.lost) == (0, 1)
+    assert (report.done, report.conflict) == (0, 1)
     assert await contents(field, at_key("ws1", "old")) == b"somebody else's"
     (copy,) = [key for key in await field.trash() if key.endswith("home.tar.gz")]
     assert await contents(field, copy) == b"precioushome.tar.gz"
@@ -546,7 +546,7 @@ async def test_two_processes_at_once_do_what_one_does(field: Field, tmp_path: Pa
     await other.look(note=True)
     mine = await field.run()
     assert mine.done == 1
-    assert list(await other.remove([each.what for each in other.page(None, 10)])) == [Outcome.LOST]
+    assert list(await other.remove([each.what for each in other.page(None, 10)])) == [Outcome.CONFLICT]
     assert await field.keys() == left(("ws1", "new"))
 
 
@@ -559,8 +559,8 @@ class Interrupted(MemorySightings):
         self, root: str, after: str | None, limit: int, state: SightingState | None = None
     ) -> Page[Sighting]:
         if self.other is not None:
-            desk, self.other = self.other, None
-            await desk.look(note=True)
+            scanner, self.other = self.other, None
+            await scanner.look(note=True)
         return await super().page(root, after, limit, state)
 
 
@@ -574,7 +574,7 @@ async def test_a_verdict_is_worth_nothing_once_its_sighting_began_again(field: F
     await rounds(field, timedelta(0))
     field.rows.remove(again)
     await rounds(field, timedelta(0))
-    assert list(await other.remove(stale)) == [Outcome.LOST]
+    assert list(await other.remove(stale)) == [Outcome.CONFLICT]
     assert len(await field.keys()) == 4
 
 
@@ -593,7 +593,7 @@ class Uploading(MemoryObjects):
         return Page(shown, tuple(each.id for each in shown), self._time.now(), len(found) > 1)
 
     async def abort(self, uploads: Sequence[OpenUpload]) -> Sequence[Outcome]:
-        ends = [Outcome.DONE if each in self.open else Outcome.LOST for each in uploads]
+        ends = [Outcome.DONE if each in self.open else Outcome.CONFLICT for each in uploads]
         self.open = [each for each in self.open if each not in uploads]
         return ends
 
@@ -618,7 +618,7 @@ async def test_unfinished_uploads_are_given_up_when_old_and_wanted_by_nobody(tmp
     ends = sorted((line.intent.suspect, line.outcome) for line in lines if line.intent.verb == "abort")
     assert ends == [
         (at_key("ws1", "gone", "big"), Outcome.DONE),
-        (at_key("ws1", "new", "big"), Outcome.LOST),
+        (at_key("ws1", "new", "big"), Outcome.CONFLICT),
         (at_key("ws1", "old", "big"), Outcome.DONE),
     ]
 
@@ -649,7 +649,7 @@ async def test_losing_many_to_new_references_in_one_batch_stops_the_run(tmp_path
     await rounds(field, timedelta(0))
     between.happens = [("ws1", f"op{n:03}") for n in range(10)]
     report = await field.run(after=2 * HOUR)
-    assert (report.stopped_by, report.done, report.lost) == ("orphans", 90, 10)
+    assert (report.stopped_by, report.done, report.conflict) == ("orphans", 90, 10)
 
 
 async def test_every_removal_has_a_line_with_its_outcome(field: Field) -> None:

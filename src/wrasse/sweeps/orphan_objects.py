@@ -26,31 +26,31 @@ from wrasse.ports.sightings import Evidence, SightingState
 
 
 @dataclass(frozen=True, slots=True)
-class OrphanArchives:
+class OrphanObjects:
     """Takes away objects that nothing refers to. One instance per root; a root that is not armed only plans."""
 
-    name: ClassVar[str] = "orphan_archives"
+    name: ClassVar[str] = "orphan_objects"
     each: ClassVar[bool] = True
 
-    desk: Scanner
+    scanner: Scanner
     batch_max: int = 100
 
     async def prepare(self) -> None:
         """A complete look, noted."""
-        await self.desk.look(note=True)
+        await self.scanner.look(note=True)
 
     async def prepare_dry(self) -> None:
         """A complete look that leaves no trace."""
-        await self.desk.look(note=False)
+        await self.scanner.look(note=False)
 
     async def find(self, after: str | None, limit: int) -> Page[OrphanSuspect]:
         """What this look found to be due, in the order of keys."""
-        return self.desk.page(after, limit)
+        return self.scanner.page(after, limit)
 
     def decide(self, suspect: OrphanSuspect, at: datetime) -> Action[Suspected] | Keep:
-        known, root = suspect.what.known, self.desk.root
+        known, root = suspect.what.known, self.scanner.root
         unit, verb = name_of(known.unit), suspect.what.verb
-        if verb == RESTORE and self.desk.settled(suspect.what):
+        if verb == RESTORE and self.scanner.settled(suspect.what):
             return Keep("written again")
         if verb == RESTORE:
             return Action(verb, unit, suspect.what.reason, suspect.what)
@@ -67,12 +67,12 @@ class OrphanArchives:
         return Action(verb, unit, f"{suspect.what.reason}, for {_days(at - from_micros(known.first_at))}", suspect.what)
 
     async def apply(self, actions: Sequence[Action[Suspected]]) -> Sequence[Outcome]:
-        return await self.desk.remove([action.change for action in actions])
+        return await self.scanner.remove([action.change for action in actions])
 
     async def resolve(self, lines: Sequence[Line]) -> Sequence[Outcome]:
         """How intents ended which a crash left open, from where their sightings stand."""
         units = [text(unit_of(line.intent.suspect)) for line in lines]
-        found = await self.desk.sightings.get(self.desk.root.name, units)
+        found = await self.scanner.sightings.get(self.scanner.root.name, units)
         return [
             _resolved(line.intent.verb, None if each is None else each.state)
             for line, each in zip(lines, found, strict=True)
@@ -85,8 +85,8 @@ def _resolved(verb: str, state: SightingState | None) -> Outcome:
     if verb == ABORT:
         return Outcome.UNKNOWN
     if verb == QUARANTINE:
-        return Outcome.LOST if state is SightingState.SEEN else Outcome.DONE
-    return Outcome.DONE if state is None else Outcome.LOST
+        return Outcome.CONFLICT if state is SightingState.SEEN else Outcome.DONE
+    return Outcome.DONE if state is None else Outcome.CONFLICT
 
 
 def _days(passed: timedelta) -> str:
