@@ -42,10 +42,7 @@ def open_raw(place: Path) -> apsw.Connection:
 def rows_of(ids: Sequence[str], payload: bytes) -> list[Row]:
     """The rows that a put of these jobs makes."""
     now = _now()
-    return [
-        (seq, id, 0, QUEUE, seq, now, now, "", "low", len(payload), 0, payload)
-        for seq, id in enumerate(ids, 1)
-    ]
+    return [(seq, id, 0, QUEUE, seq, now, now, "", "low", len(payload), 0, payload) for seq, id in enumerate(ids, 1)]
 
 
 def insert(db: apsw.Connection, rows: Sequence[Row]) -> None:

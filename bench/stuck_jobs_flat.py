@@ -91,7 +91,7 @@ async def _make_due(store: Sqlite, number: int) -> None:
 
 
 async def _sweep(store: Sqlite) -> float:
-    sweep = StuckJobs(store.jobs, silence=_SILENCE)
+    sweep = StuckJobs(store.jobs, heartbeat_timeout=_SILENCE)
     clock = SystemClock()
     start = clock.monotonic()
     page = await sweep.find(None, DUE)

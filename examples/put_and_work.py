@@ -28,10 +28,10 @@ def count(job: wrasse.RunningJob) -> int:
 
 async def main() -> None:
     async with app:
-        hello = await app.jobs.put("greet", {"name": "wrasse"}, priority="high")
-        total = await app.jobs.put("count", {"to": 1000})
+        hello = await app.jobs.enqueue("greet", {"name": "wrasse"}, priority="high")
+        total = await app.jobs.enqueue("count", {"to": 1000})
         # An id of your own makes the put repeatable: the second one changes nothing.
-        once = await app.jobs.put("greet", {"name": "again"}, id="greet-once", delay="50ms")
+        once = await app.jobs.enqueue("greet", {"name": "again"}, id="greet-once", delay="50ms")
         print("new" if once.new else "known already:", once.id)
 
         worker = app.worker(concurrency=4)

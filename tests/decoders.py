@@ -19,7 +19,7 @@ from wrasse.backends.nats import message_codec as nats_stored, old_groups, recor
 from wrasse.backends.record_files import envelope as record_envelope
 from wrasse.backends.record_files.due_bucket import Calendar
 from wrasse.backends.redis.jobs import claim_codec, heartbeats, job_json
-from wrasse.backends.redis.jobs.states import finished_state, held_state
+from wrasse.backends.redis.jobs.states import claimed_info, finished_state
 from wrasse.clock import ManualClock
 from wrasse.engine import record_journal, state as sweep_state
 from wrasse.errors import WrasseError
@@ -30,7 +30,7 @@ from wrasse.jobs.worker.breakers import ShutQueue, read_shut
 from wrasse.leases import lease
 from wrasse.leases.transactions import states
 from wrasse.orphans.approval import read_consent
-from wrasse.ports.jobs import Job, Place
+from wrasse.ports.jobs import Job, JobState
 from wrasse.ports.journal import Intent, Line
 from wrasse.ports.records import Record
 from wrasse.ports.rules.job_transitions import StoredJob, added, take
@@ -78,12 +78,12 @@ def _unpacked(data: bytes) -> object:
 def _bucket_job(data: bytes) -> object:
     recorded = decode_recorded("a", data)
     found = recorded.stored.at(_NOW)
-    take(found, _NOW, worker="w", nonce="n", silence=timedelta(seconds=1))
+    take(found, _NOW, worker="w", nonce="n", heartbeat_timeout=timedelta(seconds=1))
     return found.shown
 
 
 def _hold(data: bytes) -> object:
-    return held_state(data[:12], 0, claim_codec.read_hold(data))
+    return claimed_info(data[:12], 0, claim_codec.read_claim(data))
 
 
 def _finished(data: bytes) -> object:
@@ -130,12 +130,12 @@ def _journal(data: bytes) -> object:
 _NOW = ManualClock().now()
 _HELD = take(
     added(Job("a", headers={"n": "1"}, not_before=_NOW), _NOW, rank=1), _NOW, worker="w", nonce="n",
-    silence=timedelta(seconds=1),
+    heartbeat_timeout=timedelta(seconds=1),
 )  # fmt: skip
 assert _HELD is not None, "what is ready is taken"
 _TRANSACTION = states.begun("key", states.Decision.PENDING, (states.Participant("n", "k", 1),), _NOW, _NOW)
 _FINISHED = claim_codec.FinishedText(
-    Place.DEAD, b"w", b"q", b"i", 5, 1, 1, 0, 0, b"failed", b"why", b"r", b'[[1,"w",1,2,"failed","e"]]', b"{}"
+    JobState.DEAD, b"w", b"q", b"i", 5, 1, 1, 0, 0, b"failed", b"why", b"r", b'[[1,"w",1,2,"failed","e"]]', b"{}"
 )
 _NATS_RECORD = records.pack(
     records.KvRecord(

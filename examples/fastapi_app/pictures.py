@@ -54,7 +54,7 @@ web = FastAPI(lifespan=lifespan)
 @web.post("/pictures", status_code=202)
 async def put(picture: Picture) -> dict[str, object]:
     """Puts the job, and answers once it is stored. The id makes a repeated request put nothing twice."""
-    handle = await app.jobs.put("resize", picture.model_dump(), id=f"resize/{picture.name}", keep="1h")
+    handle = await app.jobs.enqueue("resize", picture.model_dump(), id=f"resize/{picture.name}", keep="1h")
     return {"name": picture.name, "new": handle.new}
 
 

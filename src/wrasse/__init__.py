@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from wrasse.errors import BadPayload, JobFailed, LeaseLost, Refused, StoreUnavailable, UsageError, WrasseError
     from wrasse.jobs.retry import GiveUp, Retry, RetryLater
     from wrasse.jobs.worker.running_job import RunningJob
-    from wrasse.ports.jobs import Job, JobRecord, Place, Reason
+    from wrasse.ports.jobs import Job, JobRecord, JobState, Reason
 
 __version__ = "0.1.0"
 

@@ -23,7 +23,7 @@ def payload_of(id: str) -> bytes:
     return wrasse("jobs", "show", id, "--payload").raw
 
 
-def place_of(id: str) -> str:
+def job_state_of(id: str) -> str:
     return str(wrasse("jobs", "show", id, "--json").json["place"])
 
 
@@ -176,7 +176,7 @@ def test_a_cancelled_job_is_dead_and_can_be_requeued() -> None:
     (dead,) = wrasse("jobs", "dead", "--json").json["jobs"]
     assert (dead["id"], dead["reason"], dead["error"]) == ("a", "cancelled", "wrong size")
     assert wrasse("jobs", "requeue", "a").out == "requeued 1 job\n"
-    assert place_of("a") == "ready"
+    assert job_state_of("a") == "ready"
 
 
 def test_cancelling_what_is_finished_fails() -> None:
@@ -192,9 +192,9 @@ def test_requeue_of_all_takes_only_what_the_filters_let_through() -> None:
         put(f"--id={id}", f"--kind={id}", "x")
         wrasse("jobs", "cancel", id)
     dry = wrasse("jobs", "requeue", "--all", "--kind=b", "--dry-run", "--json").json
-    assert (dry["changed"], place_of("b")) == (["b"], "dead")
+    assert (dry["changed"], job_state_of("b")) == (["b"], "dead")
     wrasse("jobs", "requeue", "--all", "--kind=b")
-    assert [place_of(id) for id in "abc"] == ["dead", "ready", "dead"]
+    assert [job_state_of(id) for id in "abc"] == ["dead", "ready", "dead"]
 
 
 def test_requeue_of_a_job_that_is_not_dead_changes_none_of_those_named() -> None:
@@ -202,7 +202,7 @@ def test_requeue_of_a_job_that_is_not_dead_changes_none_of_those_named() -> None
     put("--id=b", "x")
     wrasse("jobs", "cancel", "a")
     answer = wrasse("jobs", "requeue", "a", "b")
-    assert (answer.code, place_of("a")) == (2, "dead")
+    assert (answer.code, job_state_of("a")) == (2, "dead")
     assert "'b' is ready, not dead" in answer.err
 
 
@@ -211,7 +211,7 @@ def test_purge_is_refused_without_yes_and_shows_what_it_would_delete() -> None:
     wrasse("jobs", "cancel", "a")
     assert wrasse("jobs", "purge", "dead").code == 3
     assert "would delete a" in wrasse("jobs", "purge", "dead", "--dry-run").out
-    assert place_of("a") == "dead"
+    assert job_state_of("a") == "dead"
     assert wrasse("jobs", "purge", "dead", "--yes").out == "deleted 1 job\n"
     assert wrasse("jobs", "show", "a").code == 2
 
@@ -221,7 +221,7 @@ def test_purge_leaves_what_is_younger_or_elsewhere() -> None:
     put("--id=b", "x")
     wrasse("jobs", "cancel", "a")
     assert wrasse("jobs", "purge", "dead", "--older=1h", "--yes", "--json").json["count"] == 0
-    assert (place_of("a"), place_of("b")) == ("dead", "ready")
+    assert (job_state_of("a"), job_state_of("b")) == ("dead", "ready")
 
 
 def test_held_jobs_cannot_be_named_for_purge() -> None:

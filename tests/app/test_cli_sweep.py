@@ -22,7 +22,7 @@ from wrasse.sweeps import CATALOGUE
 
 pytestmark = pytest.mark.usefixtures("place")
 T = TypeVar("T")
-SILENCE = timedelta(seconds=30)
+HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 
 
 def in_the_past(ago: timedelta, act: Callable[[JobQueue], Awaitable[T]]) -> T:
@@ -40,16 +40,16 @@ def in_the_past(ago: timedelta, act: Callable[[JobQueue], Awaitable[T]]) -> T:
 
 async def left_behind(jobs: JobQueue) -> None:
     """A worker takes a job and is never heard of again."""
-    await jobs.put([Job("stuck", payload=b"x")], request="put")
-    await jobs.beat(WorkerInfo("w-1"), (), silence=SILENCE)
-    assert (await jobs.take(["low"], 1, worker="w-1", silence=SILENCE, request="take")).jobs
+    await jobs.enqueue([Job("stuck", payload=b"x")], request="put")
+    await jobs.heartbeat(WorkerInfo("w-1"), (), heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    assert (await jobs.claim(["low"], 1, worker="w-1", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="take")).jobs
 
 
 async def finished(jobs: JobQueue) -> None:
     """Three jobs are done."""
-    await jobs.put([Job(f"old-{n}", queue="old") for n in range(3)], request="put old")
-    taken = await jobs.take(["old"], 3, worker="w-1", silence=SILENCE, request="take old")
-    await jobs.settle([Complete(each.hold) for each in taken.jobs], request="settle")
+    await jobs.enqueue([Job(f"old-{n}", queue="old") for n in range(3)], request="put old")
+    claimed = await jobs.claim(["old"], 3, worker="w-1", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="take old")
+    await jobs.settle([Complete(each.claim) for each in claimed.jobs], request="settle")
 
 
 def test_a_dry_run_says_what_would_be_done_and_why_and_changes_nothing() -> None:

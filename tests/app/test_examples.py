@@ -21,9 +21,7 @@ def run(name: str, place: Path) -> list[str]:
 
 
 def python(place: Path, *args: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, *args], cwd=place, capture_output=True, text=True, timeout=90, check=False
-    )
+    done = subprocess.run([sys.executable, *args], cwd=place, capture_output=True, text=True, timeout=90, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 

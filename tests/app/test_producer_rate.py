@@ -13,7 +13,7 @@ import pytest
 from app.daemons import running
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.sqlite.connect import Sqlite
-from wrasse.ports.jobs import JobFilter, JobQueue, Place
+from wrasse.ports.jobs import JobFilter, JobQueue, JobState
 
 SECOND = timedelta(seconds=1)
 PRODUCERS = 4
@@ -56,9 +56,9 @@ async def moments(url: str) -> list[datetime]:
 async def _each(jobs: JobQueue) -> AsyncIterator[datetime]:
     after: str | None = None
     while True:
-        page = await jobs.page(Place.READY, JobFilter(), after, 1_000)
-        for state in page:
-            yield state.created_at
+        page = await jobs.page(JobState.READY, JobFilter(), after, 1_000)
+        for info in page:
+            yield info.created_at
         after = page.cursor
         if after is None:
             return

@@ -16,7 +16,7 @@ from backends.redis_peer import GARBAGE
 from servers.process import free_ports
 from servers.valkey import Valkey, valkey
 from wrasse import connect
-from wrasse.ports.jobs import Place
+from wrasse.ports.jobs import JobState
 
 SECRET = "PLANTED-9c1e"
 HANDLERS = """
@@ -158,10 +158,10 @@ async def test_a_program_names_redis_by_its_url(place: Path, server: Valkey) -> 
     app = connect(f"redis://:{SECRET}@127.0.0.1:{server.port}/0")
     app.handler("hello")(lambda job: f"hi {job.data['name']}")
     async with app:
-        put = await app.jobs.put("hello", {"name": "you"})
+        put = await app.jobs.enqueue("hello", {"name": "you"})
         ran = await app.run_pending()
         async with app.hold("key") as lease:
-            assert (ran, (await put.state()).place, lease.token > 0) == (1, Place.DONE, True)
+            assert (ran, (await put.state()).state, lease.token > 0) == (1, JobState.DONE, True)
 
 
 def test_the_doctor_says_what_the_servers_settings_cost(shop: Path, server: Valkey) -> None:

@@ -59,11 +59,13 @@ class AskedAgain(RedisJobs):
 
     line: Swallowing
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
+    async def enqueue(
+        self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
+    ) -> Sequence[Enqueued]:
         ask = super().put
         return await self._lost_once(request, lambda: ask(jobs, request=request, groups=groups))
 
-    async def take(self, queues: Sequence[str], limit: int, *, request: str, **more: Any) -> Claimed:
+    async def claim(self, queues: Sequence[str], limit: int, *, request: str, **more: Any) -> Claimed:
         ask = super().take
         return await self._lost_once(request, lambda: ask(queues, limit, request=request, **more))
 

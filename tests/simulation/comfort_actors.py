@@ -61,7 +61,7 @@ class ComfortProducer:
 
     async def _put(self, batch: Sequence[Job], request: str, groups: Sequence[JobGroup] = ()) -> None:
         try:
-            answers = await asked(lambda: self._jobs.put(batch, request=request, groups=groups), self._draw)
+            answers = await asked(lambda: self._jobs.enqueue(batch, request=request, groups=groups), self._draw)
         except StoreUnavailable:
             return await self._put(batch, request + "'", groups)  # too late to ask again; the ids keep it from doubling
         self.acknowledged |= {answer.id for answer in answers}

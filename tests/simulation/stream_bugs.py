@@ -91,9 +91,7 @@ class ADeadLetterIsNotAcked(MemoryGroups):
 
 
 class ExtendIgnoresTheHolder(MemoryGroups):
-    async def extend(
-        self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta
-    ) -> Sequence[bool]:
+    async def extend(self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta) -> Sequence[bool]:
         found = [(self._find(each.entry.subject, each.group), each.entry.id) for each in deliveries]
         return [group is not None and group.find(id) is not None for group, id in found]
 

@@ -16,13 +16,11 @@ BANNED_WORDS = {
     "coordinator": "engine",
 }
 # The edges that speak a seed's wire format: its keys and metric names stay as the seed has them.
-SPEAKS_WIRE = re.compile(
-    r"config/|observability/metrics\.py$|lease_server/wire\.py$|leases/client"
-)
+SPEAKS_WIRE = re.compile(r"config/|observability/metrics\.py$|lease_server/wire\.py$|leases/client")
 # Values that change on purpose, each with the reason.
 MUTABLE = {
     "OpenPorts": "filled as the parts of a process need their backends",
-"ArchiverTally": "counters that one archiver adds to and metrics read",
+    "ArchiverTally": "counters that one archiver adds to and metrics read",
     "QueueTally": "the counts of one queue while they are counted",
     "Tally": "counters that one worker adds to and metrics read",
     "LogTally": "counters that the log handler adds to and metrics read",

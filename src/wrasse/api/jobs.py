@@ -17,8 +17,8 @@ import msgspec
 from wrasse.config.new_job import NO_TIME, Duration, NewJob, as_duration, made, made_group
 from wrasse.errors import JobFailed, UsageError
 from wrasse.jobs.producer import Producer
-from wrasse.jobs.rate_limiter import SharedRate, put_paced
-from wrasse.ports.jobs import NOTHING, Cancel, Counts, JobFilter, JobQueue, JobRecord, JobState, Place, RequeueDead
+from wrasse.jobs.rate_limiter import SharedRate, enqueue_paced
+from wrasse.ports.jobs import NOTHING, Cancel, Counts, JobFilter, JobInfo, JobQueue, JobRecord, JobState, RequeueDead
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import pages
 
@@ -35,7 +35,7 @@ class Jobs:
     ) -> None:
         self._open, self._pace = open, pace
 
-    async def put(
+    async def enqueue(
         self,
         kind: str = "",
         data: object = b"",
@@ -58,12 +58,12 @@ class Jobs:
         `put_many`."""
         new = NewJob(kind, data, priority, queue, delay, not_before, id, timeout, headers, unique, window, keep)
         if rate:
-            return (await self.put_many([new], rate=rate))[0]
+            return (await self.enqueue_many([new], rate=rate))[0]
         producer, _ = await self._open()
-        put = await producer.put(made(producer, new))
+        put = await producer.enqueue(made(producer, new))
         return JobHandle(self._queue, put.id, put.new)
 
-    async def put_many(self, jobs: Iterable[NewJob], *, rate: int = 0) -> Sequence[JobHandle]:
+    async def enqueue_many(self, jobs: Iterable[NewJob], *, rate: int = 0) -> Sequence[JobHandle]:
         """Puts many, a thousand in one step; gives an answer for each, in their order. With a `rate` it takes its time:
         so many new jobs a second at most, of all processes together that put with a rate (producer.rate_limit_key)."""
         producer, _ = await self._open()
@@ -72,10 +72,10 @@ class Jobs:
         if rate:
             pace = await self._pace(rate)
             while piece := [*islice(new_jobs, pace.batch)]:
-                async for some in put_paced(producer, piece, pace):
+                async for some in enqueue_paced(producer, piece, pace):
                     handles += [JobHandle(self._queue, put.id, put.new) for put in some]
         else:
-            async for some in producer.put_pieces(new_jobs):
+            async for some in producer.enqueue_pieces(new_jobs):
                 handles += [JobHandle(self._queue, put.id, put.new) for put in some]
         return handles
 
@@ -93,7 +93,7 @@ class Jobs:
                     f"the job {member.id!r} is known already and no member of this group, which would wait for ever",
                     do="give the members of a group ids of their own",
                 )
-        await producer.put_group(group, members)
+        await producer.enqueue_group(group, members)
         return JobHandle(self._queue, group.callback.id, True, to_come=True)
 
     async def get(self, id: str) -> JobRecord | None:
@@ -113,16 +113,16 @@ class Jobs:
         """Makes a dead job ready again, with its budgets full; False if it is not dead."""
         queue = await self._queue()
         record = await queue.get(id)
-        if record is None or record.state.place is not Place.DEAD:
+        if record is None or record.info.state is not JobState.DEAD:
             return False
-        return (await queue.move([RequeueDead(record.state.hold, as_duration(delay))]))[0] is Outcome.DONE
+        return (await queue.move([RequeueDead(record.info.claim, as_duration(delay))]))[0] is Outcome.DONE
 
-    async def list(self, place: Place | str, where: JobFilter | None = None) -> AsyncIterator[JobState]:
+    async def list(self, state: JobState | str, where: JobFilter | None = None) -> AsyncIterator[JobInfo]:
         """Every job of a place, read page by page as it is asked for."""
         queue = await self._queue()
-        async for page in pages(lambda after: queue.page(Place(place), where or JobFilter(), after, PAGE)):
-            for state in page:
-                yield state
+        async for page in pages(lambda after: queue.page(JobState(state), where or JobFilter(), after, PAGE)):
+            for info in page:
+                yield info
 
     async def counts(self) -> Counts:
         """How many jobs are where, and who works."""
@@ -158,10 +158,10 @@ class JobHandle:
         takes longer."""
         return await result_of(await self._open(), self.id, as_duration(timeout), to_come=self._to_come)
 
-    async def state(self) -> JobState | None:
+    async def state(self) -> JobInfo | None:
         """Where the job is now; None if it is gone, or still to come."""
         record = await (await self._open()).get(self.id)
-        return None if record is None else record.state
+        return None if record is None else record.info
 
     async def cancel(self, why: str = "") -> bool:
         """Stops the job if it waits or runs; False if it was finished, or is gone."""
@@ -179,11 +179,11 @@ async def result_of(queue: JobQueue, id: str, timeout: timedelta, *, to_come: bo
                     raise UsageError(
                         f"there is no job {id!r}", do="put it first; a done job is gone after a while, see keep="
                     )
-            elif record.state.place is Place.DONE:
+            elif record.info.state is JobState.DONE:
                 return read_result(record.result)
-            elif record.state.place is Place.DEAD:
+            elif record.info.state is JobState.DEAD:
                 raise JobFailed(
-                    f"the job {id!r} is dead: {record.state.reason}: {record.state.error}".removesuffix(": "),
+                    f"the job {id!r} is dead: {record.info.reason}: {record.info.error}".removesuffix(": "),
                     do=f"see `wrasse jobs show {id}`",
                 )
             await asyncio.sleep(pause)

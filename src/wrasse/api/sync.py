@@ -305,8 +305,8 @@ class JobHandle(Waiting[AsyncJobHandle]):
 class Jobs(Waiting[AsyncJobs]):
     """`app.jobs`, waiting for every answer."""
 
-    put = waiting_for(AsyncJobs.put, JobHandle)
-    put_many = waiting_for_each(AsyncJobs.put_many, JobHandle)
+    enqueue = waiting_for(AsyncJobs.enqueue, JobHandle)
+    enqueue_many = waiting_for_each(AsyncJobs.enqueue_many, JobHandle)
     group = waiting_for(AsyncJobs.group, JobHandle)
     get = waiting(AsyncJobs.get)
     wait = waiting(AsyncJobs.wait)

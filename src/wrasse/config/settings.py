@@ -201,8 +201,7 @@ class Http:
 
     listen: str = setting(
         "127.0.0.1:9341",
-        "address of status page, metrics and probes; beyond loopback only metrics and probes are served; empty: "
-        "none",
+        "address of status page, metrics and probes; beyond loopback only metrics and probes are served; empty: none",
     )
     metrics_listen: str = setting("", "a second address, for metrics and probes alone; empty: none")
 
@@ -340,7 +339,12 @@ class ProducerSettings:
         ("**/*",), "files to put, by their path below scan_dir; empty: all", seed=True
     )
     exclude_globs: tuple[str, ...] = setting(
-        ("**/*.tmp", "**/.DS_Store",), "files to leave, whatever include_globs says", seed=True
+        (
+            "**/*.tmp",
+            "**/.DS_Store",
+        ),
+        "files to leave, whatever include_globs says",
+        seed=True,
     )
     default_priority: str = setting("low", "priority of a job that names none", seed=True)
     high_priority_exts: tuple[str, ...] = setting(
@@ -476,7 +480,7 @@ class Settings:
     retention: Mapping[str, RetentionSettings] = setting(
         {},
         "how long streams keep their entries: a map from a subject or pattern to a duration, or to "
-            f"{RETENTION_KEYS}; a stream without a rule is never trimmed",
+        f"{RETENTION_KEYS}; a stream without a rule is never trimmed",
     )
     task_types: Mapping[str, TaskTypeSettings] = setting({}, f"the types of tasks: a map from a type to {TYPE_KEYS}")
     sweeper: StuckTasksSettings = field(default_factory=StuckTasksSettings)

@@ -410,7 +410,7 @@ def task_rules(
         )
         yield own.workers >= 1, "task_types", f"{path}.workers is {own.workers}", "use 1 or more"
         yield own.max_retries >= 0, "task_types", f"{path}.max_retries is {own.max_retries}", "use 0 or more"
-        span = (own.step_timeout or own_sweep.stuck_threshold)
+        span = own.step_timeout or own_sweep.stuck_threshold
         yield (
             span >= SILENCE_MIN,
             "task_types",

@@ -163,7 +163,8 @@ def _scripts(arguments: Sequence[str]) -> Iterator[str]:
         if _EDITORS.fullmatch(name):
             rest = arguments[at + 1 :]
             yield from [
-                each for before, each in zip(("", *rest), rest, strict=False)
+                each
+                for before, each in zip(("", *rest), rest, strict=False)
                 if not each.startswith("-") and before not in ("-v", "-F")
             ][:1]
         letters = next((letters for known, letters in _INTERPRETERS if known.fullmatch(name)), "")

@@ -44,7 +44,7 @@ _REPEATED = (307, 308)  # redirects that keep method and body
 class HttpHandlerSettings:
     """What all URLs share. `bury_refused`: a job that is answered with 4xx is dead at once."""
 
-    bury_refused: bool = True
+    dead_letter_refused: bool = True
     authorization: str = ""
     connect_timeout: timedelta = timedelta(seconds=10)
 
@@ -143,7 +143,7 @@ class HttpHandler:
             return answer.body or None
         said = answer.body[: 4 * _TOLD_CHARS_MAX].decode(errors="replace").strip()[:_TOLD_CHARS_MAX]
         text = f"{self._where} answered {answer.status}" + (f": {said}" if said else "")
-        if 400 <= answer.status < 500 and answer.status not in _NOT_THE_JOB and self._settings.bury_refused:
+        if 400 <= answer.status < 500 and answer.status not in _NOT_THE_JOB and self._settings.dead_letter_refused:
             raise GiveUp(text[:ERROR_CHARS_MAX])
         later = retry_after(answer.retry_after, self._clock.now())
         if later is not None:

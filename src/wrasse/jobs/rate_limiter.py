@@ -56,7 +56,7 @@ class SharedRate:
             await self.limiter.give_back(self.key, count, rate=self.rate)
 
 
-async def put_paced(
+async def enqueue_paced(
     producer: Producer, jobs: Sequence[Job], pace: SharedRate, stop: asyncio.Event | None = None
 ) -> AsyncIterator[Sequence[Enqueued]]:
     """Puts the jobs at that pace, piece by piece; gives the answers of each piece. If it was stopped, the last are
@@ -76,7 +76,7 @@ async def put_paced(
         if not credit:
             await slept(wait, stop)
             continue
-        puts = await producer.put_many(left[:credit])
+        puts = await producer.enqueue_many(left[:credit])
         done += len(puts)
         # What was known already cost nothing, so its share serves the next piece, if that follows at once.
         credit -= sum(put.new for put in puts)

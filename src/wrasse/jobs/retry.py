@@ -46,13 +46,13 @@ class RetryPolicy:
         return failures > self.failures_max
 
     def after_failure(
-        self, hold: Claim, failures: int, u: float, reason: Reason = Reason.FAILED, error: str = ""
+        self, claim: Claim, failures: int, u: float, reason: Reason = Reason.FAILED, error: str = ""
     ) -> Requeue | DeadLetterJob:
         """What becomes of a job that just failed, and had failed `failures` times before."""
         error = error[:ERROR_CHARS_MAX]
         if self.spent(failures + 1):
-            return DeadLetterJob(hold, reason, error=error, spends=Budget.FAILURES)
-        return Requeue(hold, Budget.FAILURES, reason, error=error, delay=self.delay(failures + 1, u))
+            return DeadLetterJob(claim, reason, error=error, spends=Budget.FAILURES)
+        return Requeue(claim, Budget.FAILURES, reason, error=error, delay=self.delay(failures + 1, u))
 
 
 @dataclass(frozen=True, slots=True)

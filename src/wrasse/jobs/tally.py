@@ -119,7 +119,7 @@ class Tally:
     durations: Durations = field(init=False)
     active: int = 0  # handlers running now
     unavailable: int = 0  # times a backend did not answer a worker or producer
-    beats_restarted: int = 0  # beat children that had to be started again
+    heartbeats_restarted: int = 0  # beat children that had to be started again
 
     def __post_init__(self) -> None:
         self.produced, self.consumed, self.completed = (Count(self.labels) for _ in range(3))

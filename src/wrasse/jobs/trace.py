@@ -75,7 +75,7 @@ class JobSpan(Protocol):
 class Spans(Protocol):
     """What makes spans. Neither of its calls waits or raises."""
 
-    def start(self, taken: ClaimedJob) -> JobSpan:
+    def start(self, claimed: ClaimedJob) -> JobSpan:
         """A span for one attempt."""
         ...
 

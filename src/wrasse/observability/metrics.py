@@ -321,7 +321,7 @@ def _jobs(tally: Tally) -> Iterator[Metric]:
     yield _durations(tally.durations)
     yield _family("worker_active", [((), tally.active)])
     yield _family("wrasse_backend_unavailable_total", [((), tally.unavailable)])
-    yield _family("wrasse_beats_restarted_total", [((), tally.beats_restarted)])
+    yield _family("wrasse_beats_restarted_total", [((), tally.heartbeats_restarted)])
 
 
 def _durations(durations: Durations) -> Metric:
@@ -349,7 +349,7 @@ def _queues(counts: Counts, configured: Sequence[str]) -> Iterator[Metric]:
     )
     oldest = [((name,), _age(count.oldest_ready_at, counts.at)) for name, count in merged.items()]
     yield _family("wrasse_oldest_ready_seconds", oldest)
-    alive = sum(1 for worker in counts.workers if worker.until > counts.at)
+    alive = sum(1 for worker in counts.workers if worker.deadline > counts.at)
     states = [(("beating",), alive), (("silent",), len(counts.workers) - alive)]
     yield _family("wrasse_workers", states)
 
@@ -409,8 +409,8 @@ def _sum(one: QueueCount, other: QueueCount) -> QueueCount:
     return QueueCount(
         one.queue,
         one.ready + other.ready,
-        one.delayed + other.delayed,
-        one.held + other.held,
+        one.scheduled + other.scheduled,
+        one.running + other.running,
         one.done + other.done,
         one.dead + other.dead,
         min(oldest, default=None),

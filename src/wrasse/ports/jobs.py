@@ -34,11 +34,11 @@ NOTHING: Mapping[str, str] = {}
 NONE = timedelta(0)
 
 
-class Place(StrEnum):
+class JobState(StrEnum):
     """Where a job is. Delayed is ready with a `not_before` to come; finished is done or dead."""
 
     READY = "ready"
-    HELD = "held"
+    RUNNING = "held"
     DONE = "done"
     DEAD = "dead"
 
@@ -109,13 +109,13 @@ class ClaimedJob:
     """A job as a worker gets it. `attempt` counts takes, this one included."""
 
     job: Job
-    hold: Claim
+    claim: Claim
     attempt: int
     failures: int
     rescues: int
     interruptions: int
     created_at: datetime
-    until: datetime
+    deadline: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +124,14 @@ class Attempt:
 
     number: int
     worker: str
-    taken_at: datetime
+    claimed_at: datetime
     ended_at: datetime
     reason: Reason
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class JobState:
+class JobInfo:
     """Everything about a job but its payload, result and history: what listings and sweeps look at."""
 
     id: str
@@ -139,7 +139,7 @@ class JobState:
     queue: str
     priority: str
     size: int  # payload bytes
-    place: Place
+    state: JobState
     token: int
     nonce: str  # of the newest take; empty if it was never taken
     attempts: int
@@ -149,9 +149,9 @@ class JobState:
     created_at: datetime
     not_before: datetime | None = None  # set while it is delayed
     worker: str = ""
-    taken_at: datetime | None = None
-    beat_at: datetime | None = None
-    until: datetime | None = None  # the deadline while it is held
+    claimed_at: datetime | None = None
+    heartbeat_at: datetime | None = None
+    deadline: datetime | None = None  # the deadline while it is held
     finished_at: datetime | None = None
     kept_until: datetime | None = None  # of a done job whose result is kept: until when it is not deleted
     reason: Reason | None = None
@@ -159,18 +159,18 @@ class JobState:
     retries_max: int | None = None  # of a task: how often it may be tried again, for whatever reason
 
     @property
-    def hold(self) -> Claim:
+    def claim(self) -> Claim:
         """The hold that a change to this state must name."""
         return Claim(self.id, self.token, self.nonce)
 
     @property
-    def freed(self) -> JobState:
+    def freed(self) -> JobInfo:
         """Nobody's: what a job looks like when it is ready again."""
         return replace(
-            self, worker="", taken_at=None, beat_at=None, until=None, finished_at=None, reason=None, error=""
+            self, worker="", claimed_at=None, heartbeat_at=None, deadline=None, finished_at=None, reason=None, error=""
         )
 
-    def spent(self, budget: Budget | None) -> JobState:
+    def spent(self, budget: Budget | None) -> JobInfo:
         """With one more counted against this budget."""
         match budget:
             case Budget.FAILURES:
@@ -182,18 +182,18 @@ class JobState:
             case None:
                 return self
 
-    def taken(self, job: Job) -> ClaimedJob:
+    def claimed(self, job: Job) -> ClaimedJob:
         """The job as its holder gets it."""
-        assert self.until is not None, "only held jobs are handed out"
+        assert self.deadline is not None, "only held jobs are handed out"
         return ClaimedJob(
             job,
-            self.hold,
+            self.claim,
             attempt=self.attempts,
             failures=self.failures,
             rescues=self.rescues,
             interruptions=self.interruptions,
             created_at=self.created_at,
-            until=self.until,
+            deadline=self.deadline,
         )
 
 
@@ -211,7 +211,7 @@ class JobRecord:
     """A job as it is stored, whole."""
 
     job: Job
-    state: JobState
+    info: JobInfo
     history: tuple[Attempt, ...] = ()
     result: bytes | None = None
     progress: Progress | None = None  # the latest of the newest attempt that told any
@@ -340,16 +340,16 @@ class Claimed:
 class Complete:
     """Held to done, with a result and follow-up jobs in the same step."""
 
-    hold: Claim
+    claim: Claim
     result: bytes | None = None
-    puts: tuple[Job, ...] = ()
+    enqueues: tuple[Job, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
     """Held to ready, not before `delay` from now, adding one to `spends`. Without a delay it is served next."""
 
-    hold: Claim
+    claim: Claim
     spends: Budget
     reason: Reason
     error: str = ""
@@ -360,7 +360,7 @@ class Requeue:
 class DeadLetterJob:
     """Held to dead, with the bytes kept. `spends` is the budget whose last unit this attempt used up."""
 
-    hold: Claim
+    claim: Claim
     reason: Reason
     error: str = ""
     spends: Budget | None = None
@@ -370,7 +370,7 @@ class DeadLetterJob:
 class RequeueDead:
     """Dead to ready: failures and rescues start again at zero, the token goes on growing."""
 
-    hold: Claim
+    claim: Claim
     delay: timedelta = timedelta(0)
 
 
@@ -386,8 +386,8 @@ class Cancel:
 class Delete:
     """A done, dead or ready job, gone, if it is still in that place under that token. Held jobs are never deleted."""
 
-    hold: Claim
-    place: Place
+    claim: Claim
+    state: JobState
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,19 +400,19 @@ class JobFilter:
     error_contains: str | None = None
     finished_before: datetime | None = None
     finished_after: datetime | None = None
-    delayed: bool | None = None  # of ready jobs: only those with, or without, a not_before to come
+    scheduled: bool | None = None  # of ready jobs: only those with, or without, a not_before to come
 
-    def allows(self, state: JobState) -> bool:
+    def allows(self, info: JobInfo) -> bool:
         """Whether every field that is set matches: for backends that look at each job."""
-        finished_at = state.kept_until or state.finished_at
+        finished_at = info.kept_until or info.finished_at
         return (
-            (self.queue is None or state.queue == self.queue)
-            and (self.kind is None or state.kind == self.kind)
-            and (self.reason is None or state.reason is self.reason)
-            and (self.error_contains is None or self.error_contains in state.error)
+            (self.queue is None or info.queue == self.queue)
+            and (self.kind is None or info.kind == self.kind)
+            and (self.reason is None or info.reason is self.reason)
+            and (self.error_contains is None or self.error_contains in info.error)
             and (self.finished_before is None or (finished_at is not None and finished_at < self.finished_before))
             and (self.finished_after is None or (finished_at is not None and finished_at > self.finished_after))
-            and (self.delayed is None or (state.not_before is not None) is self.delayed)
+            and (self.scheduled is None or (info.not_before is not None) is self.scheduled)
         )
 
 
@@ -431,8 +431,8 @@ class WorkerState:
     """A worker that has beaten and has not said goodbye. Past `until` it has fallen silent."""
 
     info: WorkerInfo
-    beat_at: datetime
-    until: datetime
+    heartbeat_at: datetime
+    deadline: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,8 +441,8 @@ class QueueCount:
 
     queue: str
     ready: int = 0
-    delayed: int = 0
-    held: int = 0
+    scheduled: int = 0
+    running: int = 0
     done: int = 0
     dead: int = 0
     oldest_ready_at: datetime | None = None
@@ -473,19 +473,21 @@ Move = Requeue | DeadLetterJob | RequeueDead | Cancel
 class JobQueue(Protocol):
     """The port: ten methods."""
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
+    async def enqueue(
+        self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
+    ) -> Sequence[Enqueued]:
         """Makes the jobs ready, all or none, but for each whose id is known already or whose unique name is taken:
         what is there stays as it is. `groups` opens groups; their members may come in this put and in later ones, and
         a group that is known already stays as it is."""
         ...
 
-    async def take(
+    async def claim(
         self,
         queues: Sequence[str],
         limit: int,
         *,
         worker: str,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         request: str,
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
@@ -495,12 +497,12 @@ class JobQueue(Protocol):
         change, by a put from any process or by time."""
         ...
 
-    async def beat(
+    async def heartbeat(
         self,
         worker: WorkerInfo,
-        holds: Sequence[Claim],
+        claims: Sequence[Claim],
         *,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> HeartbeatAnswer:
         """Extends the holds and the worker's own row to `silence` from now, and stores the progress of those held jobs
@@ -521,14 +523,14 @@ class JobQueue(Protocol):
         ...
 
     async def page(
-        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
-    ) -> Page[JobState]:
+        self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobInfo]:
         """Jobs of one place: ready in the order they are served, held by deadline, done and dead by when they
         finished, or by when they may go where a result is kept; that moment is also what a filter by time looks at.
         `newest` turns the order round."""
         ...
 
-    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+    async def overdue(self, after: str | None, limit: int) -> Page[JobInfo]:
         """Held jobs whose deadline has passed, longest ago first, from the deadline index."""
         ...
 
@@ -554,7 +556,7 @@ def bounded(batch: Sequence[T]) -> Sequence[T]:
     return batch
 
 
-def check_put(jobs: Sequence[Job], groups: Sequence[JobGroup]) -> None:
+def check_enqueue(jobs: Sequence[Job], groups: Sequence[JobGroup]) -> None:
     """Refuses a batch that is too large, or jobs that no backend could keep: what each backend asks before it puts."""
     for job in bounded(jobs):
         check_job(job)
@@ -567,7 +569,7 @@ def check_settlements(settlements: Sequence[Settlement], check: Callable[[Job], 
     for settlement in bounded(settlements):
         if isinstance(settlement, Complete):
             check_result(settlement.result)
-            for job in settlement.puts:
+            for job in settlement.enqueues:
                 check(job)
 
 
@@ -580,12 +582,12 @@ def check_result(result: bytes | None) -> None:
         )
 
 
-def check_take(limit: int, silence: timedelta) -> None:
+def check_claim(limit: int, heartbeat_timeout: timedelta) -> None:
     """Refuses a take of nothing, or for no time."""
-    if limit < 1 or silence <= timedelta(0):
+    if limit < 1 or heartbeat_timeout <= timedelta(0):
         raise UsageError(f"a take of {limit} jobs for {silence}", do="ask for at least one, for longer than zero")
 
 
 def moved_id(move: Move) -> str:
     """The job that a move is about."""
-    return move.id if isinstance(move, Cancel) else move.hold.id
+    return move.id if isinstance(move, Cancel) else move.claim.id

@@ -32,7 +32,7 @@ class StrayScan:
 class Strays(Protocol):
     """The port."""
 
-    async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> StrayScan:
+    async def look(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
         """One look, at about `limit` names. Without a cursor it goes on where the last look of anybody stopped; with
         one it goes on there. What is adopted is overdue `silence` from now."""
         ...

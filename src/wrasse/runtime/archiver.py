@@ -39,9 +39,7 @@ async def open_ports(config: Config, stores: Stores, clock: Clock) -> ArchivePor
     where = config.homes
     streams, engine = await stores.open_streams(where.streams), await stores.open(where.engine)
     lessor = LeaseManager(engine.records(ENGINE_LEASES), clock, margin=engine.margin)
-    return ArchivePorts(
-        streams.streams, streams.groups, engine.records(CURSORS), lessor, alerts=engine.records(ALERTS)
-    )
+    return ArchivePorts(streams.streams, streams.groups, engine.records(CURSORS), lessor, alerts=engine.records(ALERTS))
 
 
 async def build_rules(config: Config, stores: Stores) -> Sequence[Rule]:
@@ -71,4 +69,3 @@ async def shelves(config: Config, stores: Stores) -> Sequence[Rule]:
         url = config.homes.objects
         return (Rule(">", await stores.open_objects(url), hide(url), PREFIX),)
     return tuple(places.values())
-

@@ -16,7 +16,7 @@ from typing import ClassVar, Protocol
 
 from wrasse.engine.sweep import WIRED, Action, Keep
 from wrasse.jobs.stray_search import StraySearch
-from wrasse.ports.jobs import Budget, DeadLetterJob, JobQueue, JobRecord, JobState, Reason, Requeue
+from wrasse.ports.jobs import Budget, DeadLetterJob, JobInfo, JobQueue, JobRecord, Reason, Requeue
 from wrasse.ports.journal import Line
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
@@ -46,7 +46,7 @@ class StuckJobs:
     each: ClassVar[bool] = True
 
     jobs: JobQueue
-    silence: timedelta = timedelta(seconds=30)
+    heartbeat_timeout: timedelta = timedelta(seconds=30)
     rescues_max: int = 3
     batch_max: int = 100
     search: StraySearch | None = field(default=None, metadata=WIRED)  # where other programs take jobs too
@@ -56,28 +56,28 @@ class StuckJobs:
     async def prepare(self) -> None:
         """Gives a hold to jobs that a worker holds without one, so that they are overdue one silence later."""
         if self.search is not None:
-            await self.search.search(self.silence, dry=False)
+            await self.search.search(self.heartbeat_timeout, dry=False)
         if self.reports is not None:
             await self.reports.looked()
 
     async def prepare_dry(self) -> None:
         """Looks for the same, and leaves it as it is."""
         if self.search is not None:
-            await self.search.search(self.silence, dry=True)
+            await self.search.search(self.heartbeat_timeout, dry=True)
 
-    async def find(self, after: str | None, limit: int) -> Page[JobState]:
+    async def find(self, after: str | None, limit: int) -> Page[JobInfo]:
         return await self.jobs.overdue(after, limit)
 
-    def decide(self, suspect: JobState, at: datetime) -> Action[Requeue | DeadLetterJob] | Keep:
-        if suspect.until is None or suspect.beat_at is None:
+    def decide(self, suspect: JobInfo, at: datetime) -> Action[Requeue | DeadLetterJob] | Keep:
+        if suspect.deadline is None or suspect.heartbeat_at is None:
             return Keep("not held")
-        if at < suspect.until or at - suspect.beat_at < self.silence:
+        if at < suspect.deadline or at - suspect.heartbeat_at < self.heartbeat_timeout:
             return Keep("beating")
         if self.retries is not None:
             return self._decide_task(suspect, at, self.retries)
-        silent = f"worker {suspect.worker} silent for {int((at - suspect.beat_at).total_seconds())} s"
+        silent = f"worker {suspect.worker} silent for {int((at - suspect.heartbeat_at).total_seconds())} s"
         if suspect.reason is not None:  # why no queue would be right for it
-            bury = DeadLetterJob(suspect.hold, suspect.reason, error=f"{suspect.error}; {silent}".removeprefix("; "))
+            bury = DeadLetterJob(suspect.claim, suspect.reason, error=f"{suspect.error}; {silent}".removeprefix("; "))
             return Action("bury", suspect.id, f"{silent}; {suspect.reason.value}", bury)
         so_far, most = rescues(suspect, self.rescues_max)
         change = rescue(suspect, at, self.rescues_max)
@@ -86,17 +86,17 @@ class StuckJobs:
         return Action("requeue", suspect.id, f"{silent}; rescue {so_far + 1} of {most}", change)
 
     def _decide_task(
-        self, suspect: JobState, at: datetime, retries: Mapping[str, int]
+        self, suspect: JobInfo, at: datetime, retries: Mapping[str, int]
     ) -> Action[Requeue | DeadLetterJob]:
         """A task has one budget for all retries: its record's, else its type's, else the design document's."""
-        assert suspect.until is not None, "a suspect has a deadline"
-        late = f"worker {suspect.worker} past timeout_at for {int((at - suspect.until).total_seconds())} s"
+        assert suspect.deadline is not None, "a suspect has a deadline"
+        late = f"worker {suspect.worker} past timeout_at for {int((at - suspect.deadline).total_seconds())} s"
         spent = suspect.failures + suspect.rescues
         most = suspect.retries_max if suspect.retries_max is not None else retries.get(suspect.queue, RETRIES_MAX)
         if spent >= most:
-            bury = DeadLetterJob(suspect.hold, Reason.WORKER_DIED, error=late)
+            bury = DeadLetterJob(suspect.claim, Reason.WORKER_DIED, error=late)
             return Action("bury", suspect.id, f"{late}; tried again {spent} times already", bury)
-        requeue = Requeue(suspect.hold, Budget.RESCUES, Reason.WORKER_DIED, error=late)
+        requeue = Requeue(suspect.claim, Budget.RESCUES, Reason.WORKER_DIED, error=late)
         return Action("requeue", suspect.id, f"{late}; retry {spent + 1} of {most}", requeue)
 
     async def apply(self, actions: Sequence[Action[Requeue | DeadLetterJob]]) -> Sequence[Outcome]:

@@ -162,11 +162,11 @@ def _summary(view: _View) -> str:
     snapshot, counts = view.snapshot, view.snapshot.counts
     if counts is None:
         return ""
-    beating = sum(each.until > counts.at for each in counts.workers)
+    beating = sum(each.deadline > counts.at for each in counts.workers)
     stuck, dead = len(snapshot.stuck), sum(each.dead for each in counts.queues)
     tiles = (
         ("ready", str(sum(each.ready for each in counts.queues)), ""),
-        ("held", str(sum(each.held for each in counts.queues)), ""),
+        ("held", str(sum(each.running for each in counts.queues)), ""),
         ("stuck", f"{stuck}{'+' if stuck == STUCK else ''}", "bad" if stuck else ""),
         ("dead", str(dead), "bad" if dead else ""),
         ("workers", f"{beating} of {len(counts.workers)}", "bad" if beating < len(counts.workers) else ""),
@@ -195,7 +195,7 @@ def _stuck(view: _View) -> str:
     rows = [
         HtmlRow(
             each.id,
-            (code(each.id), code(each.queue), escape(each.kind), code(each.worker), view.time(each.beat_at, counts.at),
+            (code(each.id), code(each.queue), escape(each.kind), code(each.worker), view.time(each.heartbeat_at, counts.at),
              str(each.attempts), str(each.rescues)),
         )
         for each in view.snapshot.stuck
@@ -228,7 +228,7 @@ def _queues(view: _View) -> str:
     rows = [
         HtmlRow(
             each.queue,
-            (code(each.queue), str(each.ready), str(each.delayed), str(each.held), str(each.done),
+            (code(each.queue), str(each.ready), str(each.scheduled), str(each.running), str(each.done),
              f'<span class="bad">{each.dead}</span>' if each.dead else "0", view.time(each.oldest_ready_at, counts.at)),
         )
         for each in counts.queues
@@ -247,10 +247,10 @@ def _workers(view: _View) -> str:
     rows = [
         HtmlRow(
             each.info.id,
-            (code(each.info.id), state("beating", "good") if each.until > counts.at else state("silent", "bad"),
-             str(each.info.slots), view.time(each.beat_at, counts.at)),
+            (code(each.info.id), state("beating", "good") if each.deadline > counts.at else state("silent", "bad"),
+             str(each.info.slots), view.time(each.heartbeat_at, counts.at)),
         )
-        for each in sorted(counts.workers, key=lambda each: each.until > counts.at)
+        for each in sorted(counts.workers, key=lambda each: each.deadline > counts.at)
     ]  # fmt: skip
     columns = (Column("worker"), Column("state"), Column("slots", True), Column("last beat"))
     return section("workers", "Workers", table("Workers", columns, rows, empty="None beats."), wide=False)

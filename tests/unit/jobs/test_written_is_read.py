@@ -85,8 +85,8 @@ def _as_task(job: Job) -> None:
     stored = added(job, _AT, rank=back(_AT))
     fields = read_flat(msgspec.json.encode(encode_fields(stored, {}, _AT)))
     found = decode_fields(job.queue, job.id, fields)
-    due = stored.state.not_before
-    assert found.state == replace(stored.state, not_before=None if due is None else due.replace(
+    due = stored.info.not_before
+    assert found.info == replace(stored.info, not_before=None if due is None else due.replace(
         microsecond=due.microsecond // 1_000 * 1_000
     ))  # fmt: skip
     # When it may run is in its state; durations are kept in milliseconds.

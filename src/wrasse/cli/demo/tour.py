@@ -30,7 +30,7 @@ from wrasse.config.new_job import NewJob
 from wrasse.config.settings import Settings
 from wrasse.engine.report import Planned
 from wrasse.errors import StoreUnavailable, WrasseError
-from wrasse.ports.jobs import JobQueue, JobRecord, Place, WorkerState
+from wrasse.ports.jobs import JobQueue, JobRecord, JobState, WorkerState
 from wrasse.ports.journal import Line, LineFilter
 from wrasse.runtime.archiver import build_archiver, build_rules
 from wrasse.runtime.backends import Stores
@@ -118,6 +118,7 @@ class DemoStage:
 
     async def until(self, look: Callable[[], Awaitable[T | None]], what: str) -> T:
         """Looks until there is something to see."""
+
         async def looking() -> T:
             while True:
                 with contextlib.suppress(StoreUnavailable):  # a busy machine: it is asked again
@@ -205,9 +206,7 @@ async def publish_and_archive(config: Config, clock: Clock) -> ArchivedTotals:
         await (await build_archiver(config, stores, clock, owner_name())).drain()
         (rule,) = await build_rules(config, stores)
         archives = [each async for each in shelved(rule.objects, rule.prefix, AUDIT)]
-        proven = [
-            each async for each in verify(rule.objects, rule.prefix, AUDIT, group=GROUP, streams=streams)
-        ]
+        proven = [each async for each in verify(rule.objects, rule.prefix, AUDIT, group=GROUP, streams=streams)]
         return ArchivedTotals(tuple(archives), tuple(proven))
 
 
@@ -280,37 +279,37 @@ class Demo:
             await stage.start_worker(fragile=fragile)
         await stage.until(lambda: self._beating(4), "the first beat of four workers")
         await self._put_poison()
-        await stage.app.jobs.put_many(NewJob("resize", {"picture": n}, priority="high") for n in range(JOBS))
+        await stage.app.jobs.enqueue_many(NewJob("resize", {"picture": n}, priority="high") for n in range(JOBS))
         self._say(f"put {JOBS} jobs in one step; waiting until they are done")
         await stage.until(lambda: self._done("high", JOBS), f"{JOBS} jobs done")
-        finished = [state async for state in stage.app.jobs.list(Place.DONE)]
-        attempts = sum(state.attempts for state in finished if state.queue == "high")
+        finished = [info async for info in stage.app.jobs.list(JobState.DONE)]
+        attempts = sum(info.attempts for info in finished if info.queue == "high")
         if attempts < JOBS:
             raise NotSeen(f"{JOBS} jobs took {attempts} attempts", do="report this")
         return f"{JOBS} done with {attempts} attempts"
 
     async def _put_poison(self) -> None:
         """Runs beside the other scenes: its workers die one after the other, each after a silence."""
-        await self._stage.app.jobs.put("poison", b"", id="poison", queue="fragile")
+        await self._stage.app.jobs.enqueue("poison", b"", id="poison", queue="fragile")
 
     async def _beating(self, count: int) -> bool | None:
         counts = await self._stage.app.jobs.counts()
-        return sum(1 for worker in counts.workers if worker.until > counts.at) >= count or None
+        return sum(1 for worker in counts.workers if worker.deadline > counts.at) >= count or None
 
     async def _done(self, queue: str, count: int) -> bool | None:
         counts = await self._stage.app.jobs.counts()
         return any(each.queue == queue and each.done >= count for each in counts.queues) or None
 
-    async def _job(self, id: str, place: Place) -> JobRecord | None:
+    async def _job(self, id: str, state: JobState) -> JobRecord | None:
         record = await self._stage.app.jobs.get(id)
-        return record if record is not None and record.state.place is place else None
+        return record if record is not None and record.info.state is state else None
 
     async def _killed_worker(self) -> str:
         stage = self._stage
         self._head("kill -9")
-        await stage.app.jobs.put("slow", {"report": 7}, id="slow-report")
-        held = await stage.until(lambda: self._job("slow-report", Place.HELD), "the take of slow-report")
-        worker = await stage.until(lambda: self._worker(held.state.worker), "its worker's beat")
+        await stage.app.jobs.enqueue("slow", {"report": 7}, id="slow-report")
+        held = await stage.until(lambda: self._job("slow-report", JobState.RUNNING), "the take of slow-report")
+        worker = await stage.until(lambda: self._worker(held.info.worker), "its worker's beat")
         process = self._process(worker)
         self._say(f"worker {worker.info.id} holds slow-report; killing it with SIGKILL")
         process.send_signal(signal.SIGKILL)
@@ -363,24 +362,26 @@ class Demo:
     async def _comes_back(self) -> str:
         stage = self._stage
         self._head("The job comes back")
-        record = await stage.until(lambda: self._job("slow-report", Place.DONE), "slow-report done by another worker")
+        record = await stage.until(
+            lambda: self._job("slow-report", JobState.DONE), "slow-report done by another worker"
+        )
         for attempt in record.history:
             self._say(f"attempt {attempt.number}: {attempt.reason.value}, {attempt.error}")
-        self._say(f"attempt {record.state.attempts}: done by {record.state.worker or 'another worker'}")
-        if record.state.rescues != 1:  # its budget here: a second one would have buried it
-            raise NotSeen(f"it was rescued {record.state.rescues} times", do="report this")
-        return f"done with attempt {record.state.attempts}, after 1 rescue; failures spent: {record.state.failures}"
+        self._say(f"attempt {record.info.attempts}: done by {record.info.worker or 'another worker'}")
+        if record.info.rescues != 1:  # its budget here: a second one would have buried it
+            raise NotSeen(f"it was rescued {record.info.rescues} times", do="report this")
+        return f"done with attempt {record.info.attempts}, after 1 rescue; failures spent: {record.info.failures}"
 
     async def _poison(self) -> str:
         stage = self._stage
         self._head("Poison")
         self._say("a job that kills every worker that takes it, with a budget of one rescue")
-        record = await stage.until(lambda: self._job("poison", Place.DEAD), "the burial of the poison job")
+        record = await stage.until(lambda: self._job("poison", JobState.DEAD), "the burial of the poison job")
         for attempt in record.history:
             self._say(f"attempt {attempt.number}: {attempt.reason.value}, {attempt.error}")
-        if record.state.attempts < 2:
-            raise NotSeen(f"it was taken {record.state.attempts} times", do="report this")
-        return f"dead after {record.state.attempts} workers: {record.state.reason}"
+        if record.info.attempts < 2:
+            raise NotSeen(f"it was taken {record.info.attempts} times", do="report this")
+        return f"dead after {record.info.attempts} workers: {record.info.reason}"
 
     async def _dry_run(self) -> str:
         self._head("Look before you sweep")

@@ -134,7 +134,7 @@ async def _put(asked: CommandContext, jobs: Callable[[Producer], Iterator[Job]])
         async with Stores.of(config.settings.worker, clock) as stores:
             producer = build_producer(config.settings, await open_homes(config, stores, JOBS), clock, Tally())
             for piece in pieces_of(jobs(producer), BATCH_MAX, PAYLOAD_BYTES_MAX):
-                for answer in await producer.put_many(piece):
+                for answer in await producer.enqueue_many(piece):
                     count, known = count + answer.new, known + (not answer.new)
                     if len(answers) < BATCH_MAX:
                         answers.append(answer)

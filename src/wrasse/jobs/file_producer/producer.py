@@ -20,7 +20,7 @@ from wrasse.errors import StoreUnavailable
 from wrasse.jobs.file_producer.files import FileRules, FoundFile
 from wrasse.jobs.file_producer.walk import Scope, WalkedPaths, walk
 from wrasse.jobs.producer import Producer
-from wrasse.jobs.rate_limiter import SharedRate, put_paced, slept
+from wrasse.jobs.rate_limiter import SharedRate, enqueue_paced, slept
 from wrasse.ports.jobs import Enqueued, Job
 
 PATIENCE = timedelta(seconds=10)
@@ -52,7 +52,7 @@ class Progressed:
 
     def __init__(self) -> None:
         self.seen = WalkedPaths()
-        self.put = 0
+        self.enqueued = 0
         self.known = 0
         self.stopped = False
 
@@ -85,20 +85,20 @@ class Intake:
         try:
             while more and not self.stopping.is_set():
                 files, more = await asyncio.to_thread(self._look, walking)
-                await self.put(files)
+                await self.enqueue(files)
         finally:
             # If this was cancelled, a thread may be in there still; what is open ends with it.
             with suppress(ValueError):
                 walking.close()
 
-    async def put(self, files: Sequence[FoundFile]) -> None:
+    async def enqueue(self, files: Sequence[FoundFile]) -> None:
         """Puts the jobs of these files, but for those that this process put just before."""
         jobs = [self._job(file) for file in files]
         jobs = [job for job in jobs if job.id not in self._recent]
         failed, since, done = 0, self._clock.monotonic(), 0
         while done < len(jobs) and not self.stopping.is_set():
             try:
-                async for puts in put_paced(self._producer, jobs[done:], self._pace, self.stopping):
+                async for puts in enqueue_paced(self._producer, jobs[done:], self._pace, self.stopping):
                     self._count(jobs[done : done + len(puts)], puts)
                     done += len(puts)
                     failed, since = 0, self._clock.monotonic()
@@ -130,7 +130,7 @@ class Intake:
 
     def _count(self, jobs: Sequence[Job], puts: Sequence[Enqueued]) -> None:
         new = sum(put.new for put in puts)
-        self.done.put += new
+        self.done.enqueued += new
         self.done.known += len(puts) - new
         for job in jobs:
             self._recent[job.id] = None

@@ -59,9 +59,9 @@ from wrasse.ports.jobs import (
     Enqueued,
     Job,
     JobGroup,
+    JobInfo,
     JobRecord,
     JobState,
-    Place,
     Requeue,
     Settlement,
 )
@@ -175,10 +175,10 @@ class RecordQueueClaims(Claims[JobRecordRead]):
         name = self._store.names.sign(seen.stored, seen.recorded.mark)
         sign = None if name is None else read_sign(name, "")
         assert sign is not None, "what is ready has a sign"
-        self._ready.note(seen.stored.state.queue, sign)
+        self._ready.note(seen.stored.info.queue, sign)
         self.ring()
 
-    async def take(self, claim: RecordClaim, wait: timedelta) -> list[JobRecordRead]:
+    async def claim(self, claim: RecordClaim, wait: timedelta) -> list[JobRecordRead]:
         """Up to the claim's limit, waiting for the first for as long as `wait`."""
         taken = await self._to_the_end(self._look(claim))
         if taken or wait <= timedelta(0):
@@ -246,14 +246,14 @@ class RecordQueueClaims(Claims[JobRecordRead]):
     async def _claim_sign(self, claim: RecordClaim, sign: ReadyMarker) -> JobRecordRead | None:
         """The job, held; None if it is not to be had."""
         at = await self._store.time.now()
-        seen = await self._store.looked_at(sign.key, entering=at + claim.silence)
+        seen = await self._store.looked_at(sign.key, entering=at + claim.heartbeat_timeout)
         if isinstance(seen, StoreBroken):
             self._ready.spent(sign)
             _log.error("a job is passed over: %s", seen)
             return None
         if not await self._store.counts(sign, seen, at) or seen is None:
             return None  # not yet written, or no longer so
-        if seen.stored.at(at).delayed:
+        if seen.stored.at(at).scheduled:
             return None
         written = await self._claim(claim, seen)
         self._ready.spent(sign)
@@ -288,11 +288,11 @@ class Fate(StrEnum):
 class Beside(Protocol):
     """What somebody keeps beside a job, under its id."""
 
-    async def fate(self, state: JobState) -> Fate:
+    async def fate(self, info: JobInfo) -> Fate:
         """Asked before a job is taken from a worker that is silent: its end may have been written elsewhere."""
         ...
 
-    async def ended(self, state: JobState) -> bool:
+    async def ended(self, info: JobInfo) -> bool:
         """Takes away what is beside a job that has ended; False if not all of it can go yet. It is asked again then."""
         ...
 
@@ -315,7 +315,7 @@ OPTIONS = RecordedOptions()
 class RecordedJobs(RecordQueue[JobRecordRead]):
     """All queues below one root."""
 
-    at_once = put_at_once = 16
+    at_once = enqueue_at_once = 16
 
     def __init__(
         self,
@@ -331,10 +331,12 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         super().__init__(self._store, self._signs, records(names.ids), records(names.workers), clock, QueueOrder())
         self._views: RecordedViews = RecordedViews(self._store, clock)
         self._options = options
-        self._held: dict[str, JobRecordRead] = {}  # what this process took, as it wrote it last
+        self._claimed: dict[str, JobRecordRead] = {}  # what this process took, as it wrote it last
         self._finished = 0
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
+    async def enqueue(
+        self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
+    ) -> Sequence[Enqueued]:
         puts = await super().put(jobs, request=request, groups=groups)
         self._signs.ring()
         return puts
@@ -347,26 +349,26 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
             return await self._views.unreadable(plain(id))
         return None if seen is None or seen.leaving else await self._shown(seen)
 
-    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+    async def overdue(self, after: str | None, limit: int) -> Page[JobInfo]:
         """Held jobs whose deadline has passed; what a crash left to do after the end of others is done."""
         others, page = await self._views.overdue(after, limit)
         for seen in others:
             await self._expire(seen, page.at)
         return page
 
-    async def state(self, id: str) -> JobState | None:
+    async def state(self, id: str) -> JobInfo | None:
         """A job as this process wrote it last while it holds it, else as it is stored."""
-        seen = self._held.get(id) or await self._store.get(id)
-        return None if seen is None or seen.leaving else seen.stored.at(await self.time.now()).state
+        seen = self._claimed.get(id) or await self._store.get(id)
+        return None if seen is None or seen.leaving else seen.stored.at(await self.time.now()).info
 
-    async def extend(self, hold: Claim, silence: timedelta) -> datetime | None:
+    async def extend(self, claim: Claim, heartbeat_timeout: timedelta) -> datetime | None:
         """Holds a job for `silence` from now, without a worker's row; None if the hold is no longer current."""
         at = await self.time.now()
-        return at + silence if await self._beat(hold, silence) else None
+        return at + heartbeat_timeout if await self._heartbeat(claim, heartbeat_timeout) else None
 
-    async def finish(self, hold: Claim, *, request: str) -> Outcome:
+    async def finish(self, claim: Claim, *, request: str) -> Outcome:
         """Finishes a job beside which something is kept, which goes with it, whatever crashes."""
-        return await self._settle(Complete(hold), request, beside=True)
+        return await self._settle(Complete(claim), request, beside=True)
 
     async def expire(self, id: str) -> None:
         """Sees to one job that is overdue, as a take would."""
@@ -406,17 +408,17 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         return await self._store.get(job.id)
 
     async def _look(self, id: str) -> JobRecordRead | None:
-        return self._held.get(id) or await self._find(id)
+        return self._claimed.get(id) or await self._find(id)
 
     def _was_outdated(self, id: str, seen: JobRecordRead) -> bool:
-        return self._held.pop(id, None) is seen
+        return self._claimed.pop(id, None) is seen
 
     def _took(self, taken: Sequence[JobRecordRead]) -> None:
         """Remembers what this process took, so that its holder need not read before it writes."""
         for seen in taken:
-            self._held[seen.stored.state.id] = seen
-        while len(self._held) > BATCH_MAX:
-            del self._held[next(iter(self._held))]
+            self._claimed[seen.stored.info.id] = seen
+        while len(self._claimed) > BATCH_MAX:
+            del self._claimed[next(iter(self._claimed))]
 
     async def _create(self, stored: StoredJob, at: datetime, request: str) -> bool:
         seen = await self._store.add(stored)
@@ -442,7 +444,7 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         beside: bool,
     ) -> Outcome:
         """Writes the end of an attempt. One that is done and not kept goes at once, if nothing comes after it."""
-        goes = after.state.place is Place.DONE and not self._options.done_max and after.state.kept_until is None
+        goes = after.info.state is JobState.DONE and not self._options.done_max and after.info.kept_until is None
         alone = not (seen.apart or after.follow or after.job.lasting or beside)
         if goes and alone:
             return await self._store.delete(seen)
@@ -455,7 +457,7 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
             return Outcome.LOST
         self._note(written)
         await self._go_on(written)
-        if after.state.place is Place.DONE and not goes:
+        if after.info.state is JobState.DONE and not goes:
             await self._trim()
         return Outcome.DONE
 
@@ -465,14 +467,14 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         if mine is None:
             return
         if mine.stored.follow:
-            await self._follow(mine.stored.follow, f"{mine.stored.state.id}#{mine.stored.state.token}")
+            await self._follow(mine.stored.follow, f"{mine.stored.info.id}#{mine.stored.info.token}")
         if not mine.leaving:
             await self._store.write(mine, replace(mine.stored, follow=()))
             return
         if mine.stored.job.lasting:
-            await self._ids.keep(mine.stored.state.id, await self.time.now() + IDS_KEPT)
+            await self._ids.keep(mine.stored.info.id, await self.time.now() + IDS_KEPT)
         beside = self._options.beside if mine.recorded.beside else None
-        if beside is not None and not await beside.ended(mine.stored.state):
+        if beside is not None and not await beside.ended(mine.stored.info):
             return
         await self._store.drop_parts(mine)
         await self._store.delete(mine)
@@ -493,10 +495,10 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         self._finished = 0
         await self._store.finished()
         at = await self.time.now()
-        for sign in await self._views.oldest(Place.DONE, most):
+        for sign in await self._views.oldest(JobState.DONE, most):
             seen = await self._store.looked_at(sign.key)
             if isinstance(seen, JobRecordRead) and seen.recorded.mark == sign.mark:
-                await self._remove(seen, Delete(seen.stored.state.hold, Place.DONE), at, IDS_KEPT)
+                await self._remove(seen, Delete(seen.stored.info.claim, JobState.DONE), at, IDS_KEPT)
 
     async def _drop(self, seen: JobRecordRead, at: datetime) -> Outcome:
         if not seen.apart:
@@ -515,33 +517,33 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
 
     async def _expire(self, seen: JobRecordRead, at: datetime) -> bool:
         """The same for one job; whether it became ready."""
-        state = seen.stored.state
+        info = seen.stored.info
         if seen.leaving or seen.stored.follow:
             if seen.due_at is None or seen.due_at <= at:
                 await self._go_on(seen)
-        elif state.place is Place.HELD and state.until is not None and state.until <= at:
-            return await self._rescue(state, at)
+        elif info.state is JobState.RUNNING and info.deadline is not None and info.deadline <= at:
+            return await self._rescue(info, at)
         return False
 
-    async def _rescue(self, state: JobState, at: datetime) -> bool:
+    async def _rescue(self, info: JobInfo, at: datetime) -> bool:
         most, beside = self._options.rescues_max, self._options.beside
         if most is None:
             return False
-        fate = Fate.RESCUED if beside is None else await beside.fate(state)
+        fate = Fate.RESCUED if beside is None else await beside.fate(info)
         if fate is Fate.FINISHED:
-            await self._settle(Complete(state.hold), f"{state.id}#{state.token}", beside=True)
+            await self._settle(Complete(info.claim), f"{info.id}#{info.token}", beside=True)
         if fate is not Fate.RESCUED:
             return False
-        change = rules.rescue(state, at, most)
+        change = rules.rescue(info, at, most)
         return await self._move(change) is Outcome.DONE and isinstance(change, Requeue)
 
     def _note(self, seen: JobRecordRead) -> None:
         """What was just written: ready here, or among what is held here."""
-        state = seen.stored.state
-        if state.place is Place.READY:
+        info = seen.stored.info
+        if info.state is JobState.READY:
             self._signs.readied(seen)
-        if state.id in self._held:
-            if state.place is Place.HELD:
-                self._held[state.id] = seen
+        if info.id in self._claimed:
+            if info.state is JobState.RUNNING:
+                self._claimed[info.id] = seen
             else:
-                del self._held[state.id]
+                del self._claimed[info.id]

@@ -37,7 +37,7 @@ from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
 from wrasse.jobs.record_core.claims import MillisecondTime, read_apart, whole
 from wrasse.jobs.record_core.known_ids import plain
-from wrasse.ports.jobs import Place
+from wrasse.ports.jobs import JobState
 from wrasse.ports.objects import ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import pages
@@ -69,9 +69,9 @@ class JobRecordNames:
         """Ids that are remembered after their job is gone."""
         return Collection.named(f"{self.root}/ids")
 
-    def folder(self, place: Place) -> str:
+    def folder(self, state: JobState) -> str:
         """Where the signs of a place are."""
-        return f"{self.root}/{place.value}/"
+        return f"{self.root}/{state.value}/"
 
     def queue(self, queue: str) -> str:
         """Where the signs of what is ready in one queue are."""
@@ -83,12 +83,12 @@ class JobRecordNames:
 
     def sign(self, stored: StoredJob, mark: str) -> str | None:
         """The sign of a job; a held one has none."""
-        state, key = stored.state, plain(stored.state.id)
-        if state.place is Place.READY:
-            return f"{self.queue(state.queue)}{stored.rank + _MIDDLE:020d}.{key}.{mark}"
-        if state.place is Place.HELD:
+        info, key = stored.info, plain(stored.info.id)
+        if info.state is JobState.READY:
+            return f"{self.queue(info.queue)}{stored.rank + _MIDDLE:020d}.{key}.{mark}"
+        if info.state is JobState.RUNNING:
             return None
-        return f"{self.folder(state.place)}{stored.turn:020d}.{key}.{mark}.{plain(state.queue)}"
+        return f"{self.folder(info.state)}{stored.turn:020d}.{key}.{mark}.{plain(info.queue)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +193,8 @@ def decode_recorded(key: str, value: bytes) -> Recorded:
     try:
         recorded = decoded(_decode, value)
         check_stored(recorded.stored)
-        if plain(recorded.stored.state.id) != key:
-            raise ValueError(f"it is the record of {recorded.stored.state.id!r}, under the key of another job")
+        if plain(recorded.stored.info.id) != key:
+            raise ValueError(f"it is the record of {recorded.stored.info.id!r}, under the key of another job")
         return recorded
     except UNREADABLE as error:
         raise StoreBroken(
@@ -247,7 +247,7 @@ class RecordedStore:
 
     async def add(self, stored: StoredJob) -> JobRecordRead | None:
         """A new job; None if there is one of its id."""
-        mark, key, begun = secrets.token_hex(5), plain(stored.state.id), self._clock.monotonic()
+        mark, key, begun = secrets.token_hex(5), plain(stored.info.id), self._clock.monotonic()
         sign = await self._sign(stored, mark)
         payload, stored = await self._apart(key, mark, stored)
         recorded = Recorded(stored, mark, payload)
@@ -281,7 +281,7 @@ class RecordedStore:
         sign = None if leaving else await self._sign(after, mark)
         part = await self._part(seen.key, mark, result) if result is not None else before.result
         recorded = replace(before, stored=after, mark=mark, leaving=leaving, result=part, beside=beside)
-        due_at = after.state.until
+        due_at = after.info.deadline
         if leaving or after.follow:
             due_at = await self.time.now() + CHARGE
         written = await self._records.put(seen.key, msgspec.json.encode(recorded), at=seen.version, due_at=due_at)

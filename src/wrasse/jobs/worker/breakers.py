@@ -76,7 +76,7 @@ class Breakers:
 
     def admit(self, work: InFlightJob) -> bool:
         """Gives a job that was taken its ticket; False when it must not run."""
-        breaker = self._by_queue.get(work.taken.job.queue)
+        breaker = self._by_queue.get(work.claimed.job.queue)
         if breaker is None:
             return True
         ticket = breaker.admit(self._clock.monotonic())
@@ -87,12 +87,12 @@ class Breakers:
 
     def lets_start(self, work: InFlightJob) -> bool:
         """May a job that was let in still start, or has its queue's breaker opened meanwhile?"""
-        breaker = self._by_queue.get(work.taken.job.queue)
+        breaker = self._by_queue.get(work.claimed.job.queue)
         return breaker is None or breaker.holds(work.ticket)
 
     def hear(self, work: InFlightJob, settlement: Settlement) -> None:
         """Takes in how an attempt ended."""
-        breaker = self._by_queue.get(work.taken.job.queue)
+        breaker = self._by_queue.get(work.claimed.job.queue)
         if breaker is None:
             return
         ok = verdict(settlement)
@@ -101,11 +101,11 @@ class Breakers:
             return
         changed = breaker.record(work.ticket, ok, self._clock.monotonic())
         if changed is not None:
-            self._say(work.taken.job.queue, changed)
+            self._say(work.claimed.job.queue, changed)
 
     def forget(self, work: InFlightJob) -> None:
         """An attempt came to nothing: its hold was gone."""
-        breaker = self._by_queue.get(work.taken.job.queue)
+        breaker = self._by_queue.get(work.claimed.job.queue)
         if breaker is not None:
             breaker.give_back(work.ticket)
 

@@ -51,7 +51,7 @@ class FetchOptions:
 
     turns: QueueSelector  # which queues, and in which order
     worker: str
-    silence: timedelta
+    heartbeat_timeout: timedelta
     timeout: timedelta  # of a job that has none of its own
     wait: timedelta  # how long one take waits for a job
     rates: tuple[Rate, ...] = ()
@@ -85,7 +85,7 @@ class Fetcher:
         self,
         jobs: JobQueue,
         asking: FetchOptions,
-        holds: InFlightJobs,
+        claims: InFlightJobs,
         slots: Slots,
         settler: Completer,
         tally: Tally,
@@ -94,7 +94,7 @@ class Fetcher:
         room: asyncio.Event,
         breakers: Breakers | None = None,
     ) -> None:
-        self._jobs, self._asking, self._holds, self._slots = jobs, asking, holds, slots
+        self._jobs, self._asking, self._claims, self._slots = jobs, asking, claims, slots
         self._settler, self._tally, self._clock, self._ids, self._room = settler, tally, clock, ids, room
         self._breakers = breakers
         self._speed = Speed(clock.monotonic())
@@ -107,54 +107,54 @@ class Fetcher:
     async def run(self, beats: HeartbeatState) -> None:
         """Takes until cancelled."""
         while True:
-            await beats.until_beating()
+            await beats.until_sending()
             limit = self._limit()
             try:
                 if limit > 0:
-                    await self.take(limit, self._asking.wait)
+                    await self.claim(limit, self._asking.wait)
                 else:
                     await self._until_room()
             except (StoreUnavailable, StoreBroken) as error:
                 await self._unavailable(error)
             self._shed()
 
-    async def take(self, limit: int, wait: timedelta) -> int:
+    async def claim(self, limit: int, wait: timedelta) -> int:
         """One take of at most so many, fed to the slots; gives how many came."""
         queues = self._asking.turns.following()
         if self._breakers is not None:
             closed = self._breakers.closed(queues)
             if len(closed) < len(queues):
-                return await self._take_around(self._breakers, queues, closed, limit, wait)
-        return await self._take(queues, limit, wait)
+                return await self._claim_around(self._breakers, queues, closed, limit, wait)
+        return await self._claim(queues, limit, wait)
 
-    async def _take_around(
+    async def _claim_around(
         self, breakers: Breakers, queues: tuple[str, ...], closed: tuple[str, ...], limit: int, wait: timedelta
     ) -> int:
         """A take while not every breaker is closed: one job where one may be tried, and freely from the rest."""
         # What an earlier take may have got is held already, and must be known whatever its queue's breaker says.
-        taken = await self._take((), 1, timedelta(0)) if self._request else 0
+        taken = await self._claim((), 1, timedelta(0)) if self._request else 0
         for queue in breakers.to_probe(queues):
             if taken < limit:
-                taken += await self._take((queue,), 1, timedelta(0))
+                taken += await self._claim((queue,), 1, timedelta(0))
         if closed and taken < limit:
             # A cooldown that ends during the wait is noticed at its end.
             ends = breakers.until_probe()
             wait = min(wait, timedelta(seconds=ends)) if ends else wait
-            return taken + await self._take(closed, limit - taken, timedelta(0) if taken else wait)
+            return taken + await self._claim(closed, limit - taken, timedelta(0) if taken else wait)
         if not taken:
             await asyncio.sleep(self._asking.breaker_pause.total_seconds())
         return taken
 
-    async def _take(self, queues: tuple[str, ...], limit: int, wait: timedelta) -> int:
+    async def _claim(self, queues: tuple[str, ...], limit: int, wait: timedelta) -> int:
         self._request = self._request or self._ids.new()
         try:
             async with asyncio.timeout(None) as self._wait:
                 asking = self._asking
-                taken = await self._jobs.take(
+                claimed = await self._jobs.claim(
                     queues,
                     min(limit, BATCH_MAX),
                     worker=asking.worker,
-                    silence=asking.silence,
+                    heartbeat_timeout=asking.heartbeat_timeout,
                     request=self._request,
                     wait=wait,
                     rates=asking.rates,
@@ -165,17 +165,17 @@ class Fetcher:
             self._wait = None
         self._request = ""
         self._failed = 0
-        for each in taken.rejected:
+        for each in claimed.rejected:
             self._tally.fail(each.queue, Reason.INVALID_PAYLOAD)
             self._tally.dead.add(each.queue)
             told = {"job_id": each.id, "queue": each.queue, "worker_id": asking.worker}
             _log.error("an entry of queue %s was dead-lettered as invalid: %s", each.queue, each.error, extra=told)
-        self._feed(taken.jobs)
+        self._feed(claimed.jobs)
         if self._kept_waiting is not None:
             # The others must be out of harm's way before it starts.
             await self._settler.drained()
             self._start_kept_waiting()
-        return len(taken.jobs)
+        return len(claimed.jobs)
 
     def cut_short(self) -> None:
         """Ends a take that waits for a job."""
@@ -188,38 +188,38 @@ class Fetcher:
         if self._request:
             # From no queue at all: the first answer comes again, if there was one, and nothing new is taken.
             with suppress(StoreUnavailable, StoreBroken):
-                await self._take((), 1, timedelta(0))
+                await self._claim((), 1, timedelta(0))
 
     def _limit(self) -> int:
         """How many to ask for now; the backlog at which to ask again is noted."""
         self._speed.look(self._slots.ended, self._clock.monotonic())
-        ahead = min(int(self._speed.per_second * AHEAD), self._holds.board.places)
+        ahead = min(int(self._speed.per_second * AHEAD), self._claims.board.places)
         waiting = len(self._slots.backlog)
         self._slots.hungry_at = ahead // 2
         self._room.clear()
         if waiting > ahead // 2 or self._settler.bytes > _RESULT_BYTES_MAX:
             return 0
-        return min(self._slots.idle + ahead - waiting, self._holds.free)
+        return min(self._slots.idle + ahead - waiting, self._claims.free)
 
     async def _until_room(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(_UNSTARTED_MAX):
                 await self._room.wait()
 
-    def _feed(self, taken: tuple[ClaimedJob, ...]) -> None:
+    def _feed(self, claimed: tuple[ClaimedJob, ...]) -> None:
         now = self._clock.monotonic()
         works = []
         fragile: InFlightJob | None = None
-        for one in taken:
+        for one in claimed:
             timeout = one.job.timeout
-            work = self._holds.add(one, now, self._allowed if timeout is None else timeout.total_seconds())
+            work = self._claims.add(one, now, self._allowed if timeout is None else timeout.total_seconds())
             self._tally.consumed.add(one.job.queue)
             if self._breakers is not None and not self._breakers.admit(work):
                 # Taken by a call from before the breaker opened, whose answer came late.
                 self._settler.add(work, shut_out(one))
-            elif one.rescues < self._holds.alone_from:
+            elif one.rescues < self._claims.alone_from:
                 works.append(work)
-            elif self._holds.fragile == 1:
+            elif self._claims.fragile == 1:
                 fragile = work
             else:
                 self._settler.add(work, held_back(one, random.random()))
@@ -237,7 +237,7 @@ class Fetcher:
     def _shed(self) -> None:
         backlog = self._slots.backlog
         if backlog and self._clock.monotonic() - backlog[0].since > _UNSTARTED_MAX:
-            self._slots.give_back("was taken ahead and not started within a second")
+            self._slots.release("was taken ahead and not started within a second")
 
     async def _unavailable(self, error: StoreUnavailable | StoreBroken) -> None:
         self._failed += 1

@@ -22,15 +22,15 @@ from wrasse.clock import Clock
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable, exhausted
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.heartbeat_table import (
-    BEATS_PER_SILENCE,
+    HEARTBEATS_PER_TIMEOUT,
     ClaimEnded,
     Down,
     HeartbeatOrders,
     HeartbeatSent,
     HeartbeatTable,
     Unable,
-    beat_once,
     read_word,
+    send_heartbeats,
 )
 from wrasse.ports.jobs import JobQueue, WorkerInfo
 
@@ -54,11 +54,11 @@ class HeartbeatState:
         self._news = asyncio.Event()
 
     @property
-    def beating(self) -> bool:
+    def sending(self) -> bool:
         """Did the last beat go well?"""
         return self._on.is_set()
 
-    def tell_beating(self, beating: bool) -> None:
+    def tell_sending(self, beating: bool) -> None:
         """Beats go out, or do not."""
         yes, no = (self._on, self._off) if beating else (self._off, self._on)
         no.clear()
@@ -69,11 +69,11 @@ class HeartbeatState:
         self._gone[gone] = None
         self._news.set()
 
-    async def until_beating(self) -> None:
+    async def until_sending(self) -> None:
         """Waits until beats go out."""
         await self._on.wait()
 
-    async def until_not_beating(self) -> None:
+    async def until_not_sending(self) -> None:
         """Waits until they do not."""
         await self._off.wait()
 
@@ -94,7 +94,7 @@ class Heartbeat(Protocol):
         """What the worker waits for."""
         ...
 
-    async def run(self, board: HeartbeatTable, worker: WorkerInfo, silence: timedelta) -> None:
+    async def run(self, board: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
         """Beats until it is cancelled."""
         ...
 
@@ -107,21 +107,21 @@ class LoopHeartbeat:
         self._clock = clock
         self.state = HeartbeatState()
 
-    async def run(self, board: HeartbeatTable, worker: WorkerInfo, silence: timedelta) -> None:
+    async def run(self, board: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
         """Beats every third of a silence."""
         try:
             while True:
                 try:
-                    gone = await beat_once(self._jobs, board, worker, silence, self._clock.monotonic())
+                    gone = await send_heartbeats(self._jobs, board, worker, heartbeat_timeout, self._clock.monotonic())
                 except StoreUnavailable:
-                    self.state.tell_beating(False)
+                    self.state.tell_sending(False)
                 else:
-                    self.state.tell_beating(True)
+                    self.state.tell_sending(True)
                     for posted in gone:
                         self.state.tell_gone(ClaimEnded(posted.place, posted.word))
-                await asyncio.sleep(silence.total_seconds() / BEATS_PER_SILENCE)
+                await asyncio.sleep(heartbeat_timeout.total_seconds() / HEARTBEATS_PER_TIMEOUT)
         finally:
-            self.state.tell_beating(False)
+            self.state.tell_sending(False)
 
 
 class ChildHeartbeat:
@@ -140,16 +140,16 @@ class ChildHeartbeat:
         """The child's process id while there is one."""
         return None if self._process is None else self._process.pid
 
-    async def run(self, board: HeartbeatTable, worker: WorkerInfo, silence: timedelta) -> None:
+    async def run(self, board: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
         """Keeps a child beating until it is cancelled."""
-        beat = silence.total_seconds() / BEATS_PER_SILENCE
+        beat = heartbeat_timeout.total_seconds() / HEARTBEATS_PER_TIMEOUT
         failed = 0
         while True:
             self._heard = False
-            if not await self._one_child(board, worker, silence):
+            if not await self._one_child(board, worker, heartbeat_timeout):
                 await asyncio.sleep(min(beat, _SHORT_PAUSE))  # files or memory ran out: not a fault of the child
                 continue
-            self._tally.beats_restarted += 1
+            self._tally.heartbeats_restarted += 1
             failed = 0 if self._heard else failed + 1
             if failed >= _FAILED_STARTS_MAX:
                 raise Refused(
@@ -160,7 +160,7 @@ class ChildHeartbeat:
             # The first restart is at once; one that keeps failing is not tried in a tight loop.
             await asyncio.sleep(min(beat, 0.05 * failed))
 
-    async def _one_child(self, board: HeartbeatTable, worker: WorkerInfo, silence: timedelta) -> bool:
+    async def _one_child(self, board: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> bool:
         """One child until it ends; False if this machine had no room for it."""
         try:
             process = await asyncio.create_subprocess_exec(
@@ -173,19 +173,19 @@ class ChildHeartbeat:
         try:
             assert process.stdin is not None, "started with a pipe"
             with suppress(BrokenPipeError, ConnectionResetError):
-                process.stdin.write(HeartbeatOrders(self._url, worker, silence, board.fd).line())
+                process.stdin.write(HeartbeatOrders(self._url, worker, heartbeat_timeout, board.fd).line())
                 await process.stdin.drain()
-                await self._listen(process, silence)
+                await self._listen(process, heartbeat_timeout)
         finally:
-            self.state.tell_beating(False)
+            self.state.tell_sending(False)
             self._process = None
             await _leave(process)
         return True
 
-    async def _listen(self, process: Process, silence: timedelta) -> None:
+    async def _listen(self, process: Process, heartbeat_timeout: timedelta) -> None:
         """Hears the child until it ends, or says nothing for too long."""
         assert process.stdout is not None, "started with a pipe"
-        patience = max(silence.total_seconds() / BEATS_PER_SILENCE, _PATIENCE_MIN)
+        patience = max(heartbeat_timeout.total_seconds() / HEARTBEATS_PER_TIMEOUT, _PATIENCE_MIN)
         missed = 0
         while missed < 2:
             try:
@@ -204,10 +204,10 @@ class ChildHeartbeat:
         match read_word(line):
             case HeartbeatSent():
                 self._heard = True
-                self.state.tell_beating(True)
+                self.state.tell_sending(True)
             case Down():
                 self._heard = True
-                self.state.tell_beating(False)
+                self.state.tell_sending(False)
             case ClaimEnded() as gone:
                 self.state.tell_gone(gone)
             case Unable(message, do):

@@ -57,7 +57,7 @@ class TableEntry:
 
     place: int
     word: int
-    hold: Claim
+    claim: Claim
     deadline: float
     since: float
     group: int = 0
@@ -102,10 +102,10 @@ class HeartbeatTable:
         """How many more holds can be posted."""
         return len(self._free)
 
-    def post(self, hold: Claim, deadline: float, since: float) -> int:
+    def post(self, claim: Claim, deadline: float, since: float) -> int:
         """Posts a hold; gives its place."""
         place = self._free.pop()
-        id, nonce = hold.id.encode("utf-8", "surrogatepass"), hold.nonce.encode()
+        id, nonce = claim.id.encode("utf-8", "surrogatepass"), claim.nonce.encode()
         text = id + nonce
         assert id, "every job has an id"
         assert len(text) <= _TEXT_MAX, "ids and nonces are bounded"
@@ -113,7 +113,7 @@ class HeartbeatTable:
         word = self._words[at // _WORD] & ~_KIND
         self._words[at // _WORD] = word | _WRITING
         _BODY.pack_into(
-            self._map, at + _WORD, deadline, since, 0, hold.token, len(id), len(nonce), _sum(text, hold.token)
+            self._map, at + _WORD, deadline, since, 0, claim.token, len(id), len(nonce), _sum(text, claim.token)
         )
         self._map[at + _TEXT_AT : at + _TEXT_AT + len(text)] = text
         self._words[at // _WORD] = word + _KIND + 1 | _FULL
@@ -175,25 +175,25 @@ def _parse(copy: bytes, place: int, word: int) -> TableEntry | None:
     return TableEntry(place, word, Claim(id, token, nonce), deadline, since, group)
 
 
-BEATS_PER_SILENCE = 3
+HEARTBEATS_PER_TIMEOUT = 3
 _YOUNG = 0.1  # of a silence: beaten at the next look at the latest, when more than half of it is left
 
 
-def deserving(posted: Sequence[TableEntry], silence: timedelta, now: float) -> list[TableEntry]:
+def deserving(posted: Sequence[TableEntry], heartbeat_timeout: timedelta, now: float) -> list[TableEntry]:
     """Which postings get a beat; pure."""
-    young = silence.total_seconds() * _YOUNG
+    young = heartbeat_timeout.total_seconds() * _YOUNG
     return [p for p in posted if now < p.deadline and now - p.since >= young]
 
 
-async def beat_once(
-    jobs: JobQueue, board: HeartbeatTable, worker: WorkerInfo, silence: timedelta, now: float
+async def send_heartbeats(
+    jobs: JobQueue, board: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta, now: float
 ) -> list[TableEntry]:
     """Beats for what deserves it; gives the postings whose hold is no longer current."""
-    posted = deserving(board.read(), silence, now)
+    posted = deserving(board.read(), heartbeat_timeout, now)
     gone: list[TableEntry] = []
     for start in range(0, max(len(posted), 1), BATCH_MAX):
         batch = posted[start : start + BATCH_MAX]
-        beaten = await jobs.beat(worker, [p.hold for p in batch], silence=silence)
+        beaten = await jobs.heartbeat(worker, [p.claim for p in batch], heartbeat_timeout=heartbeat_timeout)
         gone += [p for p, mine in zip(batch, beaten.mine, strict=True) if not mine]
     return gone
 
@@ -207,13 +207,13 @@ class HeartbeatOrders:
 
     url: str
     worker: WorkerInfo
-    silence: timedelta
+    heartbeat_timeout: timedelta
     board: int  # the descriptor of the board in the child
 
     def line(self) -> bytes:
         """As it is sent."""
         who = self.worker
-        words = [self.url, who.id, who.host, who.pid, who.slots, self.silence // _MICROSECOND, self.board]
+        words = [self.url, who.id, who.host, who.pid, who.slots, self.heartbeat_timeout // _MICROSECOND, self.board]
         return json.dumps(words).encode() + b"\n"
 
     @classmethod

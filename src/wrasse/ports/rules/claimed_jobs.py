@@ -25,22 +25,22 @@ _job, _hold, _attempt, _failures, _rescues, _interruptions, _created_at, _until 
 )
 
 
-def taken_job(
+def claimed_job(
     job: Job, token: int, nonce: str, counts: tuple[int, int, int, int], created_at: datetime, until: datetime
 ) -> ClaimedJob:
     """A job as its taker gets it. `counts`: which attempt it is, and its failures, rescues and interruptions."""
     attempt, failures, rescues, interruptions = counts
-    hold = _new(Claim)
-    _id(hold, job.id)
-    _token(hold, token)
-    _nonce(hold, nonce)
-    taken = _new(ClaimedJob)
-    _job(taken, job)
-    _hold(taken, hold)
-    _attempt(taken, attempt)
-    _failures(taken, failures)
-    _rescues(taken, rescues)
-    _interruptions(taken, interruptions)
-    _created_at(taken, created_at)
-    _until(taken, until)
-    return taken
+    claim = _new(Claim)
+    _id(claim, job.id)
+    _token(claim, token)
+    _nonce(claim, nonce)
+    claimed = _new(ClaimedJob)
+    _job(claimed, job)
+    _hold(claimed, claim)
+    _attempt(claimed, attempt)
+    _failures(claimed, failures)
+    _rescues(claimed, rescues)
+    _interruptions(claimed, interruptions)
+    _created_at(claimed, created_at)
+    _until(claimed, until)
+    return claimed

@@ -33,19 +33,19 @@ class Kind(Enum):
         "it is dropped; a held job's entry gets a new hold",
     )  # fmt: skip
     QUEUE_NOT_LISTED = About("Q", "a queue with jobs that is not among the known ones", "it is known again")
-    DELAYED_WITHOUT_NUMBER = About("Z", "a delayed entry without its number, which would be cut", "it gets a number")
+    SCHEDULED_WITHOUT_NUMBER = About("Z", "a delayed entry without its number, which would be cut", "it gets a number")
     INVALID_ENTRY = About("X", "a waiting entry that cannot be decoded as a job", "it goes to the dead letters")
-    INDEX_WITHOUT_HOLD = About(
+    INDEX_WITHOUT_CLAIM = About(
         "I", "the index of held jobs names a take of which nothing is known", "it is dropped; the entry is found again"
     )
-    HOLD_WITHOUT_INDEX = About(
+    CLAIM_WITHOUT_INDEX = About(
         "T", "a hold that the index does not name: nobody would rescue it", "it is overdue one silence later"
     )
     ENTRY_LOST = About(
         "P", "a hold whose entry is gone, and its job is nowhere else", "the entry is put back from the hold"
     )
-    HOLD_LEFT_OVER = About("H", "a hold whose entry is gone; the job is elsewhere", "the hold is dropped")
-    ENTRY_WITHOUT_HOLD = About(
+    CLAIM_LEFT_OVER = About("H", "a hold whose entry is gone; the job is elsewhere", "the hold is dropped")
+    ENTRY_WITHOUT_CLAIM = About(
         "E", "an entry of a silent worker, or of one of ours, that no hold names", "it gets a hold, and is rescued"
     )
     FINISHED_WITHOUT_INDEX = About("F", "a finished job that no index names: it would stay for ever", "it is indexed")

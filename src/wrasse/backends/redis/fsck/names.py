@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 
 from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.fsck.kinds import Kind
-from wrasse.backends.redis.fsck.pages import Seen, entries, pairs, scores, takes_of, workers_with
+from wrasse.backends.redis.fsck.pages import Seen, claim_keys_of, entries, pairs, scores, workers_with
 from wrasse.backends.redis.fsck.suspects import FsckSuspect
-from wrasse.backends.redis.jobs.claim_codec import read_hold
+from wrasse.backends.redis.jobs.claim_codec import read_claim
 from wrasse.backends.redis.jobs.job_json import decode, flaw, payload_of
 from wrasse.backends.redis.jobs.ready_search import find_waiting
 from wrasse.backends.redis.jobs.states import text_of
@@ -72,7 +72,7 @@ class NamesFound:
             yield suspect
 
     async def _unfound(self, into: set[str], ids: Sequence[str]) -> None:
-        takes = await takes_of(self.link, self.keys, ids)
+        takes = await claim_keys_of(self.link, self.keys, ids)
         into.update(id for id, take in zip(ids, takes, strict=True) if take is None)
 
     async def _endless(self, which: str, names: Sequence[str]) -> AsyncIterator[FsckSuspect]:
@@ -94,7 +94,7 @@ class NamesFound:
         async for suspect in self._endless("uniques", [name for name, moment, _ in owned if moment]):
             yield suspect
         owners = {id: name for name, moment, id in owned if not moment}
-        takes = await takes_of(self.link, self.keys, list(owners))
+        takes = await claim_keys_of(self.link, self.keys, list(owners))
         known = {take: id for id, take in zip(owners, takes, strict=True) if take is not None}
         if known:
             (held,) = await scores(self.link, [self.keys.held], list(known))
@@ -160,7 +160,7 @@ class NamesFound:
                 self._job(raw)
         async for page in pairs(self.link, self.keys.holds, self.seen, large=True):
             for _, text in page:
-                self._job(read_hold(text).bytes)
+                self._job(read_claim(text).bytes)
 
     async def _waiting(self) -> AsyncIterator[FsckSuspect]:
         """Delayed sets first: what becomes due meanwhile goes from there to a list."""
@@ -207,7 +207,7 @@ def _number(text: bytes) -> int | None:
 
 
 def _unnumbered(queue: QueueKeys, member: bytes) -> FsckSuspect:
-    return FsckSuspect(Kind.DELAYED_WITHOUT_NUMBER, queue.name, (member,), queue=queue.name)
+    return FsckSuspect(Kind.SCHEDULED_WITHOUT_NUMBER, queue.name, (member,), queue=queue.name)
 
 
 def _invalid(queue: QueueKeys, where: str, entry: bytes, raw: bytes) -> FsckSuspect:

@@ -63,7 +63,7 @@ async def there(link: RedisClient, key: str, names: Sequence[Word]) -> list[bool
     return [found == 1 for found in await link.ask_many([("HEXISTS", key, name) for name in names])]
 
 
-async def takes_of(link: RedisClient, keys: RedisKeys, ids: Sequence[str | bytes]) -> list[bytes | None]:
+async def claim_keys_of(link: RedisClient, keys: RedisKeys, ids: Sequence[str | bytes]) -> list[bytes | None]:
     """The newest take of each id."""
     if not ids:
         return []

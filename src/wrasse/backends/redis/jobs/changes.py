@@ -73,7 +73,7 @@ def requeued(held: ClaimedBytes, ending: AttemptEnd, token: str, options: RedisO
     return changed(held.raw, change)
 
 
-def buried(held: ClaimedBytes, ending: AttemptEnd, options: RedisOptions) -> tuple[bytes, bytes]:
+def dead_lettered(held: ClaimedBytes, ending: AttemptEnd, options: RedisOptions) -> tuple[bytes, bytes]:
     """The bytes for the dead letters, and the text that is kept beside them but for its first line."""
     wire, raw, spent, history = held.wire, held.raw, JobChange(), _noted(held, ending)
     if wire is not None:
@@ -109,7 +109,7 @@ def cancelled(
     return dead, pack_finished(dead_text(dead, queue, wire.id, counts, Reason.CANCELLED.value, error, history))
 
 
-def revived(dead: FinishedText, wire: JobFields | None, take: str) -> bytes:
+def requeued_dead(dead: FinishedText, wire: JobFields | None, take: str) -> bytes:
     """The bytes that go back to a queue: fresh budgets, a new token, everything else as it was."""
     if wire is None:
         return dead.bytes

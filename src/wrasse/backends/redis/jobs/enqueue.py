@@ -179,6 +179,6 @@ def _known(job: Job) -> str:
     return "1" if job.lasting else "" if job.minted else "0"
 
 
-def is_plain_put(job: Job) -> bool:
+def is_plain_enqueue(job: Job) -> bool:
     """Whether nothing about this job needs a look."""
     return job.minted and not job.unique and not job.delay and job.not_before is None and not job.lasting

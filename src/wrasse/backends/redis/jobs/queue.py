@@ -29,13 +29,13 @@ from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.jobs import job_listing, overview
 from wrasse.backends.redis.jobs.admin_changes import delete, move
 from wrasse.backends.redis.jobs.changes import ClaimedBytes
-from wrasse.backends.redis.jobs.claim_codec import read_hold
+from wrasse.backends.redis.jobs.claim_codec import read_claim
 from wrasse.backends.redis.jobs.dead_list import compare_dead
-from wrasse.backends.redis.jobs.enqueue import EnqueueArguments, Ring, answers, in_ms, is_plain_put, pushed
-from wrasse.backends.redis.jobs.heartbeats import beat_args, beat_keys, beaten
+from wrasse.backends.redis.jobs.enqueue import EnqueueArguments, Ring, answers, in_ms, is_plain_enqueue, pushed
+from wrasse.backends.redis.jobs.heartbeats import beaten, heartbeat_args, heartbeat_keys
 from wrasse.backends.redis.jobs.job_json import decode, flaw, from_ms, job_of
-from wrasse.backends.redis.jobs.settle import Settling, outcomes, take_of
-from wrasse.backends.redis.jobs.states import Take, text_of
+from wrasse.backends.redis.jobs.settle import Settling, claim_key_of, outcomes
+from wrasse.backends.redis.jobs.states import ClaimKey, text_of
 from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.replies import not_its_answer, reads_replies
 from wrasse.backends.redis.reply_limit import in_pieces
@@ -58,10 +58,10 @@ from wrasse.ports.jobs import (
     Job,
     JobFilter,
     JobGroup,
+    JobInfo,
     JobRecord,
     JobState,
     Move,
-    Place,
     Progress,
     Rate,
     Reason,
@@ -69,13 +69,13 @@ from wrasse.ports.jobs import (
     Settlement,
     WorkerInfo,
     bounded,
-    check_put,
+    check_claim,
+    check_enqueue,
     check_settlements,
-    check_take,
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.rules.claimed_jobs import setters, taken_job
+from wrasse.ports.rules.claimed_jobs import claimed_job, setters
 from wrasse.ports.rules.store_time import StoreTime
 
 POLL = 0.04  # seconds: foreign pushes are to be found within 50 ms
@@ -156,7 +156,7 @@ class ClaimRequest:
     queues: tuple[str, ...]
     limit: int
     worker: str
-    silence: timedelta
+    heartbeat_timeout: timedelta
     rates: Sequence[Rate]
 
     def keys(self, keys: RedisKeys) -> list[str]:
@@ -169,7 +169,7 @@ class ClaimRequest:
 
     def args(self, request: str, nonce: str) -> list[Word]:
         """ARGV of the script."""
-        args: list[Word] = [request, self.limit, in_ms(self.silence), self.worker, nonce, len(self.queues)]
+        args: list[Word] = [request, self.limit, in_ms(self.heartbeat_timeout), self.worker, nonce, len(self.queues)]
         for queue in self.queues:
             rates = [rate for rate in self.rates if rate.queue == queue]
             args += (queue, len(rates))
@@ -183,7 +183,7 @@ class ClaimAnswer:
     """The answer: jobs and, for whoever ends them, their holds; and what turned out to be no job."""
 
     jobs: list[ClaimedJob]
-    held: list[ClaimedBytes]
+    claimed: list[ClaimedBytes]
     bad: list[ClaimedBytes]
     now: int
 
@@ -194,12 +194,12 @@ def granted(answer: list[Any], wanted: ClaimRequest, nonce: str) -> ClaimAnswer:
     given = ClaimAnswer([], [], [], now)
     if token == 0:
         for take, until, text in zip(found[::3], found[1::3], found[2::3], strict=True):
-            hold = read_hold(text)
-            held = _held(text_of(take), text_of(hold.worker), text_of(hold.queue), hold.taken, hold.bytes)
-            known = Take.of(take)
+            hold = read_claim(text)
+            held = _held(text_of(take), text_of(hold.worker), text_of(hold.queue), hold.claimed_at, hold.bytes)
+            known = ClaimKey.of(take)
             _add(given, held, known.token, known.nonce, from_ms(float(until)))
         return given
-    until = from_ms(now + in_ms(wanted.silence))
+    until = from_ms(now + in_ms(wanted.heartbeat_timeout))
     for queue, raws in zip(wanted.queues, found, strict=True):
         for raw in raws:
             _add(given, _held(f"{token}-{nonce}", wanted.worker, queue, now, raw), token, nonce, until)
@@ -227,8 +227,8 @@ def _add(given: ClaimAnswer, held: ClaimedBytes, token: int, nonce: str, until: 
         given.bad.append(held)
         return
     counts = wire.attempts + 1, wire.retries, wire.rescues, wire.interruptions
-    given.jobs.append(taken_job(job, token, nonce, counts, wire.creation_time, until))
-    given.held.append(held)
+    given.jobs.append(claimed_job(job, token, nonce, counts, wire.creation_time, until))
+    given.claimed.append(held)
 
 
 _set_take, _set_worker, _set_held_queue, _set_held_id, _set_taken, _set_raw, _set_wire = setters(
@@ -250,14 +250,16 @@ class RedisJobs:
         self._link, self._clock, self._done_max = link, clock, done_max
         self._keys = RedisKeys(link.options)
         self._bells = RedisWakeups(link)
-        self._held: dict[str, ClaimedBytes] = {}
+        self._claimed: dict[str, ClaimedBytes] = {}
         self._time = StoreTime(clock, self._asked, kept=_TIME_KEPT)
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
-        check_put(jobs, groups)
+    async def enqueue(
+        self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
+    ) -> Sequence[Enqueued]:
+        check_enqueue(jobs, groups)
         if not jobs and not groups:
             return ()
-        if not groups and all(map(is_plain_put, jobs)):
+        if not groups and all(map(is_plain_enqueue, jobs)):
             keys, words = pushed(jobs, self._keys, self._link.options, self._clock.now())
             return answers(await self._link.run(load("push"), keys, [request, *words]), jobs)
         ring = Ring(self._keys, self._keys.putting)
@@ -265,44 +267,44 @@ class RedisJobs:
         args = [request, *putting.runs(jobs), *putting.groups(groups)]
         return answers(await self._link.run(load("put"), ring.keys, args), jobs)
 
-    async def take(
+    async def claim(
         self,
         queues: Sequence[str],
         limit: int,
         *,
         worker: str,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         request: str,
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
     ) -> Claimed:
-        check_take(limit, silence)
-        wanted = ClaimRequest(tuple(dict.fromkeys(queues)), min(limit, BATCH_MAX), worker, silence, rates)
-        taken = await self._take(wanted, request)
-        if taken.jobs or taken.rejected or wait <= timedelta(0):
-            return taken
+        check_claim(limit, heartbeat_timeout)
+        wanted = ClaimRequest(tuple(dict.fromkeys(queues)), min(limit, BATCH_MAX), worker, heartbeat_timeout, rates)
+        claimed = await self._claim(wanted, request)
+        if claimed.jobs or claimed.rejected or wait <= timedelta(0):
+            return claimed
         with self._bells.waiting([self._keys.queue(queue).wake for queue in wanted.queues], wait) as bell:
-            while not (taken.jobs or taken.rejected or bell.late):
+            while not (claimed.jobs or claimed.rejected or bell.late):
                 await bell.rung(POLL)
-                taken = await self._take(wanted, request)
-        return taken
+                claimed = await self._claim(wanted, request)
+        return claimed
 
-    async def beat(
+    async def heartbeat(
         self,
         worker: WorkerInfo,
-        holds: Sequence[Claim],
+        claims: Sequence[Claim],
         *,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> HeartbeatAnswer:
-        args = beat_args(worker, bounded(holds), silence, progress)
-        return beaten(await self._link.run(load("beat"), beat_keys(self._keys, worker.id), args))
+        args = heartbeat_args(worker, bounded(claims), heartbeat_timeout, progress)
+        return beaten(await self._link.run(load("beat"), heartbeat_keys(self._keys, worker.id), args))
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
         check_settlements(settlements)
         if not settlements:
             return ()
-        held = await self._known([take_of(settlement.hold) for settlement in settlements])
+        held = await self._known([claim_key_of(settlement.claim) for settlement in settlements])
         return await self._settle(settlements, held, request)
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
@@ -315,13 +317,13 @@ class RedisJobs:
         return found
 
     async def page(
-        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
-    ) -> Page[JobState]:
-        if place is Place.DEAD and after is None:
+        self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobInfo]:
+        if state is JobState.DEAD and after is None:
             await compare_dead(self._link, self._keys)
-        return await job_listing.page(self._link, self._keys, place, where, after, limit, newest=newest)
+        return await job_listing.page(self._link, self._keys, state, where, after, limit, newest=newest)
 
-    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+    async def overdue(self, after: str | None, limit: int) -> Page[JobInfo]:
         return await job_listing.overdue(self._link, self._keys, after, limit)
 
     async def counts(self) -> Counts:
@@ -335,7 +337,7 @@ class RedisJobs:
         """Stops listening for wake-ups."""
         await self._bells.close()
 
-    async def _take(self, wanted: ClaimRequest, request: str) -> Claimed:
+    async def _claim(self, wanted: ClaimRequest, request: str) -> Claimed:
         """One look. What turns out to be no job is buried, and the look is repeated under a request id that follows
         from the first: asked again, the same steps are found."""
         rejected: list[Rejected] = []
@@ -344,7 +346,7 @@ class RedisJobs:
             looks += 1
             found = await self._grant(wanted, request)
             if found.bad:
-                rejected += await self._bury(found.bad)
+                rejected += await self._dead_letter(found.bad)
             if found.jobs or not found.bad or looks == _LOOKS_MAX:
                 return Claimed(tuple(found.jobs), from_ms(found.now), tuple(rejected))
             request += "+"
@@ -354,13 +356,13 @@ class RedisJobs:
         answer = await self._link.run(load("take"), wanted.keys(self._keys), wanted.args(request, nonce))
         found = granted(answer, wanted, nonce)
         self._time.note(from_ms(found.now))
-        for held in found.held:
-            self._held[held.take] = held
-        while len(self._held) > _KNOWN_MAX:
-            del self._held[next(iter(self._held))]
+        for held in found.claimed:
+            self._claimed[held.take] = held
+        while len(self._claimed) > _KNOWN_MAX:
+            del self._claimed[next(iter(self._claimed))]
         return found
 
-    async def _bury(self, bad: Sequence[ClaimedBytes]) -> list[Rejected]:
+    async def _dead_letter(self, bad: Sequence[ClaimedBytes]) -> list[Rejected]:
         """Dead-letters what cannot be decoded; gives those of which that is certain."""
         buries = []
         for held in bad:
@@ -381,19 +383,19 @@ class RedisJobs:
         args = [request, self._done_max, in_ms(IDS_KEPT), *settling.args(settlements, held)]
         answer = await self._link.run(load("settle"), ring.keys, args)
         for take in held:
-            self._held.pop(take, None)
+            self._claimed.pop(take, None)
         return outcomes(answer)
 
     async def _known(self, takes: Sequence[str]) -> Mapping[str, ClaimedBytes]:
         """What is held under each of these takes: mostly our own, else read."""
-        known = {take: held for take in takes if (held := self._held.get(take)) is not None}
+        known = {take: held for take in takes if (held := self._claimed.get(take)) is not None}
         missing = [take for take in takes if take not in known]
         texts = await in_pieces(missing, lambda takes: self._link.ask("HMGET", self._keys.holds, *takes))
         for take, text in zip(missing, texts, strict=True):
             if text is not None:
-                hold = read_hold(text)
+                hold = read_claim(text)
                 worker, queue, id = text_of(hold.worker), text_of(hold.queue), text_of(hold.id)
-                known[take] = ClaimedBytes(take, worker, queue, id, hold.taken, hold.bytes, decode(hold.bytes))
+                known[take] = ClaimedBytes(take, worker, queue, id, hold.claimed_at, hold.bytes, decode(hold.bytes))
         return known
 
     async def _asked(self) -> datetime:

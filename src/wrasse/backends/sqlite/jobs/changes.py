@@ -20,7 +20,7 @@ from wrasse.backends.sqlite.jobs.enqueue import promote, put
 from wrasse.backends.sqlite.rows import (
     FACT,
     INLINE_BYTES_MAX,
-    PLACES,
+    STATES,
     Fact,
     Invalid,
     decode_facts,
@@ -29,7 +29,7 @@ from wrasse.backends.sqlite.rows import (
     flaw_of,
     span,
 )
-from wrasse.backends.sqlite.write_transaction import DEAD, DELAYED, DONE, HELD, READY, Step
+from wrasse.backends.sqlite.write_transaction import DEAD, DONE, READY, RUNNING, SCHEDULED, Step
 from wrasse.bounded import UNREADABLE
 from wrasse.clock import from_micros
 from wrasse.ports.jobs import (
@@ -44,8 +44,8 @@ from wrasse.ports.jobs import (
     Delete,
     HeartbeatAnswer,
     Job,
+    JobState,
     Move,
-    Place,
     Progress,
     Reason,
     Requeue,
@@ -56,9 +56,9 @@ from wrasse.ports.jobs import (
 )
 from wrasse.ports.outcome import Outcome
 
-SILENT_WORKERS_KEPT = timedelta(hours=1)
+DEAD_WORKERS_KEPT = timedelta(hours=1)
 
-_BEAT = "UPDATE jobs SET beat_at = ?, until = ? WHERE seq IN carray(?)"
+_HEARTBEAT = "UPDATE jobs SET beat_at = ?, until = ? WHERE seq IN carray(?)"
 _WORKER = """
     INSERT INTO workers (id, host, pid, slots, beat_at, until) VALUES (?, ?, ?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET
@@ -67,28 +67,29 @@ _WORKER = """
 """
 
 
-def beat(
-    step: Step, worker: WorkerInfo, holds: Sequence[Claim], silence: int, progress: Mapping[str, Progress]
+def heartbeat(
+    step: Step, worker: WorkerInfo, claims: Sequence[Claim], heartbeat_timeout: int, progress: Mapping[str, Progress]
 ) -> HeartbeatAnswer:
     """Extends the holds that are current, and the worker; or says goodbye."""
     now = step.now()
-    facts = facts_of(step, [hold.id for hold in holds])
-    found = [facts.get(hold.id) for hold in holds]
+    facts = facts_of(step, [claim.id for claim in claims])
+    found = [facts.get(claim.id) for claim in claims]
     mine = tuple(
-        fact is not None and fact.place == HELD and fact.held_by(hold) for fact, hold in zip(found, holds, strict=True)
+        fact is not None and fact.state == RUNNING and fact.held_by(claim)
+        for fact, claim in zip(found, claims, strict=True)
     )
-    if silence <= 0:
+    if heartbeat_timeout <= 0:
         step.db.execute("DELETE FROM workers WHERE id = ?", (worker.id,))
         return HeartbeatAnswer(mine, from_micros(now))
-    until = now + silence
+    until = now + heartbeat_timeout
     if seqs := [fact.seq for fact, good in zip(found, mine, strict=True) if good and fact is not None]:
-        step.db.execute(_BEAT, (now, until, numbers(seqs)))
+        step.db.execute(_HEARTBEAT, (now, until, numbers(seqs)))
     for fact, good in zip(found, mine, strict=True) if progress else ():
         if good and fact is not None and (told := progress.get(fact.id)) is not None:
             text = msgspec.json.encode((told.fraction, told.note, now)).decode()
             step.db.execute("UPDATE jobs SET progress = ? WHERE seq = ?", (text, fact.seq))
     step.db.execute(_WORKER, (worker.id, worker.host, worker.pid, worker.slots, now, until))
-    step.db.execute("DELETE FROM workers WHERE until < ?", (now - span(SILENT_WORKERS_KEPT),))
+    step.db.execute("DELETE FROM workers WHERE until < ?", (now - span(DEAD_WORKERS_KEPT),))
     # Somebody has to, now and then: queues that were used once must not stay for ever.
     step.db.execute("DELETE FROM counts WHERE n = 0")
     return HeartbeatAnswer(mine, from_micros(now))
@@ -118,11 +119,11 @@ def facts_of(step: Step, ids: Sequence[str]) -> dict[str, Fact]:
 def delete(step: Step, deletes: Sequence[Delete], ids_kept: int) -> list[Outcome]:
     """Removes the jobs that are still where the caller saw them."""
     now = step.now()
-    facts = facts_of(step, [one.hold.id for one in deletes])
+    facts = facts_of(step, [one.claim.id for one in deletes])
     outcomes = []
     dropped = []
     for one in deletes:
-        fact = facts.get(one.hold.id)
+        fact = facts.get(one.claim.id)
         if fact is None or not _deletable(fact, one, now):
             outcomes.append(Outcome.LOST)
         else:
@@ -134,7 +135,7 @@ def delete(step: Step, deletes: Sequence[Delete], ids_kept: int) -> list[Outcome
 
 
 def _deletable(fact: Fact, one: Delete, now: int) -> bool:
-    where_it_was = one.place is not Place.HELD and PLACES.get(fact.place) is one.place and fact.held_by(one.hold)
+    where_it_was = one.state is not JobState.RUNNING and STATES.get(fact.state) is one.state and fact.held_by(one.claim)
     return where_it_was and fact.kept_until <= now
 
 
@@ -162,9 +163,9 @@ def _drop(step: Step, facts: Sequence[Fact], now: int, ids_kept: int) -> None:
     if long := [fact.seq for fact in facts if fact.size > INLINE_BYTES_MAX]:
         step.db.execute("DELETE FROM payloads WHERE seq IN carray(?)", (numbers(long),))
     # A job that was done at its first attempt has no history.
-    if tried := [fact.seq for fact in facts if fact.attempts > (fact.place == DONE)]:
+    if tried := [fact.seq for fact in facts if fact.attempts > (fact.state == DONE)]:
         step.db.execute("DELETE FROM attempts WHERE seq IN carray(?)", (numbers(tried),))
-    for (queue, place), count in Counter((fact.queue, fact.place) for fact in facts).items():
+    for (queue, place), count in Counter((fact.queue, fact.state) for fact in facts).items():
         step.moved(queue, place, None, count)
     if lasting := [(fact.id, now + ids_kept) for fact in facts if fact.lasting]:
         after = "ON CONFLICT DO UPDATE SET forget_at = excluded.forget_at"
@@ -177,7 +178,7 @@ SELECT_CURRENT = """
     SELECT json_group_array(seq), CAST(json_group_array(queue) AS BLOB), max(member) FROM jobs
     WHERE id IN carray(?) AND place = 2 AND token = ? AND nonce = ?
 """
-_HELD_FACT = f"SELECT {_FACTS} FROM jobs WHERE seq = ? AND place = 2 AND token = ? AND nonce = ?"
+_RUNNING_FACT = f"SELECT {_FACTS} FROM jobs WHERE seq = ? AND place = 2 AND token = ? AND nonce = ?"
 _GRANTS_MAX = 8  # different takes in one batch; with more it is cheaper to look at all jobs at once
 UPDATE_DONE = "UPDATE jobs SET place = 3, until = NULL, finished_at = ? WHERE seq IN carray(?)"
 _RESULTS = ") UPDATE jobs SET result = one.result FROM one WHERE jobs.seq = one.seq"
@@ -205,7 +206,7 @@ class RowChange:
     """What a row becomes, apart from what follows from its place."""
 
     fact: Fact
-    place: int
+    state: int
     reason: Reason | None = None
     error: str = ""
     spends: Budget | None = None
@@ -217,7 +218,7 @@ class RowChange:
     @property
     def noted(self) -> bool:
         """Whether an attempt ends with it."""
-        return self.fact.place == HELD
+        return self.fact.state == RUNNING
 
 
 def settle(step: Step, settlements: Sequence[Settlement], now: int, done_max: int) -> list[Outcome]:
@@ -235,10 +236,10 @@ def _finish_all(step: Step, settlements: Sequence[Settlement], now: int) -> bool
     if it is any other case."""
     held: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
     for one in settlements:
-        if type(one) is not Complete or one.result is not None or one.puts:
+        if type(one) is not Complete or one.result is not None or one.enqueues:
             return False
-        hold = one.hold
-        held[hold.token, hold.nonce].append(hold.id)
+        claim = one.claim
+        held[claim.token, claim.nonce].append(claim.id)
     if not 0 < len(held) <= _GRANTS_MAX:
         return False
     # One take gave all its jobs one token and one nonce, so there are few of these.
@@ -254,19 +255,19 @@ def _finish_all(step: Step, settlements: Sequence[Settlement], now: int) -> bool
         return False
     step.db.execute(UPDATE_DONE, (now, numbers(seqs)))
     for queue, count in queues.items():
-        step.moved(queue, HELD, DONE, count)
+        step.moved(queue, RUNNING, DONE, count)
     return True
 
 
 def _settle_each(step: Step, settlements: Sequence[Settlement], now: int) -> list[Outcome]:
-    facts = facts_of(step, [one.hold.id for one in settlements])
+    facts = facts_of(step, [one.claim.id for one in settlements])
     outcomes: list[Outcome] = []
     finished: list[tuple[Fact, bytes | None]] = []
     changes: list[RowChange] = []
     puts: list[Job] = []
     for one in settlements:
-        fact = facts.get(one.hold.id)
-        if fact is None or fact.place != HELD or not fact.held_by(one.hold):
+        fact = facts.get(one.claim.id)
+        if fact is None or fact.state != RUNNING or not fact.held_by(one.claim):
             outcomes.append(Outcome.LOST)
             continue
         del facts[fact.id]  # a second settlement of the same hold comes too late
@@ -274,7 +275,7 @@ def _settle_each(step: Step, settlements: Sequence[Settlement], now: int) -> lis
         match one:
             case Complete():
                 finished.append((fact, one.result))
-                puts += one.puts
+                puts += one.enqueues
             case Requeue():
                 changes.append(_requeue(fact, one, None))
             case DeadLetterJob():
@@ -286,13 +287,13 @@ def _settle_each(step: Step, settlements: Sequence[Settlement], now: int) -> lis
     return outcomes
 
 
-def bury_invalid(step: Step, invalid: Sequence[Invalid], token: int, nonce: str) -> None:
+def dead_letter_invalid(step: Step, invalid: Sequence[Invalid], token: int, nonce: str) -> None:
     """Dead-letters rows that a take found to be no jobs. One whose id cannot be read stays held, and is not claimed
     again."""
     changes: list[RowChange] = []
     for one in invalid:
         try:
-            facts = decode_facts(step.db.execute(_HELD_FACT, (one.seq, token, nonce)).get)
+            facts = decode_facts(step.db.execute(_RUNNING_FACT, (one.seq, token, nonce)).get)
         except UNREADABLE:
             continue
         changes += [RowChange(fact, DEAD, Reason.INVALID_PAYLOAD, flaw_of(one.seq, one.error)) for fact in facts]
@@ -303,7 +304,7 @@ def move(step: Step, moves: Sequence[Move]) -> list[Outcome]:
     """Moves jobs, by anybody else."""
     now = step.now()
     promote(step, now)
-    facts = facts_of(step, [one.id if isinstance(one, Cancel) else one.hold.id for one in moves])
+    facts = facts_of(step, [one.id if isinstance(one, Cancel) else one.claim.id for one in moves])
     outcomes: list[Outcome] = []
     changes: list[RowChange] = []
     for one in moves:
@@ -318,17 +319,17 @@ def move(step: Step, moves: Sequence[Move]) -> list[Outcome]:
 
 def _move(facts: dict[str, Fact], one: Move, now: int, step: Step) -> RowChange | None:
     """The change, if what the move expects holds at this moment."""
-    fact = facts.get(one.id if isinstance(one, Cancel) else one.hold.id)
+    fact = facts.get(one.id if isinstance(one, Cancel) else one.claim.id)
     if fact is None:
         return None
     if isinstance(one, Cancel):
-        return RowChange(fact, DEAD, Reason.CANCELLED, one.error, token=step.draw()) if fact.place <= HELD else None
-    if not fact.held_by(one.hold):
+        return RowChange(fact, DEAD, Reason.CANCELLED, one.error, token=step.draw()) if fact.state <= RUNNING else None
+    if not fact.held_by(one.claim):
         return None
     if isinstance(one, RequeueDead):
         delay = span(one.delay)
-        return RowChange(fact, READY, delay=delay, token=step.draw(), fresh=True) if fact.place == DEAD else None
-    if fact.place != HELD or fact.until is None or fact.until > now:
+        return RowChange(fact, READY, delay=delay, token=step.draw(), fresh=True) if fact.state == DEAD else None
+    if fact.state != RUNNING or fact.deadline is None or fact.deadline > now:
         return None
     if isinstance(one, Requeue):
         return _requeue(fact, one, step.draw())
@@ -347,7 +348,7 @@ def _finish(step: Step, finished: Sequence[tuple[Fact, bytes | None]], now: int)
     results = [(fact.seq, result) for fact, result in finished if result is not None]
     write_rows(step.db, "WITH one (seq, result) AS (", results, _RESULTS)
     for queue, count in Counter(fact.queue for fact, _ in finished).items():
-        step.moved(queue, HELD, DONE, count)
+        step.moved(queue, RUNNING, DONE, count)
 
 
 def _write(step: Step, changes: Sequence[RowChange], now: int) -> None:
@@ -361,17 +362,17 @@ def _write(step: Step, changes: Sequence[RowChange], now: int) -> None:
             step.db.execute(_FORGET_OLD, (change.fact.seq, HISTORY_MAX))
     if changes:
         step.due_changed()
-    job_groups.count(step, [(change.fact, False) for change in changes if change.place == DEAD], now, put)
+    job_groups.count(step, [(change.fact, False) for change in changes if change.state == DEAD], now, put)
 
 
 def _row(step: Step, change: RowChange, now: int) -> tuple[apsw.SQLiteValue, ...]:
-    fact, place = change.fact, change.place
+    fact, place = change.fact, change.state
     rank, ready_at = 0, None
     if place == READY:
-        place = DELAYED if change.delay > 0 else READY
+        place = SCHEDULED if change.delay > 0 else READY
         rank = step.draw_front() if change.front else step.draw()
         ready_at = now + max(change.delay, 0)
-    step.moved(fact.queue, fact.place, place)
+    step.moved(fact.queue, fact.state, place)
     dead = place == DEAD
     return (
         fact.seq,
@@ -391,5 +392,5 @@ def _row(step: Step, change: RowChange, now: int) -> tuple[apsw.SQLiteValue, ...
 def _attempt(change: RowChange, now: int) -> tuple[apsw.SQLiteValue, ...]:
     fact = change.fact
     assert change.reason is not None, "an attempt that is noted ended for a reason"
-    assert fact.taken_at is not None, "an attempt begins with a take"
-    return fact.seq, fact.attempts, fact.worker, fact.taken_at, now, change.reason, error_text(change.error)
+    assert fact.claimed_at is not None, "an attempt begins with a take"
+    return fact.seq, fact.attempts, fact.worker, fact.claimed_at, now, change.reason, error_text(change.error)

@@ -29,22 +29,22 @@ from wrasse.backends.sqlite.rows import (
     long_payloads,
     span,
 )
-from wrasse.backends.sqlite.write_transaction import HELD, READY, Step
+from wrasse.backends.sqlite.write_transaction import READY, RUNNING, Step
 from wrasse.bounded import DURATION_MAX, UNREADABLE, why
 from wrasse.clock import from_micros
 from wrasse.ports.jobs import NOTHING, Claimed, Job, Rate
-from wrasse.ports.rules.claimed_jobs import setters, taken_job
+from wrasse.ports.rules.claimed_jobs import claimed_job, setters
 
-_TAKEN = "SELECT coalesce(sum(n), 0) FROM limited_takes WHERE queue = ? AND at > ?"
-_TOOK = "INSERT INTO limited_takes VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
+_CLAIMED = "SELECT coalesce(sum(n), 0) FROM limited_takes WHERE queue = ? AND at > ?"
+_COUNT_CLAIMS = "INSERT INTO limited_takes VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
 _FORGET = "DELETE FROM limited_takes WHERE queue = ? AND at <= ?"
 _TIMES = "SELECT at, n FROM limited_takes WHERE queue = ? AND at > ? ORDER BY at DESC"
 
 
-def takes_left(step: Step, queue: str, rates: Sequence[Rate], now: int) -> int | None:
+def claims_left(step: Step, queue: str, rates: Sequence[Rate], now: int) -> int | None:
     """How many jobs of this queue may be taken now; None if no rate speaks of it."""
     left = [
-        rate.limit - int(step.db.execute(_TAKEN, (queue, now - span(rate.per))).get)
+        rate.limit - int(step.db.execute(_CLAIMED, (queue, now - span(rate.per))).get)
         for rate in rates
         if rate.queue == queue
     ]
@@ -55,7 +55,7 @@ def took(step: Step, queue: str, count: int, rates: Sequence[Rate], now: int) ->
     """Notes that so many were taken, and forgets what no longer matters."""
     longest = max(span(rate.per) for rate in rates if rate.queue == queue)
     step.db.execute(_FORGET, (queue, now - longest))
-    step.db.execute(_TOOK, (queue, now, count))
+    step.db.execute(_COUNT_CLAIMS, (queue, now, count))
 
 
 def next_at(db: apsw.Connection, queues: Sequence[str], rates: Sequence[Rate], now: int) -> int | None:
@@ -74,13 +74,13 @@ def _free_at(db: apsw.Connection, rate: Rate, now: int) -> int | None:
     return None
 
 
-TAKE_BYTES_MAX = 32 << 20  # payloads in one answer, unless the first one alone is longer
+CLAIM_BYTES_MAX = 32 << 20  # payloads in one answer, unless the first one alone is longer
 
 # As a blob: text that is not UTF-8 is found where the rows are decoded. As a float: no size makes the sum overflow.
 _ROWS = f"SELECT json_group_array(seq), sum(CAST(size AS REAL)), max(size), CAST(json_group_array({BODY}) AS BLOB)"
 SELECT_READY = f"{_ROWS} FROM (SELECT * FROM jobs WHERE place = 0 AND queue = ? ORDER BY rank LIMIT ?)"
 _SIZES = "SELECT seq, size FROM jobs WHERE place = 0 AND queue = ? ORDER BY rank LIMIT ?"
-UPDATE_HELD = """
+UPDATE_RUNNING = """
     UPDATE jobs SET place = 2, token = ?, nonce = ?, worker = ?, until = ?, taken_at = ?, beat_at = ?,
       attempts = min(attempts, 9007199254740991) + 1
     WHERE seq IN carray(?)
@@ -90,7 +90,7 @@ _AGAIN = f"""
 """
 _LEFT = "SELECT seq, queue FROM jobs WHERE seq IN carray(?) AND place = 2 AND token = ? AND nonce = ?"
 # Their rank was not touched, so they are back where they stood.
-_GIVE_BACK = """
+_RELEASE = """
     UPDATE jobs SET place = 0, worker = '', until = NULL, taken_at = NULL, beat_at = NULL, attempts = attempts - 1
     WHERE seq IN carray(?)
 """
@@ -103,7 +103,7 @@ class ClaimOptions:
     queues: Sequence[str]
     limit: int
     worker: str
-    silence: int
+    heartbeat_timeout: int
     request: str
     rates: tuple[Rate, ...] = ()
 
@@ -132,11 +132,11 @@ class ClaimedRows:
     bodies: tuple[bytes, ...]
     long: Mapping[int, bytes]
     now: int
-    until: int = 0
+    deadline: int = 0
     fresh: bool = False
 
 
-def take(step: Step, want: ClaimOptions) -> ClaimedRows | int:
+def claim(step: Step, want: ClaimOptions) -> ClaimedRows | int:
     """Holds ready jobs, or finds those again that this request was given; only the time if there are none."""
     now = step.now()
     if (answer := step.recall(want.known)) is not None:
@@ -145,12 +145,12 @@ def take(step: Step, want: ClaimOptions) -> ClaimedRows | int:
     rows = _Rows()
     for queue in want.queues:
         room = want.limit - len(rows.seqs)
-        allowed = takes_left(step, queue, want.rates, now) if want.rates else None
+        allowed = claims_left(step, queue, want.rates, now) if want.rates else None
         if allowed is not None and (room := min(room, allowed)) <= 0:
             continue
         count = rows.add(step, queue, room)
         if count:
-            step.moved(queue, READY, HELD, count)
+            step.moved(queue, READY, RUNNING, count)
             if allowed is not None:
                 took(step, queue, count, want.rates, now)
         if rows.full or len(rows.seqs) == want.limit:
@@ -158,8 +158,8 @@ def take(step: Step, want: ClaimOptions) -> ClaimedRows | int:
     if not rows.seqs:
         return now
     grant = Grant(step.draw(), secrets.token_hex(6), rows.seqs)
-    until = now + want.silence
-    step.db.execute(UPDATE_HELD, (grant.token, grant.nonce, want.worker, until, now, now, numbers(rows.seqs)))
+    until = now + want.heartbeat_timeout
+    step.db.execute(UPDATE_RUNNING, (grant.token, grant.nonce, want.worker, until, now, now, numbers(rows.seqs)))
     step.remember(want.known, msgspec.json.encode(grant))
     return ClaimedRows(
         grant, tuple(rows.bodies), long_payloads(step.db, rows.seqs, rows.longest), now, until, fresh=True
@@ -175,7 +175,7 @@ class _Rows:
         self.seqs: list[int] = []
         self.bodies: list[bytes] = []
         self.longest = 0
-        self.room: float = TAKE_BYTES_MAX
+        self.room: float = CLAIM_BYTES_MAX
         self.full = False
 
     def add(self, step: Step, queue: str, limit: int) -> int:
@@ -213,14 +213,14 @@ def _again(step: Step, grant: Grant, now: int) -> ClaimedRows:
     return ClaimedRows(grant, (bodies,), long_payloads(step.db, decode_numbers(seqs), longest or 0), now)
 
 
-def give_back(step: Step, grant: Grant, known: str) -> None:
+def release(step: Step, grant: Grant, known: str) -> None:
     """Undoes a take whose taker went away before it had the answer: as if it had not been asked for."""
     step.forget(known)
     left: dict[int, str] = dict(step.db.execute(_LEFT, (numbers(grant.seqs), grant.token, grant.nonce)))
     if left:
-        step.db.execute(_GIVE_BACK, (numbers(left),))
+        step.db.execute(_RELEASE, (numbers(left),))
     for queue in left.values():
-        step.moved(queue, HELD, READY)
+        step.moved(queue, RUNNING, READY)
 
 
 _NO_DELAY = timedelta(0)
@@ -238,7 +238,7 @@ def given(granted: ClaimedRows | int) -> tuple[Claimed, list[Invalid]]:
     if isinstance(granted, int):
         return Claimed((), from_micros(granted)), []
     token, nonce, long = granted.grant.token, granted.grant.nonce, granted.long
-    until, more = from_micros(granted.until), int(granted.fresh)
+    until, more = from_micros(granted.deadline), int(granted.fresh)
     instants: dict[int, datetime] = {}  # jobs that were put together have the same, and making one is not cheap
     jobs = []
     invalid: list[Invalid] = []
@@ -247,7 +247,7 @@ def given(granted: ClaimedRows | int) -> tuple[Claimed, list[Invalid]]:
         invalid += others
         for row in rows:
             try:
-                job, ends_at = job_of(row, long), until if row.until is None else from_micros(row.until)
+                job, ends_at = job_of(row, long), until if row.deadline is None else from_micros(row.deadline)
                 created_at = instants.get(row.created_at)
                 if created_at is None:
                     created_at = instants[row.created_at] = from_micros(row.created_at)
@@ -255,7 +255,7 @@ def given(granted: ClaimedRows | int) -> tuple[Claimed, list[Invalid]]:
                 invalid.append(Invalid(row.seq, why(error)))
                 continue
             counts = row.attempts + more, row.failures, row.rescues, row.interruptions
-            jobs.append(taken_job(job, token, nonce, counts, created_at, ends_at))
+            jobs.append(claimed_job(job, token, nonce, counts, created_at, ends_at))
     return Claimed(tuple(jobs), from_micros(granted.now)), invalid
 
 

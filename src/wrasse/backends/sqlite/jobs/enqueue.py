@@ -12,7 +12,7 @@ import msgspec
 
 from wrasse.backends.sqlite.bulk import texts, write_rows
 from wrasse.backends.sqlite.rows import INLINE_BYTES_MAX, Extras, decode_numbers, decode_texts, span
-from wrasse.backends.sqlite.write_transaction import DELAYED, READY, Step
+from wrasse.backends.sqlite.write_transaction import READY, SCHEDULED, Step
 from wrasse.clock import to_micros
 from wrasse.ports.jobs import BATCH_MAX, Job
 
@@ -63,7 +63,7 @@ _encode_extras = msgspec.json.Encoder().encode
 _DUE = "SELECT seq, CAST(queue AS BLOB) FROM jobs WHERE place = 1 AND ready_at <= ? ORDER BY ready_at, seq LIMIT ?"
 
 
-def put(step: Step, jobs: Sequence[Job], now: int) -> Sequence[bool | str]:
+def enqueue(step: Step, jobs: Sequence[Job], now: int) -> Sequence[bool | str]:
     """Makes the jobs ready; False for each whose id is known already, and for each whose unique name is taken the id
     of the job that has it."""
     if not jobs:
@@ -113,7 +113,7 @@ def promote(step: Step, now: int) -> bool:
             ") UPDATE jobs SET place = 0, rank = turn.rank FROM turn WHERE jobs.seq = turn.seq",
         )
         for queue, many in Counter(queue for _, queue in rows).items():
-            step.moved(queue.decode("utf-8", "replace"), DELAYED, READY, many)
+            step.moved(queue.decode("utf-8", "replace"), SCHEDULED, READY, many)
     step.due_changed()
     return True
 
@@ -139,7 +139,7 @@ def _insert(step: Step, jobs: Sequence[Job], first: int, now: int) -> Collection
     if delayed:
         step.due_changed(min(_due(job, now) for job in delayed))
         for queue, many in Counter([job.queue for job in delayed]).items():
-            step.moved(queue, None, DELAYED, many)
+            step.moved(queue, None, SCHEDULED, many)
             queues[queue] -= many
     for queue, many in (+queues).items():
         step.moved(queue, None, READY, many)
@@ -180,7 +180,7 @@ def _row(job: Job, seq: int, now: int) -> tuple[apsw.SQLiteValue, ...]:
     return (
         seq,
         job.id,
-        DELAYED if due > now else READY,
+        SCHEDULED if due > now else READY,
         job.queue,
         seq,
         due,

@@ -16,8 +16,10 @@ from wrasse.backends.sqlite.write_transaction import DEAD, NOWHERE, Step
 from wrasse.ports.inconsistency import NAMES_MAX, Inconsistency
 from wrasse.ports.jobs import Reason
 
-_PLACES = f"SELECT seq, CAST(id AS BLOB), place FROM jobs WHERE {NOWHERE} ORDER BY seq"
-_BURY = f"UPDATE jobs SET place = ?, until = NULL, finished_at = ?, reason = ?, error = ? WHERE seq = ? AND {NOWHERE}"
+_STATES = f"SELECT seq, CAST(id AS BLOB), place FROM jobs WHERE {NOWHERE} ORDER BY seq"
+_DEAD_LETTER = (
+    f"UPDATE jobs SET place = ?, until = NULL, finished_at = ?, reason = ?, error = ? WHERE seq = ? AND {NOWHERE}"
+)
 # Rows without a place are no part of the numbers: they are dead once they are repaired.
 _WRONG = f"""
     WITH really AS (SELECT queue, place, count(*) AS n FROM jobs WHERE NOT {NOWHERE} GROUP BY queue, place)
@@ -37,7 +39,7 @@ class SqliteFsck:
         self._writer, self._reader = writer, reader
 
     async def check(
-        self, *, repair: bool, silence: timedelta, seen: Callable[[int], None] = lambda count: None
+        self, *, repair: bool, heartbeat_timeout: timedelta, seen: Callable[[int], None] = lambda count: None
     ) -> Sequence[Inconsistency]:
         """See Damages."""
         if repair:
@@ -46,7 +48,7 @@ class SqliteFsck:
 
 
 def _found(db: apsw.Connection, *, repaired: bool) -> list[Inconsistency]:
-    lost = [text(id) for _, id, _ in db.execute(_PLACES)]
+    lost = [text(id) for _, id, _ in db.execute(_STATES)]
     wrong = [f"{text(queue)} (place {place})" for queue, place in db.execute(_WRONG)]
     kinds = [
         ("place", "a job in a place that is none", "it is dead, with its payload", lost),
@@ -62,10 +64,10 @@ def _found(db: apsw.Connection, *, repaired: bool) -> list[Inconsistency]:
 def _repaired(step: Step) -> list[Inconsistency]:
     found = _found(step.db, repaired=True)
     now = step.now()
-    rows: list[Any] = step.db.execute(_PLACES).fetchall()
+    rows: list[Any] = step.db.execute(_STATES).fetchall()
     for seq, _, place in rows:
         error = flaw_of(seq, f"its place was {place}")
-        step.db.execute(_BURY, (DEAD, now, Reason.INVALID_PAYLOAD, error, seq))
+        step.db.execute(_DEAD_LETTER, (DEAD, now, Reason.INVALID_PAYLOAD, error, seq))
     if found:
         step.db.execute("DELETE FROM counts")
         step.db.execute(_RECOUNT)
