@@ -62,11 +62,11 @@ class AskedAgain(RedisJobs):
     async def enqueue(
         self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
     ) -> Sequence[Enqueued]:
-        ask = super().put
+        ask = super().enqueue
         return await self._lost_once(request, lambda: ask(jobs, request=request, groups=groups))
 
     async def claim(self, queues: Sequence[str], limit: int, *, request: str, **more: Any) -> Claimed:
-        ask = super().take
+        ask = super().claim
         return await self._lost_once(request, lambda: ask(queues, limit, request=request, **more))
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:

@@ -72,13 +72,13 @@ class Desk:
         (claimed,) = [claimed for claimed in await self.claim() if claimed.job.id == id]
         return claimed.claim
 
-    async def heartbeat(self, *holds: Claim, heartbeat_timeout: timedelta = HEARTBEAT_TIMEOUT) -> list[bool]:
+    async def heartbeat(self, *claims: Claim, heartbeat_timeout: timedelta = HEARTBEAT_TIMEOUT) -> list[bool]:
         return list((await self.jobs.heartbeat(self.worker, claims, heartbeat_timeout=heartbeat_timeout)).mine)
 
     async def settle(self, *settlements: Settlement) -> list[Outcome]:
         return list(await self.jobs.settle(settlements, request=fresh()))
 
-    async def finish(self, *holds: Claim) -> list[Outcome]:
+    async def finish(self, *claims: Claim) -> list[Outcome]:
         return await self.settle(*(Complete(claim) for claim in claims))
 
     async def fail(self, claim: Claim, delay: timedelta = timedelta(0)) -> list[Outcome]:

@@ -62,7 +62,7 @@ async def finish_all(place: Place) -> int:
     desk, count = QueueService(leases, place.clock), 0
     for _ in range(4):
         await place.pass_time(timedelta(minutes=10, seconds=1))  # also what became stale is met
-        while (taken := await take(desk)) is not None:
+        while (claimed := await take(desk)) is not None:
             count += 1
             await desk.ack(ConsumerProof(NS, QUEUE, claimed.claim), claimed.attempt)
         await desk.close()

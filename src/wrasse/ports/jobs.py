@@ -38,7 +38,7 @@ class JobState(StrEnum):
     """Where a job is. Delayed is ready with a `not_before` to come; finished is done or dead."""
 
     READY = "ready"
-    RUNNING = "held"
+    RUNNING = "running"
     DONE = "done"
     DEAD = "dead"
 
@@ -583,9 +583,11 @@ def check_result(result: bytes | None) -> None:
 
 
 def check_claim(limit: int, heartbeat_timeout: timedelta) -> None:
-    """Refuses a take of nothing, or for no time."""
+    """Refuses a claim of nothing, or for no time."""
     if limit < 1 or heartbeat_timeout <= timedelta(0):
-        raise UsageError(f"a take of {limit} jobs for {silence}", do="ask for at least one, for longer than zero")
+        raise UsageError(
+            f"a claim of {limit} jobs for {heartbeat_timeout}", do="ask for at least one, for longer than zero"
+        )
 
 
 def moved_id(move: Move) -> str:

@@ -73,12 +73,12 @@ def test_what_was_written_is_read(job: Job, end: str, result: bytes | None) -> N
 
 
 @pytest.mark.parametrize(
-    ("state", "place"),
+    ("wire_state", "state"),
     [("pending", JobState.READY), ("claimed", JobState.RUNNING), ("running", JobState.RUNNING), ("completed", JobState.DONE),
      ("failed", JobState.DEAD), ("cancelled", JobState.DEAD)],
 )  # fmt: skip
-def test_a_record_of_another_program_is_a_task(state: str, state: JobState) -> None:
-    fields = {"state": state, "updated_at": MS, "worker": "rust", "retry_count": "2"}
+def test_a_record_of_another_program_is_a_task(wire_state: str, state: JobState) -> None:
+    fields = {"state": wire_state, "updated_at": MS, "worker": "rust", "retry_count": "2"}
 
     record = decode_fields("mail", "task_1", fields)
 

@@ -66,7 +66,7 @@ async def record(jobs: JobQueue, id: str) -> JobRecord:
     return found
 
 
-async def until(jobs: JobQueue, id: str, *places: JobState) -> JobRecord:
+async def until(jobs: JobQueue, id: str, *states: JobState) -> JobRecord:
     """Waits until a job is in one of the places."""
 
     async def there() -> bool:

@@ -95,7 +95,7 @@ class KnownIds:
 class Rates:
     """When jobs of limited queues were taken."""
 
-    __slots__ = ("_takes",)
+    __slots__ = ("_claims",)
 
     def __init__(self) -> None:
         self._claims: dict[str, deque[datetime]] = {}

@@ -134,7 +134,7 @@ def _shelves(
     state: JobState, where: JobFilter, after: str | None, newest: bool
 ) -> Iterator[tuple[JobStatus, Position | None]]:
     """The shelves of a place that are still to be read, each with where to begin."""
-    shelves = [JobStatus.READY, JobStatus.SCHEDULED] if state is JobState.READY else [JobStatus(state)]
+    shelves = [JobStatus.READY, JobStatus.SCHEDULED] if state is JobState.READY else [JobStatus(state.value)]
     if state is JobState.READY and where.scheduled is not None:
         shelves = [JobStatus.SCHEDULED if where.scheduled else JobStatus.READY]
     if newest:

@@ -17,7 +17,7 @@ from wrasse.backends.sqlite.bulk import texts, write_rows
 from wrasse.clock import Clock, to_micros
 from wrasse.ports.jobs import REQUESTS_KEPT
 
-READY, DELAYED, HELD, DONE, DEAD = range(5)  # the column `place`
+READY, SCHEDULED, RUNNING, DONE, DEAD = range(5)  # the column `state`
 NOWHERE = "(place < 0 OR place > 4)"  # what no step of ours writes; it has an index of its own
 
 # Monotonic time decides, for as long as the machine runs; what was written before it started is judged by the wall.

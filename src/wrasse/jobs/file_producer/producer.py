@@ -48,7 +48,7 @@ class IntakeSettings:
 class Progressed:
     """What an intake has done so far; whoever shows it reads it."""
 
-    __slots__ = ("known", "put", "seen", "stopped")
+    __slots__ = ("enqueued", "known", "seen", "stopped")
 
     def __init__(self) -> None:
         self.seen = WalkedPaths()

@@ -87,7 +87,6 @@ from wrasse.ports.rules.reply_cache import Remembered
 DEAD_WORKERS_KEPT = timedelta(hours=1)
 _PAGE = 1_000
 _OLD_MAX = 20  # removed by one beat
-_decode = msgspec.json.Decoder(WorkerState).decode
 
 
 class RecordedWorkers:
@@ -101,7 +100,7 @@ class RecordedWorkers:
     async def heartbeat(self, worker: WorkerInfo, at: datetime, heartbeat_timeout: timedelta) -> None:
         """Notes a sign of life."""
         state = WorkerState(worker, heartbeat_at=at, deadline=at + heartbeat_timeout)
-        value, due_at = msgspec.json.encode(state), state.deadline + DEAD_WORKERS_KEPT
+        value, due_at = encode_worker(state), state.deadline + DEAD_WORKERS_KEPT
         version = self._versions.get(worker.id)
         if version is not None:
             written = await self._records.put(worker.id, value, at=version, due_at=due_at)
@@ -135,7 +134,7 @@ class RecordedWorkers:
         async for page in pages(lambda after: self._records.page("", after, _PAGE)):
             for record in page:
                 with suppress(ValueError):  # nothing is decided by it: a row that cannot be read is not shown
-                    found.append(decoded(_decode, record.value))
+                    found.append(decoded(decode_worker, record.value))
         return tuple(state for state in found if at - state.deadline <= DEAD_WORKERS_KEPT)
 
     async def counts(self) -> Counts:

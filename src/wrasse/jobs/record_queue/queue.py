@@ -331,13 +331,13 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         super().__init__(self._store, self._signs, records(names.ids), records(names.workers), clock, QueueOrder())
         self._views: RecordedViews = RecordedViews(self._store, clock)
         self._options = options
-        self._claimed: dict[str, JobRecordRead] = {}  # what this process took, as it wrote it last
+        self._known: dict[str, JobRecordRead] = {}  # what this process took, as it wrote it last
         self._finished = 0
 
     async def enqueue(
         self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
     ) -> Sequence[Enqueued]:
-        puts = await super().put(jobs, request=request, groups=groups)
+        puts = await super().enqueue(jobs, request=request, groups=groups)
         self._signs.ring()
         return puts
 
@@ -358,7 +358,7 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
 
     async def state(self, id: str) -> JobInfo | None:
         """A job as this process wrote it last while it holds it, else as it is stored."""
-        seen = self._claimed.get(id) or await self._store.get(id)
+        seen = self._known.get(id) or await self._store.get(id)
         return None if seen is None or seen.leaving else seen.stored.at(await self.time.now()).info
 
     async def extend(self, claim: Claim, heartbeat_timeout: timedelta) -> datetime | None:
@@ -408,17 +408,17 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         return await self._store.get(job.id)
 
     async def _look(self, id: str) -> JobRecordRead | None:
-        return self._claimed.get(id) or await self._find(id)
+        return self._known.get(id) or await self._find(id)
 
     def _was_outdated(self, id: str, seen: JobRecordRead) -> bool:
-        return self._claimed.pop(id, None) is seen
+        return self._known.pop(id, None) is seen
 
     def _took(self, taken: Sequence[JobRecordRead]) -> None:
         """Remembers what this process took, so that its holder need not read before it writes."""
         for seen in taken:
-            self._claimed[seen.stored.info.id] = seen
-        while len(self._claimed) > BATCH_MAX:
-            del self._claimed[next(iter(self._claimed))]
+            self._known[seen.stored.info.id] = seen
+        while len(self._known) > BATCH_MAX:
+            del self._known[next(iter(self._known))]
 
     async def _create(self, stored: StoredJob, at: datetime, request: str) -> bool:
         seen = await self._store.add(stored)
@@ -542,8 +542,8 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         info = seen.stored.info
         if info.state is JobState.READY:
             self._signs.readied(seen)
-        if info.id in self._claimed:
+        if info.id in self._known:
             if info.state is JobState.RUNNING:
-                self._claimed[info.id] = seen
+                self._known[info.id] = seen
             else:
-                del self._claimed[info.id]
+                del self._known[info.id]

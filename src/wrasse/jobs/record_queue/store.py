@@ -75,7 +75,7 @@ class JobRecordNames:
 
     def queue(self, queue: str) -> str:
         """Where the signs of what is ready in one queue are."""
-        return f"{self.folder(Place.READY)}{plain(queue)}/"
+        return f"{self.folder(JobState.READY)}{plain(queue)}/"
 
     def part(self, key: str, mark: str) -> str:
         """Of what is too large for a record."""
@@ -185,7 +185,7 @@ class Unreadable:
     error: str
 
 
-_decode = msgspec.json.Decoder(Recorded).decode
+_decode = job_record_decoder(Recorded)
 
 
 def decode_recorded(key: str, value: bytes) -> Recorded:
@@ -251,7 +251,7 @@ class RecordedStore:
         sign = await self._sign(stored, mark)
         payload, stored = await self._apart(key, mark, stored)
         recorded = Recorded(stored, mark, payload)
-        written = await self._records.create(key, msgspec.json.encode(recorded))
+        written = await self._records.create(key, encode_job_record(recorded))
         self.time.heard(written.at)
         version = written.version
         if written.outcome is Outcome.UNKNOWN:
@@ -284,7 +284,7 @@ class RecordedStore:
         due_at = after.info.deadline
         if leaving or after.follow:
             due_at = await self.time.now() + CHARGE
-        written = await self._records.put(seen.key, msgspec.json.encode(recorded), at=seen.version, due_at=due_at)
+        written = await self._records.put(seen.key, encode_job_record(recorded), at=seen.version, due_at=due_at)
         self.time.heard(written.at)
         version = written.version
         if written.outcome is Outcome.UNKNOWN:

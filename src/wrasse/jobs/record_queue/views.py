@@ -78,10 +78,10 @@ class RecordedViews:
         for state in (JobState.READY, JobState.DONE, JobState.DEAD):
             async for sign in self._forwards(self._store.names.folder(state), None):
                 delayed = state is JobState.READY and sign.turn > 0 and sign.ready_at > to_micros(at)
-                where = "delayed" if delayed else state.value
+                where = "scheduled" if delayed else state.value
                 tally.setdefault(await self._queue(sign), QueueTally()).add(where, sign.ready_at)
         for _, info in (await self._running())[0]:
-            tally.setdefault(info.queue, QueueTally()).add("held")
+            tally.setdefault(info.queue, QueueTally()).add("running")
         return tuple(each.count(queue) for queue, each in sorted(tally.items())), at
 
     async def oldest(self, state: JobState, beyond: int) -> list[ReadyMarker]:

@@ -113,14 +113,14 @@ def group_of(task_type: str) -> str:
 Position = tuple[int, int, str]  # 0, or 1 among delayed ones; the turn; the id
 
 
-def shelf_name(task_type: str, shelf: str) -> str:
+def shelf_name(task_type: str, shelf: JobStatus) -> str:
     """The shelf of a type."""
-    return f"{task_type}/{shelf}"
+    return f"{task_type}/{stored_status(shelf)}"
 
 
-def shelves_of(state: JobState) -> tuple[str, ...]:
+def shelves_of(state: JobState) -> tuple[JobStatus, ...]:
     """What a listing of a place is made of, in order."""
-    return (JobStatus.READY, JobStatus.SCHEDULED) if state is JobState.READY else (state.value,)
+    return (JobStatus.READY, JobStatus.SCHEDULED) if state is JobState.READY else (JobStatus(state.value),)
 
 
 def spot_of(stored: StoredJob) -> IndexPosition:
@@ -169,7 +169,7 @@ def state_of(stored: StoredJob, before: Fields) -> str:
     match info.state:
         case JobState.READY:
             return BLOCKED if info.not_before == FAR and before.get("state") == BLOCKED else "pending"
-        case JobState.HELD:
+        case JobState.RUNNING:
             return "claimed" if info.heartbeat_at == info.claimed_at else "running"
         case JobState.DONE:
             return "completed"
@@ -223,7 +223,7 @@ def _own(stored: StoredJob, before: Fields) -> dict[str, str]:
         "kept_until": _instant(info.kept_until),
         "reason": info.reason.value if info.reason else "",
         "rank": str(stored.rank),
-        "history": _json(stored.history) if stored.history else "",
+        "history": encode_history(stored.history).decode() if stored.history else "",
         "result_b64": "-" if stored.result == b"" else base64.b64encode(stored.result or b"").decode(),
         "progress": _json(stored.progress) if stored.progress else "",
         "put_by": stored.enqueued_by,
@@ -268,7 +268,7 @@ def _decode(task_type: str, id: str, fields: Fields) -> StoredJob:
         job,
         info,
         rank=integer(fields["rank"], -VALUE_MAX, VALUE_MAX) if fields.get("rank") else back(updated),
-        history=_of(fields, "history", tuple[Attempt, ...]) or (),
+        history=decoded(decode_history, fields["history"].encode()) if fields.get("history") else (),
         result=(b"" if text == "-" else base64.b64decode(text, validate=True)) if text else None,
         progress=_of(fields, "progress", Progress),
         enqueued_by=fields.get("put_by", ""),

@@ -304,7 +304,7 @@ def due_of(stored: StoredJob, at: datetime, kept: TaskRetention | None = None) -
     if stored.follow:
         return at
     match info.state:
-        case JobState.HELD:
+        case JobState.RUNNING:
             return info.deadline
         case JobState.READY:
             if stored.scheduled:

@@ -25,7 +25,7 @@ class InFlightJob:
     """One held job: its place on the board, when it was taken, how many seconds its handler is allowed, and the ticket
     under which its queue's breaker let it in."""
 
-    __slots__ = ("allowed", "place", "since", "stage", "taken", "ticket")
+    __slots__ = ("allowed", "claimed", "place", "since", "stage", "ticket")
 
     def __init__(self, claimed: ClaimedJob, place: int, since: float, allowed: float) -> None:
         self.claimed = claimed

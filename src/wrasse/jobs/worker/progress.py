@@ -21,7 +21,7 @@ _WRITE_MAX = 5.0  # seconds one write may hold up an end
 class ProgressReporter:
     """What one worker's handlers said, until the backend has it."""
 
-    __slots__ = ("_jobs", "_latest", "_silence", "_wake", "_worker", "_writing", "wrote")
+    __slots__ = ("_heartbeat_timeout", "_jobs", "_latest", "_wake", "_worker", "_writing", "wrote")
 
     def __init__(self, jobs: JobQueue, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
         self._jobs, self._worker, self._heartbeat_timeout = jobs, worker, heartbeat_timeout

@@ -48,7 +48,7 @@ class JobWorker(Protocol):
 class RunningJob:
     """A job while its handler runs."""
 
-    __slots__ = ("_asks", "_data", "_follow_ups", "_gone", "_taken")
+    __slots__ = ("_asks", "_claimed", "_data", "_follow_ups", "_gone")
 
     def __init__(self, claimed: ClaimedJob, asks: JobWorker) -> None:
         self._claimed = claimed

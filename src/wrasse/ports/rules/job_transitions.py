@@ -50,13 +50,13 @@ class JobStatus(StrEnum):
     """The four places, with delayed jobs apart: they are ordered by when they become ready, not by rank."""
 
     READY = "ready"
-    SCHEDULED = "delayed"
-    RUNNING = "held"
+    SCHEDULED = "scheduled"
+    RUNNING = "running"
     DONE = "done"
     DEAD = "dead"
 
 
-_SHELVES = {state: JobStatus(state) for state in JobState}
+_SHELVES = {state: JobStatus(state.value) for state in JobState}
 
 
 @dataclass(frozen=True, slots=True)

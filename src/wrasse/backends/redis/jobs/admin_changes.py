@@ -177,7 +177,7 @@ class _Sending:
                 dead = known.dead.get(claim_key_of(move.claim))
                 if dead is None:
                     return False
-                self._requeue(dead, claim_key_of(move.claim), f"{token}-{move.claim.nonce}", in_ms(move.delay))
+                self._requeue_dead(dead, claim_key_of(move.claim), f"{token}-{move.claim.nonce}", in_ms(move.delay))
             case Cancel():
                 return self._cancel(move, known, token)
         return True
@@ -194,7 +194,7 @@ class _Sending:
         self.args += (kind, held.take, self.ring.worker(held.worker), int(holding.foreign), held.queue)
         self.args += (text, raw, held.id, *_ties(held.wire), take)
 
-    def _requeue(self, dead: FinishedText, take: str, new_take: str, delay: int) -> None:
+    def _requeue_dead(self, dead: FinishedText, take: str, new_take: str, delay: int) -> None:
         wire = decode(dead.bytes)
         counted = text_of(dead.queue)
         queue = self._router.back_to(wire, counted)

@@ -91,7 +91,7 @@ def dead_text(
 
 def read_claim(text: bytes) -> StoredClaim:
     """What a value in `R:holds` says."""
-    if found := _HOLD(text):
+    if found := _CLAIM(text):
         taken, heartbeat_timeout, flags, *lengths = map(int, found.groups())
         if parts := _cut(text[found.end() :], lengths):
             worker, queue, id, body = parts
@@ -125,11 +125,11 @@ def read_finished(text: bytes) -> FinishedText:
 
 
 _N = rb"(\d{1,15})"
-_HOLD = re.compile(rb" ".join([_N] * 6) + rb"\n").match
+_CLAIM = re.compile(rb" ".join([_N] * 6) + rb"\n").match
 _FINISHED = re.compile(
     rb" ".join([_N] * 2) + rb"\n([a-z]{1,9}) " + rb" ".join([_N] * 10) + rb" (-1|\d{1,15}) " + _N + rb"\n"
 ).match
-_STATES = {state.value.encode(): state for state in JobState}
+_STATES = {b"ready": JobState.READY, b"held": JobState.RUNNING, b"done": JobState.DONE, b"dead": JobState.DEAD}
 
 
 def _cut(rest: bytes, lengths: list[int]) -> list[bytes] | None:

@@ -171,7 +171,7 @@ def _held(found: SortedMember) -> _Listed | None:
     if found.text is None:
         return None
     info = claimed_info(found.member, found.score, read_claim(found.text))
-    return _Listed(info, f"{Place.RUNNING.value}:{found.exact}:{_name(found.member)}")
+    return _Listed(info, f"{JobState.RUNNING.value}:{found.exact}:{_name(found.member)}")
 
 
 def _finished(found: SortedMember, state: JobState) -> _Listed | None:

@@ -114,7 +114,7 @@ class SqliteJobs:
             return claimed
         with self._bells.listen(want.queues, wait) as bell:
             # Once more now that the bell is there: nothing that comes from here on is missed.
-            while not (taken := await self._grant(want)).jobs and not bell.late:
+            while not (claimed := await self._grant(want)).jobs and not bell.late:
                 await self._rung(bell, want)
         return claimed
 
@@ -129,7 +129,7 @@ class SqliteJobs:
         run = partial(
             changes.heartbeat,
             worker=worker,
-            holds=bounded(claims),
+            claims=bounded(claims),
             heartbeat_timeout=span(heartbeat_timeout),
             progress=progress,
         )
@@ -200,7 +200,7 @@ class SqliteJobs:
         await bell.rung(seconds)
 
     async def _grant(self, want: ClaimOptions) -> Claimed:
-        while (taken := await self._grant_once(want)) is None:
+        while (claimed := await self._grant_once(want)) is None:
             pass
         return claimed
 
