@@ -25,7 +25,7 @@ QUEUE = "low"
 SILENCE = 30_000_000
 
 _INSERT = """
-    INSERT INTO jobs (seq, id, place, queue, rank, ready_at, created_at, kind, priority, size, lasting, payload)
+    INSERT INTO jobs (seq, id, state, queue, rank, ready_at, created_at, kind, priority, size, lasting, payload)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
@@ -84,7 +84,7 @@ class RawLoop:
             return []
         numbers = msgspec.json.decode(seqs)
         hold = (self._number, "nonce", "worker", now + SILENCE, now, now)
-        db.execute(claim.UPDATE_HELD, (*hold, apsw.carray(array("q", numbers))))
+        db.execute(claim.UPDATE_RUNNING, (*hold, apsw.carray(array("q", numbers))))
         db.execute("UPDATE numbers SET back = back + 1")
         self._count((0, -len(numbers)), (2, len(numbers)))
         self._answer(f"take {self._number}", seqs.encode(), now)
@@ -116,8 +116,8 @@ class RawLoop:
         self.ran += 1
 
     def _count(self, *moved: tuple[int, int]) -> None:
-        for place, n in moved:
-            self._db.execute("UPDATE counts SET n = n + ? WHERE queue = ? AND place = ?", (n, QUEUE, place))
+        for state, n in moved:
+            self._db.execute("UPDATE counts SET n = n + ? WHERE queue = ? AND state = ?", (n, QUEUE, state))
 
     def _answer(self, request: str, answer: bytes, now: int) -> None:
         asked = self._db.execute("SELECT answer FROM requests WHERE request = ?", (request,)).get

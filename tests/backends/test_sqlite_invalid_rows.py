@@ -150,7 +150,7 @@ async def test_stuck_jobs_go_past_an_invalid_row(yard: Yard, how: str) -> None:
 
 async def test_a_place_that_is_none_is_shown_and_harms_nothing(yard: Yard) -> None:
     store = await yard.open("a", "bad", "c")
-    yard.damage("bad", "place = 9")
+    yard.damage("bad", "state = 9")
     found = await store.jobs.get("bad")
     assert found is not None
     assert (found.info.state, found.info.reason) == (JobState.DEAD, Reason.INVALID_PAYLOAD)
@@ -173,7 +173,7 @@ async def test_counts_go_past_instants_outside_of_the_calendar(yard: Yard) -> No
     store = await yard.open("a")
     yard.damage("a", f"ready_at = {BEFORE}")
     await store.jobs.heartbeat(WorkerInfo("w", "host", 1, 1), [], heartbeat_timeout=HEARTBEAT_TIMEOUT)
-    yard.write(f"UPDATE workers SET until = {FAR}, beat_at = {BEFORE}")
+    yard.write(f"UPDATE workers SET deadline = {FAR}, heartbeat_at = {BEFORE}")
     counts = await store.jobs.counts()
     assert (counts.queues[0].ready, len(counts.workers)) == (1, 1)
     await store.close()

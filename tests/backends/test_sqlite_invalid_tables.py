@@ -72,7 +72,7 @@ def views(store: Sqlite) -> dict[str, Callable[[], Awaitable[object]]]:
         "overdue": lambda: jobs.overdue(None, 10),
         "job a": lambda: jobs.get("a"),
         "job b": lambda: jobs.get("b"),
-        **{f"page {state}": lambda place=state: jobs.page(place, JobFilter(), None, 10) for state in JobState},
+        **{f"page {state}": lambda state=state: jobs.page(state, JobFilter(), None, 10) for state in JobState},
         "journal": lambda: store.journal.page(LineFilter(), None, 10),
         "open lines": lambda: store.journal.page(LineFilter(open=True), None, 10, newest=True),
         "records": lambda: things.page("", None, 10),
@@ -168,13 +168,13 @@ async def test_a_group_whose_position_was_set_back_delivers_again(filled: Path, 
     await store.close()
 
 
-@pytest.mark.parametrize("place", [9, -1])
-async def test_a_job_in_a_place_that_is_none_is_listed_counted_and_repaired(tmp_path: Path, place: int) -> None:
+@pytest.mark.parametrize("state", [9, -1])
+async def test_a_job_in_a_state_that_is_none_is_listed_counted_and_repaired(tmp_path: Path, state: int) -> None:
     path = tmp_path / "wrasse.db"
     store = await Sqlite.open(path, CLOCK)
     await store.jobs.enqueue([Job(id, payload=id.encode()) for id in ("a", "bad", "c")], request="put")
     with closing(apsw.Connection(str(path))) as db:
-        db.execute("UPDATE jobs SET place = ? WHERE id = 'bad'", (place,))
+        db.execute("UPDATE jobs SET state = ? WHERE id = 'bad'", (state,))
     dead = [info async for info in _all(lambda after: store.jobs.page(JobState.DEAD, JobFilter(), after, 1))]
     assert [(info.id, info.reason) for info in dead] == [("bad", Reason.INVALID_PAYLOAD)]
     assert (await store.jobs.counts()).queues[0].dead == 1
@@ -190,7 +190,7 @@ async def test_a_job_in_a_place_that_is_none_is_listed_counted_and_repaired(tmp_
     shown = await store.jobs.get("bad")
     assert shown is not None
     assert (shown.info.state, shown.job.payload) == (JobState.DEAD, b"bad")
-    assert f"its place was {place}" in shown.info.error
+    assert f"its state was {state}" in shown.info.error
     await store.close()
 
 

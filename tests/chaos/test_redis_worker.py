@@ -137,7 +137,7 @@ async def test_the_job_of_a_killed_worker_is_rescued_within_a_silence_an_interva
         took = time.monotonic() - killed
         record = await yard.record("a")
         await forget_all(yard)
-    print(f"rescued {took:.2f} s after the kill, of which {yard.silence} s are the silence")
+    print(f"rescued {took:.2f} s after the kill, of which {yard.heartbeat_timeout} s are the heartbeat timeout")
     assert record.info.rescues == 1
     assert took <= yard.heartbeat_timeout + 0.3 * 1.25 + PASS_MAX
 

@@ -174,7 +174,7 @@ class JobQueueMachine(RuleBasedStateMachine):
             self._ended(known, move)
             self._refresh(known)
 
-    @rule(id=ids, place=st.sampled_from(JobState))
+    @rule(id=ids, state=st.sampled_from(JobState))
     def delete(self, id: str, state: JobState) -> None:
         known = self.model.get(id)
         claim = known.hold if known else Claim(id, 1, "")

@@ -161,7 +161,7 @@ class WatchedShelves(Shelves):
         if not steps:
             return
         shown = self.call.shown.get(id, [])
-        change = next((c for c in shown if getattr(c, "hold", None) == old.claim), next(iter(shown), None))
+        change = next((c for c in shown if getattr(c, "claim", None) == old.claim), next(iter(shown), None))
         step = _step(self.call.name, change)
         ledger.require(step in steps, f"{step} took it from {old.state} to {new.state}", id)
         ledger.require(token_grew(step, old.token, new.token), f"{step} made token {new.token} of {old.token}", id)
@@ -180,7 +180,7 @@ class WatchedShelves(Shelves):
         ledger.require(ledger.finishes[id] <= 1, "finished a second time", id)
 
     def _settled(self, old: JobInfo, change: Change | None) -> None:
-        ledger, hold = self.ledger, getattr(change, "hold", None)
+        ledger, hold = self.ledger, getattr(change, "claim", None)
         ledger.require(hold == old.claim == ledger.grants.get(old.id), "settled by one who does not hold it", old.id)
         ledger.failures[old.id] += getattr(change, "spends", None) is Budget.FAILURES
         ledger.require(ledger.failures[old.id] <= FAILURES_MAX + 1, "failed beyond its budget", old.id)

@@ -67,9 +67,9 @@ class SettleIgnoresTheToken(MemoryJobs):
 
 
 class TakeGrantsTheOldToken(MemoryJobs):
-    def _find_claimed(self, row: JobRow, worker: str, now: datetime, heartbeat_timeout: timedelta) -> JobRow:
+    def _claim_row(self, row: JobRow, worker: str, now: datetime, heartbeat_timeout: timedelta) -> JobRow:
         self._token = count(max(row.info.token, 1))
-        return super()._hold(row, worker, now, heartbeat_timeout)
+        return super()._claim_row(row, worker, now, heartbeat_timeout)
 
 
 class RescuesDoNotCount(MemoryJobs):

@@ -41,13 +41,13 @@ def picked(value: object, names: str) -> dict[str, object]:
 
 def queue_json(count: QueueCount) -> Mapping[str, object]:
     """One queue in numbers."""
-    return picked(count, "queue ready delayed held done dead oldest_ready_at")
+    return picked(count, "queue ready scheduled running done dead oldest_ready_at")
 
 
 def worker_json(worker: WorkerState, now: datetime) -> Mapping[str, object]:
-    """One worker, and whether it still beats."""
-    told = {**picked(worker.info, "id host pid slots"), **picked(worker, "beat_at until")}
-    return {**told, "beating": worker.deadline > now}
+    """One worker, and whether it still sends heartbeats."""
+    told = {**picked(worker.info, "id host pid slots"), **picked(worker, "heartbeat_at deadline")}
+    return {**told, "alive": worker.deadline > now}
 
 
 def shut_json(shut: ShutQueue) -> Mapping[str, object]:
@@ -85,8 +85,8 @@ def state_json(info: JobInfo) -> Mapping[str, object]:
     """Everything about a job but its payload."""
     return picked(
         info,
-        "id kind queue priority place size attempts failures rescues interruptions token created_at not_before "
-        "worker taken_at beat_at until finished_at reason error",
+        "id kind queue priority state size attempts failures rescues interruptions token created_at not_before "
+        "worker claimed_at heartbeat_at deadline finished_at reason error",
     )
 
 
@@ -101,7 +101,7 @@ def record_json(record: JobRecord) -> Mapping[str, object]:
         "kept_until": record.info.kept_until,
         "progress": None if told is None else picked(told, "fraction note at"),
         "result": None if record.result is None else text_of(record.result),
-        "history": [picked(each, "number worker taken_at ended_at reason error") for each in record.history],
+        "history": [picked(each, "number worker claimed_at ended_at reason error") for each in record.history],
     }
 
 
@@ -122,14 +122,14 @@ def glimpse(data: bytes, chars: int = 60) -> str:
 
 
 def when(info: JobInfo, now: datetime) -> tuple[str, datetime]:
-    """The instant that matters most about a job in its place, and what it is."""
+    """The instant that matters most about a job in its state, and what it is."""
     if info.state is JobState.RUNNING and info.claimed_at is not None:
-        return "taken", info.claimed_at
+        return "claimed", info.claimed_at
     if info.finished_at is not None:
         return "finished", info.finished_at
     if info.not_before is not None and info.not_before > now:
         return "due", info.not_before
-    return "put", info.created_at
+    return "enqueued", info.created_at
 
 
 def report_json(report: Report) -> Mapping[str, object]:

@@ -251,8 +251,8 @@ class SubjectWatch:
         skew = self._subject.clock.now() - (await store.pulse()).at
         queue = self._subject.queue or store.jobs
         counts = await queue.counts()
-        beating = {worker.info.id for worker in counts.workers if worker.deadline > counts.at}
-        shut = () if self._subject.shut is None else await shut_queues(self._subject.shut, beating)
+        alive = {worker.info.id for worker in counts.workers if worker.deadline > counts.at}
+        shut = () if self._subject.shut is None else await shut_queues(self._subject.shut, alive)
         return _Jobs(skew, counts, (await queue.overdue(None, STUCK)).items, shut)
 
     def _unused(self) -> tuple[str, ...]:

@@ -124,8 +124,10 @@ class Scene:
         """So many new jobs, held by a worker that has just beaten."""
         ids = [f"{worker}-{number:05}" for number in range(count)]
         await self.jobs.enqueue([Job(id, queue=worker) for id in ids], request=f"put-{worker}")
-        claimed = await self.jobs.claim([worker], count, worker=worker, silence=silence, request=f"take-{worker}")
-        await self.jobs.heartbeat(WorkerInfo(worker), [job.claim for job in claimed.jobs], silence=silence)
+        claimed = await self.jobs.claim(
+            [worker], count, worker=worker, heartbeat_timeout=silence, request=f"take-{worker}"
+        )
+        await self.jobs.heartbeat(WorkerInfo(worker), [job.claim for job in claimed.jobs], heartbeat_timeout=silence)
         return claimed.jobs
 
     async def lines(self, **where: str | bool) -> tuple[Line, ...]:

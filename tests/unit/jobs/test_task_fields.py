@@ -74,8 +74,8 @@ def test_what_was_written_is_read(job: Job, end: str, result: bytes | None) -> N
 
 @pytest.mark.parametrize(
     ("wire_state", "state"),
-    [("pending", JobState.READY), ("claimed", JobState.RUNNING), ("running", JobState.RUNNING), ("completed", JobState.DONE),
-     ("failed", JobState.DEAD), ("cancelled", JobState.DEAD)],
+    [("pending", JobState.READY), ("claimed", JobState.RUNNING), ("running", JobState.RUNNING),
+     ("completed", JobState.DONE), ("failed", JobState.DEAD), ("cancelled", JobState.DEAD)],
 )  # fmt: skip
 def test_a_record_of_another_program_is_a_task(wire_state: str, state: JobState) -> None:
     fields = {"state": wire_state, "updated_at": MS, "worker": "rust", "retry_count": "2"}

@@ -59,7 +59,7 @@ def _state(state: JobState, finished_at: datetime | None) -> JobInfo:
     return JobInfo("j", "", "low", "low", 0, state, 3, "n", 1, 0, 0, 0, T0, finished_at=finished_at)
 
 
-@given(place=st.sampled_from(JobState), kept=SPANS, age=SPANS)
+@given(state=st.sampled_from(JobState), kept=SPANS, age=SPANS)
 def test_only_what_is_finished_and_old_enough_is_deleted(state: JobState, kept: timedelta, age: timedelta) -> None:
     sweep = FinishedJobs(Memory().jobs, done_kept=kept, dead_kept=kept)
     finished = state in (JobState.DONE, JobState.DEAD)
@@ -67,7 +67,7 @@ def test_only_what_is_finished_and_old_enough_is_deleted(state: JobState, kept: 
     assert isinstance(found, Action) is (finished and age >= kept)
 
 
-@given(place=st.sampled_from([JobState.DONE, JobState.DEAD]), age=SPANS, later=SPANS)
+@given(state=st.sampled_from([JobState.DONE, JobState.DEAD]), age=SPANS, later=SPANS)
 def test_a_job_once_old_enough_stays_so_as_time_passes(state: JobState, age: timedelta, later: timedelta) -> None:
     sweep = FinishedJobs(Memory().jobs)
     if isinstance(sweep.decide(_state(state, T0), T0 + age), Action):

@@ -36,14 +36,14 @@ infos = st.builds(
 )  # fmt: skip
 
 
-@given(state=infos, passed=st.integers(0, 90))
+@given(info=infos, passed=st.integers(0, 90))
 def test_a_task_is_stuck_when_its_deadline_has_passed_and_never_before(info: JobInfo, passed: int) -> None:
     verdict = SWEEP.decide(info, T0 + timedelta(seconds=passed))
 
     assert isinstance(verdict, Keep) == (passed < STEP.total_seconds())
 
 
-@given(state=infos)
+@given(info=infos)
 def test_a_task_fails_once_its_retries_are_spent_whatever_they_were_spent_on(info: JobInfo) -> None:
     verdict = SWEEP.decide(info, T0 + STEP)
 

@@ -402,12 +402,12 @@ class MemoryJobs:
             next_ones = list(islice(self._shelves.walk(JobStatus.READY, queue), room))
             self._rates.took(queue, len(next_ones), rates, now)
             found += next_ones
-        jobs = tuple(self._find_claimed(row, worker, now, heartbeat_timeout).claimed for row in found)
+        jobs = tuple(self._claim_row(row, worker, now, heartbeat_timeout).claimed for row in found)
         if jobs:
             self._claim_requests.keep(request, tuple(job.claim for job in jobs))
         return Claimed(jobs, now)
 
-    def _find_claimed(self, row: JobRow, worker: str, now: datetime, heartbeat_timeout: timedelta) -> JobRow:
+    def _claim_row(self, row: JobRow, worker: str, now: datetime, heartbeat_timeout: timedelta) -> JobRow:
         token = next(self._token)
         held = rules.claim(
             row, now, worker=worker, nonce=f"{token:x}", heartbeat_timeout=heartbeat_timeout, token=token

@@ -135,7 +135,7 @@ def _columns(row: type[msgspec.Struct], *renamed: tuple[str, str]) -> str:
 FACT = _columns(
     Fact,
     ("team", "iif(member AND json_valid(extras), extras ->> '$.group', NULL)"),
-    ("kept_until", "iif(keep > 0 AND place = 3, finished_at + keep, 0)"),
+    ("kept_until", "iif(keep > 0 AND state = 3, finished_at + keep, 0)"),
 )
 BODY = _columns(BodyRow, ("payload", "CASE WHEN payload IS NOT NULL THEN hex(payload) END"))
 decode_numbers = msgspec.json.Decoder(list[int]).decode
@@ -236,10 +236,10 @@ def state_of(row: StateRow, now: int) -> JobInfo:
     try:
         return _state_of(row, now)
     except UNREADABLE as error:
-        instants = ("created_at", "ready_at", "taken_at", "beat_at", "until", "finished_at")
+        instants = ("created_at", "ready_at", "claimed_at", "heartbeat_at", "deadline", "finished_at")
         fixed: dict[str, Any] = {name: in_calendar(getattr(row, name), now) for name in instants}
         if row.state not in STATES:
-            fixed["place"] = DEAD
+            fixed["state"] = DEAD
         flaw = flaw_of(row.seq, why(error))
         return _state_of(msgspec.structs.replace(row, **fixed, keep=0, reason=Reason.INVALID_PAYLOAD, error=flaw), now)
 

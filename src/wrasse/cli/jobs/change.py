@@ -108,7 +108,7 @@ async def _named(queue: JobQueue, ids: Sequence[str], state: JobState) -> AsyncI
 
 
 async def _pages(queue: JobQueue, state: JobState, where: JobFilter) -> AsyncIterator[list[JobInfo]]:
-    """Every job of a place, page by page. What a change moves elsewhere is not met again."""
+    """Every job of a state, page by page. What a change moves elsewhere is not met again."""
     with progress("jobs") as seen:
         async for page in pages(lambda after: queue.page(state, where, after, PAGE)):
             seen(len(page))
@@ -159,16 +159,16 @@ async def _cancel(asked: CommandContext, ids: Sequence[str], why: str) -> None:
 
 
 @click.command()
-@click.argument("place", type=click.Choice([name for name in STATES if name != "held"]))
+@click.argument("state", type=click.Choice([name for name in STATES if name != "running"]))
 @job_filters()
 @click.option("--older", type=DURATION, help="Only jobs that finished longer ago than this.")
 @click.option("--yes", is_flag=True, help="Really delete. There is no undo.")
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted, and change nothing.")
 @asks
 def purge(
-    asked: CommandContext, place: str, where: JobFilter, older: timedelta | None, yes: bool, dry_run: bool
+    asked: CommandContext, state: str, where: JobFilter, older: timedelta | None, yes: bool, dry_run: bool
 ) -> None:
-    """Delete jobs of one PLACE for good. Held jobs are never deleted.
+    """Delete jobs of one STATE for good. Running jobs are never deleted.
 
     \b
     Examples:
@@ -176,18 +176,18 @@ def purge(
       wrasse jobs purge done --yes
     """
     if not (yes or dry_run):
-        raise Refused(f"deleting {place} jobs cannot be undone", do="look with --dry-run, then say --yes")
-    finish(_purge(asked, place, where, older, dry_run))
+        raise Refused(f"deleting {state} jobs cannot be undone", do="look with --dry-run, then say --yes")
+    finish(_purge(asked, state, where, older, dry_run))
 
 
 async def _purge(asked: CommandContext, name: str, where: JobFilter, older: timedelta | None, dry_run: bool) -> None:
-    state, delayed = job_state_of(name)
+    state, scheduled = job_state_of(name)
     if older is not None and state is JobState.READY:
         raise UsageError("--older asks when jobs finished, and these have not", do="leave it out")
     changes = _Changes()
     async with opened_queue(asked.config(), create=not dry_run) as store:
         horizon = (await store.store.pulse()).at - older if older is not None else None
-        narrowed = replace(where, finished_before=horizon, scheduled=delayed)
+        narrowed = replace(where, finished_before=horizon, scheduled=scheduled)
         async for infos in _pages(store.jobs, state, narrowed):
             if dry_run:
                 changes.planned(infos)
@@ -259,7 +259,7 @@ async def _replay(asked: CommandContext, where: JobFilter, span: Span, plan: Rep
 
 def _replayed_json(done: ReplayResult) -> dict[str, object]:
     canaries = {"count": done.canaries.count, "done": done.canaries.done, "failed": done.canaries.failed}
-    return {"revived": done.requeued, "lost": done.lost, "canaries": canaries, "why": done.why, "dry_run": False}
+    return {"requeued": done.requeued, "lost": done.lost, "canaries": canaries, "why": done.why, "dry_run": False}
 
 
 def _tell_replayed(done: ReplayResult) -> None:

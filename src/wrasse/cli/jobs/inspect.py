@@ -64,7 +64,7 @@ async def opened(config: Config) -> AsyncIterator[JobStore]:
 
 
 T = TypeVar("T")
-STATES = ("ready", "delayed", "held", "done", "dead")
+STATES = ("ready", "scheduled", "running", "done", "dead")
 REASONS = tuple(reason.value for reason in Reason)
 Span = tuple[timedelta | None, timedelta | None]  # how long ago at most and at least
 
@@ -105,8 +105,8 @@ def job_filters(
 
 
 def job_state_of(name: str) -> tuple[JobState, bool | None]:
-    """The place a name means, and whether only delayed or only due jobs of it."""
-    if name == "delayed":
+    """The state a name means, and whether only scheduled or only due jobs of it."""
+    if name == "scheduled":
         return JobState.READY, True
     return JobState(name), False if name == "ready" else None
 
@@ -127,16 +127,16 @@ def _near(id: str, seen: list[str]) -> list[str]:
 
 
 @click.command("list")
-@click.argument("place", type=click.Choice(STATES), required=False)
+@click.argument("state", type=click.Choice(STATES), required=False)
 @job_filters()
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000), help="Jobs per page.")
 @click.option("--after", help="Go on after this cursor, which the last page gave.")
 @click.option("--newest", is_flag=True, help="Newest first.")
 @asks
 def list_jobs(
-    asked: CommandContext, place: str | None, where: JobFilter, limit: int, after: str | None, newest: bool
+    asked: CommandContext, state: str | None, where: JobFilter, limit: int, after: str | None, newest: bool
 ) -> None:
-    """List jobs of one PLACE, or of all places.
+    """List jobs of one STATE, or of all.
 
     \b
     Examples:
@@ -144,25 +144,25 @@ def list_jobs(
       wrasse jobs list dead --reason=timeout --json
       wrasse jobs list ready --queue=high --limit=100
     """
-    if after is not None and place is None:
-        raise click.UsageError("--after needs a place\ndo: write e.g. wrasse jobs list ready --after=CURSOR")
-    finish(_list(asked, (place,) if place else STATES, where, limit, after, newest))
+    if after is not None and state is None:
+        raise click.UsageError("--after needs a state\ndo: write e.g. wrasse jobs list ready --after=CURSOR")
+    finish(_list(asked, (state,) if state else STATES, where, limit, after, newest))
 
 
 async def _list(
-    asked: CommandContext, places: tuple[str, ...], where: JobFilter, limit: int, after: str | None, newest: bool
+    asked: CommandContext, states: tuple[str, ...], where: JobFilter, limit: int, after: str | None, newest: bool
 ) -> None:
     infos: list[JobInfo] = []
     page: Page[JobInfo] | None = None
     async with opened_queue(asked.config()) as store:
-        for name in places:
+        for name in states:
             if len(infos) < limit:
-                state, delayed = job_state_of(name)
-                narrowed = replace(where, scheduled=delayed)
+                state, scheduled = job_state_of(name)
+                narrowed = replace(where, scheduled=scheduled)
                 page = await store.jobs.page(state, narrowed, after, limit - len(infos), newest=newest)
                 infos += page.items
-    assert page is not None, "there is a place to look at"
-    cursor = page.cursor if len(places) == 1 else None
+    assert page is not None, "there is a state to look at"
+    cursor = page.cursor if len(states) == 1 else None
     asked.answer(
         {"jobs": [state_json(info) for info in infos], "next": cursor},
         lambda: _show_states(infos, page.at, cursor),
@@ -170,15 +170,15 @@ async def _list(
 
 
 def _show_states(infos: list[JobInfo], now: datetime, cursor: str | None) -> None:
-    columns = ("id", "kind", "queue", "place", "attempts", "when", "by / why")
+    columns = ("id", "kind", "queue", "state", "attempts", "when", "by / why")
     show_table(columns, [_row(info, now) for info in infos], empty="no jobs", after=cursor)
 
 
 def _row(info: JobInfo, now: datetime) -> tuple[object, ...]:
     what, at = when(info, now)
     why = info.worker if info.state is JobState.RUNNING else f"{info.reason or ''} {info.error}".strip()
-    place = "delayed" if what == "due" else info.state.value
-    return info.id, info.kind, info.queue, place, info.attempts, f"{what} {ago(at, now)}", why[:80]
+    state = "scheduled" if what == "due" else info.state.value
+    return info.id, info.kind, info.queue, state, info.attempts, f"{what} {ago(at, now)}", why[:80]
 
 
 @click.command()
@@ -218,11 +218,11 @@ def show_record(record: JobRecord, now: datetime) -> None:
             ("id", info.id),
             ("kind", info.kind),
             ("queue", info.queue),
-            ("place", f"{info.state.value}, {what} {ago(at, now)}"),
-            ("put", info.created_at.isoformat(timespec="seconds")),
+            ("state", f"{info.state.value}, {what} {ago(at, now)}"),
+            ("enqueued", info.created_at.isoformat(timespec="seconds")),
             ("attempts", counts if info.attempts else ""),
             ("worker", info.worker if info.state is JobState.RUNNING else ""),
-            ("last beat", ago(info.heartbeat_at, now) if info.state is JobState.RUNNING else ""),
+            ("last heartbeat", ago(info.heartbeat_at, now) if info.state is JobState.RUNNING else ""),
             ("progress", _progress(record)),
             ("kept until", info.kept_until.isoformat(timespec="seconds") if info.kept_until else ""),
             ("reason", info.reason),
@@ -295,18 +295,18 @@ async def _stats(asked: CommandContext) -> None:
     config = asked.config()
     async with opened_queue(config) as queue:
         counts = await queue.jobs.counts()
-        beating = {worker.info.id for worker in counts.workers if worker.deadline > counts.at}
-        shut = await shut_queues(queue.store.records(SHUT_QUEUES), beating)
+        alive = {worker.info.id for worker in counts.workers if worker.deadline > counts.at}
+        shut = await shut_queues(queue.store.records(SHUT_QUEUES), alive)
 
     def text() -> None:
         rows = [_counted(each, counts.at) for each in counts.queues]
-        show_table(("queue", "ready", "delayed", "held", "done", "dead", "oldest ready"), rows, empty="no jobs")
+        show_table(("queue", "ready", "scheduled", "running", "done", "dead", "oldest ready"), rows, empty="no jobs")
         if counts.workers:
             rows = [
                 (w.info.id, w.info.slots, ago(w.heartbeat_at, counts.at), _alive(w.deadline, counts.at))
                 for w in counts.workers
             ]
-            show_table(("worker", "slots", "last beat", "state"), rows)
+            show_table(("worker", "slots", "last heartbeat", "state"), rows)
         if shut:
             left = [(each.queue, each.state, each.worker, ago(each.since, counts.at)) for each in shut]
             show_table(("queue left alone", "breaker", "by worker", "since"), left)
@@ -319,8 +319,8 @@ async def _stats(asked: CommandContext) -> None:
     asked.answer(answer, text)
 
 
-def _alive(until: datetime, now: datetime) -> str:
-    return "beating" if until > now else "silent"
+def _alive(deadline: datetime, now: datetime) -> str:
+    return "alive" if deadline > now else "dead"
 
 
 def _counted(count: QueueCount, now: datetime) -> tuple[object, ...]:

@@ -23,8 +23,6 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Generic, Protocol
 
-import msgspec
-
 from wrasse.bounded import decoded
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, TooLarge, UsageError, WrasseError
@@ -41,6 +39,7 @@ from wrasse.jobs.record_core.claims import (
 )
 from wrasse.jobs.record_core.job_counts import Numbers
 from wrasse.jobs.record_core.known_ids import RecordedIds
+from wrasse.jobs.record_core.stored_names import decode_worker, encode_worker
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.ports.jobs import (
     BATCH_MAX,

@@ -30,13 +30,12 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-import msgspec
-
 from wrasse.bounded import UNREADABLE, decoded, why
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
 from wrasse.jobs.record_core.claims import MillisecondTime, read_apart, whole
 from wrasse.jobs.record_core.known_ids import plain
+from wrasse.jobs.record_core.stored_names import encode_job_record, job_record_decoder
 from wrasse.ports.jobs import JobState
 from wrasse.ports.objects import ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome

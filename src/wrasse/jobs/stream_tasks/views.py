@@ -234,7 +234,13 @@ class _Row:
     """One shelf that is read on and on. `waiting` are tasks that were read and not given yet."""
 
     def __init__(
-        self, shelves: TaskShelves, task_type: str, shelf: JobStatus, start: tuple[int, str] | None, limit: int, newest: bool
+        self,
+        shelves: TaskShelves,
+        task_type: str,
+        shelf: JobStatus,
+        start: tuple[int, str] | None,
+        limit: int,
+        newest: bool,
     ) -> None:
         self.waiting: list[tuple[tuple[int, str], StoredJob]] = []
         self._shelves = shelves

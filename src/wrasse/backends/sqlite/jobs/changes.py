@@ -16,7 +16,7 @@ import msgspec
 
 from wrasse.backends.sqlite.bulk import numbers, texts, write_rows
 from wrasse.backends.sqlite.jobs import job_groups
-from wrasse.backends.sqlite.jobs.enqueue import promote, put
+from wrasse.backends.sqlite.jobs.enqueue import enqueue, promote
 from wrasse.backends.sqlite.rows import (
     FACT,
     INLINE_BYTES_MAX,
@@ -58,12 +58,12 @@ from wrasse.ports.outcome import Outcome
 
 DEAD_WORKERS_KEPT = timedelta(hours=1)
 
-_HEARTBEAT = "UPDATE jobs SET beat_at = ?, until = ? WHERE seq IN carray(?)"
+_HEARTBEAT = "UPDATE jobs SET heartbeat_at = ?, deadline = ? WHERE seq IN carray(?)"
 _WORKER = """
-    INSERT INTO workers (id, host, pid, slots, beat_at, until) VALUES (?, ?, ?, ?, ?, ?)
+    INSERT INTO workers (id, host, pid, slots, heartbeat_at, deadline) VALUES (?, ?, ?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET
       host = excluded.host, pid = excluded.pid, slots = excluded.slots,
-      beat_at = excluded.beat_at, until = excluded.until
+      heartbeat_at = excluded.heartbeat_at, deadline = excluded.deadline
 """
 
 
@@ -81,22 +81,22 @@ def heartbeat(
     if heartbeat_timeout <= 0:
         step.db.execute("DELETE FROM workers WHERE id = ?", (worker.id,))
         return HeartbeatAnswer(mine, from_micros(now))
-    until = now + heartbeat_timeout
+    deadline = now + heartbeat_timeout
     if seqs := [fact.seq for fact, good in zip(found, mine, strict=True) if good and fact is not None]:
-        step.db.execute(_HEARTBEAT, (now, until, numbers(seqs)))
+        step.db.execute(_HEARTBEAT, (now, deadline, numbers(seqs)))
     for fact, good in zip(found, mine, strict=True) if progress else ():
         if good and fact is not None and (told := progress.get(fact.id)) is not None:
             text = msgspec.json.encode((told.fraction, told.note, now)).decode()
             step.db.execute("UPDATE jobs SET progress = ? WHERE seq = ?", (text, fact.seq))
-    step.db.execute(_WORKER, (worker.id, worker.host, worker.pid, worker.slots, now, until))
-    step.db.execute("DELETE FROM workers WHERE until < ?", (now - span(DEAD_WORKERS_KEPT),))
+    step.db.execute(_WORKER, (worker.id, worker.host, worker.pid, worker.slots, now, deadline))
+    step.db.execute("DELETE FROM workers WHERE deadline < ?", (now - span(DEAD_WORKERS_KEPT),))
     # Somebody has to, now and then: queues that were used once must not stay for ever.
     step.db.execute("DELETE FROM counts WHERE n = 0")
     return HeartbeatAnswer(mine, from_micros(now))
 
 
 _FROM_OLDEST_DONE = """
-    FROM (SELECT * FROM jobs WHERE place >= 3 AND place = 3 AND finished_at + keep <= ?
+    FROM (SELECT * FROM jobs WHERE state >= 3 AND state = 3 AND finished_at + keep <= ?
       ORDER BY finished_at + keep, seq LIMIT ?)
 """
 SELECT_OLDEST_DONE = f"""
@@ -130,7 +130,7 @@ def delete(step: Step, deletes: Sequence[Delete], ids_kept: int) -> list[Outcome
             outcomes.append(Outcome.DONE)
             dropped.append(facts.pop(fact.id))
     _drop(step, dropped, now, ids_kept)
-    job_groups.count(step, [(fact, False) for fact in dropped], now, put)
+    job_groups.count(step, [(fact, False) for fact in dropped], now, enqueue)
     return outcomes
 
 
@@ -165,8 +165,8 @@ def _drop(step: Step, facts: Sequence[Fact], now: int, ids_kept: int) -> None:
     # A job that was done at its first attempt has no history.
     if tried := [fact.seq for fact in facts if fact.attempts > (fact.state == DONE)]:
         step.db.execute("DELETE FROM attempts WHERE seq IN carray(?)", (numbers(tried),))
-    for (queue, place), count in Counter((fact.queue, fact.state) for fact in facts).items():
-        step.moved(queue, place, None, count)
+    for (queue, state), count in Counter((fact.queue, fact.state) for fact in facts).items():
+        step.moved(queue, state, None, count)
     if lasting := [(fact.id, now + ids_kept) for fact in facts if fact.lasting]:
         after = "ON CONFLICT DO UPDATE SET forget_at = excluded.forget_at"
         write_rows(step.db, "INSERT INTO ids (id, forget_at)", lasting, after)
@@ -176,25 +176,25 @@ def _drop(step: Step, facts: Sequence[Fact], now: int, ids_kept: int) -> None:
 
 SELECT_CURRENT = """
     SELECT json_group_array(seq), CAST(json_group_array(queue) AS BLOB), max(member) FROM jobs
-    WHERE id IN carray(?) AND place = 2 AND token = ? AND nonce = ?
+    WHERE id IN carray(?) AND state = 2 AND token = ? AND nonce = ?
 """
-_RUNNING_FACT = f"SELECT {_FACTS} FROM jobs WHERE seq = ? AND place = 2 AND token = ? AND nonce = ?"
+_RUNNING_FACT = f"SELECT {_FACTS} FROM jobs WHERE seq = ? AND state = 2 AND token = ? AND nonce = ?"
 _GRANTS_MAX = 8  # different takes in one batch; with more it is cheaper to look at all jobs at once
-UPDATE_DONE = "UPDATE jobs SET place = 3, until = NULL, finished_at = ? WHERE seq IN carray(?)"
+UPDATE_DONE = "UPDATE jobs SET state = 3, deadline = NULL, finished_at = ? WHERE seq IN carray(?)"
 _RESULTS = ") UPDATE jobs SET result = one.result FROM one WHERE jobs.seq = one.seq"
 _CHANGES = (
-    "WITH one (seq, place, rank, ready_at, token, failures, rescues, interruptions, finished_at, reason, error) AS ("
+    "WITH one (seq, state, rank, ready_at, token, failures, rescues, interruptions, finished_at, reason, error) AS ("
 )
 # Ready again means nobody's; a dead job shows who had it last.
 _CHANGED = """) UPDATE jobs SET
-      place = one.place, rank = one.rank, ready_at = coalesce(one.ready_at, jobs.ready_at), until = NULL,
+      state = one.state, rank = one.rank, ready_at = coalesce(one.ready_at, jobs.ready_at), deadline = NULL,
       token = one.token, failures = one.failures, rescues = one.rescues, interruptions = one.interruptions,
       finished_at = one.finished_at, reason = one.reason, error = one.error,
-      worker = iif(one.place = 4, jobs.worker, ''),
-      taken_at = iif(one.place = 4, jobs.taken_at, NULL),
-      beat_at = iif(one.place = 4, jobs.beat_at, NULL)
+      worker = iif(one.state = 4, jobs.worker, ''),
+      claimed_at = iif(one.state = 4, jobs.claimed_at, NULL),
+      heartbeat_at = iif(one.state = 4, jobs.heartbeat_at, NULL)
     FROM one WHERE jobs.seq = one.seq"""
-_NOTE = "INSERT OR REPLACE INTO attempts (seq, number, worker, taken_at, ended_at, reason, error)"
+_NOTE = "INSERT OR REPLACE INTO attempts (seq, number, worker, claimed_at, ended_at, reason, error)"
 _FORGET_OLD = """
     DELETE FROM attempts WHERE (seq, number) IN (
       SELECT seq, number FROM attempts WHERE seq = ?1 ORDER BY number DESC LIMIT -1 OFFSET ?2)
@@ -203,7 +203,7 @@ _FORGET_OLD = """
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """What a row becomes, apart from what follows from its place."""
+    """What a row becomes, apart from what follows from its state."""
 
     fact: Fact
     state: int
@@ -282,8 +282,8 @@ def _settle_each(step: Step, settlements: Sequence[Settlement], now: int) -> lis
                 changes.append(RowChange(fact, DEAD, one.reason, one.error, one.spends))
     _finish(step, finished, now)
     _write(step, changes, now)
-    job_groups.count(step, [(fact, True) for fact, _ in finished], now, put)
-    put(step, puts, now)
+    job_groups.count(step, [(fact, True) for fact, _ in finished], now, enqueue)
+    enqueue(step, puts, now)
     return outcomes
 
 
@@ -362,21 +362,21 @@ def _write(step: Step, changes: Sequence[RowChange], now: int) -> None:
             step.db.execute(_FORGET_OLD, (change.fact.seq, HISTORY_MAX))
     if changes:
         step.due_changed()
-    job_groups.count(step, [(change.fact, False) for change in changes if change.state == DEAD], now, put)
+    job_groups.count(step, [(change.fact, False) for change in changes if change.state == DEAD], now, enqueue)
 
 
 def _row(step: Step, change: RowChange, now: int) -> tuple[apsw.SQLiteValue, ...]:
-    fact, place = change.fact, change.state
+    fact, state = change.fact, change.state
     rank, ready_at = 0, None
-    if place == READY:
-        place = SCHEDULED if change.delay > 0 else READY
+    if state == READY:
+        state = SCHEDULED if change.delay > 0 else READY
         rank = step.draw_front() if change.front else step.draw()
         ready_at = now + max(change.delay, 0)
-    step.moved(fact.queue, fact.state, place)
-    dead = place == DEAD
+    step.moved(fact.queue, fact.state, state)
+    dead = state == DEAD
     return (
         fact.seq,
-        place,
+        state,
         rank,
         ready_at,
         fact.token if change.token is None else change.token,

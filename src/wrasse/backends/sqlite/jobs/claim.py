@@ -35,10 +35,10 @@ from wrasse.clock import from_micros
 from wrasse.ports.jobs import NOTHING, Claimed, Job, Rate
 from wrasse.ports.rules.claimed_jobs import claimed_job, setters
 
-_CLAIMED = "SELECT coalesce(sum(n), 0) FROM limited_takes WHERE queue = ? AND at > ?"
-_COUNT_CLAIMS = "INSERT INTO limited_takes VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
-_FORGET = "DELETE FROM limited_takes WHERE queue = ? AND at <= ?"
-_TIMES = "SELECT at, n FROM limited_takes WHERE queue = ? AND at > ? ORDER BY at DESC"
+_CLAIMED = "SELECT coalesce(sum(n), 0) FROM limited_claims WHERE queue = ? AND at > ?"
+_COUNT_CLAIMS = "INSERT INTO limited_claims VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
+_FORGET = "DELETE FROM limited_claims WHERE queue = ? AND at <= ?"
+_TIMES = "SELECT at, n FROM limited_claims WHERE queue = ? AND at > ? ORDER BY at DESC"
 
 
 def claims_left(step: Step, queue: str, rates: Sequence[Rate], now: int) -> int | None:
@@ -78,20 +78,21 @@ CLAIM_BYTES_MAX = 32 << 20  # payloads in one answer, unless the first one alone
 
 # As a blob: text that is not UTF-8 is found where the rows are decoded. As a float: no size makes the sum overflow.
 _ROWS = f"SELECT json_group_array(seq), sum(CAST(size AS REAL)), max(size), CAST(json_group_array({BODY}) AS BLOB)"
-SELECT_READY = f"{_ROWS} FROM (SELECT * FROM jobs WHERE place = 0 AND queue = ? ORDER BY rank LIMIT ?)"
-_SIZES = "SELECT seq, size FROM jobs WHERE place = 0 AND queue = ? ORDER BY rank LIMIT ?"
+SELECT_READY = f"{_ROWS} FROM (SELECT * FROM jobs WHERE state = 0 AND queue = ? ORDER BY rank LIMIT ?)"
+_SIZES = "SELECT seq, size FROM jobs WHERE state = 0 AND queue = ? ORDER BY rank LIMIT ?"
 UPDATE_RUNNING = """
-    UPDATE jobs SET place = 2, token = ?, nonce = ?, worker = ?, until = ?, taken_at = ?, beat_at = ?,
+    UPDATE jobs SET state = 2, token = ?, nonce = ?, worker = ?, deadline = ?, claimed_at = ?, heartbeat_at = ?,
       attempts = min(attempts, 9007199254740991) + 1
     WHERE seq IN carray(?)
 """
 _AGAIN = f"""
-    {_ROWS} FROM (SELECT * FROM jobs WHERE seq IN carray(?) AND place = 2 AND token = ? AND nonce = ? ORDER BY rank)
+    {_ROWS} FROM (SELECT * FROM jobs WHERE seq IN carray(?) AND state = 2 AND token = ? AND nonce = ? ORDER BY rank)
 """
-_LEFT = "SELECT seq, queue FROM jobs WHERE seq IN carray(?) AND place = 2 AND token = ? AND nonce = ?"
+_LEFT = "SELECT seq, queue FROM jobs WHERE seq IN carray(?) AND state = 2 AND token = ? AND nonce = ?"
 # Their rank was not touched, so they are back where they stood.
 _RELEASE = """
-    UPDATE jobs SET place = 0, worker = '', until = NULL, taken_at = NULL, beat_at = NULL, attempts = attempts - 1
+    UPDATE jobs SET state = 0, worker = '', deadline = NULL, claimed_at = NULL, heartbeat_at = NULL,
+      attempts = attempts - 1
     WHERE seq IN carray(?)
 """
 
@@ -158,11 +159,11 @@ def claim(step: Step, want: ClaimOptions) -> ClaimedRows | int:
     if not rows.seqs:
         return now
     grant = Grant(step.draw(), secrets.token_hex(6), rows.seqs)
-    until = now + want.heartbeat_timeout
-    step.db.execute(UPDATE_RUNNING, (grant.token, grant.nonce, want.worker, until, now, now, numbers(rows.seqs)))
+    deadline = now + want.heartbeat_timeout
+    step.db.execute(UPDATE_RUNNING, (grant.token, grant.nonce, want.worker, deadline, now, now, numbers(rows.seqs)))
     step.remember(want.known, msgspec.json.encode(grant))
     return ClaimedRows(
-        grant, tuple(rows.bodies), long_payloads(step.db, rows.seqs, rows.longest), now, until, fresh=True
+        grant, tuple(rows.bodies), long_payloads(step.db, rows.seqs, rows.longest), now, deadline, fresh=True
     )
 
 
@@ -238,7 +239,7 @@ def given(granted: ClaimedRows | int) -> tuple[Claimed, list[Invalid]]:
     if isinstance(granted, int):
         return Claimed((), from_micros(granted)), []
     token, nonce, long = granted.grant.token, granted.grant.nonce, granted.long
-    until, more = from_micros(granted.deadline), int(granted.fresh)
+    deadline, more = from_micros(granted.deadline), int(granted.fresh)
     instants: dict[int, datetime] = {}  # jobs that were put together have the same, and making one is not cheap
     jobs = []
     invalid: list[Invalid] = []
@@ -247,7 +248,7 @@ def given(granted: ClaimedRows | int) -> tuple[Claimed, list[Invalid]]:
         invalid += others
         for row in rows:
             try:
-                job, ends_at = job_of(row, long), until if row.deadline is None else from_micros(row.deadline)
+                job, ends_at = job_of(row, long), deadline if row.deadline is None else from_micros(row.deadline)
                 created_at = instants.get(row.created_at)
                 if created_at is None:
                     created_at = instants[row.created_at] = from_micros(row.created_at)

@@ -19,7 +19,7 @@ from wrasse.ports.jobs import BATCH_MAX, Job
 _FORGOTTEN = 2  # names looked at for every new one
 # With an end, it is the time that counts; without one, whether the job is still to be done.
 _COUNTS = """
-    CASE WHEN until IS NULL THEN EXISTS (SELECT 1 FROM jobs WHERE jobs.id = uniques.id AND place < 3)
+    CASE WHEN until IS NULL THEN EXISTS (SELECT 1 FROM jobs WHERE jobs.id = uniques.id AND state < 3)
       ELSE until > ?1 END
 """
 _IN_THE_WAY = f"SELECT id FROM uniques WHERE name = ?2 AND {_COUNTS}"
@@ -38,7 +38,7 @@ def _in_the_way(step: Step, name: str, now: int) -> str | None:
 
 
 def _take_name(step: Step, job: Job, now: int) -> None:
-    """Gives its name to a job that was just put, and forgets some that stand in nobody's way."""
+    """Gives its name to a job that was just enqueued, and forgets some that stand in nobody's way."""
     for n, counts in list(step.db.execute(_OLDEST, (now,))):
         step.db.execute(_TO_THE_END if counts else "DELETE FROM uniques WHERE n = ?", (n,))
     step.db.execute(_TAKE_NAME, (job.unique, job.id, now + span(job.window) if job.window else None))
@@ -46,11 +46,11 @@ def _take_name(step: Step, job: Job, now: int) -> None:
 
 # Most jobs are ready at once and have nothing special about them: half of their columns are known to SQL.
 _INSERT_PLAIN = """
-    INSERT INTO jobs (seq, id, place, queue, rank, ready_at, created_at, kind, priority, size, lasting, payload)
+    INSERT INTO jobs (seq, id, state, queue, rank, ready_at, created_at, kind, priority, size, lasting, payload)
     SELECT column1, column2, 0, column3, column1, ?, ?, column4, column5, length(column7), column6, column7 FROM (
 """
 _INSERT = """
-    INSERT INTO jobs (seq, id, place, queue, rank, ready_at, created_at, kind, priority, size, lasting, timeout,
+    INSERT INTO jobs (seq, id, state, queue, rank, ready_at, created_at, kind, priority, size, lasting, timeout,
       not_before, delay, headers, payload, extras, keep, member)
 """
 _UNLESS_KNOWN = "ON CONFLICT (id) DO NOTHING"
@@ -60,7 +60,7 @@ _IS_KNOWN = """
 """
 _STORED = "SELECT json_group_array(seq) FROM jobs WHERE seq >= ? AND seq < ?"
 _encode_extras = msgspec.json.Encoder().encode
-_DUE = "SELECT seq, CAST(queue AS BLOB) FROM jobs WHERE place = 1 AND ready_at <= ? ORDER BY ready_at, seq LIMIT ?"
+_DUE = "SELECT seq, CAST(queue AS BLOB) FROM jobs WHERE state = 1 AND ready_at <= ? ORDER BY ready_at, seq LIMIT ?"
 
 
 def enqueue(step: Step, jobs: Sequence[Job], now: int) -> Sequence[bool | str]:
@@ -110,7 +110,7 @@ def promote(step: Step, now: int) -> bool:
             step.db,
             "WITH turn (seq, rank) AS (",
             turns,
-            ") UPDATE jobs SET place = 0, rank = turn.rank FROM turn WHERE jobs.seq = turn.seq",
+            ") UPDATE jobs SET state = 0, rank = turn.rank FROM turn WHERE jobs.seq = turn.seq",
         )
         for queue, many in Counter(queue for _, queue in rows).items():
             step.moved(queue.decode("utf-8", "replace"), SCHEDULED, READY, many)

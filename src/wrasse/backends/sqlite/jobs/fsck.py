@@ -1,4 +1,4 @@
-"""What another program can leave wrong about jobs in a database: rows in a place that is none, and numbers of jobs that
+"""What another program can leave wrong about jobs in a database: rows in a state that is none, and numbers of jobs that
 are not those of the rows. Each repair is one transaction that looks again."""
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from wrasse.backends.sqlite.write_transaction import DEAD, NOWHERE, Step
 from wrasse.ports.inconsistency import NAMES_MAX, Inconsistency
 from wrasse.ports.jobs import Reason
 
-_STATES = f"SELECT seq, CAST(id AS BLOB), place FROM jobs WHERE {NOWHERE} ORDER BY seq"
+_STATES = f"SELECT seq, CAST(id AS BLOB), state FROM jobs WHERE {NOWHERE} ORDER BY seq"
 _DEAD_LETTER = (
-    f"UPDATE jobs SET place = ?, until = NULL, finished_at = ?, reason = ?, error = ? WHERE seq = ? AND {NOWHERE}"
+    f"UPDATE jobs SET state = ?, deadline = NULL, finished_at = ?, reason = ?, error = ? WHERE seq = ? AND {NOWHERE}"
 )
-# Rows without a place are no part of the numbers: they are dead once they are repaired.
+# Rows without a state are no part of the numbers: they are dead once they are repaired.
 _WRONG = f"""
-    WITH really AS (SELECT queue, place, count(*) AS n FROM jobs WHERE NOT {NOWHERE} GROUP BY queue, place)
-    SELECT CAST(queue AS BLOB), place FROM (
-      SELECT queue, place, n FROM counts WHERE n > 0 EXCEPT SELECT queue, place, n FROM really
-      UNION SELECT queue, place, n FROM (SELECT * FROM really EXCEPT SELECT queue, place, n FROM counts)
-    ) GROUP BY queue, place
+    WITH really AS (SELECT queue, state, count(*) AS n FROM jobs WHERE NOT {NOWHERE} GROUP BY queue, state)
+    SELECT CAST(queue AS BLOB), state FROM (
+      SELECT queue, state, n FROM counts WHERE n > 0 EXCEPT SELECT queue, state, n FROM really
+      UNION SELECT queue, state, n FROM (SELECT * FROM really EXCEPT SELECT queue, state, n FROM counts)
+    ) GROUP BY queue, state
 """
-_RECOUNT = "INSERT INTO counts (queue, place, n) SELECT queue, place, count(*) FROM jobs GROUP BY queue, place"
-_DONE = "UPDATE numbers SET done = (SELECT count(*) FROM jobs WHERE place >= 3 AND place = 3)"
+_RECOUNT = "INSERT INTO counts (queue, state, n) SELECT queue, state, count(*) FROM jobs GROUP BY queue, state"
+_DONE = "UPDATE numbers SET done = (SELECT count(*) FROM jobs WHERE state >= 3 AND state = 3)"
 
 
 class SqliteFsck:
@@ -49,9 +49,9 @@ class SqliteFsck:
 
 def _found(db: apsw.Connection, *, repaired: bool) -> list[Inconsistency]:
     lost = [text(id) for _, id, _ in db.execute(_STATES)]
-    wrong = [f"{text(queue)} (place {place})" for queue, place in db.execute(_WRONG)]
+    wrong = [f"{text(queue)} (state {state})" for queue, state in db.execute(_WRONG)]
     kinds = [
-        ("place", "a job in a place that is none", "it is dead, with its payload", lost),
+        ("state", "a job in a state that is none", "it is dead, with its payload", lost),
         ("counts", "numbers of jobs that are not those of the rows", "they are counted again", wrong),
     ]
     return [
@@ -65,8 +65,8 @@ def _repaired(step: Step) -> list[Inconsistency]:
     found = _found(step.db, repaired=True)
     now = step.now()
     rows: list[Any] = step.db.execute(_STATES).fetchall()
-    for seq, _, place in rows:
-        error = flaw_of(seq, f"its place was {place}")
+    for seq, _, state in rows:
+        error = flaw_of(seq, f"its state was {state}")
         step.db.execute(_DEAD_LETTER, (DEAD, now, Reason.INVALID_PAYLOAD, error, seq))
     if found:
         step.db.execute("DELETE FROM counts")

@@ -32,18 +32,18 @@ _FORGET = """
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Job).decode
 
-Put = Callable[[Step, Sequence[Job], int], object]
+Enqueue = Callable[[Step, Sequence[Job], int], object]
 
 
-def open_all(step: Step, groups: Sequence[JobGroup], now: int, put: Put) -> None:
+def open_all(step: Step, groups: Sequence[JobGroup], now: int, enqueue: Enqueue) -> None:
     """Opens groups that are not known, and calls back where all members have finished already."""
     for group in groups:
         step.db.execute(_FORGET, (now - span(GROUPS_KEPT),))
         step.db.execute(_OPEN, (group.id, now, group.size, _encode(group.callback)))
-        _fire(step, group.id, now, put)
+        _fire(step, group.id, now, enqueue)
 
 
-def count(step: Step, finished: Sequence[tuple[Fact, bool]], now: int, put: Put) -> None:
+def count(step: Step, finished: Sequence[tuple[Fact, bool]], now: int, enqueue: Enqueue) -> None:
     """Counts members that finished (True: done), each once, and calls back for groups that are complete."""
     members = [(fact, done) for fact, done in finished if fact.team is not None]
     if not members:
@@ -53,12 +53,12 @@ def count(step: Step, finished: Sequence[tuple[Fact, bool]], now: int, put: Put)
     for team in dict.fromkeys(fact.team for fact, _ in members):
         assert team is not None, "only members are counted"
         step.db.execute(_COUNT, (team, now, ends[team, True], ends[team, False]))
-        _fire(step, team, now, put)
+        _fire(step, team, now, enqueue)
 
 
-def _fire(step: Step, id: str, now: int, put: Put) -> None:
+def _fire(step: Step, id: str, now: int, enqueue: Enqueue) -> None:
     found = list(step.db.execute(_FIRE, (id,)))
     for callback, done, dead in found:
         job = _decode(callback)
         told = {GROUP_HEADER: id, GROUP_DONE_HEADER: str(done), GROUP_DEAD_HEADER: str(dead)}
-        put(step, [replace(job, headers={**job.headers, **told})], now)
+        enqueue(step, [replace(job, headers={**job.headers, **told})], now)

@@ -52,13 +52,13 @@ from wrasse.ports.page import Page, check_limit, no_cursor, number_in, other_lis
 
 PAGE_MAX = 10_000
 
-_INVALID = DEAD + 1  # stands for every place that is none: listed after the dead
+_INVALID = DEAD + 1  # stands for every state that is none: listed after the dead
 _NAMES = {READY: "ready", SCHEDULED: "delayed", RUNNING: "held", DONE: "done", DEAD: "dead", _INVALID: "invalid"}
 _CODES = {name: code for code, name in _NAMES.items()}
 _GOES_AT = "finished_at + keep"  # the expression that is indexed
-_ORDERS = {READY: "rank", SCHEDULED: "ready_at", RUNNING: "until", DONE: _GOES_AT, DEAD: _GOES_AT, _INVALID: "seq"}
-# The terms that lead SQLite to the index of each place.
-_STATES = {code: f"place = {code}" if code < DONE else f"place >= 3 AND place = {code}" for code in _NAMES}
+_ORDERS = {READY: "rank", SCHEDULED: "ready_at", RUNNING: "deadline", DONE: _GOES_AT, DEAD: _GOES_AT, _INVALID: "seq"}
+# The terms that lead SQLite to the index of each state.
+_STATES = {code: f"state = {code}" if code < DONE else f"state >= 3 AND state = {code}" for code in _NAMES}
 _STATES[_INVALID] = NOWHERE
 _position = attrgetter("order", "seq")
 
@@ -82,14 +82,14 @@ class Start:
 
 def scheduled_are_due(db: apsw.Connection, now: int) -> bool:
     """Whether a delayed job is to be moved on before jobs that are ready can be listed or counted."""
-    due = db.execute("SELECT min(ready_at) FROM jobs WHERE place = 1").get
+    due = db.execute("SELECT min(ready_at) FROM jobs WHERE state = 1").get
     return due is not None and due <= now
 
 
 def page(
     db: apsw.Connection, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool, now: int
 ) -> Page[JobInfo]:
-    """Jobs of one place that match, in its order."""
+    """Jobs of one state that match, in its order."""
     limit = check_limit(limit, "jobs", PAGE_MAX)
     codes = _codes(state, where)
     if newest:
@@ -109,7 +109,7 @@ def page(
 def overdue(db: apsw.Connection, after: str | None, limit: int, now: int) -> Page[JobInfo]:
     """Held jobs whose deadline has passed, longest ago first."""
     limit = check_limit(limit, "jobs", PAGE_MAX)
-    terms = [Term("until <= ?", (now,))]
+    terms = [Term("deadline <= ?", (now,))]
     if after is not None:
         terms.append(_beyond(parse_cursor(after), newest=False))
     return _cut(_select(db, RUNNING, terms, limit + 1, newest=False), limit, now)
@@ -194,7 +194,7 @@ def _select(db: apsw.Connection, code: int, terms: Iterable[Term], limit: int, *
 
 
 def _queues(db: apsw.Connection) -> list[bytes]:
-    return [queue for (queue,) in db.execute("SELECT CAST(queue AS BLOB) FROM counts WHERE place = 0 AND n > 0")]
+    return [queue for (queue,) in db.execute("SELECT CAST(queue AS BLOB) FROM counts WHERE state = 0 AND n > 0")]
 
 
 def _cut(rows: Sequence[StateRow], limit: int, now: int) -> Page[JobInfo]:
@@ -209,16 +209,16 @@ _ONE = f"""
 """
 _decode_progress = msgspec.json.Decoder(tuple[float, str, int]).decode
 _HISTORY = """
-    SELECT number, CAST(worker AS BLOB), taken_at, ended_at, CAST(reason AS BLOB), CAST(error AS BLOB) FROM attempts
+    SELECT number, CAST(worker AS BLOB), claimed_at, ended_at, CAST(reason AS BLOB), CAST(error AS BLOB) FROM attempts
     WHERE seq = ? ORDER BY number
 """
 _NOWHERE = f"SELECT CAST(queue AS BLOB) FROM jobs WHERE {NOWHERE}"
 # Turns below zero are served next, the newest of them first; the others wait in the order they came.
 _OLDEST = """
     SELECT CAST(queue AS BLOB),
-      (SELECT ready_at FROM jobs WHERE place = 0 AND queue = counts.queue AND rank < 0 ORDER BY rank DESC LIMIT 1),
-      (SELECT ready_at FROM jobs WHERE place = 0 AND queue = counts.queue AND rank >= 0 ORDER BY rank LIMIT 1)
-    FROM counts WHERE place = 0 AND n > 0
+      (SELECT ready_at FROM jobs WHERE state = 0 AND queue = counts.queue AND rank < 0 ORDER BY rank DESC LIMIT 1),
+      (SELECT ready_at FROM jobs WHERE state = 0 AND queue = counts.queue AND rank >= 0 ORDER BY rank LIMIT 1)
+    FROM counts WHERE state = 0 AND n > 0
 """
 
 
@@ -263,10 +263,10 @@ def _progress(text: bytes | None) -> Progress | None:
 
 
 def counts(db: apsw.Connection, now: int) -> Counts:
-    """Jobs per queue and place, and the workers."""
+    """Jobs per queue and state, and the workers."""
     numbers: defaultdict[str, dict[int, int]] = defaultdict(dict)
-    for queue, place, n in db.execute("SELECT CAST(queue AS BLOB), place, n FROM counts WHERE n > 0 ORDER BY queue"):
-        numbers[text(queue)][place] = n
+    for queue, state, n in db.execute("SELECT CAST(queue AS BLOB), state, n FROM counts WHERE n > 0 ORDER BY queue"):
+        numbers[text(queue)][state] = n
     for (queue,) in db.execute(_NOWHERE):  # listed among the dead, until fsck makes them so
         numbers[text(queue)][DEAD] = numbers[text(queue)].get(DEAD, 0) + 1
     oldest = {
@@ -276,14 +276,14 @@ def counts(db: apsw.Connection, now: int) -> Counts:
     queues = tuple(
         QueueCount(
             queue,
-            ready=places.get(READY, 0),
-            scheduled=places.get(SCHEDULED, 0),
-            running=places.get(RUNNING, 0),
-            done=places.get(DONE, 0),
-            dead=places.get(DEAD, 0),
+            ready=states.get(READY, 0),
+            scheduled=states.get(SCHEDULED, 0),
+            running=states.get(RUNNING, 0),
+            done=states.get(DONE, 0),
+            dead=states.get(DEAD, 0),
             oldest_ready_at=instant(in_calendar(oldest.get(queue), now)),
         )
-        for queue, places in numbers.items()
+        for queue, states in numbers.items()
     )
     return Counts(queues, _workers(db, now), from_micros(now))
 
@@ -293,11 +293,11 @@ def _workers(db: apsw.Connection, now: int) -> tuple[WorkerState, ...]:
     return tuple(
         WorkerState(
             WorkerInfo(text(id), text(host), pid, slots),
-            *(from_micros(in_calendar(at, now)) for at in (heartbeat_at, until)),
+            *(from_micros(in_calendar(at, now)) for at in (heartbeat_at, deadline)),
         )
-        for id, host, pid, slots, heartbeat_at, until in db.execute(
-            "SELECT CAST(id AS BLOB), CAST(host AS BLOB), pid, slots, beat_at, until FROM workers"
-            " WHERE until >= ? ORDER BY id",
+        for id, host, pid, slots, heartbeat_at, deadline in db.execute(
+            "SELECT CAST(id AS BLOB), CAST(host AS BLOB), pid, slots, heartbeat_at, deadline FROM workers"
+            " WHERE deadline >= ? ORDER BY id",
             (horizon,),
         )
     )
