@@ -72,8 +72,8 @@ async def _filled(place: Path, ids: list[str]) -> Sqlite:
 
 
 async def _worker(place: Path, ids: list[str], warm: int) -> float:
-    """The public worker as `wrasse run` runs it, beats from its child process included. Gives seconds per job, as all
-    of these do."""
+    """The public worker as `wrasse run` runs it, sends heartbeats from its child process included. Gives seconds per
+    job, as all of these do."""
     store = await _filled(place, ids)
     usual = sys.getswitchinterval()
     hand_over_sooner()

@@ -77,7 +77,7 @@ def _fill(place: Path, jobs: int, now: int) -> None:
 
 
 async def _make_due(store: Sqlite, number: int) -> None:
-    """A hundred held jobs, spread over the whole file and each time others, fell silent a minute ago."""
+    """A hundred running jobs, spread over the whole file and each time others, stopped its heartbeat a minute ago."""
 
     def fall_silent(db: apsw.Connection) -> None:
         jobs = db.execute("SELECT max(seq) FROM jobs").get

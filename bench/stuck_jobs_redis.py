@@ -89,11 +89,11 @@ async def _crowd(store: Redis, keys: int) -> None:
 
 
 async def _make_due(store: Redis, number: int) -> None:
-    """A hundred workers take a job each and fall silent."""
+    """A hundred workers claim a job each and stop its heartbeat."""
     for each in range(DUE):
         worker = f"dead-{number}-{each}"
         await store.jobs.claim(["low"], 1, worker=worker, heartbeat_timeout=_SHORT, request=_IDS.new())
-    await asyncio.sleep(0.01)  # longer than their silence
+    await asyncio.sleep(0.01)  # longer than their heartbeat timeout
 
 
 async def _sweep(store: Redis) -> float:

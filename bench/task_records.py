@@ -152,7 +152,7 @@ async def _fill_sqlite(backend: Sqlite, size: int, spot: IndexPosition) -> None:
 
 
 async def _round(place: Stock, number: int) -> Times:
-    """A hundred fell silent, each time others; how long it takes to find them and to put them back."""
+    """A hundred stopped its heartbeat, each time others; how long it takes to find them and to put them back."""
     records, ago = place.backend.records(TASKS), CLOCK.now() - timedelta(minutes=1)
     for n in range(number * DUE, (number + 1) * DUE):
         found = await records.get(f"mail:task_{n}")

@@ -1,4 +1,4 @@
-"""wrasse in FastAPI: a route puts a job, another waits for its result.
+"""wrasse in FastAPI: a route enqueues a job, another waits for its result.
 
     pip install wrasse fastapi uvicorn
     uvicorn pictures:web                          # the web server
@@ -34,7 +34,7 @@ class Picture(BaseModel):
 
 @app.handler("resize")
 def resize(job: wrasse.RunningJob) -> dict[str, object]:
-    """Runs in a worker. The payload is checked again: it may have been put by another version of this program."""
+    """Runs in a worker. The payload is checked again: it may have been enqueued by another version of this program."""
     picture = Picture.model_validate(job.data)
     if picture.width <= 0:
         raise ValueError("a picture has a width")

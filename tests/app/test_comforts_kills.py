@@ -122,7 +122,7 @@ async def check_under_kills(folder: Path, url: str, rounds: int, seed: int) -> N
 
 
 def check_groups(yard: Yard, records: dict[str, JobRecord]) -> None:
-    """A group that was put has all its members and one callback; one that was not has neither."""
+    """A group that was enqueued has all its members and one callback; one that was not has neither."""
     log = yard.log()
     opened = {line.facts[0] for line in log if line.what == "opened"}
     assert opened

@@ -23,7 +23,7 @@ from wrasse.ports.jobs import JobInfo, JobState, Reason
 HEARTBEAT_TIMEOUT = 1.5
 RESCUES_MAX = 3
 WORKERS = 3
-PAUSE = 5.0  # longer than it takes to be found silent: the beat child goes on for one silence, the hold for another
+PAUSE = 5.0  # longer than until it is found dead: its heartbeat process goes on for one timeout, the claim for another
 
 
 class Chaos:

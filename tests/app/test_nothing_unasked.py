@@ -382,7 +382,7 @@ def _orphans(server: Valkey, port: int, *, archiver: bool = False) -> str:
 
 
 def _place(id: str) -> str:
-    return str(wrasse("jobs", "show", id, "--json").json["place"])
+    return str(wrasse("jobs", "show", id, "--json").json["state"])
 
 
 @contextmanager

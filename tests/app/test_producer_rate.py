@@ -43,7 +43,7 @@ def produce(place: Path, url: str, rate: int, each: int) -> None:
 
 
 async def moments(url: str) -> list[datetime]:
-    """When each job was put, by the backend's clock."""
+    """When each job was enqueued, by the backend's clock."""
     store: Sqlite | Redis = (
         await Redis.open(url) if url.startswith("redis") else await Sqlite.open(url.removeprefix("sqlite://"))
     )

@@ -45,7 +45,7 @@ def shop(place: Path, server: Valkey) -> Path:
 
 def in_place(id: str, place: str) -> dict[str, object] | None:
     found: dict[str, object] = wrasse("jobs", "show", id, "--json").json
-    return found if found["place"] == place else None
+    return found if found["state"] == place else None
 
 
 def test_a_worker_runs_jobs_of_its_own_and_of_other_programs(shop: Path, server: Valkey) -> None:
@@ -161,7 +161,7 @@ async def test_a_program_names_redis_by_its_url(place: Path, server: Valkey) -> 
         put = await app.jobs.enqueue("hello", {"name": "you"})
         ran = await app.run_pending()
         async with app.hold("key") as lease:
-            assert (ran, (await put.state()).state, lease.token > 0) == (1, JobState.DONE, True)
+            assert (ran, (await put.info()).state, lease.token > 0) == (1, JobState.DONE, True)
 
 
 def test_the_doctor_says_what_the_servers_settings_cost(shop: Path, server: Valkey) -> None:

@@ -1,4 +1,4 @@
-"""Beats from a child process: who keeps a job, and who loses it. Real processes on SQLite."""
+"""Sends heartbeats from a child process: who keeps a job, and who loses it. Real processes on SQLite."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ async def test_a_job_whose_worker_is_stopped_is_lost_to_it_and_its_handler_is_to
     await eventually(yard.swept)
     os.kill(worker.pid, signal.SIGCONT)
     await yard.until_logged("told", "a", True, False)
-    # It is the same worker that takes the job again: it was never dead.
+    # It is the same worker that claims the job again: it was never dead.
     yard.release("a")
     done = await yard.until("a", JobState.DONE)
     assert (done.info.attempts, done.info.rescues) == (2, 1)

@@ -1,4 +1,4 @@
-"""A beat child that cannot do its work: the worker says so instead of waiting for ever."""
+"""A heartbeat process that cannot do its work: the worker says so instead of waiting for ever."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command_line(pid: int | None) -> bytes:
 async def test_a_child_that_never_starts_is_given_up_after_a_while_and_nothing_beats() -> None:
     tally = Tally()
     beats = ChildHeartbeat("sqlite:x.db", tally, (sys.executable, "-S", "-c", ""))
-    with pytest.raises(Refused, match="before its first beat"):
+    with pytest.raises(Refused, match="before its first heartbeat"):
         await beats.run(HeartbeatTable.make(1), WORKER, HEARTBEAT_TIMEOUT)
     assert tally.heartbeats_restarted == 20
     assert not beats.state.sending
@@ -37,7 +37,7 @@ async def test_a_child_that_never_starts_is_given_up_after_a_while_and_nothing_b
 async def test_a_child_that_finds_something_else_in_place_of_its_database_says_so(tmp_path: Path) -> None:
     (tmp_path / "not.db").write_text("something else entirely, and longer than a header" * 100)
     beats = ChildHeartbeat(f"sqlite://{tmp_path}/not.db", Tally())
-    with pytest.raises(StoreBroken, match="the beat child cannot work"):
+    with pytest.raises(StoreBroken, match="the heartbeat process cannot work"):
         await beats.run(HeartbeatTable.make(1), WORKER, HEARTBEAT_TIMEOUT)
     assert beats.pid is None
 

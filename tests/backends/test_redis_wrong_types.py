@@ -112,7 +112,7 @@ async def test_what_asks_for_the_bad_queue_is_told_the_key(bare: Scene, kind: st
         assert "RENAME" in failed.value.do
     with pytest.raises(StoreBroken, match=said):
         await bare.desk.ids(JobState.READY, JobFilter(queue="bad"))
-    assert await bare.desk.ids(JobState.READY) == []  # a put is whole or nothing
+    assert await bare.desk.ids(JobState.READY) == []  # an enqueue is whole or nothing
 
 
 @pytest.mark.parametrize("ending", ["finish", "fail", "bury"])

@@ -1,4 +1,4 @@
-"""The writer: what waits goes together, what fails fails alone, and a taker that goes away leaves nothing behind."""
+"""The writer: what waits goes together, what fails fails alone, and a worker that goes away leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Desk:
         return list(claimed.jobs)
 
     async def take_one(self) -> Claim:
-        """Takes the next job, which must be there."""
+        """Claims the next job, which must be there."""
         (claimed,) = await self.claim(limit=1)
         return claimed.claim
 
@@ -108,7 +108,7 @@ class Desk:
     async def ids(
         self, state: JobState, where: JobFilter = EVERYTHING, *, newest: bool = False, limit: int = 2
     ) -> list[str]:
-        """All ids of a place, by small pages, so that every listing also tests its cursors."""
+        """All ids of a state, by small pages, so that every listing also tests its cursors."""
         found, after = [], None
         while True:
             page = await self.jobs.page(state, where, after, limit, newest=newest)

@@ -1,6 +1,6 @@
 """JobQueue under faults: lost replies, crashes between any two steps, restarts and races.
 
-Whatever goes wrong, a job is in exactly one place, asking again changes nothing, and of two who race one wins.
+Whatever goes wrong, a job is in exactly one state, asking again changes nothing, and of two who race one wins.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ async def take(jobs: JobQueue, request: str) -> Claimed:
 
 
 async def everywhere(desk: Desk) -> list[str]:
-    """Every job there is, once for each place it is in."""
+    """Every job there is, once for each state it is in."""
     return sorted([id for state in JobState for id in await desk.ids(state)])
 
 

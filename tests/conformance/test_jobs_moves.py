@@ -1,4 +1,4 @@
-"""JobQueue: rescues, cancels, revivals and deletes. What anybody but the holder may do, and under which condition."""
+"""JobQueue: rescues, cancels, revivals and deletes. What anybody but the worker may do, and under which condition."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""JobQueue: listings, numbers, workers and waiting. What can be seen of a queue, and when a taker wakes up."""
+"""JobQueue: listings, numbers, workers and waiting. What can be seen of a queue, and when a worker wakes up."""
 
 from __future__ import annotations
 

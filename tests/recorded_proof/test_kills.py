@@ -52,7 +52,7 @@ class Yard:
 
 
 async def run(folder: Path, count: int, kills: int) -> Counter[str]:
-    """Puts jobs, lets consumers work them and kills so many of these; what the log says."""
+    """Enqueues jobs, lets consumers work them and kills so many of these; what the log says."""
     store = await Directory.open(folder / "data", SystemClock())
     jobs = RecordedJobs(store.records, store.objects, SystemClock())
     for begin in range(0, count, 500):

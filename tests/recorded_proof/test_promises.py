@@ -188,7 +188,7 @@ async def go(jobs: RecordedJobs, way: str, claim: Claim) -> None:
     if settlement is not None:
         await jobs.settle([settlement], request="the end")
     elif way == "put":
-        await jobs.enqueue([Job("b", payload=LARGE)], request="the put")
+        await jobs.enqueue([Job("b", payload=LARGE)], request="the enqueue")
     else:
         await jobs.settle([Requeue(claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED)], request="back")
         await take(jobs)

@@ -71,7 +71,7 @@ async def warm(place: Place) -> Watched:
 
 
 async def aligned(place: Place) -> None:
-    """Not at the end of a minute, where a hold gets an entry in the next one."""
+    """Not at the end of a minute, where a claim gets an entry in the next one."""
     second = place.clock.now().second
     if second > 45:
         await (asyncio.sleep(61 - second) if place.name == "s3" else place.pass_time(timedelta(seconds=61 - second)))

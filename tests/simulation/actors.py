@@ -171,7 +171,7 @@ class SimulatedWorker:
             return  # nobody knows; the job is done, or it is rescued
 
     async def _give_back(self) -> None:
-        """A clean stop: what is unfinished is served next, and the worker says goodbye."""
+        """A clean stop: what is unfinished is served next, and the worker says deregistration."""
         for claim, task in list(self._holds.items()):
             task.cancel()
             await self._settle(Requeue(claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED))
@@ -185,8 +185,8 @@ class SimulatedWorker:
 
 
 class SimulatedProducer:
-    """Puts jobs of every nature; sometimes it forgets that it did and puts a batch again under another request. At the
-    end it puts everything once more, as one does who replays a day: nothing of that may run again."""
+    """Enqueues jobs of every nature; sometimes it forgets that it did and puts a batch again under another request. At
+    the end it puts everything once more, as one does who replays a day: nothing of that may run again."""
 
     def __init__(self, name: str, jobs: JobQueue, draw: random.Random, jobs_max: int) -> None:
         self._name = name
@@ -196,7 +196,7 @@ class SimulatedProducer:
         self.acknowledged: dict[str, Job] = {}
 
     async def run(self) -> None:
-        """Until all its jobs are put and acknowledged, and were put again."""
+        """Until all its jobs are enqueued and acknowledged, and were enqueued again."""
         await self._produce()
         await asyncio.sleep(self._draw.uniform(100, 150))
         await self._put(list(self.acknowledged.values()), f"{self._name}-replay")

@@ -28,10 +28,10 @@ class ComfortProducer:
         self._comforts = comforts
         self._acts = acts
         self.acknowledged: set[str] = set()
-        self.opened: list[str] = []  # callbacks of groups that are put whole
+        self.opened: list[str] = []  # callbacks of groups that are enqueued whole
 
     async def run(self) -> None:
-        """Until all is put and acknowledged."""
+        """Until all is enqueued and acknowledged."""
         for number in range(self._acts):
             id = f"{self._name}-{number}"
             match self._draw.choice(["group", "unique", "unique", "kept", "slow"]):

@@ -77,11 +77,13 @@ class Comforts:
 
     def _slot_put(self, name: str, slot: str, id: str) -> None:
         self.slots[name, slot] += 1
-        self.ledger.require(self.slots[name, slot] == 1, "a slot was put twice", id)
+        self.ledger.require(self.slots[name, slot] == 1, "a slot was enqueued twice", id)
         late = START + timedelta(seconds=self.clock.monotonic()) - datetime.fromisoformat(slot)
-        self.ledger.require(late > -DECIDED_WITHIN, "a slot was put before it came", id)
+        self.ledger.require(late > -DECIDED_WITHIN, "a slot was enqueued before it came", id)
         if PLANS[name].missed is Missed.SKIP and not arrived_late.get():
-            self.ledger.require(late <= LATE_MAX + DECIDED_WITHIN, "a missed slot was put that is to be skipped", id)
+            self.ledger.require(
+                late <= LATE_MAX + DECIDED_WITHIN, "a missed slot was enqueued that is to be skipped", id
+            )
 
     def _in_the_way(self, job: Job, other: str, at: datetime, shelves: WatchedShelves, now: datetime) -> bool:
         if other == job.id:
@@ -89,7 +91,7 @@ class Comforts:
         if job.window:
             return at <= now < at + job.window
         row = shelves.find(other)
-        # Whoever revives a dead job has looked at it; the name may have passed on.
+        # Whoever requeues a dead job has looked at it; the name may have passed on.
         return row is not None and row.info.state in (JobState.READY, JobState.RUNNING) and other not in self.revived
 
     def changed(self, before: JobRow, after: JobRow, now: datetime) -> None:
@@ -101,7 +103,7 @@ class Comforts:
             self.takes.append((now, true))
             per = SLOW.per.total_seconds()
             recent = sum(now - SLOW.per < at <= now and true - per < truly for at, truly in self.takes)
-            self.ledger.require(recent <= SLOW.limit, f"{recent} were taken within {SLOW.per}", job.id)
+            self.ledger.require(recent <= SLOW.limit, f"{recent} were claimed within {SLOW.per}", job.id)
         if (was, new) == (JobState.DEAD, JobState.READY):
             self.revived.add(job.id)
         if new in (JobState.DONE, JobState.DEAD):
@@ -159,7 +161,7 @@ class ComfortShelves(WatchedShelves):
 
 
 class ComfortJobs(LawfulJobs):
-    """The port, where a put may also be refused for its name."""
+    """The port, where an enqueue may also be refused for its name."""
 
     def __init__(self, jobs: MemoryJobs, ledger: Ledger, shelves: ComfortShelves) -> None:
         super().__init__(jobs, ledger, shelves)
@@ -175,7 +177,7 @@ class ComfortJobs(LawfulJobs):
         same = first is None or answer == first
         self._ledger.require(same, f"the same put was answered {first} and then {answer}", request)
         for job, put in zip(jobs, answer if first is None else (), strict=False):
-            self._ledger.require(self._is_true(job, put, before), f"a put was answered {put}", job.id)
+            self._ledger.require(self._is_true(job, put, before), f"an enqueue was answered {put}", job.id)
             before.add(put.id)
         return answer
 

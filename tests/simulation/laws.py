@@ -137,7 +137,7 @@ class WatchedShelves(Shelves):
             self._moved(old, new, now)
 
     def _created(self, job: Job, new: JobInfo) -> None:
-        self.ledger.require(job.id not in self.ledger.created, "an id that is known was put again", job.id)
+        self.ledger.require(job.id not in self.ledger.created, "an id that is known was enqueued again", job.id)
         self.ledger.require(new.state is JobState.READY, "a new job is not ready", job.id)
         self.ledger.created[job.id] = job
 
@@ -146,7 +146,7 @@ class WatchedShelves(Shelves):
         self.ledger.deleted.add(old.id)
         if self.call.name == "delete":
             fits = any(c.claim == old.claim and c.state is old.state for c in shown)
-            self.ledger.require(fits, "deleted under another token or in another place", old.id)
+            self.ledger.require(fits, "deleted under another token or in another state", old.id)
         finished = old.state in (JobState.DONE, JobState.DEAD) and old.finished_at is not None
         self.ledger.require(finished, "a job was deleted that is not finished", old.id)
         if old.finished_at is not None and self.call.name == "delete":
@@ -169,7 +169,7 @@ class WatchedShelves(Shelves):
         if step is not Step.REVIVE:
             ledger.require(budget_spent(spends, _budgets(old), _budgets(new)), f"{step} did not count right", id)
         if step is Step.TAKE:
-            ledger.require(old.not_before is None, "a delayed job was served before its time", id)
+            ledger.require(old.not_before is None, "a scheduled job was served before its time", id)
             ledger.require(new.attempts == old.attempts + 1, "an attempt was not counted", id)
             ledger.grants[id] = new.claim
         elif self.call.name == "settle":
@@ -198,7 +198,7 @@ class WatchedShelves(Shelves):
                     law = watcher(old)
                     ledger.require(law is None, law or "", id)
             case RequeueDead():
-                ledger.require(change.claim == old.claim, "revived under another token", id)
+                ledger.require(change.claim == old.claim, "requeued under another token", id)
                 ledger.rescues[id] = ledger.failures[id] = 0
             case Cancel() | None | Complete() | Delete():
                 pass
@@ -207,7 +207,7 @@ class WatchedShelves(Shelves):
 class LawfulJobs:
     """The port, with the call under way made known to the judge and every answer compared with the first one.
 
-    Nothing but a take waits inside the memory backend, so between two lines here only takes can happen."""
+    Nothing but a claim waits inside the memory backend, so between two lines here only takes can happen."""
 
     def __init__(self, jobs: MemoryJobs, ledger: Ledger, shelves: WatchedShelves) -> None:
         self._jobs = jobs
@@ -221,7 +221,7 @@ class LawfulJobs:
         with self._under_way("put"):
             answer = tuple(await self._jobs.enqueue(jobs, request=request, groups=groups))
         first = self._ledger.first_answer("put", request, answer)
-        told = f"a put was answered {answer} where {first or fresh} is true"
+        told = f"an enqueue was answered {answer} where {first or fresh} is true"
         self._ledger.require(answer == (first or fresh), told, jobs[0].id)
         return answer
 
@@ -323,7 +323,7 @@ class LawfulJournal:
 
 
 def _fresh(jobs: Sequence[Job], ledger: Ledger) -> tuple[Enqueued, ...]:
-    """What a put must answer: new is the first mention of an id that never was."""
+    """What an enqueue must answer: new is the first mention of an id that never was."""
     ids = [job.id for job in jobs]
     return tuple(Enqueued(id, id not in ledger.created and ids.index(id) == at) for at, id in enumerate(ids))
 

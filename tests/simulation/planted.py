@@ -122,7 +122,7 @@ class FinishAndFollowUpAreTwoSteps(MemoryJobs):
 
 
 class RescuedJobsAreNeverServed(MemoryJobs):
-    """In exactly one place, and of no use there: only liveness sees it."""
+    """In exactly one state, and of no use there: only liveness sees it."""
 
     def _moved(self, row: JobRow, move: Move, now: datetime) -> JobRow | None:
         rescued = isinstance(move, Requeue) and move.spends is Budget.RESCUES

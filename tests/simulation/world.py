@@ -51,7 +51,7 @@ class Story:
     trace: tuple[str, ...]
     rest_after: float | None
     rescues: int
-    doubled: int  # jobs that were taken more often than their endings explain; at least once is the promise
+    doubled: int  # jobs that were claimed more often than their endings explain; at least once is the promise
 
 
 @dataclass(slots=True)
@@ -194,7 +194,7 @@ class World:
 
     def _held_while_cut_off(self, job: JobInfo) -> str | None:
         process = self.workers.get(job.worker)
-        # A job whose take was answered into the void is nobody's, though its worker lives.
+        # A job whose claim was answered into the void is nobody's, though its worker lives.
         if job.worker not in self.cut_off or process is None or not process[1].has(job.claim) or arrived_late.get():
             return None
         looked_at = self.clock.now() - timedelta(seconds=LOOK_AND_ACT)
@@ -251,7 +251,7 @@ class World:
                 asyncio.get_running_loop().call_later(self.draw.uniform(1, 15), process.clock.step, -step)
 
     async def _operate(self) -> None:
-        """Somebody at a console: cancels jobs, and revives those that have been dead for longest."""
+        """Somebody at a console: cancels jobs, and requeues those that have been dead for longest."""
         while self.now < STORM:
             await asyncio.sleep(self.draw.uniform(3, 10))
             dead = await self.jobs.page(JobState.DEAD, JobFilter(), None, 3)
@@ -317,7 +317,7 @@ class World:
         return None
 
     async def everything(self) -> list[str]:
-        """Every stored job, once for each place it is in."""
+        """Every stored job, once for each state it is in."""
         found: list[str] = []
         for state in JobState:
             after: str | None = None

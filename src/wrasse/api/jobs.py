@@ -1,7 +1,7 @@
-"""Jobs as a program enqueues and watches them: `app.jobs`, and the handle that an enqueue gives back.
+"""Jobs as a program enqueues and watches them: `app.jobs`, and the handle that an enqueue releases.
 
-A result is there for as long as its job is: at least `keep` of its put after the job is done, and otherwise while it is
-among the newest `worker.done_max` done ones.
+A result is there for as long as its job is: at least `keep` of its enqueue after the job is done, and otherwise while
+it is among the newest `worker.done_max` done ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PAGE = 200
 
 
 class Jobs:
-    """Puts, finds, cancels and revives jobs. Opened on first use."""
+    """Puts, finds, cancels and requeues jobs. Opened on first use."""
 
     __slots__ = ("_open", "_pace")
 
@@ -53,8 +53,8 @@ class Jobs:
         rate: int = 0,
     ) -> JobHandle:
         """Puts one job; stored when this returns. Bytes go out as they are, anything else as JSON. An id that is known
-        already is left as it is, and the answer says so; likewise a `unique` name, while an earlier job of that name
-        is not finished, or was put within the `window`. `keep`: how long at least the result is kept. `rate`: as with
+        already is left as it is, and the answer says so; likewise a `unique` name, while an earlier job of that name is
+        not finished, or was enqueued within the `window`. `keep`: how long at least the result is kept. `rate`: as with
         `put_many`."""
         new = NewJob(kind, data, priority, queue, delay, not_before, id, timeout, headers, unique, window, keep)
         if rate:
@@ -80,9 +80,9 @@ class Jobs:
         return handles
 
     async def group(self, jobs: Iterable[NewJob], then: NewJob, *, id: str | None = None) -> JobHandle:
-        """Puts jobs, and `then` when all of them are finished, done or dead: once, in the same step as the last. Gives
-        the handle of `then`. Its headers tell the group's id and how many members are done and dead; the members' ids
-        are the group's with /0, /1, ... unless they have their own. With an `id` the call may be made again."""
+        """Enqueues jobs, and `then` when all of them are finished, done or dead: once, in the same step as the last.
+        Gives the handle of `then`. Its headers tell the group's id and how many members are done and dead; the members'
+        ids are the group's with /0, /1, ... unless they have their own. With an `id` the call may be made again."""
         producer, queue = await self._open()
         made_id = producer.new_id() if id is None else id
         group, members = made_group(producer, made_id, [*jobs], then, lasting=id is not None)
@@ -118,7 +118,7 @@ class Jobs:
         return (await queue.move([RequeueDead(record.info.claim, as_duration(delay))]))[0] is Outcome.DONE
 
     async def list(self, state: JobState | str, where: JobFilter | None = None) -> AsyncIterator[JobInfo]:
-        """Every job of a place, read page by page as it is asked for."""
+        """Every job of a state, read page by page as it is asked for."""
         queue = await self._queue()
         async for page in pages(lambda after: queue.page(JobState(state), where or JobFilter(), after, PAGE)):
             for info in page:
@@ -136,8 +136,8 @@ _POLL_FIRST, _POLL_MAX = 0.02, 0.5  # seconds
 
 
 class JobHandle:
-    """A job that was put. True when it is new; if it is not, `id` is that of the job that was there already. The
-    handle of a callback may be made before its job is: it is put when its group is finished."""
+    """A job that was enqueued. True when it is new; if it is not, `id` is that of the job that was there already. The
+    handle of a callback may be made before its job is: it is enqueued when its group is finished."""
 
     __slots__ = ("_open", "_to_come", "id", "new")
 
@@ -158,7 +158,7 @@ class JobHandle:
         takes longer."""
         return await result_of(await self._open(), self.id, as_duration(timeout), to_come=self._to_come)
 
-    async def state(self) -> JobInfo | None:
+    async def info(self) -> JobInfo | None:
         """Where the job is now; None if it is gone, or still to come."""
         record = await (await self._open()).get(self.id)
         return None if record is None else record.info
@@ -177,7 +177,7 @@ async def result_of(queue: JobQueue, id: str, timeout: timedelta, *, to_come: bo
             if record is None:
                 if not to_come:
                     raise UsageError(
-                        f"there is no job {id!r}", do="put it first; a done job is gone after a while, see keep="
+                        f"there is no job {id!r}", do="enqueue it first; a done job is gone after a while, see keep="
                     )
             elif record.info.state is JobState.DONE:
                 return read_result(record.result)

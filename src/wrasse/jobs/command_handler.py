@@ -12,7 +12,7 @@ program stands before it, except `{filepath}`, which then begins with `./`. The 
 what the caller allows, and the job's own variables: no secret of the worker.
 
 The command is the leader of its own process group. When its attempt is over before it is, the whole group is told to
-end, and killed if it does not; when the worker itself is killed, its beat child does the same.
+end, and killed if it does not; when the worker itself is killed, its heartbeat process does the same.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ def _values(job: RunningJob, needed: frozenset[str]) -> dict[str, str]:
         if name not in given or "\0" in given[name]:
             raise BadPayload(
                 f"the payload of job {job.id!r} has no string {name!r}, which its command needs",
-                do="put the job again with a JSON object that has it",
+                do="enqueue the job again with a JSON object that has it",
             )
         values[name] = given[name]
     return values

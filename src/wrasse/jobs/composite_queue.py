@@ -1,7 +1,7 @@
 """Jobs and tasks as one queue: a job whose queue is a task type is a task, every other one is where jobs live.
 
 For whoever looks, puts and mends: listings show jobs first and tasks after them. Whoever works takes from one of the
-two, so a take across both is refused. An id is looked for among jobs first.
+two, so a claim across both is refused. An id is looked for among jobs first.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class RoutedJobs:
     ) -> Claimed:
         mixed = {queue in self._types for queue in queues}
         if len(mixed) > 1:
-            raise UsageError("a take of jobs and tasks at once", do="take from queues of one sort")
+            raise UsageError("a claim of jobs and tasks at once", do="take from queues of one sort")
         side = await self._tasks() if True in mixed else self._jobs
         return await side.claim(
             queues, limit, worker=worker, heartbeat_timeout=heartbeat_timeout, request=request, wait=wait, rates=rates

@@ -1,9 +1,9 @@
 """URLs as handlers: the payload is sent by HTTP POST, so that any program that serves HTTP can do jobs.
 
-2xx is done, and the body is the result. 4xx is a refusal: the job is buried, or fails if the settings say so. All else
-fails, as do connections that break and those 4xx that are about the address, the key or the moment rather than the job,
-and is tried again after a pause: the one that `Retry-After` asks for, if it does. The job's time limit is the limit of
-the request, and a job that is cancelled or taken away hangs up.
+2xx is done, and the body is the result. 4xx is a refusal: the job is dead-lettered, or fails if the settings say so.
+All else fails, as do connections that break and those 4xx that are about the address, the key or the moment rather than
+the job, and is tried again after a pause: the one that `Retry-After` asks for, if it does. The job's time limit is the
+limit of the request, and a job that is cancelled or taken away hangs up.
 
 The request goes to the configured host and to no other: a redirect is followed only where it leads to the same scheme,
 host and port and keeps the method. Errors name the host and the status, never the whole URL.

@@ -1,8 +1,8 @@
-"""Putting jobs: each once, however often the backend has to be asked.
+"""Enqueueing jobs: each once, however often the backend has to be asked.
 
-A put that the backend did not answer is asked again under the same request id, so a job is never put twice and never
-dropped in silence: the call returns when the jobs are stored, or raises. A backend without room raises at once. Large
-batches go out in pieces; each piece is stored whole or not at all.
+An enqueue that the backend did not answer is asked again under the same request id, so a job is never enqueued twice
+and never dropped in silence: the call returns when the jobs are stored, or raises. A backend without room raises at
+once. Large batches go out in pieces; each piece is stored whole or not at all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _lasting, _minted, _unique, _window, _keep, _group = setters(
 
 
 class Producer:
-    """Puts jobs into the queue of their priority."""
+    """Enqueues jobs into the queue of their priority."""
 
     def __init__(
         self,
@@ -105,7 +105,8 @@ class Producer:
         return (await self.enqueue_piece((job,)))[0]
 
     async def enqueue_many(self, jobs: Iterable[Job]) -> Sequence[Enqueued]:
-        """Puts many, in pieces; gives an answer for each, in their order. If it raises, what was put before stays."""
+        """Puts many, in pieces; gives an answer for each, in their order. If it raises, what was enqueued before
+        stays."""
         answers: list[Enqueued] = []
         async for some in self.enqueue_pieces(jobs):
             answers += some
@@ -144,7 +145,8 @@ class Producer:
             try:
                 puts = await self._jobs.enqueue(jobs, request=request, groups=groups)
             except StoreUnavailable as why:
-                # Room does not come back by asking. After a lost reply the put may be stored: then it is asked about.
+                # Room does not come back by asking. After a lost reply the enqueue may be stored: then it is asked
+                # about.
                 if isinstance(why, StoreFull) and not failed:
                     raise
                 failed += 1

@@ -58,7 +58,7 @@ class RetryPolicy:
 @dataclass(frozen=True, slots=True)
 class Retry:
     """How jobs of one kind are tried again; what is not said is as the worker's settings say. With `only`, any other
-    exception buries the job at once, and so does one of `never`. Timeouts are tried again in any case."""
+    exception dead-letters the job at once, and so does one of `never`. Timeouts are tried again in any case."""
 
     failures_max: int | None = None
     base: timedelta | str | None = None

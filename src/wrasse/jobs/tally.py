@@ -112,9 +112,9 @@ class Tally:
     consumed: Count = field(init=False)  # taken
     completed: Count = field(init=False)  # finished, and the backend accepted it
     requeued: Count = field(init=False)  # will be tried again after a failure
-    interrupted: Count = field(init=False)  # given back unfinished by a stop; free
-    dead: Count = field(init=False)  # buried by a worker
-    lost: Count = field(init=False)  # the hold was gone before the attempt could be settled
+    interrupted: Count = field(init=False)  # released unfinished by a stop; free
+    dead: Count = field(init=False)  # dead-lettered by a worker
+    lost: Count = field(init=False)  # the claim was gone before the attempt could be settled
     failed: dict[Reason, Count] = field(init=False)  # attempts that ended badly, by reason
     durations: Durations = field(init=False)
     active: int = 0  # handlers running now

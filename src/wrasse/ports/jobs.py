@@ -1,12 +1,12 @@
-"""JobQueue: a job is in exactly one place.
+"""JobQueue: a job is in exactly one state.
 
-Promise. A job is ready, held, done or dead, and every move between them is one atomic step that names what it
-expects. Taking grants a hold with a token and a deadline in the same step; the token only grows, for ever, also when
+Promise. A job is ready, running, done or dead, and every move between them is one atomic step that names what it
+expects. Claiming grants a claim with a token and a deadline in the same step; the token only grows, for ever, also when
 a dead job is made ready again. Whoever holds the current token may beat and settle, even past the deadline; only a
-rescue or a cancel makes a new token, and from then on the old holder is refused. A ready job is never touched by
-time. Payload bytes come back as they were put.
+rescue or a cancel makes a new token, and from then on the old worker is refused. A ready job is never touched by
+time. Payload bytes come back as they were enqueued.
 
-put, take and settle carry a request id that is remembered for REQUESTS_KEPT: asking again after a lost reply gives
+enqueue, claim and settle carry a request id that is remembered for REQUESTS_KEPT: asking again after a lost reply gives
 the first answer and changes nothing.
 
 Costs. Every call is one round trip for a whole batch. take and overdue read an index: their cost follows what they
@@ -35,7 +35,7 @@ NONE = timedelta(0)
 
 
 class JobState(StrEnum):
-    """Where a job is. Delayed is ready with a `not_before` to come; finished is done or dead."""
+    """Where a job is. Scheduled is ready with a `not_before` to come; finished is done or dead."""
 
     READY = "ready"
     RUNNING = "running"
@@ -48,8 +48,8 @@ class Reason(StrEnum):
 
     FAILED = "failed"  # the handler raised
     TIMEOUT = "timeout"  # the handler took longer than the job allows
-    INTERRUPTED = "interrupted"  # the worker stopped cleanly and gave the job back; free
-    WORKER_DIED = "worker_died"  # the worker fell silent while it held the job
+    INTERRUPTED = "interrupted"  # the worker stopped cleanly and released the job; free
+    WORKER_DIED = "worker_died"  # the worker stopped its heartbeat while it held the job
     CANCELLED = "cancelled"  # somebody asked for it
     INVALID_PAYLOAD = "invalid_payload"  # the bytes are not what the handler's kind takes
     NO_HANDLER = "no_handler"  # no handler of this kind is known to the worker
@@ -75,14 +75,14 @@ class Job:
     payload: bytes = b""
     headers: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     not_before: datetime | None = None
-    delay: timedelta = timedelta(0)  # only for put: not before the backend's now plus this
+    delay: timedelta = timedelta(0)  # only for enqueue: not before the backend's now plus this
     timeout: timedelta | None = None  # how long a handler may take; None: the worker's default
     lasting: bool = False  # its id is remembered for IDS_KEPT after the job is gone
     unique: str = ""  # refused while an earlier job of this name stands in the way, see `window`
-    window: timedelta = timedelta(0)  # how long after its put a unique job does so; zero: until it is finished
+    window: timedelta = timedelta(0)  # how long after its enqueue a unique job does so; zero: until it is finished
     keep: timedelta = timedelta(0)  # how long at least its result is kept once it is done
     group: str = ""  # the JobGroup it is a member of
-    minted: bool = False  # only for put: the id was made for this very put, so that no backend need look it up
+    minted: bool = False  # only for enqueue: the id was made for this very enqueue, so that no backend need look it up
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
-    """A job as a worker gets it. `attempt` counts takes, this one included."""
+    """A job as a worker gets it. `attempt` counts claims, this one included."""
 
     job: Job
     claim: Claim
@@ -120,7 +120,7 @@ class ClaimedJob:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One take that did not end well, as a job's history keeps it."""
+    """One claim that did not end well, as a job's history keeps it."""
 
     number: int
     worker: str
@@ -141,13 +141,13 @@ class JobInfo:
     size: int  # payload bytes
     state: JobState
     token: int
-    nonce: str  # of the newest take; empty if it was never taken
+    nonce: str  # of the newest claim; empty if it was never claimed
     attempts: int
     failures: int
     rescues: int
     interruptions: int
     created_at: datetime
-    not_before: datetime | None = None  # set while it is delayed
+    not_before: datetime | None = None  # set while it is scheduled
     worker: str = ""
     claimed_at: datetime | None = None
     heartbeat_at: datetime | None = None
@@ -160,7 +160,7 @@ class JobInfo:
 
     @property
     def claim(self) -> Claim:
-        """The hold that a change to this state must name."""
+        """The claim that a change to this state must name."""
         return Claim(self.id, self.token, self.nonce)
 
     @property
@@ -183,8 +183,8 @@ class JobInfo:
                 return self
 
     def claimed(self, job: Job) -> ClaimedJob:
-        """The job as its holder gets it."""
-        assert self.deadline is not None, "only held jobs are handed out"
+        """The job as its worker gets it."""
+        assert self.deadline is not None, "only running jobs are handed out"
         return ClaimedJob(
             job,
             self.claim,
@@ -290,7 +290,7 @@ IDS_KEPT = timedelta(days=30)
 GROUP_HEADER = "wrasse-group"  # of a callback: which group, how many members are done, how many dead
 GROUP_DONE_HEADER = "wrasse-group-done"
 GROUP_DEAD_HEADER = "wrasse-group-dead"
-GROUPS_KEPT = timedelta(days=30)  # how long a group whose callback was put is remembered
+GROUPS_KEPT = timedelta(days=30)  # how long a group whose callback was enqueued is remembered
 
 NO_PROGRESS: Mapping[str, Progress] = {}
 T = TypeVar("T")
@@ -298,8 +298,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """The answer to the put of one job: true when it is new. If it is not, `id` is that of the job which stands in its
-    way: the one of the same id, or the one of the same unique name."""
+    """The answer to the enqueue of one job: true when it is new. If it is not, `id` is that of the job which stands in
+    its way: the one of the same id, or the one of the same unique name."""
 
     id: str
     new: bool
@@ -328,7 +328,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The answer to a take; no jobs when nothing was ready within the wait. `rejected`: what it dead-lettered because
+    """The answer to a claim; no jobs when nothing was ready within the wait. `rejected`: what it dead-lettered because
     it cannot be decoded."""
 
     jobs: tuple[ClaimedJob, ...]
@@ -338,7 +338,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Held to done, with a result and follow-up jobs in the same step."""
+    """Running to done, with a result and follow-up jobs in the same step."""
 
     claim: Claim
     result: bytes | None = None
@@ -347,7 +347,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Held to ready, not before `delay` from now, adding one to `spends`. Without a delay it is served next."""
+    """Running to ready, not before `delay` from now, adding one to `spends`. Without a delay it is served next."""
 
     claim: Claim
     spends: Budget
@@ -358,7 +358,7 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterJob:
-    """Held to dead, with the bytes kept. `spends` is the budget whose last unit this attempt used up."""
+    """Running to dead, with the bytes kept. `spends` is the budget whose last unit this attempt used up."""
 
     claim: Claim
     reason: Reason
@@ -376,7 +376,7 @@ class RequeueDead:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Ready or held to dead, reason cancelled. A holder is refused from then on."""
+    """Ready or running to dead, reason cancelled. A worker is refused from then on."""
 
     id: str
     error: str = ""
@@ -384,7 +384,8 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """A done, dead or ready job, gone, if it is still in that place under that token. Held jobs are never deleted."""
+    """A done, dead or ready job, gone, if it is still in that state under that token. Running jobs are never
+    deleted."""
 
     claim: Claim
     state: JobState
@@ -392,7 +393,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs of a place to list; every field that is set must match."""
+    """Which jobs of a state to list; every field that is set must match."""
 
     queue: str | None = None
     kind: str | None = None
@@ -418,7 +419,7 @@ class JobFilter:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """Who beats. `id` differs between any two processes, ever."""
+    """Who sends heartbeats. `id` differs between any two processes, ever."""
 
     id: str
     host: str = ""
@@ -428,7 +429,7 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """A worker that has beaten and has not said goodbye. Past `until` it has fallen silent."""
+    """A worker that has sent a heartbeat and has not deregistered. Past `deadline` it counts as dead."""
 
     info: WorkerInfo
     heartbeat_at: datetime
@@ -450,7 +451,7 @@ class QueueCount:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The whole of a job queue in numbers. Workers that fell silent stay listed for an hour."""
+    """The whole of a job queue in numbers. Dead workers stay listed for an hour."""
 
     queues: tuple[QueueCount, ...]
     workers: tuple[WorkerState, ...]
@@ -460,7 +461,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """Per hold: is it still the current one?"""
+    """Per claim: is it still the current one?"""
 
     mine: tuple[bool, ...]
     at: datetime
@@ -476,9 +477,9 @@ class JobQueue(Protocol):
     async def enqueue(
         self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
     ) -> Sequence[Enqueued]:
-        """Makes the jobs ready, all or none, but for each whose id is known already or whose unique name is taken:
-        what is there stays as it is. `groups` opens groups; their members may come in this put and in later ones, and
-        a group that is known already stays as it is."""
+        """Makes the jobs ready, all or none, but for each whose id is known already or whose unique name is taken: what
+        is there stays as it is. `groups` opens groups; their members may come in this enqueue and in later ones, and a
+        group that is known already stays as it is."""
         ...
 
     async def claim(
@@ -493,8 +494,8 @@ class JobQueue(Protocol):
         rates: Sequence[Rate] = (),
     ) -> Claimed:
         """Up to `limit` ready jobs, all of the first queue before any of the second, oldest first, each held until
-        `silence` from now. With nothing ready, or nothing that `rates` allow, it waits up to `wait` for that to
-        change, by a put from any process or by time."""
+        `heartbeat_timeout` from now. With nothing ready, or nothing that `rates` allow, it waits up to `wait` for that
+        to change, by an enqueue from any process or by time."""
         ...
 
     async def heartbeat(
@@ -505,17 +506,18 @@ class JobQueue(Protocol):
         heartbeat_timeout: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> HeartbeatAnswer:
-        """Extends the holds and the worker's own row to `silence` from now, and stores the progress of those held jobs
-        whose ids it names. A silence of zero is goodbye: the worker's row is removed and no hold is touched."""
+        """Extends the claims and the worker's own row to `heartbeat_timeout` from now, and stores the progress of those
+        running jobs whose ids it names. A heartbeat timeout of zero is deregistration: the worker's row is removed and
+        no claim is touched."""
         ...
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
-        """Ends attempts, by their holder: `done`, or `lost` where the hold is no longer current."""
+        """Ends attempts, by their worker: `done`, or `lost` where the claim is no longer current."""
         ...
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
-        """Moves jobs, by anybody else. A Requeue or Bury here also needs the deadline to have passed at this very
-        step; otherwise it is `lost`."""
+        """Moves jobs, by anybody else. A Requeue or DeadLetterJob here also needs the deadline to have passed at this
+        very step; otherwise it is `lost`."""
         ...
 
     async def get(self, id: str) -> JobRecord | None:
@@ -525,21 +527,21 @@ class JobQueue(Protocol):
     async def page(
         self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
     ) -> Page[JobInfo]:
-        """Jobs of one place: ready in the order they are served, held by deadline, done and dead by when they
+        """Jobs of one state: ready in the order they are served, running by deadline, done and dead by when they
         finished, or by when they may go where a result is kept; that moment is also what a filter by time looks at.
         `newest` turns the order round."""
         ...
 
     async def overdue(self, after: str | None, limit: int) -> Page[JobInfo]:
-        """Held jobs whose deadline has passed, longest ago first, from the deadline index."""
+        """Running jobs whose deadline has passed, longest ago first, from the deadline index."""
         ...
 
     async def counts(self) -> Counts:
-        """Jobs per queue and place, and the workers."""
+        """Jobs per queue and state, and the workers."""
         ...
 
     async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
-        """Removes jobs; the id of a lasting one is refused by put for `ids_kept` longer. A done job is `lost` while
+        """Removes jobs; the id of a lasting one is refused by enqueue for `ids_kept` longer. A done job is `lost` while
         its result is kept. A ready member of a group counts as dead."""
         ...
 

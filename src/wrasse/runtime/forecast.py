@@ -36,13 +36,13 @@ async def _ready(info: JobInfo, settings: Settings, jobs: JobQueue, now: datetim
         return ["nobody takes it: what is stored of it cannot be read; mend it, or delete it where it is stored"]
     lines = []
     if info.not_before is not None and info.not_before > now:
-        lines.append(f"it is delayed and becomes ready {ago(info.not_before, now)}; waiting costs it nothing")
+        lines.append(f"it is scheduled and becomes ready {ago(info.not_before, now)}; waiting costs it nothing")
     counts = await jobs.counts()
     beating = sum(1 for worker in counts.workers if worker.deadline > counts.at)
     if info.queue not in (*settings.worker.queues.values(), *settings.task_types):
         lines.append(f"no worker with these settings serves the queue {info.queue}: add it to worker.queues")
     elif beating:
-        who = "the one worker that beats" if beating == 1 else f"one of {beating} workers that beat"
+        who = "the one worker that sends heartbeats" if beating == 1 else f"one of {beating} workers that heartbeat"
         lines.append(f"{who} takes it in its turn, if it serves {info.queue}")
     else:
         lines.append("no worker beats; it waits, for ever if need be, until one is started: `wrasse run`")
@@ -67,7 +67,7 @@ def _held(record: JobRecord, settings: Settings, jobs: JobQueue, now: datetime) 
     silent = sweep.decide(info, now + timedelta(days=365))
     if not isinstance(silent, Keep) and info.deadline is not None:
         lines.append(
-            f"without another beat its hold ends {ago(info.deadline, now)}; then stuck_jobs would {silent.verb} it"
+            f"without another beat its claim ends {ago(info.deadline, now)}; then stuck_jobs would {silent.verb} it"
         )
     return lines
 

@@ -1,10 +1,10 @@
-"""The beat child: `python -m wrasse.runtime.heartbeat_process`, started by a worker and by nobody else.
+"""The heartbeat process: `python -m wrasse.runtime.heartbeat_process`, started by a worker and by nobody else.
 
-It beats for what stands on its worker's board for as long as that worker lives, and not a moment for a worker that does
-not. It ends when its pipe closes or its parent is another, and with it the commands that a killed worker left behind.
-It falls silent while its parent has been stopped (as by SIGSTOP) for longer than `silence`, and goes on when the parent
-does, to tell it what it lost. Signals meant to end the worker are not for it: handlers that finish within the worker's
-grace still need their beats.
+It sends heartbeats for what stands on its worker's board for as long as that worker lives, and not a moment for a
+worker that does not. It ends when its pipe closes or its parent is another, and with it the commands that a killed
+worker left behind. It stops its heartbeat while its parent has been stopped (as by SIGSTOP) for longer than
+`heartbeat_timeout`, and goes on when the parent does, to tell it what it lost. Signals meant to end the worker are not
+for it: handlers that finish within the worker's grace still need their heartbeats.
 
 It imports as little as it can: one runs beside every worker.
 """
@@ -80,7 +80,7 @@ def say(word: Word) -> None:
 async def send_heartbeats_for(
     orders: HeartbeatOrders, jobs: JobQueue, board: HeartbeatTable, parent: ParentProcess, clock: Clock
 ) -> None:
-    """Beats until the parent is gone."""
+    """Sends heartbeats until the parent is gone."""
     heartbeat_timeout = orders.heartbeat_timeout.total_seconds()
     while not parent.gone():
         pause = heartbeat_timeout / HEARTBEATS_PER_TIMEOUT

@@ -53,7 +53,7 @@ def owner_name() -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRuntime:
-    """A worker, who beats for it, and who tells which queues it leaves alone."""
+    """A worker, who sends heartbeats for it, and who tells which queues it leaves alone."""
 
     worker: Worker
     heartbeat: Heartbeat
@@ -81,7 +81,7 @@ class WorkerRuntime:
 
     def wrong(self) -> str | None:
         """Why the worker is of no use now, if it is not."""
-        return None if self.heartbeat.state.sending else "no beats go out, so it takes nothing"
+        return None if self.heartbeat.state.sending else "no heartbeats go out, so it claims nothing"
 
 
 def build_worker(
@@ -120,7 +120,7 @@ def breaker_settings(own: CircuitBreaker) -> BreakerSettings:
 
 
 def build_producer(settings: Settings, opened: OpenPorts, clock: Clock, tally: Tally) -> Producer:
-    """What puts jobs into the queue of their priority."""
+    """What enqueues jobs into the queue of their priority."""
     return Producer(
         opened.queue,
         clock,

@@ -1,10 +1,10 @@
-"""Stuck jobs: held by a worker that stopped beating.
+"""Stuck jobs: held by a worker that stopped its heartbeat.
 
-evidence      the job is held and its deadline, which every beat moves on, has passed
-grace         `silence` since the last beat: at least three beats were missed
+evidence      the job is held and its deadline, which every heartbeat moves on, has passed
+grace         `heartbeat_timeout` since the last heartbeat: at least three heartbeats were missed
 precondition  the same token, and the deadline still passed at the very step that moves the job; of a job that was
-              found without a hold, its worker's sign of life too
-if wrong      a slow worker's job runs twice and the first holder's finish is refused; it is never lost
+              found without a claim, its worker's sign of life too
+if wrong      a slow worker's job runs twice and the first worker's finish is refused; it is never lost
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Reports(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StuckJobs:
-    """Gives a silent worker's jobs to the next one, or buries those that have killed too many."""
+    """Gives a dead worker's jobs to the next one, or dead-letters those that have killed too many."""
 
     name: ClassVar[str] = "stuck_jobs"
     each: ClassVar[bool] = True
@@ -49,12 +49,13 @@ class StuckJobs:
     heartbeat_timeout: timedelta = timedelta(seconds=30)
     rescues_max: int = 3
     batch_max: int = 100
-    search: StraySearch | None = field(default=None, metadata=WIRED)  # where other programs take jobs too
+    search: StraySearch | None = field(default=None, metadata=WIRED)  # where other programs claim jobs too
     retries: Mapping[str, int] | None = field(default=None, metadata=WIRED)  # of tasks: how many each type may have
     reports: Reports | None = field(default=None, metadata=WIRED)  # of tasks: who is told
 
     async def prepare(self) -> None:
-        """Gives a hold to jobs that a worker holds without one, so that they are overdue one silence later."""
+        """Gives a claim to jobs that a worker holds without one, so that they are overdue one heartbeat timeout
+        later."""
         if self.search is not None:
             await self.search.search(self.heartbeat_timeout, dry=False)
         if self.reports is not None:
@@ -112,7 +113,8 @@ class StuckJobs:
 
 
 def moved(record: JobRecord | None, intended_at: datetime) -> Outcome:
-    """Whether the job was taken from a silent worker at or after this moment. Nothing else writes those reasons."""
+    """Whether the job was taken from a worker without a heartbeat at or after this moment. Nothing else writes those
+    reasons."""
     if record is None:
         return Outcome.UNKNOWN
     rescued = any(each.reason in _OURS and each.ended_at >= intended_at for each in record.history)

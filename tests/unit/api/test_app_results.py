@@ -30,7 +30,7 @@ async def test_a_put_is_awaited_for_its_result(app: wrasse.App) -> None:
         waiting = group.create_task(put.result(timeout="30s"))
         await app.run_pending()
     assert waiting.result() == 42
-    info = await put.state()
+    info = await put.info()
     assert info is not None
     assert info.kept_until is not None
     assert info.finished_at is not None
@@ -94,7 +94,7 @@ async def test_a_group_calls_back_once_all_its_members_are_finished(app: wrasse.
         return [sum(results), job.headers["wrasse-group-done"], job.headers["wrasse-group-dead"]]
 
     then = await app.jobs.group([NewJob("part", n) for n in (1, 2, 3)], then=NewJob("sum"))
-    assert await then.state() is None
+    assert await then.info() is None
     assert await app.run_pending() == 4
     assert await then.result(timeout="30s") == [6, "3", "0"]
 

@@ -29,7 +29,7 @@ def test_results_groups_unique_names_and_retries_are_the_same_without_async(app:
     assert put.result() == 42
     assert (bool(put), again.new, again.id) == (True, False, put.id)
     assert then.result() == 8
-    info = put.state()
+    info = put.info()
     assert info is not None
     assert info.kept_until is not None
     assert not put.cancel()
@@ -48,7 +48,7 @@ def test_a_worker_runs_in_the_background_for_as_long_as_its_block(app: wrasse.sy
         given = app.jobs.enqueue("double", 21, keep="1h").result(timeout="30s")
         was = worker.running
     late = app.jobs.enqueue("double", 1, keep="1h")
-    info = late.state()
+    info = late.info()
     assert (given, was, worker.running) == (42, True, False)
     assert info is not None
     assert info.state == "ready"
@@ -102,20 +102,20 @@ import wrasse
 
 app = wrasse.sync.connect("sqlite:here.db")
 app.handler("x")(lambda job: os.getpid())
-app.jobs.put("x", id="parent-before")
+app.jobs.enqueue("x", id="parent-before")
 children = []
 for number in range(3):
     pid = os.fork()
     if not pid:
         for each in range(20):
-            app.jobs.put("x", id=f"child-{number}-{each}")
+            app.jobs.enqueue("x", id=f"child-{number}-{each}")
         sys.exit(0)  # the clean way, with all that is registered for the end
     children.append(pid)
 for each in range(20):
-    app.jobs.put("x", id=f"parent-{each}")
+    app.jobs.enqueue("x", id=f"parent-{each}")
 codes = [os.waitpid(pid, 0)[1] for pid in children]
 assert codes == [0, 0, 0], codes
-app.jobs.put("x", id="parent-after")
+app.jobs.enqueue("x", id="parent-after")
 (count,) = app.jobs.counts().queues
 print(count.ready)
 """

@@ -1,4 +1,4 @@
-"""The board that a worker shares with its beat child."""
+"""The board that a worker shares with its heartbeat process."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_a_hold_gets_no_beat_once_its_time_is_up(since: float, deadline: float, 
     posted = TableEntry(0, 2, Claim("a", 1, "n"), deadline, since)
     beaten = bool(deserving([posted], HEARTBEAT_TIMEOUT, now))
     assert beaten <= (now < deadline)
-    # What is more than a tenth of a silence old and has time left is never passed over.
+    # What is more than a tenth of a heartbeat timeout old and has time left is never passed over.
     assert beaten or now >= deadline or now - since < 3.0
 
 

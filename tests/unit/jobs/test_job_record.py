@@ -99,7 +99,7 @@ def test_whatever_is_asked_only_legal_moves_are_made(requests: list[tuple]) -> N
         if step is not Step.REVIVE:
             counts = [(s.failures, s.rescues, s.interruptions) for s in (before, after.state)]
             assert budget_spent(spends, *counts)
-        assert current or step in (Step.TAKE, Step.CANCEL), "an earlier holder moves nothing"
+        assert current or step in (Step.TAKE, Step.CANCEL), "an earlier worker moves nothing"
         if what.startswith("rescue"):
             assert before.deadline is not None
             assert before.deadline <= at

@@ -1,4 +1,4 @@
-"""Putting jobs: each once, however often the backend has to be asked."""
+"""Enqueueing jobs: each once, however often the backend has to be asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tasks whose records lie behind a network that loses replies, and takers that give up in the middle."""
+"""Tasks whose records lie behind a network that loses replies, and workers that give up in the middle."""
 
 from __future__ import annotations
 

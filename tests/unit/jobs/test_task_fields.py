@@ -37,7 +37,7 @@ ends = st.sampled_from(["waits", "runs", "beats", "done", "fails", "dies", "canc
 def lived(job: Job, end: str, result: bytes | None) -> StoredJob:
     """A task that has come to this."""
     record = rules.added(job, NOW, rank=rules.back(NOW), request="p", retries_max=3)
-    record = replace(record, job=replace(record.job, delay=timedelta(0)))  # only for put
+    record = replace(record, job=replace(record.job, delay=timedelta(0)))  # only for enqueue
     at = NOW + STEP
     held = rules.claim(record, at, worker="w", nonce="n", heartbeat_timeout=STEP)
     assert held is not None

@@ -155,7 +155,7 @@ async def test_a_probe_that_decides_nothing_is_given_back(how: str) -> None:
 
 async def test_what_was_taken_ahead_goes_back_free_when_the_breaker_opens() -> None:
     store, shop = memory(), Shop()
-    shop.fails_from = 2_000  # by then the worker is fast, and takes ahead
+    shop.fails_from = 2_000  # by then the worker is fast, and prefetches
     settings = replace(SETTINGS, concurrency=1, breaker=BreakerSettings(0.0001, LONG, LONG, 4))
     await put(store.jobs, *numbered(3_000))
     async with working(store.jobs, shop.handlers(), settings) as worker:

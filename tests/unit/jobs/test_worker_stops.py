@@ -1,4 +1,4 @@
-"""A worker that stops, waits for its beats, or loses its backend for a while."""
+"""A worker that stops, waits for its heartbeats, or loses its backend for a while."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ async def test_a_stop_lets_running_handlers_finish_and_takes_nothing_new() -> No
 async def test_a_stop_in_the_middle_of_a_take_loses_nothing_and_takes_nothing_new() -> None:
     store, beats = memory(), Puppet()
     await put(store.jobs, Job("taken"))
-    # The answer to the first take is on its way for longer than the worker lives.
+    # The answer to the first claim is on its way for longer than the worker lives.
     network = Network(Script({0: Fault(slow_reply=600)}, only="take"))
     worker = Worker(FaultyJobs(store.jobs, network), any_kind(ok), CLOCK, beats, ONE_SLOT)
     async with asyncio.TaskGroup() as group:
@@ -304,7 +304,7 @@ async def test_a_damaged_backend_is_told_once_and_asked_again_until_it_is_mended
     async with working(FaultyJobs(store.jobs, Broken(Script({}))), any_kind(ok), QUICK) as worker:
         await eventually(lambda: worker.tally.completed.total() == 3)
     told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    assert told == ["no jobs are taken: the token is no number; restore it"]
+    assert told == ["no jobs are claimed: the token is no number; restore it"]
 
 
 async def test_a_damaged_backend_ends_a_run_of_what_is_pending() -> None:
@@ -340,7 +340,7 @@ async def test_pending_jobs_run_until_none_is_ready_and_delayed_ones_stay() -> N
 
 
 async def rescued(store: Memory, times: int, *ids: str) -> None:
-    """Puts jobs that have been in so many deaths."""
+    """Enqueues jobs that have been in so many deaths."""
     await put(store.jobs, *(Job(id) for id in ids))
     for time in range(times):
         claimed = await store.jobs.claim(

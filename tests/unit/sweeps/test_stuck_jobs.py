@@ -32,7 +32,7 @@ HELD = JobInfo("j", "", "low", "low", 0, JobState.RUNNING, 3, "n", 1, 0, 0, 0, T
 
 
 class Yard:
-    """A queue, and workers that may fall silent."""
+    """A queue, and workers that may stop its heartbeat."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()

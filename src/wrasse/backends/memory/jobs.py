@@ -78,7 +78,7 @@ class KnownIds:
         self._order: list[tuple[datetime, str]] = []
 
     def has(self, id: str, now: datetime) -> bool:
-        """Whether a put of this id is to be refused."""
+        """Whether an enqueue of this id is to be refused."""
         until = self._until.get(id)
         return until is not None and now < until
 
@@ -93,7 +93,7 @@ class KnownIds:
 
 
 class Rates:
-    """When jobs of limited queues were taken."""
+    """When jobs of limited queues were claimed."""
 
     __slots__ = ("_claims",)
 
@@ -101,11 +101,11 @@ class Rates:
         self._claims: dict[str, deque[datetime]] = {}
 
     def allowed(self, queue: str, rates: Sequence[Rate], now: datetime) -> int | None:
-        """How many jobs of this queue may be taken now; None if no rate speaks of it."""
+        """How many jobs of this queue may be claimed now; None if no rate speaks of it."""
         return min((rate.limit - self._within(rate, now) for rate in rates if rate.queue == queue), default=None)
 
     def took(self, queue: str, count: int, rates: Sequence[Rate], now: datetime) -> None:
-        """Notes that so many were taken."""
+        """Notes that so many were claimed."""
         limit = max((rate.limit for rate in rates if rate.queue == queue), default=0)
         if limit:
             takes = self._claims.get(queue, ())
@@ -148,7 +148,7 @@ class Uniques:
         return name.id if name is not None and self._counts(name, now) else None
 
     def take(self, job: Job, now: datetime) -> None:
-        """Gives the name to a job that was just put."""
+        """Gives the name to a job that was just enqueued."""
         for old in [name for name, _ in zip(self._names, range(_FORGOTTEN), strict=False)]:
             held = self._names.pop(old)
             if self._counts(held, now):
@@ -230,7 +230,7 @@ class MemoryJobs:
         self._claim_requests: Remembered[tuple[Claim, ...]] = Remembered(clock)
         self._settles: Remembered[tuple[Outcome, ...]] = Remembered(clock)
         self._bells: dict[asyncio.Event, frozenset[str]] = {}
-        # Tokens come from one counter, so that they also grow for an id that is deleted and put again.
+        # Tokens come from one counter, so that they also grow for an id that is deleted and enqueued again.
         self._token, self._seq, self._back = count(1), count(1), count(1)
 
     async def enqueue(
@@ -339,7 +339,7 @@ class MemoryJobs:
         return tuple(self._delete(delete, ids_kept, now) for delete in bounded(deletes))
 
     def _now(self) -> datetime:
-        """The time, with every delayed job that it makes ready moved to the end of its queue."""
+        """The time, with every scheduled job that it makes ready moved to the end of its queue."""
         now = self._clock.now()
         while (row := self._shelves.first(JobStatus.SCHEDULED)) and (due := row.info.not_before) and due <= now:
             ready = replace(row, rank=next(self._back), ready_at=due, info=replace(row.info, not_before=None))
@@ -375,7 +375,7 @@ class MemoryJobs:
             self._add(callback, now)
 
     def _ready(self, row: JobRow) -> None:
-        """Stores a row that is ready or delayed, and rings for whoever waits."""
+        """Stores a row that is ready or scheduled, and rings for whoever waits."""
         self._shelves.set(row)
         for bell, queues in self._bells.items():
             if row.job.queue in queues:
@@ -417,7 +417,7 @@ class MemoryJobs:
         return held
 
     async def _rung(self, bell: asyncio.Event, queues: Sequence[str], rates: Sequence[Rate]) -> None:
-        """Waits for a change in one of the queues, or until the next delayed job of one of them is due or a limit
+        """Waits for a change in one of the queues, or until the next scheduled job of one of them is due or a limit
         allows more."""
         bell.clear()
         now = self._clock.now()

@@ -249,7 +249,7 @@ class Demo:
             ("a lease changes hands, and its token grows", self._lease),
             ("a stream is archived, and nothing is missing", self._archive),
             ("the job is done by another worker", self._comes_back),
-            ("a poison job is buried after its budget", self._poison),
+            ("a poison job is dead-lettered after its budget", self._poison),
             ("a dry run says what would be swept next, and why", self._dry_run),
             ("the journal kept every action", self._journal),
             ("workers drain and stop cleanly", self._drain),
@@ -277,7 +277,7 @@ class Demo:
         self._say("starting four `wrasse run --role=worker` processes on one SQLite file: two for this, two for later")
         for fragile in (False, False, True, True):
             await stage.start_worker(fragile=fragile)
-        await stage.until(lambda: self._beating(4), "the first beat of four workers")
+        await stage.until(lambda: self._beating(4), "the first heartbeat of four workers")
         await self._put_poison()
         await stage.app.jobs.enqueue_many(NewJob("resize", {"picture": n}, priority="high") for n in range(JOBS))
         self._say(f"put {JOBS} jobs in one step; waiting until they are done")
@@ -289,7 +289,7 @@ class Demo:
         return f"{JOBS} done with {attempts} attempts"
 
     async def _put_poison(self) -> None:
-        """Runs beside the other scenes: its workers die one after the other, each after a silence."""
+        """Runs beside the other scenes: its workers die one after the other, each after a heartbeat timeout."""
         await self._stage.app.jobs.enqueue("poison", b"", id="poison", queue="fragile")
 
     async def _beating(self, count: int) -> bool | None:
@@ -308,13 +308,13 @@ class Demo:
         stage = self._stage
         self._head("kill -9")
         await stage.app.jobs.enqueue("slow", {"report": 7}, id="slow-report")
-        held = await stage.until(lambda: self._job("slow-report", JobState.RUNNING), "the take of slow-report")
+        held = await stage.until(lambda: self._job("slow-report", JobState.RUNNING), "the claim of slow-report")
         worker = await stage.until(lambda: self._worker(held.info.worker), "its worker's beat")
         process = self._process(worker)
         self._say(f"worker {worker.info.id} holds slow-report; killing it with SIGKILL")
         process.send_signal(signal.SIGKILL)
         await process.wait()
-        self._say("nobody beats for the job now. `wrasse explain slow-report` says:")
+        self._say("nobody sends heartbeats for the job now. `wrasse explain slow-report` says:")
         counts = await stage.app.jobs.counts()
         for line in await outlook(held, stage.settings, await stage.queue(), counts.at):
             self._say(f"  next  {line}")
@@ -368,7 +368,7 @@ class Demo:
         for attempt in record.history:
             self._say(f"attempt {attempt.number}: {attempt.reason.value}, {attempt.error}")
         self._say(f"attempt {record.info.attempts}: done by {record.info.worker or 'another worker'}")
-        if record.info.rescues != 1:  # its budget here: a second one would have buried it
+        if record.info.rescues != 1:  # its budget here: a second one would have dead-lettered it
             raise NotSeen(f"it was rescued {record.info.rescues} times", do="report this")
         return f"done with attempt {record.info.attempts}, after 1 rescue; failures spent: {record.info.failures}"
 
@@ -380,7 +380,7 @@ class Demo:
         for attempt in record.history:
             self._say(f"attempt {attempt.number}: {attempt.reason.value}, {attempt.error}")
         if record.info.attempts < 2:
-            raise NotSeen(f"it was taken {record.info.attempts} times", do="report this")
+            raise NotSeen(f"it was claimed {record.info.attempts} times", do="report this")
         return f"dead after {record.info.attempts} workers: {record.info.reason}"
 
     async def _dry_run(self) -> str:
@@ -397,7 +397,7 @@ class Demo:
         lines = await self._stage.until(self._journaled, "lines of what happened to poison and slow-report")
         self._tell(DemoText("", columns=("sweep", "did", "to", "outcome", "why"), rows=[_row(line) for line in lines]))
         verbs = [line.intent.verb for line in lines]
-        return f"{len(lines)} lines: {verbs.count('requeue')} requeued, {verbs.count('bury')} buried"
+        return f"{len(lines)} lines: {verbs.count('requeue')} requeued, {verbs.count('bury')} dead-lettered"
 
     async def _journaled(self) -> list[Line] | None:
         """What the sweep did, once all that was seen before has its outcome: a line gets that after the action."""

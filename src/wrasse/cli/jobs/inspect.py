@@ -281,7 +281,7 @@ async def _peek(asked: CommandContext, queue: str | None, count: int) -> None:
 @click.command()
 @asks
 def stats(asked: CommandContext) -> None:
-    """Show how many jobs are where, which workers beat, and which queues they leave alone.
+    """Show how many jobs are where, which workers are alive, and which queues they leave alone.
 
     \b
     Examples:

@@ -58,7 +58,7 @@ class Progressed:
 
     @property
     def skipped(self) -> int:
-        """How much was found and is not to be put."""
+        """How much was found and is not to be enqueued."""
         return self.seen.skipped.total()
 
 
@@ -73,7 +73,7 @@ class Intake:
         self._recent: OrderedDict[str, None] = OrderedDict()
 
     def stop(self) -> None:
-        """Ends what runs: at once while it waits, else after the put that is under way."""
+        """Ends what runs: at once while it waits, else after the enqueue that is under way."""
         self.done.stopped = True
         self.stopping.set()
 
@@ -109,7 +109,7 @@ class Intake:
                     raise
                 if failed == 1:
                     _log.warning("files wait for the backend: %s", why.message)
-                # What was put after all is known by its id, so it may be put again.
+                # What was enqueued after all is known by its id, so it may be enqueued again.
                 await slept(min(timedelta(seconds=0.1 * 2**failed), _AGAIN_MAX), self.stopping)
 
     def _look(self, walking: Iterator[FoundFile | None]) -> tuple[Sequence[FoundFile], bool]:

@@ -1,6 +1,6 @@
 """Claims of jobs that are kept as records: each is one conditional write, known again by the nonce of its request.
 
-A take that is cancelled while it claims finishes that, and gives back what it got: nobody would know of it. What an
+A claim that is cancelled while it claims finishes that, and releases what it got: nobody would know of it. What an
 index says is ready is a hint: the record decides, and of two who claim one job one gets it.
 
 The store's clock in whole milliseconds, as tasks keep their instants: never ahead of the store's own, so that a
@@ -162,7 +162,7 @@ class RecordClaim:
 
 
 class Claims(ABC, Generic[S]):
-    """Takes jobs from their records. `tries`: how often a claim reads again after another's write to the record."""
+    """Claims jobs from their records. `tries`: how often a claim reads again after another's write to the record."""
 
     tries = 1
 
@@ -206,7 +206,7 @@ class Claims(ABC, Generic[S]):
         return seen
 
     async def _to_the_end(self, claiming: Coroutine[None, None, list[S]]) -> list[S]:
-        """Claims; cancelled, gives back what was claimed."""
+        """Claims; cancelled, releases what was claimed."""
         task = asyncio.ensure_future(claiming)
         try:
             return await asyncio.shield(task)

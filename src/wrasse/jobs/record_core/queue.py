@@ -6,10 +6,10 @@ another was faster, again. Of two who want a job one gets it, and a crash betwee
 or where it was going. After a lost reply the record tells whose write it holds.
 
 What jobs on records cannot have is refused: unique names, groups and rates. A batch is stored job by job: a crash in
-the middle of a put leaves its first part, and asking again with the same request completes it.
+the middle of an enqueue leaves its first part, and asking again with the same request completes it.
 
-Who works: one record per worker that has beaten and has not said goodbye, listed for an hour after its last
-beat. Nothing is decided by it: what a worker holds is judged by the deadline of each job.
+Who works: one record per worker that has sent a heartbeat and has not deregistered, listed for an hour after its
+last beat. Nothing is decided by it: what a worker holds is judged by the deadline of each job.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ from wrasse.ports.rules.reply_cache import Remembered
 
 DEAD_WORKERS_KEPT = timedelta(hours=1)
 _PAGE = 1_000
-_OLD_MAX = 20  # removed by one beat
+_OLD_MAX = 20  # removed by one heartbeat
 
 
 class RecordedWorkers:
@@ -107,7 +107,7 @@ class RecordedWorkers:
             await self._forget(at)
             written = await self._records.create(worker.id, value, due_at=due_at)
         if written.outcome is not Outcome.DONE:
-            # Another process of the same worker, such as the child that beats for it, was here meanwhile.
+            # Another process of the same worker, such as the child that sends heartbeats for it, was here meanwhile.
             found = await self._records.get(worker.id)
             written = (
                 await self._records.create(worker.id, value, due_at=due_at)
@@ -163,7 +163,7 @@ class Views(Protocol):
     async def page(
         self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool
     ) -> Page[JobInfo]:
-        """Jobs of one place that match, in its order."""
+        """Jobs of one state that match, in its order."""
         ...
 
     async def counts(self) -> Numbers:
@@ -216,8 +216,8 @@ class RecordQueue(ABC, Generic[S]):
         self.time = store.time
         self._ids = RecordedIds(ids, self.time)
         self.workers = RecordedWorkers(workers, self.time)
-        # One memory for each call, since one request id may name a put, a take and a settle. Only in this process:
-        # whoever restarts has no request left to ask again.
+        # One memory for each call, since one request id may name an enqueue, a claim and a settle. Only in this
+        # process: whoever restarts has no request left to ask again.
         self._enqueues: Remembered[Sequence[Enqueued]] = Remembered(clock, ANSWERS_MAX)
         self._claim_requests: Remembered[RecordClaim] = Remembered(clock, ANSWERS_MAX)
         self._settles: Remembered[Sequence[Outcome]] = Remembered(clock, ANSWERS_MAX)
@@ -313,7 +313,7 @@ class RecordQueue(ABC, Generic[S]):
         return seen is not None and rules.is_current(seen.stored, claim)
 
     async def _named(self, id: str, find: Callable[[str], Awaitable[S | None]]) -> S | None:
-        """A job that its holder names. A record that cannot be read is nobody's hold: it costs one job of a batch."""
+        """A job that its worker names. A record that cannot be read is nobody's hold: it costs one job of a batch."""
         try:
             return await find(id)
         except StoreBroken as broken:
@@ -346,7 +346,7 @@ class RecordQueue(ABC, Generic[S]):
             return Outcome.FAILED
 
     async def _settle(self, settlement: Settlement, request: str, *, beside: bool = False) -> Outcome:
-        """Ends an attempt, by its holder. `beside`: a job that is done then has something beside it."""
+        """Ends an attempt, by its worker. `beside`: a job that is done then has something beside it."""
         claim, doubted = settlement.claim, request in self._doubtful
         delay = settlement.delay if isinstance(settlement, Requeue) else _NOW
         aside: dict[str, str] = {}  # what was stored for a write that came too late, for the next

@@ -1,6 +1,6 @@
 """A JobQueue made of Records and Objects alone, so that a bucket or a directory is a job queue.
 
-Nothing is left behind once a job is finished and not to be kept. Nobody has to sweep: whoever takes sees to what is
+Nothing is left behind once a job is finished and not to be kept. Nobody has to sweep: whoever claims sees to what is
 overdue when there is nothing else to do, and every ten seconds, so that a worker that died spends the budget of
 rescues; the sweep stuck_jobs does the same.
 
@@ -14,10 +14,10 @@ payload beyond 64 KiB 1 more each time. Listings and numbers follow what is stor
 
 Which job is next: signs in the order of service, listed when they run out, each claimed by one conditional write.
 
-A list may be out of date at any moment: whoever takes a job by its sign reads the record, and of two who take one one
+A list may be out of date at any moment: whoever claims a job by its sign reads the record, and of two who take one one
 wins. So a list that is wrong costs a request and nothing else. Bounded: a page of signs for each queue.
 
-What a take costs on a bucket, for each job: its record is read while the entry of its deadline is made, and written:
+What a claim costs on a bucket, for each job: its record is read while the entry of its deadline is made, and written:
 three requests before the answer. A queue whose list has run out is listed, which is one more. The sign goes after the
 answer.
 """
@@ -96,7 +96,7 @@ class Ready:
     def __init__(self, store: RecordedStore, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._lists: OrderedDict[str, _List] = OrderedDict()
-        self._over: OrderedDict[str, None] = OrderedDict()  # signs whose job was taken: they never count again
+        self._over: OrderedDict[str, None] = OrderedDict()  # signs whose job was claimed: they never count again
 
     def note(self, queue: str, sign: ReadyMarker) -> None:
         """A sign that this process made: it takes its place in a list that is known."""
@@ -105,7 +105,7 @@ class Ready:
             insort(known.signs, (sign.name, sign), key=lambda each: each[0])
 
     def spent(self, sign: ReadyMarker) -> None:
-        """Its job was taken: it never counts again."""
+        """Its job was claimed: it never counts again."""
         self._over[sign.name] = None
         if len(self._over) > SEEN_MAX:
             self._over.popitem(last=False)
@@ -154,7 +154,7 @@ class Ready:
 
 
 class RecordQueueClaims(Claims[JobRecordRead]):
-    """Takes jobs by their signs. `expire` sees to what is overdue; `poll_max` is the longest pause between two looks
+    """Claims jobs by their signs. `expire` sees to what is overdue; `poll_max` is the longest pause between two looks
     while nothing is there."""
 
     def __init__(
@@ -260,13 +260,14 @@ class RecordQueueClaims(Claims[JobRecordRead]):
         return written
 
     async def _until_next(self, claim: RecordClaim) -> float:
-        """Seconds until a delayed job of these queues becomes ready, as far as it is known."""
+        """Seconds until a scheduled job of these queues becomes ready, as far as it is known."""
         at = await self._store.time.now()
         known = [each for each in map(self._ready.next_at, claim.queues) if each is not None]
         return min([max((each - at).total_seconds(), 0.005) for each in known], default=self._poll_max)
 
     async def _nap(self, seconds: float) -> None:
-        """Until something becomes ready here, or for so long. What was put since the last look is not slept over."""
+        """Until something becomes ready here, or for so long. What was enqueued since the last look is not slept
+        over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._rung.wait()
@@ -274,7 +275,7 @@ class RecordQueueClaims(Claims[JobRecordRead]):
 
 
 ATTEMPTS_HEADER = "wrasse-attempts-max"  # of a job: after so many attempts that failed or died it is dead
-EXPIRED_MAX = 100  # overdue jobs that one take sees to
+EXPIRED_MAX = 100  # overdue jobs that one claim sees to
 
 
 class Fate(StrEnum):
@@ -299,7 +300,7 @@ class Beside(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RecordedOptions:
-    """`rescues_max`: how often a job may lose its worker before a take buries it; None leaves that to the sweep.
+    """`rescues_max`: how often a job may lose its worker before a claim dead-letters it; None leaves that to the sweep.
     `done_max`: how many done jobs are kept. `poll_max`: seconds between two looks while nothing is ready."""
 
     names: JobRecordNames = field(default_factory=JobRecordNames)
@@ -350,7 +351,7 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         return None if seen is None or seen.leaving else await self._shown(seen)
 
     async def overdue(self, after: str | None, limit: int) -> Page[JobInfo]:
-        """Held jobs whose deadline has passed; what a crash left to do after the end of others is done."""
+        """Running jobs whose deadline has passed; what a crash left to do after the end of others is done."""
         others, page = await self._views.overdue(after, limit)
         for seen in others:
             await self._expire(seen, page.at)
@@ -362,7 +363,8 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         return None if seen is None or seen.leaving else seen.stored.at(await self.time.now()).info
 
     async def extend(self, claim: Claim, heartbeat_timeout: timedelta) -> datetime | None:
-        """Holds a job for `silence` from now, without a worker's row; None if the hold is no longer current."""
+        """Holds a job for `heartbeat_timeout` from now, without a worker's row; None if the claim is no longer
+        current."""
         at = await self.time.now()
         return at + heartbeat_timeout if await self._heartbeat(claim, heartbeat_timeout) else None
 
@@ -371,7 +373,7 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         return await self._settle(Complete(claim), request, beside=True)
 
     async def expire(self, id: str) -> None:
-        """Sees to one job that is overdue, as a take would."""
+        """Sees to one job that is overdue, as a claim would."""
         seen, at = await self._store.get(id), await self.time.now()
         if seen is not None:
             await self._expire(seen, at)
@@ -382,7 +384,7 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
 
     @property
     def waiting(self) -> int:
-        """How many takers wait."""
+        """How many workers wait."""
         return self._signs.waiting
 
     async def close(self) -> None:
@@ -414,7 +416,7 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         return self._known.pop(id, None) is seen
 
     def _took(self, taken: Sequence[JobRecordRead]) -> None:
-        """Remembers what this process took, so that its holder need not read before it writes."""
+        """Remembers what this process took, so that its worker need not read before it writes."""
         for seen in taken:
             self._known[seen.stored.info.id] = seen
         while len(self._known) > BATCH_MAX:

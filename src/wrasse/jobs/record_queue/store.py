@@ -13,7 +13,7 @@ Where the parts of a queue on records are stored; pure.
     <root>/jobs/<key>.json                    the record: everything about one job; every change is one write of it
     <root>/ready/<queue>/<turn>.<key>.<mark>  a sign that a job is ready, in the order of service
     <root>/done/<when>.<key>.<mark>.<queue>   a sign that a job is done, by when it finished; likewise `dead`
-    <root>/due/<minute>/<key>                 found when the deadline of a held job should have passed
+    <root>/due/<minute>/<key>                 found when the deadline of a running job should have passed
     <root>/parts/<key>.<mark>                 a payload or result that is too large for the record
 
 A sign is a hint without bytes, so that one listing tells what is where. It is there before the record that it is for,
@@ -69,7 +69,7 @@ class JobRecordNames:
         return Collection.named(f"{self.root}/ids")
 
     def folder(self, state: JobState) -> str:
-        """Where the signs of a place are."""
+        """Where the signs of a state are."""
         return f"{self.root}/{state.value}/"
 
     def queue(self, queue: str) -> str:
@@ -81,7 +81,7 @@ class JobRecordNames:
         return f"{self.root}/parts/{key}.{mark}"
 
     def sign(self, stored: StoredJob, mark: str) -> str | None:
-        """The sign of a job; a held one has none."""
+        """The sign of a job; a running one has none."""
         info, key = stored.info, plain(stored.info.id)
         if info.state is JobState.READY:
             return f"{self.queue(info.queue)}{stored.rank + _MIDDLE:020d}.{key}.{mark}"
@@ -104,7 +104,7 @@ class ReadyMarker:
 
     @property
     def ready_at(self) -> int:
-        """Of a ready job: since when, in microseconds; what was given back is ready since then."""
+        """Of a ready job: since when, in microseconds; what was released is ready since then."""
         return abs(self.turn) // 1_000
 
 
@@ -125,7 +125,7 @@ CHARGE = timedelta(seconds=10)  # for which the writer of a job with something l
 STALE = timedelta(minutes=10)  # from when on nobody can be on the way to the record of a sign
 VERSIONS_MAX = 10_000
 LATER_MAX = 64
-_FAR = timedelta(days=366)  # further than any hold lasts
+_FAR = timedelta(days=366)  # further than any claim lasts
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +348,7 @@ class RecordedStore:
         return False
 
     async def every_due(self) -> AsyncIterator[JobRecordRead | Unreadable]:
-        """Every record that is in the index of what is due: held jobs, and those with something left to do."""
+        """Every record that is in the index of what is due: running jobs, and those with something left to do."""
         far = await self.time.now() + _FAR
         async for page in pages(lambda after: self._records.due(far, after, 1_000)):
             self.time.heard(page.at)

@@ -1,9 +1,9 @@
 """Listings and numbers of jobs that are kept as records, read from their signs.
 
 A page of ready, done or dead jobs costs one listing and one read for each that is shown; from the newest on, or by
-number, every sign of the place is listed, a thousand a request. Held jobs are read from the index of deadlines: as many
-as there are. Numbers are not counted again before ten times what counting took has passed, unless something changed
-here. A sign that a crash left is counted until it is old; a listing sees through it.
+number, every sign of the place is listed, a thousand a request. Running jobs are read from the index of deadlines: as
+many as there are. Numbers are not counted again before ten times what counting took has passed, unless something
+changed here. A sign that a crash left is counted until it is old; a listing sees through it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RecordedViews:
     async def page(
         self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool
     ) -> Page[JobInfo]:
-        """Jobs of one place that match, in its order."""
+        """Jobs of one state that match, in its order."""
         await self._store.finished()
         if state is JobState.RUNNING:
             return await self._page_running(where, after, limit, newest=newest)
@@ -57,7 +57,7 @@ class RecordedViews:
         return Page.cut(found, limit, await self._store.time.now())
 
     async def overdue(self, after: str | None, limit: int) -> tuple[list[JobRecordRead], Page[JobInfo]]:
-        """Held jobs whose deadline has passed, longest ago first; and what else is due."""
+        """Running jobs whose deadline has passed, longest ago first; and what else is due."""
         at = await self._store.time.now()
         held, others = await self._running()
         # What cannot be read is shown, and never moved.
@@ -85,7 +85,7 @@ class RecordedViews:
         return tuple(each.count(queue) for queue, each in sorted(tally.items())), at
 
     async def oldest(self, state: JobState, beyond: int) -> list[ReadyMarker]:
-        """The oldest signs of a place, of those beyond so many; all of them are listed."""
+        """The oldest signs of a state, of those beyond so many; all of them are listed."""
         signs = [sign async for sign in self._forwards(self._store.names.folder(state), None)]
         return signs[: max(0, len(signs) - beyond)]
 
@@ -117,7 +117,7 @@ class RecordedViews:
         return Page.cut(found, limit, await self._store.time.now())
 
     async def _running(self) -> tuple[list[tuple[tuple[int, str], JobInfo]], list[JobRecordRead]]:
-        """Every held job with its deadline, and what else is due: of jobs that left something to do."""
+        """Every running job with its deadline, and what else is due: of jobs that left something to do."""
         held: list[tuple[tuple[int, str], JobInfo]] = []
         others: list[JobRecordRead] = []
         at = await self._store.time.now()

@@ -201,7 +201,7 @@ def ended(stored: StoredJob, fields: Fields, at: datetime, *, spent: bool = Fals
 
 
 def after_attempt(before: StoredJob, after: StoredJob, fields: Fields, at: datetime) -> tuple[Said, ...]:
-    """What the end of an attempt tells. A delayed task is told of when its moment has come."""
+    """What the end of an attempt tells. A scheduled task is told of when its moment has come."""
     if after.info.state is not JobState.READY:
         return ended(after, fields, at)
     return () if after.scheduled else (queued(after, fields, reason="retry", worker=before.info.worker),)

@@ -12,7 +12,7 @@ streams `gbe.tasks.<type>.queue`, `.progress` and `.terminal`, and workers share
 
 Where a task stands among those of its type, and which tasks a filter means; pure.
 
-A shelf is a type and a place, delayed tasks apart; the turn is the order in which a place is listed. What is written
+A shelf is a type and a place, scheduled tasks apart; the turn is the order in which a place is listed. What is written
 with a record's spot is also what a listing reads in its cursor, so the two cannot differ.
 """
 
@@ -111,7 +111,7 @@ def group_of(task_type: str) -> str:
     return f"{task_type}-workers"
 
 
-Position = tuple[int, int, str]  # 0, or 1 among delayed ones; the turn; the id
+Position = tuple[int, int, str]  # 0, or 1 among scheduled ones; the turn; the id
 
 
 def shelf_name(task_type: str, shelf: JobStatus) -> str:
@@ -120,7 +120,7 @@ def shelf_name(task_type: str, shelf: JobStatus) -> str:
 
 
 def shelves_of(state: JobState) -> tuple[JobStatus, ...]:
-    """What a listing of a place is made of, in order."""
+    """What a listing of a state is made of, in order."""
     return (JobStatus.READY, JobStatus.SCHEDULED) if state is JobState.READY else (JobStatus(state.value),)
 
 

@@ -9,14 +9,14 @@ Follow-ups of a finish are promised in its write and put right after; a promise 
 whoever looks next.
 
 A record is named by type and id, so an id is looked for in all types unless this process has seen it lately. An id
-belongs to one task: a put looks in the other types first. Two puts of one id into two types at the same moment both
-succeed; ids that are made for their task, as ULIDs are, never meet so.
+belongs to one task: an enqueue looks in the other types first. Two puts of one id into two types at the same moment
+both succeed; ids that are made for their task, as ULIDs are, never meet so.
 
 Taking tasks: a queue entry is a hint, the record is the task.
 
 A hint is delivered, its task is claimed by a conditional write with a token, and only then is the hint acked; a hint
 whose claim is lost, or whose task is gone or not ready, is just acked. A worker that dies between the two leaves the
-hint to be delivered again, and that one finds the task held. Tasks that were given back go before the hints.
+hint to be delivered again, and that one finds the task held. Tasks that were released go before the hints.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class TaskClaims(Claims[Task]):
                     return taken
 
     async def _now(self, claim: RecordClaim, next_ones: Sequence[Task]) -> list[Task]:
-        """What is there now: queue by queue, in each first what was given back."""
+        """What is there now: queue by queue, in each first what was released."""
         taken: list[Task] = []
         for task_type in claim.queues:
             for task in next_ones:

@@ -31,7 +31,7 @@ from wrasse.ports.strays import StrayScan
 from wrasse.ports.streams import Streams
 
 _PAGES_MAX = 10
-LOOK_MAX = 100  # due records that a taker looks at; the rest is for the sweep
+LOOK_MAX = 100  # due records that a worker looks at; the rest is for the sweep
 MALFORMED_MAX = 1_000  # remembered
 
 PutJobs = Callable[[Sequence[Job], str], Awaitable[None]]
@@ -54,12 +54,12 @@ class TaskSearch:
         self.malformed: dict[str, str] = {}  # why, by key; the newest MALFORMED_MAX
 
     async def look(self, within: timedelta) -> Due:
-        """Does what is due, and tells what is to be taken first."""
+        """Does what is due, and tells what is to be claimed first."""
         ready: list[Task] = []
         later: list[datetime] = []
         async for page in pages(lambda after: self._store.due(after, LOOK_MAX, within=within), most=_PAGES_MAX):
             at = self._store.time.heard(page.at)
-            idle = 0  # finished tasks that may go, and those of other workers: nothing to do for a taker
+            idle = 0  # finished tasks that may go, and those of other workers: nothing to do for a worker
             for record in page:
                 task = self.read(record)
                 if isinstance(task, Malformed) or task.stored.info.state is not JobState.READY:
@@ -91,14 +91,14 @@ class TaskSearch:
         return needed
 
     async def mend(self, task: Task, at: datetime) -> Task:
-        """Pays what a task owes and lets a delayed one wait like the others; the task as it is then."""
+        """Pays what a task owes and lets a scheduled one wait like the others; the task as it is then."""
         if task.outbox:
             task = await self._store.deliver(task, at) or task
         if task.stored.follow:
             task = await self.follow(task, at)
         stored = task.stored.at(at)
         if task.stored.scheduled and not stored.scheduled:
-            # It joins the end of its queue, and is told now, not when it was put.
+            # It joins the end of its queue, and is told now, not when it was enqueued.
             told = replace(stored, rank=self._turns.next(at))
             reason = "" if stored.info.attempts == 0 else "retry"
             return await self._store.put(task, told, at, [queued(told, task.fields, reason=reason)]) or task
@@ -173,8 +173,8 @@ class TaskStrays:
         self._after: dict[str, str | None] = {}  # by type: where the look for tasks without an entry goes on
 
     async def look(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
-        """One look at records of other programs, and one at what waits. `silence` counts for neither: a deadline is
-        the record's own."""
+        """One look at records of other programs, and one at what waits. `heartbeat_timeout` counts for neither: a
+        deadline is the record's own."""
         seen = adopted = 0
         cursor, ended = "", True
         if self._shared is not None:

@@ -298,7 +298,7 @@ def read_task(record: Record) -> Task:
 
 
 def due_of(stored: StoredJob, at: datetime, kept: TaskRetention | None = None) -> datetime | None:
-    """When somebody must look at a task: a held one at its deadline, a delayed one when it is ready, one that goes
+    """When somebody must look at a task: a running one at its deadline, a scheduled one when it is ready, one that goes
     before the others and one that owes follow-ups at once, a finished one when it may go. A waiting one never."""
     info = stored.info
     if stored.follow:

@@ -41,7 +41,7 @@ from wrasse.ports.status_index import IndexedRecords, StatusRange, read_cursor, 
 
 SCAN_MAX = 10_000
 _PAGE = 1_000
-_LONG = 0.25  # seconds: numbers that take longer to count are told again even if something changed here
+_LONG = 0.25  # seconds: numbers that claim longer to count are told again even if something changed here
 _RANKS = 1_000  # in one microsecond
 _AFTER_ALL = chr(0x10FFFF)  # no name is beyond
 _BY_ID = "~"  # begins the cursor of a listing in the order of ids
@@ -258,7 +258,7 @@ class _Row:
 
 
 def _spans(task_type: str, now: int) -> tuple[StatusRange, ...]:
-    """Ready, delayed until now, delayed, held, done and dead."""
+    """Ready, delayed until now, delayed, running, done and dead."""
     names = {each: shelf_name(task_type, each) for each in JobStatus}
     return (
         StatusRange(names[JobStatus.READY]),

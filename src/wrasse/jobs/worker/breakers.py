@@ -3,7 +3,7 @@
 What counts is what costs: an attempt that is charged to the failure budget of its job, by raising or by taking too
 long, is a failure; a finished one is a success. An attempt that was stopped, cancelled or taken away says nothing about
 its queue, and neither does a payload that nobody can read or a kind that this worker does not know: such a probe
-is given back.
+is released.
 
 Which queues workers leave alone because a breaker is not closed, told to whoever asks the backend.
 
@@ -75,7 +75,7 @@ class Breakers:
         return min((seconds for seconds in left if seconds), default=0.0)
 
     def admit(self, work: InFlightJob) -> bool:
-        """Gives a job that was taken its ticket; False when it must not run."""
+        """Gives a job that was claimed its ticket; False when it must not run."""
         breaker = self._by_queue.get(work.claimed.job.queue)
         if breaker is None:
             return True
@@ -104,7 +104,7 @@ class Breakers:
             self._say(work.claimed.job.queue, changed)
 
     def forget(self, work: InFlightJob) -> None:
-        """An attempt came to nothing: its hold was gone."""
+        """An attempt came to nothing: its claim was gone."""
         breaker = self._by_queue.get(work.claimed.job.queue)
         if breaker is not None:
             breaker.give_back(work.ticket)
@@ -227,7 +227,7 @@ def shut_here(breakers: Breakers, worker: str, clock: Clock) -> tuple[ShutQueue,
 
 
 async def shut_queues(records: Records, beating: Some[str]) -> tuple[ShutQueue, ...]:
-    """What the workers that beat have told."""
+    """What the living workers have told."""
     found: list[ShutQueue] = []
     for record in await records.page("", None, NOTES_MAX):
         if record.key in beating:

@@ -3,7 +3,7 @@
 One settle call is in flight at a time; what ends meanwhile goes with the next one, so that batches grow with the load
 by themselves. When the backend does not answer, the same call is asked again under the same request id: what it had
 already done is not done twice. Nothing finished is forgotten while the process lives, and it is counted only once the
-backend has answered. It stays bounded because the worker takes no more jobs than its board has places.
+backend has answered. It stays bounded because the worker claims no more jobs than its board has places.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Completer:
             self._quiet.clear()
 
     def forget(self, work: InFlightJob) -> None:
-        """Drops a hold that is gone, with nothing left to tell."""
+        """Drops a claim that is gone, with nothing left to tell."""
         work.stage = JobStage.ENDED
         self._tally.lost.add(work.claimed.job.queue)
         if self._breakers is not None:

@@ -1,9 +1,9 @@
-"""Who beats for a worker, and what the worker hears from it.
+"""Who sends heartbeats for a worker, and what the worker hears from it.
 
 `ChildHeartbeat` is how a worker lives: a spawned process of its own beats, so that a handler which blocks the event
 loop or never lets go of the interpreter keeps its job. A child that dies or hangs is replaced at once, and until the
-new one has beaten the worker takes nothing. `LoopHeartbeat` beats from the worker's own loop, for backends that live in
-its memory.
+new one has sent a heartbeat the worker claims nothing. `LoopHeartbeat` sends heartbeats from the worker's own loop, for
+backends that live in its memory.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _log = logging.getLogger("wrasse.jobs")
 
 
 class HeartbeatState:
-    """Whether beats are going out, and which postings are gone; one side tells, the other waits."""
+    """Whether heartbeats are going out, and which postings are gone; one side tells, the other waits."""
 
     def __init__(self) -> None:
         self._on = asyncio.Event()
@@ -55,7 +55,7 @@ class HeartbeatState:
 
     @property
     def sending(self) -> bool:
-        """Did the last beat go well?"""
+        """Did the last heartbeat go well?"""
         return self._on.is_set()
 
     def tell_sending(self, beating: bool) -> None:
@@ -70,7 +70,7 @@ class HeartbeatState:
         self._news.set()
 
     async def until_sending(self) -> None:
-        """Waits until beats go out."""
+        """Waits until heartbeats go out."""
         await self._on.wait()
 
     async def until_not_sending(self) -> None:
@@ -87,7 +87,7 @@ class HeartbeatState:
 
 
 class Heartbeat(Protocol):
-    """The protocol: something that beats for a board for as long as `run` runs."""
+    """The protocol: something that sends heartbeats for a board for as long as `run` runs."""
 
     @property
     def state(self) -> HeartbeatState:
@@ -95,12 +95,12 @@ class Heartbeat(Protocol):
         ...
 
     async def run(self, board: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
-        """Beats until it is cancelled."""
+        """Sends heartbeats until it is cancelled."""
         ...
 
 
 class LoopHeartbeat:
-    """Beats from the worker's own event loop."""
+    """Sends heartbeats from the worker's own event loop."""
 
     def __init__(self, jobs: JobQueue, clock: Clock) -> None:
         self._jobs = jobs
@@ -108,7 +108,7 @@ class LoopHeartbeat:
         self.state = HeartbeatState()
 
     async def run(self, board: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
-        """Beats every third of a silence."""
+        """Sends a heartbeat every third of a heartbeat timeout."""
         try:
             while True:
                 try:
@@ -125,7 +125,7 @@ class LoopHeartbeat:
 
 
 class ChildHeartbeat:
-    """Beats from a child process, which opens the backend for itself."""
+    """Sends heartbeats from a child process, which opens the backend for itself."""
 
     def __init__(self, url: str, tally: Tally, command: Sequence[str] = CHILD) -> None:
         self._url = url
@@ -153,10 +153,10 @@ class ChildHeartbeat:
             failed = 0 if self._heard else failed + 1
             if failed >= _FAILED_STARTS_MAX:
                 raise Refused(
-                    f"the beat child of worker {worker.id} ended {failed} times before its first beat",
+                    f"the heartbeat process of worker {worker.id} ended {failed} times before its first heartbeat",
                     do=f"run `{' '.join(self._command)}` by hand, or look at its messages above",
                 )
-            _log.warning("the beat child ended and is started again", extra={"worker_id": worker.id})
+            _log.warning("the heartbeat process ended and is started again", extra={"worker_id": worker.id})
             # The first restart is at once; one that keeps failing is not tried in a tight loop.
             await asyncio.sleep(min(beat, 0.05 * failed))
 
@@ -167,7 +167,7 @@ class ChildHeartbeat:
                 *self._command, stdin=PIPE, stdout=PIPE, pass_fds=(board.fd,)
             )
         except OSError as error:
-            _log.warning("the beat child did not start", extra={"worker_id": worker.id, "error": error.strerror})
+            _log.warning("the heartbeat process did not start", extra={"worker_id": worker.id, "error": error.strerror})
             return not exhausted(error) and error.errno != errno.EAGAIN
         self._process = process
         try:
@@ -211,7 +211,7 @@ class ChildHeartbeat:
             case ClaimEnded() as gone:
                 self.state.tell_gone(gone)
             case Unable(message, do):
-                raise StoreBroken(f"the beat child cannot work: {message}", do=do)
+                raise StoreBroken(f"the heartbeat process cannot work: {message}", do=do)
 
 
 async def _leave(process: Process) -> None:

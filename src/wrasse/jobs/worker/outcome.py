@@ -74,17 +74,17 @@ def _refused(own: Retry | None, error: BaseException) -> bool:
 
 
 def interrupted(claimed: ClaimedJob, error: str) -> Requeue:
-    """A job given back unfinished: free, and ready at once."""
+    """A job released unfinished: free, and ready at once."""
     return Requeue(claimed.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error)
 
 
 def shut_out(claimed: ClaimedJob) -> Requeue:
-    """A job that was taken from a queue whose breaker is open; given back, free."""
+    """A job that was taken from a queue whose breaker is open; released, free."""
     return interrupted(claimed, "the breaker of its queue is open, so it was not started")
 
 
 def held_back(claimed: ClaimedJob, u: float) -> Requeue:
-    """A job that has been in several deaths, given back for a while because another such job is here."""
+    """A job that has been in several deaths, released for a while because another such job is here."""
     error = f"was rescued {claimed.rescues} times, and another such job runs here; held back"
     delay = _HELD_BACK.delay(claimed.interruptions + 1, u)
     return Requeue(claimed.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error, delay=delay)

@@ -2,7 +2,7 @@
 
 Nothing a handler does to this object changes what the worker settles: the worker keeps the hold for itself. `token` is
 a fencing token: it only grows, so whatever the handler writes to may refuse a smaller one than it has seen. Whether
-the hold is still current only the backend knows; `still_mine` asks it.
+the claim is still current only the backend knows; `still_mine` asks it.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class JobWorker(Protocol):
         ...
 
     def note_group(self, claim: Claim, group: int) -> None:
-        """Notes which process group does the work of a hold."""
+        """Notes which process group does the work of a claim."""
         ...
 
     def note_progress(self, claim: Claim, progress: Progress) -> None:
-        """Notes how far the work of a hold is. Called in the loop."""
+        """Notes how far the work of a claim is. Called in the loop."""
         ...
 
 
@@ -84,12 +84,12 @@ class RunningJob:
 
     @property
     def payload(self) -> bytes:
-        """The bytes, as they were put."""
+        """The bytes, as they were enqueued."""
         return self._claimed.job.payload
 
     @property
     def attempt(self) -> int:
-        """How often the job was taken, this time included."""
+        """How often the job was claimed, this time included."""
         return self._claimed.attempt
 
     @property
@@ -105,7 +105,8 @@ class RunningJob:
 
     @property
     def data(self) -> Any:  # the shape of a payload is the user's; decode() checks it against a type
-        """The payload read as JSON, or None for an empty one. Undecodable bytes bury the job with its bytes kept."""
+        """The payload read as JSON, or None for an empty one. Undecodable bytes dead-letter the job with its bytes
+        kept."""
         if self._data is _UNREAD:
             self._data = self.decode(object) if self.payload else None
         return self._data
@@ -118,7 +119,7 @@ class RunningJob:
             # Validation messages name places and types, decode errors a byte offset; neither quotes the payload.
             raise BadPayload(
                 f"the payload of job {self.id!r} is not what its handler takes: {error}",
-                do="look at it with `wrasse jobs show --payload`; put the job again with the right bytes",
+                do="look at it with `wrasse jobs show --payload`; enqueue the job again with the right bytes",
             ) from None
 
     def follow_up(self, job: Job) -> None:
@@ -128,11 +129,11 @@ class RunningJob:
 
     @property
     def follow_ups(self) -> tuple[Job, ...]:
-        """What will be put when this job is finished."""
+        """What will be enqueued when this job is finished."""
         return self._follow_ups
 
     async def still_mine(self) -> bool:
-        """Asks the backend whether the hold is current. Ask right before a side effect that must not happen twice."""
+        """Asks the backend whether the claim is current. Ask right before a side effect that must not happen twice."""
         if self._gone:
             return False
         return await self._asks.mine(self._claimed.claim)

@@ -3,7 +3,7 @@
 A slot runs one handler after the other without making a task per job: a handler that never waits costs a function
 call. One timer serves all timeouts: it is set to the earliest deadline, and moves only when that is reached.
 
-An attempt can be cut from outside: its time is up, its hold is gone, or the worker stops. The handler is cancelled;
+An attempt can be cut from outside: its time is up, its claim is gone, or the worker stops. The handler is cancelled;
 whatever it raises then, the reason stands; if it finishes all the same, it is finished. A thread cannot be cancelled:
 its job is settled, and the slot stays busy until the thread returns.
 
@@ -13,7 +13,7 @@ Making a task per job would cost more than a small handler does. A context of it
 context variables from reaching the next one.
 
 Plain functions run in threads: one thread per slot, made when it is first needed. A job whose handler never returns was
-given back when the worker stopped.
+released when the worker stopped.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ class Slots:
         self._wake(len(self.backlog))
 
     def cut(self, work: InFlightJob) -> None:
-        """Ends an attempt whose hold is gone, unless it has ended by itself."""
+        """Ends an attempt whose claim is gone, unless it has ended by itself."""
         if work.stage is JobStage.WAITING:
             if work in self.backlog:
                 self.backlog.remove(work)
@@ -142,16 +142,16 @@ class Slots:
                 slot.task.cancel()
 
     def release(self, error: str) -> int:
-        """Requeues what no slot has started yet, free of charge, so that others can have it at once."""
+        """Requeues what no slot has started yet without spending a retry, so that others can have it at once."""
         given = len(self.backlog)
-        # Each goes before all that wait, so the last given back is served first: back to front keeps their order.
+        # Each goes before all that wait, so the last released is served first: back to front keeps their order.
         while self.backlog:
             work = self.backlog.pop()
             self._settler.add(work, interrupted(work.claimed, error))
         return given
 
     def _release_shut(self, first: InFlightJob) -> None:
-        """Requeues what was taken ahead from a queue whose breaker has opened since."""
+        """Requeues what was prefetched from a queue whose breaker has opened since."""
         queue = first.claimed.job.queue
         shut = [first, *(work for work in self.backlog if work.claimed.job.queue == queue)]
         kept = [work for work in self.backlog if work.claimed.job.queue != queue]
@@ -161,7 +161,7 @@ class Slots:
             self._settler.add(work, shut_out(work.claimed))
 
     def abandon(self, error: str) -> int:
-        """Gives back the jobs of handlers that did not end when they were told to; gives how many."""
+        """Releases the jobs of handlers that did not end when they were told to; gives how many."""
         left = [slot.work for slot in self._slots if slot.work is not None and slot.work.stage is JobStage.RUNNING]
         for work in left:
             self._settler.add(work, interrupted(work.claimed, error))

@@ -1,11 +1,12 @@
 """Take, beat, call the handler, finish.
 
-A worker holds a job from the take until the backend has said how it ended, and beats for it all that time. Nothing is
-taken before the first beat. When the backend is down, running handlers go on, what they finish is kept and told when
-it is back, and the worker needs no restart. A stop takes nothing new, gives back at once what no handler has started,
-lets the rest finish within its grace, gives back what did not, free of charge, and says goodbye.
+A worker holds a job from the claim until the backend has said how it ended, and sends heartbeats for it all that time.
+Nothing is taken before the first heartbeat. When the backend is down, running handlers go on, what they finish is kept
+and told when it is back, and the worker needs no restart. A stop claims nothing new, releases at once what no handler
+has started, lets the rest finish within its grace, releases what did not without spending a retry, and
+deregisters.
 
-If the process dies instead, its beats stop, and the sweep `stuck_jobs` gives its jobs to the next worker.
+If the process dies instead, its heartbeats stop, and the sweep `stuck_jobs` gives its jobs to the next worker.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ class WorkerSettings:
         if self.concurrency < 1:
             raise UsageError(f"a worker with {self.concurrency} slots", do="give it at least one")
         if min(self.heartbeat_timeout, self.timeout) <= timedelta(0):
-            raise UsageError("a silence or timeout of zero", do="give a duration greater than zero")
+            raise UsageError("a heartbeat timeout or timeout of zero", do="give a duration greater than zero")
 
 
 def worker_id() -> str:
@@ -143,13 +144,14 @@ class Worker:
         return self._loop
 
     async def mine(self, claim: Claim) -> bool:
-        """Asks the backend whether a hold is current, and beats for it by the way."""
+        """Asks the backend whether a claim is current, and sends heartbeats for it by the way."""
         return (await self._jobs.heartbeat(self.info, [claim], heartbeat_timeout=self.settings.heartbeat_timeout)).mine[
             0
         ]
 
     def note_group(self, claim: Claim, group: int) -> None:
-        """Posts the process group that a command runs in, for the beat child to end if this process is killed."""
+        """Posts the process group that a command runs in, for the heartbeat process to end if this process is
+        killed."""
         if self._claims is not None:
             self._claims.note_group(claim, group)
 
@@ -159,7 +161,7 @@ class Worker:
             self._teller.note(claim, progress)
 
     def stop(self, grace: timedelta) -> None:
-        """Ends `run`: nothing new is taken, and handlers have `grace` to finish. A second call may shorten it."""
+        """Ends `run`: nothing new is claimed, and handlers have `grace` to finish. A second call may shorten it."""
         at = self._clock.monotonic() + grace.total_seconds()
         self._give_up_at = at if self._give_up_at is None else min(at, self._give_up_at)
         self._stop.set()
@@ -198,8 +200,8 @@ class Worker:
             await self._handlers.close()
 
     async def run_pending(self) -> int:
-        """Runs what is ready now, and what that makes ready, in this loop and without beats; gives how many attempts
-        that took. For tests of handlers: what is delayed, also by a failure, stays."""
+        """Runs what is ready now, and what that makes ready, in this loop and without heartbeats; gives how many
+        attempts that took. For tests of handlers: what is scheduled, also by a failure, stays."""
         self._loop = asyncio.get_running_loop()
         # No process dies here, so nothing is held back for fear of it; and nobody comes back after a cooldown.
         settings = replace(self.settings, alone_from=_PENDING_MAX, breaker=None)
@@ -230,7 +232,7 @@ class Worker:
         return ran
 
     async def _heed(self, parts: _Parts) -> None:
-        """Cuts handlers whose hold is gone. What has ended by itself is left to the settler, which will be told."""
+        """Cuts handlers whose claim is gone. What has ended by itself is left to the settler, which will be told."""
         while True:
             for gone in await self._heartbeat.state.gone():
                 work = parts.claims.find(gone)
@@ -238,7 +240,7 @@ class Worker:
                     parts.slots.cut(work)
 
     async def _pause(self, parts: _Parts) -> None:
-        """Ends a take that waits when beats stop going out."""
+        """Ends a claim that waits when heartbeats stop going out."""
         while True:
             await self._heartbeat.state.until_sending()
             await self._heartbeat.state.until_not_sending()

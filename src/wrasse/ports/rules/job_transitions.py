@@ -1,7 +1,7 @@
 """The transitions of a job that is kept as one record: what each request makes of it; pure.
 
 Queues built on records read one, ask here what becomes of it, and write that back under the version they read; the
-queue in memory asks the same. So every rule about places, tokens, deadlines and budgets is in this file, and of two who
+queue in memory asks the same. So every rule about states, tokens, deadlines and budgets is in this file, and of two who
 race one is told to look again. None means: what the request expects is not so, and nothing is to be written.
 
 A record remembers the requests that put and settled it, so that whoever asks again after a lost reply, or after a
@@ -47,7 +47,7 @@ R = TypeVar("R", bound="StoredJob")
 
 
 class JobStatus(StrEnum):
-    """The four places, with delayed jobs apart: they are ordered by when they become ready, not by rank."""
+    """The four states, with scheduled jobs apart: they are ordered by when they become ready, not by rank."""
 
     READY = "ready"
     SCHEDULED = "scheduled"
@@ -83,7 +83,7 @@ class StoredJob:
     follow: tuple[Job, ...] = ()
 
     def at(self, at: datetime) -> Self:
-        """As it is at this moment: a job whose delay is over is no longer delayed."""
+        """As it is at this moment: a job whose delay is over is no longer scheduled."""
         due = self.info.not_before
         if self.info.state is not JobState.READY or due is None or due > at:
             return self
@@ -112,7 +112,7 @@ class StoredJob:
 
     @property
     def served_next(self) -> bool:
-        """Was given back or rescued, and goes before whoever waits."""
+        """Was released or rescued, and goes before whoever waits."""
         return self.info.state is JobState.READY and self.rank < 0
 
     @property
@@ -122,7 +122,7 @@ class StoredJob:
 
     @property
     def claimed(self) -> ClaimedJob:
-        """As its holder gets it."""
+        """As its worker gets it."""
         return self.info.claimed(self.job)
 
 
@@ -145,7 +145,7 @@ def back(at: datetime) -> int:
 
 
 def new_info(job: Job, at: datetime, retries_max: int | None = None) -> JobInfo:
-    """The state of a new job: ready, or delayed until its producer wants it."""
+    """The state of a new job: ready, or scheduled until its producer wants it."""
     due = max(job.not_before or at, at + job.delay, at)
     return JobInfo(
         id=job.id,
@@ -179,7 +179,7 @@ def added(job: Job, at: datetime, *, rank: int, request: str = "", retries_max: 
 def claim(
     record: R, at: datetime, *, worker: str, nonce: str, heartbeat_timeout: timedelta, token: int | None = None
 ) -> R | None:
-    """Ready to held; None for a job that is not ready at this moment."""
+    """Ready to running; None for a job that is not ready at this moment."""
     record = record.at(at)
     if record.info.state is not JobState.READY or record.scheduled:
         return None
@@ -208,7 +208,7 @@ def unclaim(record: R, at: datetime) -> R:
 def heartbeat(
     record: R, claim: Claim, at: datetime, *, heartbeat_timeout: timedelta, progress: Progress | None = None
 ) -> R | None:
-    """Extends a hold; None if it is no longer the current one."""
+    """Extends a claim; None if it is no longer the current one."""
     if not is_current(record, claim):
         return None
     told = record.progress if progress is None else replace(progress, at=at)
@@ -216,17 +216,17 @@ def heartbeat(
 
 
 def is_current(record: StoredJob, claim: Claim) -> bool:
-    """Is this the current hold?"""
+    """Is this the current claim?"""
     return record.info.state is JobState.RUNNING and record.info.claim == claim
 
 
 def settled_by(record: StoredJob, claim: Claim, request: str) -> bool:
-    """Did this very request end the attempt of this hold?"""
+    """Did this very request end the attempt of this claim?"""
     return SettledRequest(claim.token, request) in record.settled
 
 
 def settle(record: R, settlement: Settlement, at: datetime, *, request: str, rank: int) -> R | None:
-    """Ends an attempt, by its holder; None if the hold is no longer current. `rank` is the turn of who comes now. An
+    """Ends an attempt, by its worker; None if the claim is no longer current. `rank` is the turn of who comes now. An
     empty request is not noted in the record."""
     if not is_current(record, settlement.claim):
         return None
@@ -243,7 +243,7 @@ def settle(record: R, settlement: Settlement, at: datetime, *, request: str, ran
 
 
 def move(record: R, move: Move, at: datetime, *, rank: int, token: int | None = None) -> R | None:
-    """A move by anybody but the holder; None if what it expects is not so. From then on an old holder is refused."""
+    """A move by anybody but the worker; None if what it expects is not so. From then on an old worker is refused."""
     if not _movable(record, move, at):
         return None
     token = record.info.token + 1 if token is None else token
@@ -269,7 +269,7 @@ def rescues(info: JobInfo, most: int) -> tuple[int, int]:
 
 
 def rescue(info: JobInfo, at: datetime, most: int) -> Requeue | DeadLetterJob:
-    """What becomes of a held job whose worker fell silent."""
+    """What becomes of a running job whose worker stopped its heartbeat."""
     silent = f"worker {info.worker} silent for {int((at - (info.heartbeat_at or at)).total_seconds())} s"
     so_far, most = rescues(info, most)
     if so_far >= most:
@@ -334,6 +334,6 @@ def _died(record: R, reason: Reason, error: str, at: datetime) -> R:
 def _noted(record: R, reason: Reason, error: str, at: datetime) -> R:
     """With the attempt that just ended in its history."""
     info = record.info
-    assert info.claimed_at is not None, "an attempt begins with a take"
+    assert info.claimed_at is not None, "an attempt begins with a claim"
     attempt = Attempt(info.attempts, info.worker, info.claimed_at, at, reason, error_text(error))
     return replace(record, history=(*record.history, attempt)[-HISTORY_MAX:])

@@ -5,7 +5,7 @@ hold. So a check that repairs looks again until it finds nothing.
 
 Finished jobs: their texts, the two indexes, the list of dead letters, and the way to a job by its id.
 
-Held jobs from three sides: the index of takes, the holds, and the entries of the processing lists.
+Running jobs from three sides: the index of takes, the claims, and the entries of the processing lists.
 
 What is not about single jobs: heartbeats, workers, remembered answers, the names of queues, the numbers of jobs.
 """
@@ -165,7 +165,7 @@ _Place = tuple[str, bytes]  # a worker, and the digest of what it holds
 
 
 class ClaimedJobsFound:
-    """What one look at held jobs found."""
+    """What one look at running jobs found."""
 
     def __init__(self, link: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
         self.link, self.keys, self.judge, self.seen = link, keys, judge, seen
@@ -195,7 +195,7 @@ class ClaimedJobsFound:
             self.token = max(self.token, ClaimKey.of(take).token)
             if not text.readable:
                 place = self.keys.shared.index(self.keys.holds) + 1
-                yield FsckSuspect(Kind.UNREADABLE, f"the hold {text_of(take)}", (place, take, text.bytes))
+                yield FsckSuspect(Kind.UNREADABLE, f"the claim {text_of(take)}", (place, take, text.bytes))
                 continue
             known = self._takes.setdefault((text_of(text.worker), digest(text.bytes)), [])
             if take not in known:
@@ -261,7 +261,7 @@ class FinishedJobsFound:
     def __init__(self, link: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
         self.link, self.keys, self.judge, self.seen = link, keys, judge, seen
         self.token = 0  # the highest that was met
-        self._dead: dict[bytes, list[bytes]] = {}  # digest of a dead job to its takes
+        self._dead: dict[bytes, list[bytes]] = {}  # digest of a dead job to its claims
 
     async def suspects(self) -> AsyncIterator[FsckSuspect]:
         """Texts without index, and indexes without text."""

@@ -1,9 +1,9 @@
 """What is remembered by a job's id while the job is there: given ids, unique names, progress, groups. Whether the job
 is there takes a look at everything that waits.
 
-A job that is taken and requeued during the look may be missed where it was and where it is. So there are two looks, and
-the script asks for holds and finished jobs as well. Were all of that to miss it, its id could be put again, or its
-group's callback would run before it; no job would be lost.
+A job that is claimed and requeued during the look may be missed where it was and where it is. So there are two looks,
+and the script asks for claims and finished jobs as well. Were all of that to miss it, its id could be enqueued again,
+or its group's callback would run before it; no job would be lost.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class NamesFound:
         await self._held()
         async for suspect in self._waiting():
             yield suspect
-        await self._held()  # again: what was taken meanwhile was perhaps in neither place
+        await self._held()  # again: what was claimed meanwhile was perhaps in neither place
         async for suspect in self._left():
             yield suspect
 
@@ -154,7 +154,7 @@ class NamesFound:
         return payload_of(wire) is not None
 
     async def _held(self) -> None:
-        """Held by whomever: other programs keep no holds."""
+        """Held by whomever: other programs keep no claims."""
         for worker in await workers_with(self.link, self.link.options.processing_list_pattern, "list"):
             async for raw in entries(self.link, self.keys.processing(worker), self.seen):
                 self._job(raw)

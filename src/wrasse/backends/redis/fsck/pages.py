@@ -64,7 +64,7 @@ async def there(link: RedisClient, key: str, names: Sequence[Word]) -> list[bool
 
 
 async def claim_keys_of(link: RedisClient, keys: RedisKeys, ids: Sequence[str | bytes]) -> list[bytes | None]:
-    """The newest take of each id."""
+    """The newest claim of each id."""
     if not ids:
         return []
     found: list[bytes | None] = await link.ask("HMGET", keys.where, *ids)

@@ -1,4 +1,4 @@
-"""Moves of jobs by anybody but their holders: rescues, burials, revivals, cancels; and deletes of jobs that nobody
+"""Moves of jobs by anybody but their workers: rescues, burials, revivals, cancels; and deletes of jobs that nobody
 holds.
 
 The bytes that a move writes are made here from those that are stored, under a token that no holder has; the script
@@ -42,7 +42,7 @@ _TRIES = 5  # how often a cancel follows a job that moves on
 
 @dataclass(frozen=True, slots=True)
 class _Holding:
-    """A held job, and whether its worker's heartbeat is evidence beside the deadline."""
+    """A running job, and whether its worker's heartbeat is evidence beside the deadline."""
 
     claimed: ClaimedBytes
     foreign: bool
@@ -219,7 +219,7 @@ class _Sending:
 
 
 def _ties(wire: JobFields | None) -> tuple[str, str]:
-    """The group that a job that ends is to be counted in, and the unique name that it gives back."""
+    """The group that a job that ends is to be counted in, and the unique name that it releases."""
     return ("", "") if wire is None else ("" if wire.counted else wire.group, wire.unique)
 
 

@@ -1,13 +1,13 @@
 """What is stored of a held and of a finished job beside its bytes, as one string: numbers and lengths first, then the
 parts, then the job's bytes, so that any byte may stand in any part and a script reads it with one pattern.
 
-`R:holds`, under K = `<token>-<nonce>`; a script writes it when it grants the hold:
+`R:holds`, under K = `<token>-<nonce>`; a script writes it when it grants the claim:
 
-    taken silence flags len(worker) len(queue) len(id) LF worker queue id bytes
+    taken heartbeat timeout flags len(worker) len(queue) len(id) LF worker queue id bytes
 
-    local taken, silence, flags, w, q, i, at = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)\\n()')
+    local taken, heartbeat timeout, flags, w, q, i, at = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)\\n()')
 
-`bytes` are those of the processing list. `flags` is 0 for a hold that a take granted; see `Flag`.
+`bytes` are those of the processing list. `flags` is 0 for a claim that a claim granted; see `Flag`.
 
 `R:finished`, under K. The script puts the first line before what it was given, since only it knows the time:
 
@@ -35,16 +35,16 @@ from wrasse.ports.jobs import JobState, error_text
 
 
 class Flag(IntFlag):
-    """What is special about a hold that no take granted."""
+    """What is special about a claim that no claim granted."""
 
-    FOREIGN = 1  # of a worker that keeps no holds: its heartbeat is asked for before the job is moved
-    LEFT = 2  # an entry that a fault left without a hold
+    FOREIGN = 1  # of a worker that keeps no claims: its heartbeat is asked for before the job is moved
+    LEFT = 2  # an entry that a fault left without a claim
     UNROUTABLE = 4  # where it came from is not known
 
 
 @dataclass(frozen=True, slots=True)
 class StoredClaim:
-    """A held job as it is stored."""
+    """A running job as it is stored."""
 
     worker: bytes
     queue: bytes

@@ -1,6 +1,7 @@
-"""What a put sends: the jobs as runs of plain ones, which a script only has to push, and single ones that need a look.
+"""What an enqueue sends: the jobs as runs of plain ones, which a script only has to push, and single ones that need a
+look.
 
-A plain job has an id made for its put, no name to itself and no time to wait for: most jobs are plain.
+A plain job has an id made for its enqueue, no name to itself and no time to wait for: most jobs are plain.
 """
 
 from __future__ import annotations

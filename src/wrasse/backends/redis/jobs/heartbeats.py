@@ -1,4 +1,4 @@
-"""What a beat sends, and what the worker's row says."""
+"""What a heartbeat sends, and what the worker's row says."""
 
 from __future__ import annotations
 

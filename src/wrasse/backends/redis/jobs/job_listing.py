@@ -1,7 +1,8 @@
-"""Listings of jobs: each place in its own order, with cursors that survive what happens in between.
+"""Listings of jobs: each state in its own order, with cursors that survive what happens in between.
 
-Held and finished jobs are read from their sorted sets. Ready jobs are read queue by queue, in the order of the queues'
-names: first what is served, then what is delayed. A delayed job that is due is ready, also before a take has moved it.
+Running and finished jobs are read from their sorted sets. Ready jobs are read queue by queue, in the order of the
+queues' names: first what is served, then what is scheduled. A scheduled job that is due is ready, also before a claim
+has moved it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from wrasse.ports.page import Page, check_limit, no_cursor, other_listing
 
 PAGE_MAX = 10_000
 _SERVED, _DELAYED = "served", "delayed"
-_FOREIGN_MAX = 256  # bytes of a delayed member without a number that its cursor carries
+_FOREIGN_MAX = 256  # bytes of a scheduled member without a number that its cursor carries
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ async def page(
     *,
     newest: bool,
 ) -> Page[JobInfo]:
-    """Jobs of one place that match, in its order."""
+    """Jobs of one state that match, in its order."""
     limit = check_limit(limit, "jobs", PAGE_MAX)
     now = await read_now(link)
     if state is JobState.READY:
@@ -56,7 +57,7 @@ async def page(
 
 
 async def overdue(link: RedisClient, keys: RedisKeys, after: str | None, limit: int) -> Page[JobInfo]:
-    """Held jobs whose deadline has passed, longest ago first. One round trip."""
+    """Running jobs whose deadline has passed, longest ago first. One round trip."""
     limit = check_limit(limit, "jobs", PAGE_MAX)
     behind, listed = _behind(JobState.RUNNING, after), list[_Listed]()
     rounds = PageLoop(link.options.where, "the list of overdue jobs")
@@ -65,7 +66,7 @@ async def overdue(link: RedisClient, keys: RedisKeys, after: str | None, limit: 
         found = await slice_of(link, keys.held, keys.holds, ScoreRange(high="now"), behind, limit)
         listed = [each for each in map(_held, found.found) if each is not None]
         behind = found.behind
-        # Of a hold whose text is gone nothing can be said, so it is passed over; an empty page would be the last.
+        # Of a claim whose text is gone nothing can be said, so it is passed over; an empty page would be the last.
         if listed or behind is None:
             break
     items, cursors = tuple(each.state for each in listed), tuple(each.cursor for each in listed)
@@ -151,7 +152,7 @@ async def _delayed(
 
 
 def _delayed_name(member: bytes) -> str:
-    """A delayed member as part of a cursor: its number, or the first bytes of what another program added."""
+    """A scheduled member as part of a cursor: its number, or the first bytes of what another program added."""
     number, colon, _ = member.partition(b":")
     return f"{number.decode()}:" if colon and number.isdigit() else f":x{member[:_FOREIGN_MAX].hex()}"
 

@@ -30,7 +30,7 @@ DEAD_WORKERS_KEPT = timedelta(hours=1)
 
 
 async def record(link: RedisClient, keys: RedisKeys, id: str) -> JobRecord | None:
-    """One job, whole. What is neither held nor finished is looked for among those that wait; a job that was taken
+    """One job, whole. What is neither held nor finished is looked for among those that wait; a job that was claimed
     meanwhile is then held."""
     asked: list[Word] = [id, id.removeprefix(UNREADABLE)] if id.startswith(UNREADABLE) else [id]
     misled = False
@@ -61,7 +61,7 @@ async def _misplaced(link: RedisClient, keys: RedisKeys, id: str) -> JobRecord |
 
 
 async def _indexed(link: RedisClient, keys: RedisKeys, id: str, asked: Sequence[Word]) -> tuple[JobRecord | None, bool]:
-    """A held or finished job; else whether its id leads to a take of which nothing is known."""
+    """A running or finished job; else whether its id leads to a claim of which nothing is known."""
     names = [keys.where, keys.held, keys.holds, keys.finished, keys.progress]
     reply: list[Any] = [*await link.run(load("get"), names, asked), None, None, None, None]
     told, take, until, hold, finished = reply[1:6]
@@ -93,7 +93,7 @@ async def _waiting(link: RedisClient, keys: RedisKeys, id: str) -> JobRecord | N
 
 
 async def counts(link: RedisClient, keys: RedisKeys) -> Counts:
-    """Jobs per queue and place, and the workers. Its cost follows their number, not that of the jobs."""
+    """Jobs per queue and state, and the workers. Its cost follows their number, not that of the jobs."""
     now = await read_now(link)
     damage = await KeyTypes(link, keys).of_jobs()
     bad = {each.key for each in damage}
@@ -123,7 +123,7 @@ def _questions(queue: QueueKeys, now: int) -> tuple[Sequence[Word], ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Waits:
-    """What was answered about one queue. A delayed job that is due is ready, also before a take has moved it."""
+    """What was answered about one queue. A scheduled job that is due is ready, also before a claim has moved it."""
 
     listed: int
     scheduled: int

@@ -3,14 +3,15 @@ change together; see docs/design/008-redis-layout.md.
 
 A script whose answer is lost is never sent again from here: whoever asked does so under the same request id.
 
-What a take sends, and what a taker gets. The hottest loop outside the server.
+What a claim sends, and what a worker gets. The hottest loop outside the server.
 
-Waking takers that wait: one listener per process hears of our own puts at once.
+Waking workers that wait: one listener per process hears of our own puts at once.
 
-A put leaves tokens in the wake list of its queue; the listener blocks on the lists of all who wait, on a connection of
-its own. Whoever waits also looks by himself every POLL seconds, so that a job pushed by another program, one that
-became due, and one whose token somebody else got, are found soon all the same; and so that a listener that cannot
-listen costs some milliseconds, never a job. It asks again after any error, for as long as somebody waits, and says so.
+An enqueue leaves tokens in the wake list of its queue; the listener blocks on the lists of all who wait, on a
+connection of its own. Whoever waits also looks by himself every POLL seconds, so that a job pushed by another program,
+one that became due, and one whose token somebody else got, are found soon all the same; and so that a listener that
+cannot listen costs some milliseconds, never a job. It asks again after any error, for as long as somebody waits, and
+says so.
 """
 
 from __future__ import annotations
@@ -130,7 +131,7 @@ class RedisWakeups:
             deaf = False
             if key is not None:
                 self._ring(key)
-                await asyncio.sleep(0)  # who was woken takes the job before this listens again
+                await asyncio.sleep(0)  # who was woken claims the job before this listens again
 
     def _ring(self, key: str) -> None:
         for bell in self._waiting:
@@ -151,7 +152,7 @@ _new = object.__new__
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """What a taker asks for."""
+    """What a worker asks for."""
 
     queues: tuple[str, ...]
     limit: int
@@ -180,7 +181,7 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClaimAnswer:
-    """The answer: jobs and, for whoever ends them, their holds; and what turned out to be no job."""
+    """The answer: jobs and, for whoever ends them, their claims; and what turned out to be no job."""
 
     jobs: list[ClaimedJob]
     claimed: list[ClaimedBytes]
@@ -236,8 +237,8 @@ _set_take, _set_worker, _set_held_queue, _set_held_id, _set_taken, _set_raw, _se
 )
 
 
-_LOOKS_MAX = 100  # of one take, at entries of which none is a job
-_TIME_KEPT = 3_600.0  # seconds until the server is asked for its time again: it tells it with every take
+_LOOKS_MAX = 100  # of one claim, at entries of which none is a job
+_TIME_KEPT = 3_600.0  # seconds until the server is asked for its time again: it tells it with every claim
 _KNOWN_MAX = 20_000  # holds whose bytes are remembered; those of others are read when they are needed
 
 
@@ -338,8 +339,8 @@ class RedisJobs:
         await self._bells.close()
 
     async def _claim(self, wanted: ClaimRequest, request: str) -> Claimed:
-        """One look. What turns out to be no job is buried, and the look is repeated under a request id that follows
-        from the first: asked again, the same steps are found."""
+        """One look. What turns out to be no job is dead-lettered, and the look is repeated under a request id that
+        follows from the first: asked again, the same steps are found."""
         rejected: list[Rejected] = []
         looks = 0
         while True:

@@ -1,7 +1,7 @@
 """What a settle sends: how attempts end, as runs of one kind, worker and queue.
 
-Whoever took a job knows its bytes; for one that was taken by another process, or before a restart, they are read
-first. A hold that is not there is sent all the same: if the settle was asked before, the first answer counts.
+Whoever took a job knows its bytes; for one that was claimed by another process, or before a restart, they are read
+first. A claim that is not there is sent all the same: if the settle was asked before, the first answer counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OUTCOMES = {ord("d"): Outcome.DONE, ord("l"): Outcome.LOST}
 
 
 def claim_key_of(claim: Claim) -> str:
-    """K: the name of the take that this hold proves."""
+    """K: the name of the claim that this claim proves."""
     return f"{claim.token}-{claim.nonce}"
 
 
@@ -88,7 +88,7 @@ class Settling:
 
 
 def _names(settlement: Settlement, held: ClaimedBytes) -> bool:
-    """Whether the settlement is about this job; what is no job can only be given back or buried."""
+    """Whether the settlement is about this job; what is no job can only be released or dead-lettered."""
     if held.wire is None:
         return not isinstance(settlement, Complete)
     return held.id == settlement.claim.id

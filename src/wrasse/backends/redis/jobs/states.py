@@ -12,7 +12,7 @@ from wrasse.backends.redis.jobs.ready_search import WaitingJob
 from wrasse.ports.jobs import Job, JobInfo, JobState, Reason
 
 _TOKEN = re.compile(r"\d{1,16}", re.ASCII).fullmatch
-UNREADABLE = "unreadable-"  # begins what a held or finished entry without an id is called; its take follows
+UNREADABLE = "unreadable-"  # begins what a running or finished entry without an id is called; its claim follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ def waiting_info(found: WaitingJob, wire: JobFields | None, now: int) -> JobInfo
 
 
 def claimed_info(key: bytes, until: int, text: StoredClaim) -> JobInfo:
-    """A held job. A reason says why it cannot go back to a queue when its worker is gone."""
+    """A running job. A reason says why it cannot go back to a queue when its worker is gone."""
     take, wire = ClaimKey.of(key), decode(text.bytes)
     base = wire or JobFields(id=_nameless(key))
     reason, error = (None, "") if wire is not None else (Reason.INVALID_PAYLOAD, flaw(text.bytes))

@@ -1,9 +1,9 @@
-"""Strays on Redis: entries of processing lists that no hold names.
+"""Strays on Redis: entries of processing lists that no claim names.
 
-Other programs move jobs into a list of their own and keep no holds; their heartbeat key is all they give. A look scans
-for such lists by the configured pattern, a page at a time. An entry whose worker has no heartbeat, and one under a
-live worker of ours that no hold names (a fault left it), gets a hold whose deadline is one silence away; what the live
-worker of another program has is left alone. The move that rescues it later asks for the heartbeat again.
+Other programs move jobs into a list of their own and keep no claims; their heartbeat key is all they give. A look scans
+for such lists by the configured pattern, a page at a time. An entry whose worker has no heartbeat, and one under a live
+worker of ours that no claim names (a fault left it), gets a claim whose deadline is one heartbeat timeout away; what
+the live worker of another program has is left alone. The move that rescues it later asks for the heartbeat again.
 
 A scan of a large database takes many searches. Workers of other programs that were seen once are remembered, so that
 every search looks at their lists first.
@@ -40,7 +40,7 @@ _START = "0"
 
 @dataclass(frozen=True, slots=True)
 class Unclaimed:
-    """An entry without a hold. `ours`: its worker is one of ours, and lives."""
+    """An entry without a claim. `ours`: its worker is one of ours, and lives."""
 
     worker: str
     raw: bytes
@@ -49,7 +49,7 @@ class Unclaimed:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What one look saw: entries without a hold, and workers that may be another program's."""
+    """What one look saw: entries without a claim, and workers that may be another program's."""
 
     entries: tuple[Unclaimed, ...]
     strangers: tuple[str, ...]
@@ -118,8 +118,9 @@ class RedisStrays:
         return _Seen(tuple(entries), tuple(strangers), now, holders)
 
     async def _without_ours(self, found: Sequence[Unclaimed]) -> list[Unclaimed]:
-        """Without those that an older take of the same id holds. A live worker of ours has its holds in good order but
-        for a fault, so all of them are read only then; of one that fell silent a second hold would do no harm."""
+        """Without those that an older take of the same id holds. A live worker of ours has its claims in good order but
+        for a fault, so all of them are read only then; of one that stopped its heartbeat a second hold would do no
+        harm."""
         doubtful = [(each.worker.encode(), each.raw) for each in found if each.ours]
         if not doubtful:
             return list(found)

@@ -70,7 +70,7 @@ _WORKER = """
 def heartbeat(
     step: Step, worker: WorkerInfo, claims: Sequence[Claim], heartbeat_timeout: int, progress: Mapping[str, Progress]
 ) -> HeartbeatAnswer:
-    """Extends the holds that are current, and the worker; or says goodbye."""
+    """Extends the claims that are current, and the worker; or deregisters it."""
     now = step.now()
     facts = facts_of(step, [claim.id for claim in claims])
     found = [facts.get(claim.id) for claim in claims]
@@ -232,7 +232,7 @@ def settle(step: Step, settlements: Sequence[Settlement], now: int, done_max: in
 
 
 def _finish_all(step: Step, settlements: Sequence[Settlement], now: int) -> bool:
-    """The common case: all of them finish without a result, and every hold is current. False, and nothing done,
+    """The common case: all of them finish without a result, and every claim is current. False, and nothing done,
     if it is any other case."""
     held: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
     for one in settlements:
@@ -242,7 +242,7 @@ def _finish_all(step: Step, settlements: Sequence[Settlement], now: int) -> bool
         held[claim.token, claim.nonce].append(claim.id)
     if not 0 < len(held) <= _GRANTS_MAX:
         return False
-    # One take gave all its jobs one token and one nonce, so there are few of these.
+    # One claim gave all its jobs one token and one nonce, so there are few of these.
     seqs: list[int] = []
     queues: Counter[str] = Counter()
     for (token, nonce), ids in held.items():
@@ -288,7 +288,7 @@ def _settle_each(step: Step, settlements: Sequence[Settlement], now: int) -> lis
 
 
 def dead_letter_invalid(step: Step, invalid: Sequence[Invalid], token: int, nonce: str) -> None:
-    """Dead-letters rows that a take found to be no jobs. One whose id cannot be read stays held, and is not claimed
+    """Dead-letters rows that a claim found to be no jobs. One whose id cannot be read stays held, and is not claimed
     again."""
     changes: list[RowChange] = []
     for one in invalid:
@@ -392,5 +392,5 @@ def _row(step: Step, change: RowChange, now: int) -> tuple[apsw.SQLiteValue, ...
 def _attempt(change: RowChange, now: int) -> tuple[apsw.SQLiteValue, ...]:
     fact = change.fact
     assert change.reason is not None, "an attempt that is noted ended for a reason"
-    assert fact.claimed_at is not None, "an attempt begins with a take"
+    assert fact.claimed_at is not None, "an attempt begins with a claim"
     return fact.seq, fact.attempts, fact.worker, fact.claimed_at, now, change.reason, error_text(change.error)

@@ -1,9 +1,9 @@
-"""Taking jobs: in one step ready jobs become held, with a token, a nonce and a deadline. For the writer.
+"""Claiming jobs: in one step ready jobs become held, with a token, a nonce and a deadline. For the writer.
 
 The rows come back as text and are made into jobs after the commit (see given), by whoever asked: other processes wait
 for us only as long as SQLite works.
 
-What a taker gets: the rows of a grant as jobs. The hottest loop outside SQLite.
+What a worker gets: the rows of a grant as jobs. The hottest loop outside SQLite.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TIMES = "SELECT at, n FROM limited_claims WHERE queue = ? AND at > ? ORDER BY a
 
 
 def claims_left(step: Step, queue: str, rates: Sequence[Rate], now: int) -> int | None:
-    """How many jobs of this queue may be taken now; None if no rate speaks of it."""
+    """How many jobs of this queue may be claimed now; None if no rate speaks of it."""
     left = [
         rate.limit - int(step.db.execute(_CLAIMED, (queue, now - span(rate.per))).get)
         for rate in rates
@@ -52,7 +52,7 @@ def claims_left(step: Step, queue: str, rates: Sequence[Rate], now: int) -> int 
 
 
 def took(step: Step, queue: str, count: int, rates: Sequence[Rate], now: int) -> None:
-    """Notes that so many were taken, and forgets what no longer matters."""
+    """Notes that so many were claimed, and forgets what no longer matters."""
     longest = max(span(rate.per) for rate in rates if rate.queue == queue)
     step.db.execute(_FORGET, (queue, now - longest))
     step.db.execute(_COUNT_CLAIMS, (queue, now, count))
@@ -65,7 +65,7 @@ def next_at(db: apsw.Connection, queues: Sequence[str], rates: Sequence[Rate], n
 
 
 def _free_at(db: apsw.Connection, rate: Rate, now: int) -> int | None:
-    """When the take that fills the limit leaves the window; None if it is not full."""
+    """When the claim that fills the limit leaves the window; None if it is not full."""
     taken = 0
     for at, n in db.execute(_TIMES, (rate.queue, now - span(rate.per))):
         taken += n
@@ -99,7 +99,7 @@ _RELEASE = """
 
 @dataclass(frozen=True, slots=True)
 class ClaimOptions:
-    """What a taker asks for."""
+    """What a worker asks for."""
 
     queues: Sequence[str]
     limit: int
@@ -168,7 +168,7 @@ def claim(step: Step, want: ClaimOptions) -> ClaimedRows | int:
 
 
 class _Rows:
-    """What a take has gathered so far."""
+    """What a claim has gathered so far."""
 
     __slots__ = ("bodies", "full", "longest", "room", "seqs")
 
@@ -215,7 +215,7 @@ def _again(step: Step, grant: Grant, now: int) -> ClaimedRows:
 
 
 def release(step: Step, grant: Grant, known: str) -> None:
-    """Undoes a take whose taker went away before it had the answer: as if it had not been asked for."""
+    """Undoes a claim whose taker went away before it had the answer: as if it had not been asked for."""
     step.forget(known)
     left: dict[int, str] = dict(step.db.execute(_LEFT, (numbers(grant.seqs), grant.token, grant.nonce)))
     if left:

@@ -1,4 +1,4 @@
-"""Putting jobs, and delayed jobs that become ready. For the writer."""
+"""Enqueueing jobs, and scheduled jobs that become ready. For the writer."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _put_all(step: Step, jobs: Sequence[Job], now: int) -> list[bool]:
 
 
 def promote(step: Step, now: int) -> bool:
-    """Moves delayed jobs that are due to the ends of their queues; True if there were any."""
+    """Moves scheduled jobs that are due to the ends of their queues; True if there were any."""
     due = step.next_due()
     if due is None or due > now:
         return False

@@ -81,7 +81,7 @@ class Start:
 
 
 def scheduled_are_due(db: apsw.Connection, now: int) -> bool:
-    """Whether a delayed job is to be moved on before jobs that are ready can be listed or counted."""
+    """Whether a scheduled job is to be moved on before jobs that are ready can be listed or counted."""
     due = db.execute("SELECT min(ready_at) FROM jobs WHERE state = 1").get
     return due is not None and due <= now
 
@@ -107,7 +107,7 @@ def page(
 
 
 def overdue(db: apsw.Connection, after: str | None, limit: int, now: int) -> Page[JobInfo]:
-    """Held jobs whose deadline has passed, longest ago first."""
+    """Running jobs whose deadline has passed, longest ago first."""
     limit = check_limit(limit, "jobs", PAGE_MAX)
     terms = [Term("deadline <= ?", (now,))]
     if after is not None:

@@ -54,7 +54,7 @@ from wrasse.ports.jobs import (
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
-_LOOK_AGAIN = 0.1  # seconds, while a limit is what keeps a taker waiting
+_LOOK_AGAIN = 0.1  # seconds, while a limit is what keeps a worker waiting
 _decode_answer = msgspec.json.Decoder(list[bool | str]).decode
 
 
@@ -214,7 +214,7 @@ class SqliteJobs:
                 await self._dead_letter(granted.grant, invalid, None if claimed.jobs else want.known)
             return claimed if claimed.jobs or not invalid else None
         except asyncio.CancelledError:
-            # The taker will never know these jobs: they go back now and not when their deadline has passed.
+            # The worker will never know these jobs: they go back now and not when their deadline has passed.
             with suppress(StoreUnavailable, StoreBroken):
                 granted = await asyncio.shield(answer)
                 if isinstance(granted, claim.ClaimedRows) and granted.fresh:

@@ -1,10 +1,10 @@
 """Put jobs and work on them, in one file.
 
-    python examples/put_and_work.py
+    python examples/enqueue_and_work.py
 
 The jobs live in wrasse.db beside you. Kill this program while it works and start it again: what was not finished runs,
 and what was finished does not run twice. In production the two halves are two programs: one puts, and
-`wrasse run --handler=put_and_work:app` works.
+`wrasse run --handler=enqueue_and_work:app` works.
 """
 
 import asyncio
