@@ -12,6 +12,7 @@
 The first call makes .venv beside this file and installs the hash-locked requirements from whatever
 index pip is configured for. One that another version of Python made is made anew. DEV_VENV names another place for it.
 """
+
 import hashlib
 import os
 import pathlib

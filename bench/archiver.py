@@ -145,5 +145,3 @@ def _obvious(port: int, place: Path) -> None:
         (place / f"batch_{number:06}.jsonl.gz").write_bytes(gzip.compress("\n".join(lines).encode(), 6))
         client.xack(KEY, GROUP, *(id for id, _ in entries))
     client.close()
-
-

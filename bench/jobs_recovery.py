@@ -1,9 +1,9 @@
 """After kill -9 of a worker in the middle of a job: how long until a fresh worker runs it again, beside the peers.
 
 Every process of the worker is killed at once, as if the machine were lost, and a new worker starts right away. Each
-peer is measured with its defaults and with what makes it soonest (bench/peers/roster.py). Who has not run the job
-again within WAIT seconds counts as never: some need an hour, some lose it. Nothing else is put meanwhile, so a peer
-that looks around only when a new job comes does not find it.
+peer is measured with its defaults and with what makes it soonest (bench/peers/roster.py). Who has not run the job again
+within WAIT seconds counts as never: some need an hour, some lose it. Nothing else is enqueued meanwhile, so a peer that
+looks around only when a new job comes does not find it.
 """
 
 from __future__ import annotations

@@ -74,13 +74,13 @@ async def _puts(url: str, rounds: int) -> dict[str, float]:
         async def put() -> float:
             begun = asyncio.get_running_loop().time()
             for _ in range(SLICE):
-                await app.jobs.put()
+                await app.jobs.enqueue()
             return asyncio.get_running_loop().time() - begun
 
         async def put_many() -> float:
             jobs = [NewJob()] * MANY
             begun = asyncio.get_running_loop().time()
-            await app.jobs.put_many(jobs)
+            await app.jobs.enqueue_many(jobs)
             return asyncio.get_running_loop().time() - begun
 
         taken: dict[str, list[float]] = {}

@@ -28,7 +28,7 @@ from wrasse.ports.jobs import BATCH_MAX, Complete, Job
 from wrasse.runtime.signals import hand_over_sooner
 
 PAYLOAD = b'{"path": "a.png", "size": 12345}'
-SILENCE = timedelta(seconds=30)
+HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 ABOUT = __doc__.splitlines()[0]
 
 
@@ -66,14 +66,14 @@ async def _filled(place: Path, ids: list[str]) -> Sqlite:
     store = await Sqlite.open(place / "wrasse.db")
     for start in range(0, len(ids), BATCH_MAX):
         jobs = [Job(id, payload=PAYLOAD) for id in ids[start : start + BATCH_MAX]]
-        await store.jobs.put(jobs, request=f"put-{start}")
+        await store.jobs.enqueue(jobs, request=f"put-{start}")
     gc.collect()
     return store
 
 
 async def _worker(place: Path, ids: list[str], warm: int) -> float:
-    """The public worker as `wrasse run` runs it, beats from its child process included. Gives seconds per job, as all
-    of these do."""
+    """The public worker as `wrasse run` runs it, sends heartbeats from its child process included. Gives seconds per
+    job, as all of these do."""
     store = await _filled(place, ids)
     usual = sys.getswitchinterval()
     hand_over_sooner()
@@ -109,9 +109,11 @@ async def _port(place: Path, ids: list[str], warm: int) -> float:
     async def until(enough: int) -> tuple[int, float]:
         nonlocal done
         while done < enough:
-            taken = await store.jobs.take(["low"], BATCH_MAX, worker="w", silence=SILENCE, request=str(done))
-            await store.jobs.settle([Complete(job.hold) for job in taken.jobs], request=str(done))
-            done += len(taken.jobs)
+            claimed = await store.jobs.claim(
+                ["low"], BATCH_MAX, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=str(done)
+            )
+            await store.jobs.settle([Complete(job.claim) for job in claimed.jobs], request=str(done))
+            done += len(claimed.jobs)
         return done, clock.monotonic()
 
     before, start = await until(warm)

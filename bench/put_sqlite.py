@@ -47,7 +47,7 @@ async def _put(place: Path, ids: list[str]) -> float:
 
     async def produce() -> None:
         for first in firsts:
-            await store.jobs.put(jobs[first : first + BATCH_MAX], request=f"put-{first}")
+            await store.jobs.enqueue(jobs[first : first + BATCH_MAX], request=f"put-{first}")
 
     clock = SystemClock()
     gc.collect()

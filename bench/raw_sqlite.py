@@ -25,7 +25,7 @@ QUEUE = "low"
 SILENCE = 30_000_000
 
 _INSERT = """
-    INSERT INTO jobs (seq, id, place, queue, rank, ready_at, created_at, kind, priority, size, lasting, payload)
+    INSERT INTO jobs (seq, id, state, queue, rank, ready_at, created_at, kind, priority, size, lasting, payload)
     VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 """
 
@@ -42,10 +42,7 @@ def open_raw(place: Path) -> apsw.Connection:
 def rows_of(ids: Sequence[str], payload: bytes) -> list[Row]:
     """The rows that a put of these jobs makes."""
     now = _now()
-    return [
-        (seq, id, 0, QUEUE, seq, now, now, "", "low", len(payload), 0, payload)
-        for seq, id in enumerate(ids, 1)
-    ]
+    return [(seq, id, 0, QUEUE, seq, now, now, "", "low", len(payload), 0, payload) for seq, id in enumerate(ids, 1)]
 
 
 def insert(db: apsw.Connection, rows: Sequence[Row]) -> None:
@@ -87,7 +84,7 @@ class RawLoop:
             return []
         numbers = msgspec.json.decode(seqs)
         hold = (self._number, "nonce", "worker", now + SILENCE, now, now)
-        db.execute(claim.UPDATE_HELD, (*hold, apsw.carray(array("q", numbers))))
+        db.execute(claim.UPDATE_RUNNING, (*hold, apsw.carray(array("q", numbers))))
         db.execute("UPDATE numbers SET back = back + 1")
         self._count((0, -len(numbers)), (2, len(numbers)))
         self._answer(f"take {self._number}", seqs.encode(), now)
@@ -119,8 +116,8 @@ class RawLoop:
         self.ran += 1
 
     def _count(self, *moved: tuple[int, int]) -> None:
-        for place, n in moved:
-            self._db.execute("UPDATE counts SET n = n + ? WHERE queue = ? AND place = ?", (n, QUEUE, place))
+        for state, n in moved:
+            self._db.execute("UPDATE counts SET n = n + ? WHERE queue = ? AND state = ?", (n, QUEUE, state))
 
     def _answer(self, request: str, answer: bytes, now: int) -> None:
         asked = self._db.execute("SELECT answer FROM requests WHERE request = ?", (request,)).get

@@ -27,7 +27,7 @@ ABOUT = __doc__.splitlines()[0]
 _SILENCE = timedelta(seconds=30)
 _FILL = """
     WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < :jobs)
-    INSERT INTO jobs (seq, id, place, queue, rank, ready_at, token, nonce, attempts, until, taken_at, beat_at,
+    INSERT INTO jobs (seq, id, state, queue, rank, ready_at, token, nonce, attempts, deadline, claimed_at, heartbeat_at,
       created_at, worker, kind, priority, size, lasting, payload)
     SELECT i, printf('job-%08d', i), iif(i % 2, 0, 2), 'low', i, :now, 1, 'nonce', iif(i % 2, 0, 1),
       iif(i % 2, NULL, :now + 30000000 + i), iif(i % 2, NULL, :now), iif(i % 2, NULL, :now),
@@ -70,14 +70,14 @@ def _fill(place: Path, jobs: int, now: int) -> None:
     db = open_raw(place)
     db.execute("BEGIN IMMEDIATE")
     db.execute(_FILL, {"jobs": jobs, "now": now})
-    db.execute("INSERT INTO counts SELECT queue, place, count(*) FROM jobs GROUP BY queue, place")
+    db.execute("INSERT INTO counts SELECT queue, state, count(*) FROM jobs GROUP BY queue, state")
     db.execute("UPDATE numbers SET back = ?", (jobs + 1,))
     db.execute("COMMIT")
     db.close()
 
 
 async def _make_due(store: Sqlite, number: int) -> None:
-    """A hundred held jobs, spread over the whole file and each time others, fell silent a minute ago."""
+    """A hundred running jobs, spread over the whole file and each time others, stopped its heartbeat a minute ago."""
 
     def fall_silent(db: apsw.Connection) -> None:
         jobs = db.execute("SELECT max(seq) FROM jobs").get
@@ -85,13 +85,15 @@ async def _make_due(store: Sqlite, number: int) -> None:
         assert 2 * number + 2 <= stride, "as many rounds as the smaller store has fresh jobs for"
         seqs = [2 * number + 2 + stride * n for n in range(DUE)]
         ago = to_micros(ManualClock().now() - 2 * _SILENCE)
-        db.executemany("UPDATE jobs SET until = ?, beat_at = ? WHERE seq = ?", [(ago, ago, seq) for seq in seqs])
+        db.executemany(
+            "UPDATE jobs SET deadline = ?, heartbeat_at = ? WHERE seq = ?", [(ago, ago, seq) for seq in seqs]
+        )
 
     await store._writer.do(lambda step: fall_silent(step.db))
 
 
 async def _sweep(store: Sqlite) -> float:
-    sweep = StuckJobs(store.jobs, silence=_SILENCE)
+    sweep = StuckJobs(store.jobs, heartbeat_timeout=_SILENCE)
     clock = SystemClock()
     start = clock.monotonic()
     page = await sweep.find(None, DUE)

@@ -74,9 +74,11 @@ async def _compare(urls: Sequence[str], sizes: Sequence[int], rounds: int) -> tu
 
 async def _fill(store: Redis, jobs: int) -> None:
     for _ in range(0, jobs, BATCH_MAX):
-        await store.jobs.put([Job(_IDS.new(), minted=True) for _ in range(BATCH_MAX)], request=_IDS.new())
+        await store.jobs.enqueue([Job(_IDS.new(), minted=True) for _ in range(BATCH_MAX)], request=_IDS.new())
     for number in range(0, jobs // 2, BATCH_MAX):
-        await store.jobs.take(["low"], BATCH_MAX, worker=f"alive-{number}", silence=_LONG, request=_IDS.new())
+        await store.jobs.claim(
+            ["low"], BATCH_MAX, worker=f"alive-{number}", heartbeat_timeout=_LONG, request=_IDS.new()
+        )
 
 
 async def _crowd(store: Redis, keys: int) -> None:
@@ -87,15 +89,15 @@ async def _crowd(store: Redis, keys: int) -> None:
 
 
 async def _make_due(store: Redis, number: int) -> None:
-    """A hundred workers take a job each and fall silent."""
+    """A hundred workers claim a job each and stop its heartbeat."""
     for each in range(DUE):
         worker = f"dead-{number}-{each}"
-        await store.jobs.take(["low"], 1, worker=worker, silence=_SHORT, request=_IDS.new())
-    await asyncio.sleep(0.01)  # longer than their silence
+        await store.jobs.claim(["low"], 1, worker=worker, heartbeat_timeout=_SHORT, request=_IDS.new())
+    await asyncio.sleep(0.01)  # longer than their heartbeat timeout
 
 
 async def _sweep(store: Redis) -> float:
-    sweep = StuckJobs(store.jobs, silence=_SHORT)
+    sweep = StuckJobs(store.jobs, heartbeat_timeout=_SHORT)
     start = _CLOCK.monotonic()
     page = await sweep.find(None, DUE)
     verdicts = [sweep.decide(suspect, page.at) for suspect in page]
@@ -108,8 +110,8 @@ async def _sweep(store: Redis) -> float:
 
 async def _finish(store: Redis) -> None:
     """What was rescued is served next; it is done now, so that the next round is about fresh jobs."""
-    taken = await store.jobs.take(["low"], DUE, worker="alive", silence=_LONG, request=_IDS.new())
-    await store.jobs.settle([Complete(job.hold) for job in taken.jobs], request=_IDS.new())
+    claimed = await store.jobs.claim(["low"], DUE, worker="alive", heartbeat_timeout=_LONG, request=_IDS.new())
+    await store.jobs.settle([Complete(job.claim) for job in claimed.jobs], request=_IDS.new())
 
 
 async def _search(store: Redis) -> float:

@@ -29,7 +29,7 @@ from wrasse.engine.sweep import Action
 from wrasse.jobs.stream_tasks.fields import TASKS, index_entry_of
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
 from wrasse.jobs.stream_tasks.store import read_task
-from wrasse.ports.jobs import JobFilter, Place
+from wrasse.ports.jobs import JobFilter, JobState
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Record
 from wrasse.ports.status_index import IndexEntry
@@ -154,13 +154,13 @@ async def _fill_sqlite(backend: Sqlite, size: int, index_entry: IndexEntry) -> N
 
 
 async def _round(place: Stock, number: int) -> Times:
-    """A hundred fell silent, each time others; how long it takes to find them and to put them back."""
+    """A hundred stopped its heartbeat, each time others; how long it takes to find them and to put them back."""
     records, ago = place.backend.records(TASKS), CLOCK.now() - timedelta(minutes=1)
     for n in range(number * DUE, (number + 1) * DUE):
         found = await records.get(f"mail:task_{n}")
         assert found is not None, "it was filled"
         await records.put(found.key, _value(n, ago), at=found.version, due_at=ago)
-    sweep = StuckJobs(place.jobs, silence=timedelta(0), retries={"mail": 3})
+    sweep = StuckJobs(place.jobs, heartbeat_timeout=timedelta(0), retries={"mail": 3})
     start = CLOCK.monotonic()
     page = await sweep.find(None, DUE)
     verdicts = [sweep.decide(suspect, page.at) for suspect in page]
@@ -168,7 +168,7 @@ async def _round(place: Stock, number: int) -> Times:
     swept = CLOCK.monotonic()
     assert list(outcomes) == [Outcome.DONE] * DUE, "all were due"
     counts = await place.jobs.counts()
-    shown = await place.jobs.page(Place.HELD, JobFilter(), None, SHOWN)
+    shown = await place.jobs.page(JobState.RUNNING, JobFilter(), None, SHOWN)
     looked = CLOCK.monotonic()
     assert (counts.queues[0].ready, len(shown)) == ((number + 1) * DUE, SHOWN), "numbers are right"
     return Times(swept - start, looked - swept)

@@ -19,10 +19,11 @@ from wrasse.backends.nats import message_codec as nats_stored, old_groups, recor
 from wrasse.backends.record_files import envelope as record_envelope
 from wrasse.backends.record_files.due_bucket import DueBuckets
 from wrasse.backends.redis.jobs import claim_codec, heartbeats, job_json
-from wrasse.backends.redis.jobs.states import finished_state, held_state
+from wrasse.backends.redis.jobs.states import claimed_info, finished_state
 from wrasse.clock import ManualClock
 from wrasse.engine import record_journal, state as sweep_state
 from wrasse.errors import WrasseError
+from wrasse.jobs.record_core.stored_names import encode_job_record
 from wrasse.jobs.record_queue.store import Recorded, decode_recorded
 from wrasse.jobs.scheduler import read_mark
 from wrasse.jobs.stream_tasks.fields import decode_fields, encode_fields, read_flat
@@ -30,10 +31,10 @@ from wrasse.jobs.worker.breakers import ShutQueue, read_shut
 from wrasse.leases import lease
 from wrasse.leases.transactions import states
 from wrasse.orphans.approval import read_approval
-from wrasse.ports.jobs import Job, Place
+from wrasse.ports.jobs import Job, JobState
 from wrasse.ports.journal import Intent, Line
 from wrasse.ports.records import Record
-from wrasse.ports.rules.job_transitions import StoredJob, added, take
+from wrasse.ports.rules.job_transitions import StoredJob, added, claim
 from wrasse.streams import envelope
 
 
@@ -78,12 +79,12 @@ def _unpacked(data: bytes) -> object:
 def _bucket_job(data: bytes) -> object:
     recorded = decode_recorded("a", data)
     found = recorded.stored.at(_NOW)
-    take(found, _NOW, worker="w", nonce="n", silence=timedelta(seconds=1))
+    claim(found, _NOW, worker="w", nonce="n", heartbeat_timeout=timedelta(seconds=1))
     return found.shown
 
 
 def _hold(data: bytes) -> object:
-    return held_state(data[:12], 0, claim_codec.read_hold(data))
+    return claimed_info(data[:12], 0, claim_codec.read_claim(data))
 
 
 def _finished(data: bytes) -> object:
@@ -128,14 +129,14 @@ def _journal(data: bytes) -> object:
 
 
 _NOW = ManualClock().now()
-_HELD = take(
+_RUNNING = claim(
     added(Job("a", headers={"n": "1"}, not_before=_NOW), _NOW, rank=1), _NOW, worker="w", nonce="n",
-    silence=timedelta(seconds=1),
+    heartbeat_timeout=timedelta(seconds=1),
 )  # fmt: skip
-assert _HELD is not None, "what is ready is taken"
+assert _RUNNING is not None, "what is ready is taken"
 _TRANSACTION = states.begun("key", states.Decision.PENDING, (states.Participant("n", "k", 1),), _NOW, _NOW)
 _FINISHED = claim_codec.FinishedText(
-    Place.DEAD, b"w", b"q", b"i", 5, 1, 1, 0, 0, b"failed", b"why", b"r", b'[[1,"w",1,2,"failed","e"]]', b"{}"
+    JobState.DEAD, b"w", b"q", b"i", 5, 1, 1, 0, 0, b"failed", b"why", b"r", b'[[1,"w",1,2,"failed","e"]]', b"{}"
 )
 _NATS_RECORD = records.pack(
     records.KvRecord(
@@ -161,7 +162,7 @@ DECODERS = (
     Decoder("archive line", lambda line: entry_of(line, "s"), (
         _ENVELOPE[:-1] + b',"stream_id":"5-1"}', b'{"stream_id":"5-1","subject":"s","raw":"","text":{"a":"b"}}',
     )),
-    Decoder("bucket job", _bucket_job, (msgspec.json.encode(Recorded(_HELD, "mark")),)),
+    Decoder("bucket job", _bucket_job, (encode_job_record(Recorded(_RUNNING, "mark")),)),
     Decoder("Redis hold", _hold, (b"5 9 0 1 1 1\nwqi{}",)),
     Decoder("Redis finished job", _finished, (b"7 0\n" + claim_codec.pack_finished(_FINISHED),)),
     Decoder("Redis worker", _worker, (b"1739539200123 1739539230123 77 4 host", b"1739539200123 0.5 half")),

@@ -30,11 +30,11 @@ from wrasse.ports.jobs import (
     Job,
     JobFilter,
     JobGroup,
+    JobInfo,
     JobQueue,
     JobRecord,
     JobState,
     Move,
-    Place,
     Progress,
     Rate,
     Settlement,
@@ -203,32 +203,34 @@ class FaultyJobs:
         self._jobs = jobs
         self._network = network
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
-        return await self._network.call("put", lambda: self._jobs.put(jobs, request=request, groups=groups))
+    async def enqueue(
+        self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
+    ) -> Sequence[Enqueued]:
+        return await self._network.call("put", lambda: self._jobs.enqueue(jobs, request=request, groups=groups))
 
-    async def take(
+    async def claim(
         self,
         queues: Sequence[str],
         limit: int,
         *,
         worker: str,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         request: str,
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
     ) -> Claimed:
-        take = partial(self._jobs.take, queues, limit, worker=worker, silence=silence)
+        take = partial(self._jobs.claim, queues, limit, worker=worker, heartbeat_timeout=heartbeat_timeout)
         return await self._network.call("take", lambda: take(request=request, wait=wait, rates=rates))
 
-    async def beat(
+    async def heartbeat(
         self,
         worker: WorkerInfo,
-        holds: Sequence[Claim],
+        claims: Sequence[Claim],
         *,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> HeartbeatAnswer:
-        beat = partial(self._jobs.beat, worker, holds, silence=silence, progress=progress)
+        beat = partial(self._jobs.heartbeat, worker, claims, heartbeat_timeout=heartbeat_timeout, progress=progress)
         return await self._network.call("beat", beat)
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
@@ -241,11 +243,11 @@ class FaultyJobs:
         return await self._network.call("get", lambda: self._jobs.get(id))
 
     async def page(
-        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
-    ) -> Page[JobState]:
-        return await self._network.call("page", lambda: self._jobs.page(place, where, after, limit, newest=newest))
+        self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobInfo]:
+        return await self._network.call("page", lambda: self._jobs.page(state, where, after, limit, newest=newest))
 
-    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+    async def overdue(self, after: str | None, limit: int) -> Page[JobInfo]:
         return await self._network.call("overdue", lambda: self._jobs.overdue(after, limit))
 
     async def counts(self) -> Counts:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from wrasse.ports.jobs import Budget, Place
+from wrasse.ports.jobs import Budget, JobState
 
 
 class Step(StrEnum):
@@ -35,37 +35,37 @@ class Rule:
     """One legal move: from which places, to which place, and who may make it."""
 
     step: Step
-    before: frozenset[Place | None]
-    after: Place | None
+    before: frozenset[JobState | None]
+    after: JobState | None
     by: str
 
 
-def _rule(step: Step, before: tuple[Place | None, ...], after: Place | None, by: str) -> Rule:
+def _rule(step: Step, before: tuple[JobState | None, ...], after: JobState | None, by: str) -> Rule:
     return Rule(step, frozenset(before), after, by)
 
 
 RULES: tuple[Rule, ...] = (
-    _rule(Step.PUT, (None,), Place.READY, "anybody"),
-    _rule(Step.TAKE, (Place.READY,), Place.HELD, "a worker"),
-    _rule(Step.BEAT, (Place.HELD,), Place.HELD, "its holder"),
-    _rule(Step.FINISH, (Place.HELD,), Place.DONE, "its holder"),
-    _rule(Step.REQUEUE, (Place.HELD,), Place.READY, "its holder, or a sweep once the deadline has passed"),
-    _rule(Step.BURY, (Place.HELD,), Place.DEAD, "its holder, or a sweep once the deadline has passed"),
-    _rule(Step.REVIVE, (Place.DEAD,), Place.READY, "anybody"),
-    _rule(Step.CANCEL, (Place.READY, Place.HELD), Place.DEAD, "anybody"),
-    _rule(Step.DELETE, (Place.READY, Place.DONE, Place.DEAD), None, "anybody"),
+    _rule(Step.PUT, (None,), JobState.READY, "anybody"),
+    _rule(Step.TAKE, (JobState.READY,), JobState.RUNNING, "a worker"),
+    _rule(Step.BEAT, (JobState.RUNNING,), JobState.RUNNING, "its holder"),
+    _rule(Step.FINISH, (JobState.RUNNING,), JobState.DONE, "its holder"),
+    _rule(Step.REQUEUE, (JobState.RUNNING,), JobState.READY, "its holder, or a sweep once the deadline has passed"),
+    _rule(Step.BURY, (JobState.RUNNING,), JobState.DEAD, "its holder, or a sweep once the deadline has passed"),
+    _rule(Step.REVIVE, (JobState.DEAD,), JobState.READY, "anybody"),
+    _rule(Step.CANCEL, (JobState.READY, JobState.RUNNING), JobState.DEAD, "anybody"),
+    _rule(Step.DELETE, (JobState.READY, JobState.DONE, JobState.DEAD), None, "anybody"),
 )
 
 _BY_STEP = {rule.step: rule for rule in RULES}
 
 
-def legal(step: Step, before: Place | None, after: Place | None) -> bool:
+def legal(step: Step, before: JobState | None, after: JobState | None) -> bool:
     """May this step take a job from here to there?"""
     rule = _BY_STEP[step]
     return before in rule.before and after == rule.after
 
 
-def steps_between(before: Place | None, after: Place | None) -> frozenset[Step]:
+def steps_between(before: JobState | None, after: JobState | None) -> frozenset[Step]:
     """The steps that lead from one place to another; empty where no single step does."""
     return frozenset(rule.step for rule in RULES if before in rule.before and after == rule.after)
 

@@ -76,9 +76,7 @@ class FaultyGroups:
             lambda: self._groups.deliver(subjects, group, consumer, limit, ack_timeout=ack_timeout, wait=wait),
         )
 
-    async def extend(
-        self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta
-    ) -> Sequence[bool]:
+    async def extend(self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta) -> Sequence[bool]:
         return await self._network.call(
             "extend", lambda: self._groups.extend(consumer, deliveries, ack_timeout=ack_timeout)
         )

@@ -29,15 +29,15 @@ class Client(AsyncClient):
         self.app = wrasse.connect(URL)
 
     async def one(self) -> None:
-        await self.app.jobs.put()
+        await self.app.jobs.enqueue()
 
     def put_many(self, count: int) -> None:
         """By its call for many, which sends a thousand at once."""
-        self.loop.run_until_complete(self.app.jobs.put_many([NewJob()] * count))
+        self.loop.run_until_complete(self.app.jobs.enqueue_many([NewJob()] * count))
 
     def put_long(self) -> None:
         """The job whose worker is killed."""
-        self.loop.run_until_complete(self.app.jobs.put("long"))
+        self.loop.run_until_complete(self.app.jobs.enqueue("long"))
 
     def pending(self, server: Any) -> int:
         """How many are not finished."""

@@ -1,4 +1,4 @@
-"""wrasse in Django: a view puts a job when its transaction commits, a management command works.
+"""wrasse in Django: a view enqueues a job when its transaction commits, a management command works.
 
     pip install wrasse django
     python manage.py migrate --run-syncdb

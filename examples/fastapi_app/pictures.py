@@ -1,4 +1,4 @@
-"""wrasse in FastAPI: a route puts a job, another waits for its result.
+"""wrasse in FastAPI: a route enqueues a job, another waits for its result.
 
     pip install wrasse fastapi uvicorn
     uvicorn pictures:web                          # the web server
@@ -34,7 +34,7 @@ class Picture(BaseModel):
 
 @app.handler("resize")
 def resize(job: wrasse.RunningJob) -> dict[str, object]:
-    """Runs in a worker. The payload is checked again: it may have been put by another version of this program."""
+    """Runs in a worker. The payload is checked again: it may have been enqueued by another version of this program."""
     picture = Picture.model_validate(job.data)
     if picture.width <= 0:
         raise ValueError("a picture has a width")
@@ -54,7 +54,7 @@ web = FastAPI(lifespan=lifespan)
 @web.post("/pictures", status_code=202)
 async def put(picture: Picture) -> dict[str, object]:
     """Puts the job, and answers once it is stored. The id makes a repeated request put nothing twice."""
-    handle = await app.jobs.put("resize", picture.model_dump(), id=f"resize/{picture.name}", keep="1h")
+    handle = await app.jobs.enqueue("resize", picture.model_dump(), id=f"resize/{picture.name}", keep="1h")
     return {"name": picture.name, "new": handle.new}
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from wrasse.jobs.new_job import NewJob
     from wrasse.jobs.retry import GiveUp, Retry, RetryLater
     from wrasse.jobs.worker.running_job import RunningJob
-    from wrasse.ports.jobs import Job, JobRecord, Place, Reason
+    from wrasse.ports.jobs import Job, JobRecord, JobState, Reason
 
 __version__ = "0.1.0"
 
@@ -28,7 +28,7 @@ _HOMES = {
     "JobRecord": "wrasse.ports.jobs",
     "LeaseLost": "wrasse.errors",
     "NewJob": "wrasse.jobs.new_job",
-    "Place": "wrasse.ports.jobs",
+    "JobState": "wrasse.ports.jobs",
     "Reason": "wrasse.ports.jobs",
     "Refused": "wrasse.errors",
     "Retry": "wrasse.jobs.retry",
@@ -49,9 +49,9 @@ __all__ = [
     "Job",
     "JobFailed",
     "JobRecord",
+    "JobState",
     "LeaseLost",
     "NewJob",
-    "Place",
     "Reason",
     "Refused",
     "Retry",

@@ -78,8 +78,7 @@ class Yards:
         assert isinstance(server, S3)
         bucket = (await make_bucket(server)).bucket
         return (
-            f"s3://{bucket}/{self.prefix}?endpoint={server.endpoint}"
-            f"&access_key={server.key}&secret_key={server.secret}"
+            f"s3://{bucket}/{self.prefix}?endpoint={server.endpoint}&access_key={server.key}&secret_key={server.secret}"
         )
 
 
@@ -267,9 +266,7 @@ async def told(story: Story, objects: Objects, problems: tuple[str, ...]) -> Tol
     chains = [e async for e in verify(objects, "archive", ">", group=GROUP, streams=story.backend.streams)]
     problems += tuple(problem.what for chain in chains for problem in chain.problems)
     lost, twice = sum((wanted - found).values()), sum((found - wanted).values())
-    return Told(
-        story.kills, wanted.total(), sum(story.gone.values()), lost, twice, story.unarchived, problems
-    )
+    return Told(story.kills, wanted.total(), sum(story.gone.values()), lost, twice, story.unarchived, problems)
 
 
 async def killed(
@@ -299,6 +296,5 @@ async def _caught_up(backend: Backend) -> bool:
     await asyncio.sleep(0.02)
     states = [await backend.streams.info(subject) for subject in SUBJECTS]
     return all(
-        state is None or [each.floor for each in state.groups if each.name == GROUP] == [state.last]
-        for state in states
+        state is None or [each.floor for each in state.groups if each.name == GROUP] == [state.last] for state in states
     )

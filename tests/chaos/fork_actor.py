@@ -20,7 +20,7 @@ from wrasse.backends.redis.connect import Redis
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.jobs import Budget, ClaimedJob, Complete, Reason, Requeue, Settlement
 
-SILENCE = timedelta(milliseconds=100)
+HEARTBEAT_TIMEOUT = timedelta(milliseconds=100)
 KEEP_ALL = 1_000_000
 _DIES_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 Life = Callable[[str], Coroutine[None, None, None]]
@@ -30,23 +30,23 @@ async def work(url: str) -> None:
     """Takes jobs, finishes half of them and fails the others, whose next attempt is at once or a little later."""
     jobs = (await Redis.open(url, done_max=KEEP_ALL)).jobs
     while True:
-        taken = await jobs.take(
+        claimed = await jobs.claim(
             ["low"],
             random.randint(1, 5),
             worker=f"w-{os.getpid()}",
-            silence=SILENCE,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
             request=uuid4().hex,
             wait=timedelta(seconds=1),
         )
-        if taken.jobs:
-            await jobs.settle([_end(each) for each in taken.jobs], request=uuid4().hex)
+        if claimed.jobs:
+            await jobs.settle([_end(each) for each in claimed.jobs], request=uuid4().hex)
 
 
-def _end(taken: ClaimedJob) -> Settlement:
+def _end(claimed: ClaimedJob) -> Settlement:
     if random.random() < 0.5:
-        return Complete(taken.hold)
+        return Complete(claimed.claim)
     delay = timedelta(milliseconds=random.choice((0, 20)))
-    return Requeue(taken.hold, Budget.FAILURES, Reason.FAILED, delay=delay)
+    return Requeue(claimed.claim, Budget.FAILURES, Reason.FAILED, delay=delay)
 
 
 async def rescue(url: str) -> None:
@@ -55,7 +55,7 @@ async def rescue(url: str) -> None:
     while True:
         overdue = await jobs.overdue(None, 20)
         if overdue:
-            await jobs.move([Requeue(each.hold, Budget.RESCUES, Reason.WORKER_DIED) for each in overdue])
+            await jobs.move([Requeue(each.claim, Budget.RESCUES, Reason.WORKER_DIED) for each in overdue])
         await asyncio.sleep(0.005)
 
 

@@ -59,12 +59,14 @@ class AskedAgain(RedisJobs):
 
     line: Swallowing
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
-        ask = super().put
+    async def enqueue(
+        self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
+    ) -> Sequence[Enqueued]:
+        ask = super().enqueue
         return await self._lost_once(request, lambda: ask(jobs, request=request, groups=groups))
 
-    async def take(self, queues: Sequence[str], limit: int, *, request: str, **more: Any) -> Claimed:
-        ask = super().take
+    async def claim(self, queues: Sequence[str], limit: int, *, request: str, **more: Any) -> Claimed:
+        ask = super().claim
         return await self._lost_once(request, lambda: ask(queues, limit, request=request, **more))
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:

@@ -1,6 +1,6 @@
 """A consumer of a group on NATS that may be killed or frozen at any moment: notes every message that it has handled.
 
-    python nats_consumer_actor.py URL REPLICAS FILE
+python nats_consumer_actor.py URL REPLICAS FILE
 """
 
 from __future__ import annotations

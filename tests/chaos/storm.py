@@ -68,9 +68,7 @@ class Seat:
         self.process: subprocess.Popen[bytes] | None = None
 
 
-def spawn(
-    yard: Yard, role: str, url: str, planted: str, *more: object, actor: Path = ACTOR
-) -> subprocess.Popen[bytes]:
+def spawn(yard: Yard, role: str, url: str, planted: str, *more: object, actor: Path = ACTOR) -> subprocess.Popen[bytes]:
     """Starts an actor; what it complains about is in the yard's file `errors`."""
     command = [sys.executable, str(actor), role, url, planted, *map(str, more)]
     path = os.pathsep.join(filter(None, (str(ACTOR.parents[1]), os.environ.get("PYTHONPATH"))))
@@ -95,7 +93,7 @@ class Storm:
     def _start(self, seat: Seat) -> None:
         self._started += 1
         work = (f"p{self._started}", self.weather.pause, self.weather.most)
-        more = work if seat.role == "producer" else (self.yard.silence,)
+        more = work if seat.role == "producer" else (self.yard.heartbeat_timeout,)
         url = self.yard.url.replace(f":{self.server.port}", f":{seat.line.port}")
         seat.process = spawn(self.yard, seat.role, url, self.weather.planted, *more, actor=self.weather.actor)
 
@@ -142,7 +140,7 @@ class Storm:
             case "refuse":
                 seat.line.refuse = True
                 seat.line.cut()
-                await asyncio.sleep(self.draw.uniform(0.2, 2.0) * self.yard.silence)
+                await asyncio.sleep(self.draw.uniform(0.2, 2.0) * self.yard.heartbeat_timeout)
                 seat.line.refuse = False
 
     async def _stop(self, seat: Seat, *, with_children: bool) -> None:
@@ -152,7 +150,7 @@ class Storm:
         for each in pids:
             with suppress(ProcessLookupError):
                 os.kill(each, signal.SIGSTOP)
-        await asyncio.sleep(self.draw.uniform(0.5, 3.0) * self.yard.silence)
+        await asyncio.sleep(self.draw.uniform(0.5, 3.0) * self.yard.heartbeat_timeout)
         for each in pids:
             with suppress(ProcessLookupError):
                 os.kill(each, signal.SIGCONT)
@@ -167,7 +165,7 @@ class Storm:
         producer = Producer(self.yard.jobs, SystemClock(), patience=timedelta(seconds=50))
         await self.yard.until_logged("end")
         if self.weather.poison:
-            await producer.put(producer.job("poison", id="poison"))
+            await producer.enqueue(producer.job("poison", id="poison"))
         async with asyncio.TaskGroup() as hits:
             await self.rounds(hits, rounds)
             while sum(len(line.facts) for line in self.yard.log() if line.what == "put") < jobs_min:
@@ -187,7 +185,7 @@ class Storm:
                 counts = await self.yard.jobs.counts()
             except StoreUnavailable:  # servers that have not found each other again
                 return False
-            return all(q.ready + q.delayed + q.held == 0 for q in counts.queues)
+            return all(q.ready + q.scheduled + q.running == 0 for q in counts.queues)
 
         await eventually(at_rest, within=200, every=self.weather.look)
         self.replace_the_dead()

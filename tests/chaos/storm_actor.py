@@ -36,7 +36,7 @@ async def put_on(jobs: JobQueue, prefix: str, pause: float, most: int) -> None:
         names: list[str | None] = [f"{prefix}-{number}-{part}" if number % 2 else None for part in range(count)]
         batch = [producer.job(kind, os.urandom(20), id=name) for name in names]
         log("will", *(job.id for job in batch))
-        await producer.put_many(batch)
+        await producer.enqueue_many(batch)
         log("put", *(job.id for job in batch))
         await asyncio.sleep(pause)
 
@@ -66,14 +66,14 @@ def rescue_without_removal() -> None:
 
 def put_without_request() -> None:
     """A put that is asked again is another put."""
-    put = RedisJobs.put
+    put = RedisJobs.enqueue
 
     async def forgetful(
         jobs: RedisJobs, batch: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
     ) -> Sequence[Enqueued]:
         return await put(jobs, batch, request=uuid4().hex, groups=groups)
 
-    RedisJobs.put = forgetful  # type: ignore[method-assign]
+    RedisJobs.enqueue = forgetful  # type: ignore[method-assign]
 
 
 FAULTS: Mapping[str, Callable[[], None]] = {

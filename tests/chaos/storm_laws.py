@@ -12,7 +12,7 @@ import redis
 from processes.kill_scene import Yard
 from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.options import RedisOptions
-from wrasse.ports.jobs import JobState, Place, Reason
+from wrasse.ports.jobs import JobInfo, JobState, Reason
 
 RESCUES_MAX = 3
 
@@ -20,7 +20,7 @@ RESCUES_MAX = 3
 class Ending:
     """How it ended: the side log by kind of line, and every job that is done or dead."""
 
-    def __init__(self, yard: Yard, done: list[JobState], dead: list[JobState]) -> None:
+    def __init__(self, yard: Yard, done: list[JobInfo], dead: list[JobInfo]) -> None:
         self.yard, self.done, self.dead = yard, done, dead
         self.facts: dict[str, list[tuple[object, ...]]] = {}
         for line in yard.log():
@@ -38,12 +38,12 @@ class Ending:
 
 
 async def ending_of(yard: Yard) -> Ending:
-    return Ending(yard, await yard.everything(Place.DONE), await yard.everything(Place.DEAD))
+    return Ending(yard, await yard.everything(JobState.DONE), await yard.everything(JobState.DEAD))
 
 
 def nothing_lost(ending: Ending) -> None:
     """Every job that a producer was told is stored, is there, once; and nothing is that nobody put."""
-    stored = Counter(state.id for state in ending.done + ending.dead)
+    stored = Counter(info.id for info in ending.done + ending.dead)
     told = {id for ids in ending.facts.get("put", ()) for id in ids}
     meant = {id for ids in ending.facts.get("will", ()) for id in ids} | {"poison"}
     assert told - set(stored) == set(), "lost"
@@ -59,19 +59,19 @@ async def none_finished_twice(ending: Ending) -> None:
         started[id] = max(token, started.get(id, 0))
     for first in range(0, len(ending.done), 100):
         some = ending.done[first : first + 100]
-        for record in await asyncio.gather(*(ending.yard.record(state.id) for state in some)):
+        for record in await asyncio.gather(*(ending.yard.record(info.id) for info in some)):
             assert record.result is not None
-            assert msgspec.json.decode(record.result)["token"] == started[record.state.id], "finished by the wrong one"
+            assert msgspec.json.decode(record.result)["token"] == started[record.info.id], "finished by the wrong one"
 
 
 async def dead_by_the_budget_alone(ending: Ending) -> None:
     """The poison is dead within its budget; another job only if so many workers were really lost with it."""
     starts = [id for id, _ in ending.facts["start"]].count("poison")
-    assert (starts == 0) == ("poison" not in [state.id for state in ending.dead]), "the poison is not dead"
+    assert (starts == 0) == ("poison" not in [info.id for info in ending.dead]), "the poison is not dead"
     assert starts <= RESCUES_MAX + 1, "beyond its budget"
-    for state in ending.dead:
-        deaths = [e for e in (await ending.yard.record(state.id)).history if e.reason is Reason.WORKER_DIED]
-        assert (state.reason, state.rescues, len(deaths)) == (Reason.WORKER_DIED, RESCUES_MAX + 1, RESCUES_MAX + 1)
+    for info in ending.dead:
+        deaths = [e for e in (await ending.yard.record(info.id)).history if e.reason is Reason.WORKER_DIED]
+        assert (info.reason, info.rescues, len(deaths)) == (Reason.WORKER_DIED, RESCUES_MAX + 1, RESCUES_MAX + 1)
 
 
 def keys_agree(ending: Ending, port: int) -> None:
@@ -91,8 +91,8 @@ def keys_agree(ending: Ending, port: int) -> None:
     gone = {left.list, left.delayed, keys.held, keys.holds, keys.uniques, keys.groups}
     assert names & gone == set(), "something waits or is held"
     assert [name for name in names if name.endswith(":processing")] == [], "a worker's list is left"
-    assert completed == Counter(state.id for state in ending.done), "the completed list is wrong"
-    assert sorted(dead_letters) == sorted(state.id for state in ending.dead), "the dead letter list is wrong"
+    assert completed == Counter(info.id for info in ending.done), "the completed list is wrong"
+    assert sorted(dead_letters) == sorted(info.id for info in ending.dead), "the dead letter list is wrong"
     assert (takes, set(where.values()), len(where)) == (finished, finished, done + dead), "an index is wrong"
     assert {id.decode() for id in where} >= given, "an id is remembered for nothing"
     assert {name: count for name, count in counts.items() if count} == _counted(done, dead), "a counter is wrong"
@@ -109,7 +109,7 @@ def _counted(done: int, dead: int) -> dict[bytes, int]:
 async def no_damage(ending: Ending) -> None:
     """What `wrasse jobs fsck` looks for is not there."""
     assert ending.yard.store.damages is not None
-    found = await ending.yard.store.damages.check(repair=False, silence=ending.yard.one_silence())
+    found = await ending.yard.store.damages.check(repair=False, heartbeat_timeout=ending.yard.one_silence())
     assert [(each.kind, each.count) for each in found if each.count] == [], "damage"
 
 

@@ -30,11 +30,11 @@ class End(msgspec.Struct, frozen=True):
 async def dead_by_the_budget_alone(ending: Ending) -> None:
     """A task is dead only after as many runs as its type allows, each ended by the loss of its worker."""
     starts = Counter(id for id, _ in ending.facts["start"])
-    assert (starts["poison"] == 0) == ("poison" not in [state.id for state in ending.dead]), "the poison is not dead"
-    for state in ending.dead:
-        deaths = [e for e in (await ending.yard.record(state.id)).history if e.reason is Reason.WORKER_DIED]
-        assert (state.reason, state.rescues, len(deaths)) == (Reason.WORKER_DIED, RETRIES, RETRIES + 1)
-        assert 1 <= starts[state.id] <= RETRIES + 1, "failed without having run, or ran too often"
+    assert (starts["poison"] == 0) == ("poison" not in [info.id for info in ending.dead]), "the poison is not dead"
+    for info in ending.dead:
+        deaths = [e for e in (await ending.yard.record(info.id)).history if e.reason is Reason.WORKER_DIED]
+        assert (info.reason, info.rescues, len(deaths)) == (Reason.WORKER_DIED, RETRIES, RETRIES + 1)
+        assert 1 <= starts[info.id] <= RETRIES + 1, "failed without having run, or ran too often"
 
 
 async def told_of_every_end(ending: Ending, store: TaskStore) -> int:
@@ -42,8 +42,8 @@ async def told_of_every_end(ending: Ending, store: TaskStore) -> int:
     elsewhere at least once. Gives how many it told more than once."""
     ends = [end async for end in _ends(store)]
     told = Counter(end.task_id for end in ends)
-    for how, states in (("completed", ending.done), ("failed", ending.dead)):
-        assert {end.task_id for end in ends if end.state == how} == {state.id for state in states}, f"{how}: told wrong"
+    for how, infos in (("completed", ending.done), ("failed", ending.dead)):
+        assert {end.task_id for end in ends if end.state == how} == {info.id for info in infos}, f"{how}: told wrong"
     again = sum(count - 1 for count in told.values())
     assert not again or not store.jobs._store.emits, "told twice"
     return again

@@ -20,9 +20,9 @@ RETRIES = 3
 HINT = timedelta(seconds=2)  # within which a hint is claimed, so that one of a dead worker comes back soon
 
 
-def tasks_at(server: str, folder: Path, silence: float) -> str:
+def tasks_at(server: str, folder: Path, heartbeat_timeout: float) -> str:
     """Tasks on this server, as one text."""
-    types = (TaskType(TYPE, RETRIES, timedelta(seconds=silence)),)
+    types = (TaskType(TYPE, RETRIES, timedelta(seconds=heartbeat_timeout)),)
     return TaskBackends(server, server, f"file:{folder}/objects", types).url()
 
 

@@ -45,7 +45,7 @@ async def store_at(url: str) -> TaskStore:
     return await waited_for(lambda: open_task_store(url))
 
 
-def engine_settings(silence: timedelta) -> Settings:
+def engine_settings(heartbeat_timeout: timedelta) -> Settings:
     """What a user would write, but in seconds."""
     settings = load(Path(os.devnull), environ={}).settings
     often = {name: replace(own, interval=OFTEN) for name, own in settings.sweeps.items()}
@@ -53,17 +53,17 @@ def engine_settings(silence: timedelta) -> Settings:
     often["dead_consumers"] = replace(dead, fields={**dead.fields, "gone_for": GONE_FOR})
     return replace(
         settings,
-        task_types={TYPE: TaskTypeSettings(step_timeout=silence, max_retries=RETRIES)},
-        sweeper=StuckTasksSettings(interval=OFTEN, lock_ttl=timedelta(seconds=1), stuck_threshold=silence),
+        task_types={TYPE: TaskTypeSettings(step_timeout=heartbeat_timeout, max_retries=RETRIES)},
+        sweeper=StuckTasksSettings(interval=OFTEN, lock_ttl=timedelta(seconds=1), stuck_threshold=heartbeat_timeout),
         retention={f"gbe.tasks.*.{each}": RetentionSettings(KEPT, exact=True) for each in ("queue", "progress")},
         sweeps=often,
     )
 
 
-async def run_engine(url: str, silence: timedelta) -> None:
+async def run_engine(url: str, heartbeat_timeout: timedelta) -> None:
     store = await store_at(url)
     tell_of_the_untold()
-    settings, backend = engine_settings(silence), store.backend
+    settings, backend = engine_settings(heartbeat_timeout), store.backend
     journal = journal_of(backend, CLOCK)
     ports = ("jobs", "records", "engine", "streams")
     opened = OpenPorts(dict.fromkeys(ports, backend), engine_journal=journal, tasks=store.jobs, types=(TYPE,))
@@ -87,12 +87,10 @@ def tell_of_the_untold() -> None:
     """Says in the side log that a task was found waiting without an entry, and how much was trimmed."""
     put, rounds = Tasks.put, Trimmer._rounds
 
-    async def told(
-        tasks: Tasks, task: Task, stored: StoredJob, at: datetime, said: Sequence[Said] = ()
-    ) -> Task | None:
+    async def told(tasks: Tasks, task: Task, stored: StoredJob, at: datetime, said: Sequence[Said] = ()) -> Task | None:
         written = await put(tasks, task, stored, at, said)
         if written is not None and any(b'"untold"' in each.payload for each in said):
-            log("untold", stored.state.id)
+            log("untold", stored.info.id)
         return written
 
     async def counted(trimmer: Trimmer, *args: object) -> int:

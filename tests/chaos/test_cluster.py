@@ -15,9 +15,9 @@ from servers.cluster import MASTERS, Cluster, cluster
 from servers.valkey import Valkey
 from wrasse.backends.redis.connect import Redis
 from wrasse.errors import StoreUnavailable
-from wrasse.ports.jobs import Job, JobFilter, Place
+from wrasse.ports.jobs import Job, JobFilter, JobState
 
-SILENCE = 1.5
+HEARTBEAT_TIMEOUT = 1.5
 NO_FAILOVER = 60_000  # ms: a node that is restarted is back before
 
 
@@ -34,12 +34,12 @@ def ends(yard: Yard) -> list[object]:
 async def under_load(folder: Path, nodes: Cluster, rounds: int, workers: int) -> str:
     """Moves the slot of all jobs and restarts its node, while everybody works."""
     url = f"{nodes.url}&root={{t{uuid4().hex}}}"
-    async with open_yard(folder, SILENCE, url) as yard:
+    async with open_yard(folder, HEARTBEAT_TIMEOUT, url) as yard:
         assert isinstance(yard.store, Redis)
         slot = yard.store.client.options.slot
         for _ in range(workers):
-            spawn(yard, "worker", url, "", SILENCE)
-        spawn(yard, "engine", url, "", SILENCE)
+            spawn(yard, "worker", url, "", HEARTBEAT_TIMEOUT)
+        spawn(yard, "engine", url, "", HEARTBEAT_TIMEOUT)
         producer = spawn(yard, "producer", url, "", "p", 0.05, 12)
         for _ in range(rounds):
             await works_on(yard, 20)
@@ -55,7 +55,7 @@ async def under_load(folder: Path, nodes: Cluster, rounds: int, workers: int) ->
                 counts = await yard.jobs.counts()
             except StoreUnavailable:  # nodes that have not found each other again
                 return False
-            return all(q.ready + q.delayed + q.held == 0 for q in counts.queues)
+            return all(q.ready + q.scheduled + q.running == 0 for q in counts.queues)
 
         await eventually(at_rest)
         assert [process.poll() for process in yard.running] == [None] * len(yard.running)
@@ -84,7 +84,7 @@ async def patiently_put(redis: Redis, id: str) -> None:
     async with asyncio.timeout(60):
         while True:
             try:
-                await redis.jobs.put([Job(id, minted=True)], request=request)
+                await redis.jobs.enqueue([Job(id, minted=True)], request=request)
             except StoreUnavailable:
                 await asyncio.sleep(0.02)
             else:
@@ -95,8 +95,8 @@ async def stored(redis: Redis) -> set[str]:
     found: set[str] = set()
     after: str | None = None
     while True:
-        page = await redis.jobs.page(Place.READY, JobFilter(), after, 1_000)
-        found |= {state.id for state in page}
+        page = await redis.jobs.page(JobState.READY, JobFilter(), after, 1_000)
+        found |= {info.id for info in page}
         after = page.cursor
         if after is None:
             return found
@@ -114,7 +114,7 @@ async def failed_over(nodes: Cluster, *, behind: bool) -> tuple[set[str], set[st
         for number in range(2_000):
             if behind and number == 1_000:
                 _fall_behind(nodes, master, replica)
-            await redis.jobs.put([Job(str(number), minted=True)], request=uuid4().hex)
+            await redis.jobs.enqueue([Job(str(number), minted=True)], request=uuid4().hex)
             told.add(str(number))
             if number % 10 == 0 and await redis.client.ask("WAIT", 1, 50) > 0:
                 confirmed |= told

@@ -13,7 +13,7 @@ from conformance.desk import LONGER, Desk, fresh
 from conformance.test_jobs_model import JobQueueMachine
 from wrasse.backends.redis.scripts import load
 from wrasse.errors import StoreUnavailable
-from wrasse.ports.jobs import Budget, Cancel, DeadLetterJob, Delete, Job, Move, Place, Reason, Requeue, RequeueDead
+from wrasse.ports.jobs import Budget, Cancel, DeadLetterJob, Delete, Job, JobState, Move, Reason, Requeue, RequeueDead
 from wrasse.ports.outcome import Outcome
 
 
@@ -22,19 +22,19 @@ def desk(store: LossyStore) -> Desk:
     return Desk(store.jobs)
 
 
-async def everywhere(desk: Desk) -> list[tuple[str, Place]]:
+async def everywhere(desk: Desk) -> list[tuple[str, JobState]]:
     """Every job there is, once for each place it is in."""
-    return [(id, place) for place in Place for id in await desk.ids(place)]
+    return [(id, state) for state in JobState for id in await desk.ids(state)]
 
 
 async def overdue(desk: Desk, store: LossyStore) -> Requeue:
-    hold = await desk.held("a")
+    claim = await desk.held("a")
     await store.pass_time(LONGER)
-    return Requeue(hold, Budget.RESCUES, Reason.WORKER_DIED)
+    return Requeue(claim, Budget.RESCUES, Reason.WORKER_DIED)
 
 
 async def overdue_too_often(desk: Desk, store: LossyStore) -> DeadLetterJob:
-    return DeadLetterJob((await overdue(desk, store)).hold, Reason.WORKER_DIED, spends=Budget.RESCUES)
+    return DeadLetterJob((await overdue(desk, store)).claim, Reason.WORKER_DIED, spends=Budget.RESCUES)
 
 
 async def held(desk: Desk, store: LossyStore) -> Cancel:
@@ -43,28 +43,28 @@ async def held(desk: Desk, store: LossyStore) -> Cancel:
 
 
 async def waiting(desk: Desk, store: LossyStore) -> Cancel:
-    await desk.put("a")
+    await desk.enqueue("a")
     return Cancel("a")
 
 
 async def dead(desk: Desk, store: LossyStore) -> RequeueDead:
     await desk.bury(await desk.held("a"))
-    return RequeueDead((await desk.state("a")).hold)
+    return RequeueDead((await desk.state("a")).claim)
 
 
 @pytest.mark.parametrize(
     ("facts", "place", "rescues"),
     [
-        (overdue, Place.READY, 1),
-        (overdue_too_often, Place.DEAD, 1),
-        (held, Place.DEAD, 0),
-        (waiting, Place.DEAD, 0),
-        (dead, Place.READY, 0),
+        (overdue, JobState.READY, 1),
+        (overdue_too_often, JobState.DEAD, 1),
+        (held, JobState.DEAD, 0),
+        (waiting, JobState.DEAD, 0),
+        (dead, JobState.READY, 0),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
 async def test_a_move_whose_answer_was_lost_is_made_once(
-    desk: Desk, store: LossyStore, facts: object, place: Place, rescues: int
+    desk: Desk, store: LossyStore, facts: object, state: JobState, rescues: int
 ) -> None:
     assert callable(facts)
     move: Move = await facts(desk, store)
@@ -73,13 +73,13 @@ async def test_a_move_whose_answer_was_lost_is_made_once(
     with pytest.raises(StoreUnavailable):
         await desk.move(move)
     again = await desk.move(move)
-    assert (again, await everywhere(desk)) == ([Outcome.CONFLICT], [("a", place)])
-    assert ((await desk.state("a")).rescues, (await desk.count()).held) == (rescues, 0)
+    assert (again, await everywhere(desk)) == ([Outcome.CONFLICT], [("a", state)])
+    assert ((await desk.state("a")).rescues, (await desk.count()).running) == (rescues, 0)
 
 
 async def test_a_delete_whose_answer_was_lost_is_made_once(desk: Desk, store: LossyStore) -> None:
     await desk.finish(await desk.held("a"))
-    delete = Delete((await desk.state("a")).hold, Place.DONE)
+    delete = Delete((await desk.state("a")).claim, JobState.DONE)
     (line,) = store.lines
     line.words.add(load("delete").sha.encode())
     with pytest.raises(StoreUnavailable):
@@ -89,12 +89,12 @@ async def test_a_delete_whose_answer_was_lost_is_made_once(desk: Desk, store: Lo
 
 
 async def test_a_beat_whose_answer_was_lost_keeps_the_job(desk: Desk, store: LossyStore) -> None:
-    hold = await desk.held("a")
+    claim = await desk.held("a")
     await store.pass_time(LONGER / 2)
     (line,) = store.lines
     line.words.add(load("beat").sha.encode())
     with pytest.raises(StoreUnavailable):
-        await desk.beat(hold)
+        await desk.heartbeat(claim)
     await store.pass_time(LONGER / 2)
     assert list(await desk.jobs.overdue(None, 10)) == []
 
@@ -102,7 +102,7 @@ async def test_a_beat_whose_answer_was_lost_keeps_the_job(desk: Desk, store: Los
 async def test_jobs_without_a_look_are_put_once(desk: Desk, store: LossyStore) -> None:
     """Their ids were made for the put, so that nothing but the request id tells that it was carried out."""
     jobs = [Job(f"{number}", minted=True) for number in range(3)]
-    puts = await desk.jobs.put(jobs, request=fresh())
+    puts = await desk.jobs.enqueue(jobs, request=fresh())
     (line,) = store.lines
     assert (line.replies_dropped, [put.new for put in puts]) == (1, [True] * 3)
     assert [id for id, _ in await everywhere(desk)] == ["0", "1", "2"]
@@ -110,7 +110,7 @@ async def test_jobs_without_a_look_are_put_once(desk: Desk, store: LossyStore) -
 
 async def test_every_answer_is_lost_at_first(desk: Desk, store: LossyStore) -> None:
     assert isinstance(store.jobs, AskedAgain)
-    await desk.put("a")
+    await desk.enqueue("a")
     (outcome,) = await desk.finish(await desk.take_one())
     (line,) = store.lines
     assert (line.replies_dropped, outcome) == (3, Outcome.DONE)

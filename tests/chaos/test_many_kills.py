@@ -18,7 +18,7 @@ from servers.valkey import Valkey
 from wrasse.backends.redis.client.connection import OwnRedisClient
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.scripts import Script
-from wrasse.ports.jobs import Job, JobFilter, Place
+from wrasse.ports.jobs import Job, JobFilter, JobState
 
 ACTOR = Path(__file__).with_name("fork_actor.py")
 # One moment of all lists, as another program sees them.
@@ -53,13 +53,13 @@ async def kill(server: Valkey, kills: int) -> tuple[Counter[str], int]:
         while not dying.done():
             if sum(each.ready for each in (await redis.jobs.counts()).queues) < 100:
                 batch = [Job(str(next(numbers)), minted=bool(n % 2)) for n in range(50)]
-                await redis.jobs.put(batch, request=uuid4().hex)
+                await redis.jobs.enqueue(batch, request=uuid4().hex)
                 put.update(job.id for job in batch)
             assert await everything(redis.client) == put
             await asyncio.wait((dying,), timeout=0.2)
         assert dying.result() == 0
         assert await everything(redis.client) == put
-        rescued = sum([state.rescues for state in await redis.jobs.page(Place.DONE, JobFilter(), None, 1_000)])
+        rescued = sum([info.rescues for info in await redis.jobs.page(JobState.DONE, JobFilter(), None, 1_000)])
         return put, rescued
     finally:
         if actor.returncode is None:

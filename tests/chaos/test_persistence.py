@@ -26,7 +26,7 @@ async def killed_in_the_middle(server: Valkey) -> tuple[set[str], set[str]]:
         number = 0
         while True:
             id = f"{name}-{number}"
-            await redis.jobs.put([Job(id, minted=number % 2 == 0)], request=uuid4().hex)
+            await redis.jobs.enqueue([Job(id, minted=number % 2 == 0)], request=uuid4().hex)
             told.add(id)
             number += 1
             if len(told) >= PUTS:

@@ -18,7 +18,7 @@ from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.scripts import Script
 from wrasse.clock import SystemClock
 from wrasse.jobs.producer import Producer
-from wrasse.ports.jobs import Place
+from wrasse.ports.jobs import JobState
 
 LOOK = Script.of("look", "return {redis.call('LLEN', KEYS[1]), redis.call('EXISTS', KEYS[2])}")
 PASS_MAX = 10.0  # seconds a run of the sweep may take on a machine that does much else
@@ -37,7 +37,7 @@ def durable() -> Iterator[Valkey]:
 
 async def put(yard: Yard, kind: str, *ids: str) -> None:
     producer = Producer(yard.jobs, SystemClock())
-    await producer.put_many([producer.job(kind, id=id) for id in ids])
+    await producer.enqueue_many([producer.job(kind, id=id) for id in ids])
 
 
 class Poller:
@@ -62,7 +62,7 @@ async def test_a_heartbeat_is_there_from_before_an_entry_appears_until_it_is_gon
     tmp_path: Path, url: str
 ) -> None:
     async with open_yard(tmp_path, 2.0, url) as yard:
-        yard.start("engine", yard.silence)
+        yard.start("engine", yard.heartbeat_timeout)
         yard.worker()
         await yard.until_logged("worker")
         (worker,) = [str(line.facts[0]) for line in yard.log() if line.what == "worker"]
@@ -73,20 +73,22 @@ async def test_a_heartbeat_is_there_from_before_an_entry_appears_until_it_is_gon
         begun = time.monotonic()
         for number in range(20):
             await put(yard, "work_in_thread", *(f"short-{number}-{part}" for part in range(5)))
-        await asyncio.sleep(begun + 3 * yard.silence - time.monotonic())  # the length of the job is the fact here
+        await asyncio.sleep(
+            begun + 3 * yard.heartbeat_timeout - time.monotonic()
+        )  # the length of the job is the fact here
         yard.release("long")
-        record = await yard.until("long", Place.DONE)
+        record = await yard.until("long", JobState.DONE)
         looking.cancel()
         await asyncio.wait((looking,))
         await forget_all(yard)
-    assert (poller.missing, record.state.attempts, record.state.rescues) == (0, 1, 0)
+    assert (poller.missing, record.info.attempts, record.info.rescues) == (0, 1, 0)
     assert poller.held > 100
 
 
 async def outlived(folder: Path, server: Valkey, down: float) -> None:
     """The server is gone for so many seconds, while handlers run and jobs wait."""
     async with open_yard(folder, 1.5, server.url) as yard:
-        yard.start("engine", yard.silence)
+        yard.start("engine", yard.heartbeat_timeout)
         worker = yard.worker(concurrency=2)
         await put(yard, "wait", "a", "b")
         await yard.until_logged("start", "a")
@@ -124,20 +126,20 @@ async def test_the_job_of_a_killed_worker_is_rescued_within_a_silence_an_interva
     tmp_path: Path, url: str
 ) -> None:
     async with open_yard(tmp_path, 2.0, url) as yard:
-        yard.start("engine", yard.silence)
+        yard.start("engine", yard.heartbeat_timeout)
         await yard.until_logged("engine")
         worker = yard.worker()
         await put(yard, "wait", "a")
         await yard.until_logged("start", "a")
         yard.kill(worker)
         killed = time.monotonic()
-        await yard.until("a", Place.READY)
+        await yard.until("a", JobState.READY)
         took = time.monotonic() - killed
         record = await yard.record("a")
         await forget_all(yard)
-    print(f"rescued {took:.2f} s after the kill, of which {yard.silence} s are the silence")
-    assert record.state.rescues == 1
-    assert took <= yard.silence + 0.3 * 1.25 + PASS_MAX
+    print(f"rescued {took:.2f} s after the kill, of which {yard.heartbeat_timeout} s are the heartbeat timeout")
+    assert record.info.rescues == 1
+    assert took <= yard.heartbeat_timeout + 0.3 * 1.25 + PASS_MAX
 
 
 async def forget_all(yard: Yard) -> None:

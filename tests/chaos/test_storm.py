@@ -13,7 +13,7 @@ from chaos.storm_laws import check_all
 from processes.kill_scene import open_yard
 from servers.valkey import Valkey, valkey
 
-SILENCE = 1.5
+HEARTBEAT_TIMEOUT = 1.5
 STORMS_MAX = 5  # until a planted fault shows
 
 
@@ -27,7 +27,7 @@ async def weathered(folder: Path, server: Valkey, weather: Weather, rounds: int,
     """A storm of so many rounds, and on until there were enough jobs; then calm, and the laws. Says what it came to."""
     seed = random.getrandbits(32)  # from the seed of the run
     async with (
-        open_yard(folder, SILENCE, server.url) as yard,
+        open_yard(folder, HEARTBEAT_TIMEOUT, server.url) as yard,
         storm_over(yard, server, weather, random.Random(seed)) as storm,
     ):
         await storm.pass_over(rounds, jobs_min)
@@ -63,9 +63,7 @@ async def test_a_storm_over_fifty_thousand_jobs_loses_none_and_finishes_none_twi
         ("put_without_request", "deaf", "producer", "there twice"),
     ],
 )
-async def test_a_precaution_taken_away_is_noticed(
-    tmp_path: Path, planted: str, blow: str, aim: str, law: str
-) -> None:
+async def test_a_precaution_taken_away_is_noticed(tmp_path: Path, planted: str, blow: str, aim: str, law: str) -> None:
     weather = Weather(2, 1, 1, (blow,), restart_every=1_000, planted=planted, poison=False, aim=(aim,))
     with pytest.raises(AssertionError, match=law):
         await one_storm_after_another(tmp_path, weather)

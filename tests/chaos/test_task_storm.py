@@ -23,11 +23,11 @@ from servers.nats import Nats, nats
 from servers.valkey import Valkey, valkey
 from wrasse.engine.sweep import Action
 from wrasse.jobs.stream_tasks.fields import queue_of
-from wrasse.ports.jobs import JobFilter, Place
+from wrasse.ports.jobs import JobFilter, JobState
 from wrasse.streams.retention import Retention, RetentionRule
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
-SILENCE = 1.5
+HEARTBEAT_TIMEOUT = 1.5
 SHORT = timedelta(milliseconds=200)
 ACTOR = Path(__file__).with_name("task_storm_actor.py")
 MILD = Weather(2, 1, 2, restart_every=6, pause=0.1, most=6, poison=False, actor=ACTOR, look=0.2)
@@ -52,10 +52,10 @@ class Addressed(Server, Protocol):
 async def weathered(folder: Path, server: Addressed, weather: Weather, rounds: int, jobs_min: int = 0) -> str:
     """A storm of so many rounds over tasks, then calm, and the laws. Says what it came to."""
     seed = random.getrandbits(32)  # from the seed of the run
-    url = tasks_at(server.url, folder, SILENCE)
+    url = tasks_at(server.url, folder, HEARTBEAT_TIMEOUT)
     store = await open_task_store(url)
     async with (
-        yard_on(folder, SILENCE, url, store) as yard,
+        yard_on(folder, HEARTBEAT_TIMEOUT, url, store) as yard,
         storm_over(yard, server, weather, random.Random(seed)) as storm,
     ):
         await storm.pass_over(rounds, jobs_min)
@@ -110,29 +110,29 @@ async def test_under_a_backlog_of_ten_timeouts_every_task_runs_once_and_none_fai
     desk, names = Desk(store.jobs), sorted(f"t{n}" for n in range(50))
     rule = RetentionRule(queue_of(TYPE), SHORT, exact=True)
     protect = Retention((rule,)).protecting(rule.pattern, rule)
-    await desk.put(*names)
+    await desk.enqueue(*names)
     begun = at = await store.jobs.time.now()
 
     while at < begun + 10 * SHORT:  # a task at a time, while the sweeps look at the rest
-        await desk.finish(*(taken.hold for taken in await desk.take(limit=1)))
+        await desk.finish(*(claimed.claim for claimed in await desk.claim(limit=1)))
         at = await swept(store)
         await store.backend.streams.trim(rule.pattern, age=SHORT, below=None, protect=protect, limit=1_000)
         await asyncio.sleep(SHORT.total_seconds())
-    while late := await desk.take():
-        await desk.finish(*(taken.hold for taken in late))
+    while late := await desk.claim():
+        await desk.finish(*(claimed.claim for claimed in late))
 
-    done = await store.jobs.page(Place.DONE, JobFilter(), None, 100)
+    done = await store.jobs.page(JobState.DONE, JobFilter(), None, 100)
     queue = await store.backend.streams.info(rule.pattern)
     await store.close()
     assert queue is not None
-    assert sorted((state.id, state.attempts) for state in done) == [(name, 1) for name in names]
+    assert sorted((info.id, info.attempts) for info in done) == [(name, 1) for name in names]
     assert queue.appended == len(names), "a task that waits was told of again"
 
 
 async def swept(store: TaskStore) -> datetime:
     """One run of stuck_jobs as the settings build it, without its engine; when it looked."""
-    sweep = StuckJobs(store.jobs, silence=timedelta(0), retries={TYPE: RETRIES})
-    await store.jobs.strays.look(None, 100, silence=SHORT, dry=False)
+    sweep = StuckJobs(store.jobs, heartbeat_timeout=timedelta(0), retries={TYPE: RETRIES})
+    await store.jobs.strays.look(None, 100, heartbeat_timeout=SHORT, dry=False)
     page = await sweep.find(None, 100)
-    await sweep.apply([each for state in page if isinstance(each := sweep.decide(state, page.at), Action)])
+    await sweep.apply([each for info in page if isinstance(each := sweep.decide(info, page.at), Action)])
     return page.at

@@ -180,7 +180,7 @@ def test_dead_letters_of_others_are_listed_shown_requeued_and_purged(client: red
     client.lpush(DEAD, go_job("one", retries=3), go_job("two", retries=3), b"no job")
     listed = wrasse("jobs", "dead", "--json").json["jobs"]
     assert {job["reason"] for job in listed} == {"failed", "invalid_payload"}
-    assert wrasse("jobs", "show", "one", "--json").json["place"] == "dead"
+    assert wrasse("jobs", "show", "one", "--json").json["state"] == "dead"
     assert wrasse("jobs", "requeue", "one", "--json").json["changed"] == ["one"]
     assert [json.loads(raw)["retries"] for raw in client.lrange(LOW, 0, -1)] == [0]
     assert wrasse("jobs", "purge", "dead", "--dry-run", "--json").json["count"] == 2

@@ -14,6 +14,7 @@ from wrasse.ports.outcome import Outcome
 
 pytestmark = pytest.mark.timeout(1_000)  # however busy the machine is: the demo gives up by itself
 
+
 @pytest.mark.full
 def test_everything_the_demo_promises_happens(place: Path) -> None:
     answer = typed("demo", "--json", cwd=place, within=900)

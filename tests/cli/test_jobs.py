@@ -23,8 +23,8 @@ def payload_of(id: str) -> bytes:
     return wrasse("jobs", "show", id, "--payload").raw
 
 
-def place_of(id: str) -> str:
-    return str(wrasse("jobs", "show", id, "--json").json["place"])
+def job_state_of(id: str) -> str:
+    return str(wrasse("jobs", "show", id, "--json").json["state"])
 
 
 def test_a_job_that_was_put_is_listed_and_shown() -> None:
@@ -80,7 +80,7 @@ def test_an_id_that_cannot_be_kept_is_one_clear_error(id: str) -> None:
 def test_an_id_that_is_known_is_not_put_again() -> None:
     put("--id=once", "first")
     answer = wrasse("jobs", "enqueue", "--id=once", "second", "--json")
-    assert answer.json == {"put": 0, "known": 1, "jobs": [{"id": "once", "new": False}]}
+    assert answer.json == {"enqueued": 0, "known": 1, "jobs": [{"id": "once", "new": False}]}
     assert payload_of("once") == b"first"
 
 
@@ -90,7 +90,7 @@ def test_lines_become_jobs_in_their_order() -> None:
 
 
 def test_a_line_of_spaces_is_a_payload_and_an_empty_one_is_none() -> None:
-    assert wrasse("jobs", "enqueue", "--json", "--lines", stdin=b"  \n\n\tx\r\n").json["put"] == 2
+    assert wrasse("jobs", "enqueue", "--json", "--lines", stdin=b"  \n\n\tx\r\n").json["enqueued"] == 2
 
 
 def test_json_lines_describe_jobs() -> None:
@@ -98,11 +98,11 @@ def test_json_lines_describe_jobs() -> None:
     {"kind": "mail", "data": {"to": "x"}, "id": "m", "priority": "high", "headers": {"a": "b"}}
     {"payload_b64": "AP8=", "id": "raw", "queue": "other", "delay": "1h", "timeout": "5s"}
     """
-    assert wrasse("jobs", "enqueue", "--json-lines", "--json", stdin=lines).json["put"] == 2
+    assert wrasse("jobs", "enqueue", "--json-lines", "--json", stdin=lines).json["enqueued"] == 2
     mail, raw = (wrasse("jobs", "show", id, "--json").json for id in ("m", "raw"))
     assert (mail["kind"], mail["payload"], mail["queue"], mail["headers"]) == ("mail", '{"to":"x"}', "high", {"a": "b"})
     assert (raw["payload_b64"], raw["queue"], raw["timeout"]) == ("AP8=", "other", 5.0)
-    assert [job["id"] for job in wrasse("jobs", "list", "delayed", "--json").json["jobs"]] == ["raw"]
+    assert [job["id"] for job in wrasse("jobs", "list", "scheduled", "--json").json["jobs"]] == ["raw"]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def test_a_line_that_describes_no_job_is_named_by_its_number(line: bytes, words:
     assert answer.code == 2
     assert "line 2" in answer.err
     assert words in answer.err
-    assert wrasse("jobs", "list", "--json").json["jobs"] == [], "a piece is put whole or not at all"
+    assert wrasse("jobs", "list", "--json").json["jobs"] == [], "a piece is enqueued whole or not at all"
 
 
 def test_what_was_put_before_a_bad_line_is_told() -> None:
@@ -176,7 +176,7 @@ def test_a_cancelled_job_is_dead_and_can_be_requeued() -> None:
     (dead,) = wrasse("jobs", "dead", "--json").json["jobs"]
     assert (dead["id"], dead["reason"], dead["error"]) == ("a", "cancelled", "wrong size")
     assert wrasse("jobs", "requeue", "a").out == "requeued 1 job\n"
-    assert place_of("a") == "ready"
+    assert job_state_of("a") == "ready"
 
 
 def test_cancelling_what_is_finished_fails() -> None:
@@ -192,9 +192,9 @@ def test_requeue_of_all_takes_only_what_the_filters_let_through() -> None:
         put(f"--id={id}", f"--kind={id}", "x")
         wrasse("jobs", "cancel", id)
     dry = wrasse("jobs", "requeue", "--all", "--kind=b", "--dry-run", "--json").json
-    assert (dry["changed"], place_of("b")) == (["b"], "dead")
+    assert (dry["changed"], job_state_of("b")) == (["b"], "dead")
     wrasse("jobs", "requeue", "--all", "--kind=b")
-    assert [place_of(id) for id in "abc"] == ["dead", "ready", "dead"]
+    assert [job_state_of(id) for id in "abc"] == ["dead", "ready", "dead"]
 
 
 def test_requeue_of_a_job_that_is_not_dead_changes_none_of_those_named() -> None:
@@ -202,7 +202,7 @@ def test_requeue_of_a_job_that_is_not_dead_changes_none_of_those_named() -> None
     put("--id=b", "x")
     wrasse("jobs", "cancel", "a")
     answer = wrasse("jobs", "requeue", "a", "b")
-    assert (answer.code, place_of("a")) == (2, "dead")
+    assert (answer.code, job_state_of("a")) == (2, "dead")
     assert "'b' is ready, not dead" in answer.err
 
 
@@ -211,7 +211,7 @@ def test_purge_is_refused_without_yes_and_shows_what_it_would_delete() -> None:
     wrasse("jobs", "cancel", "a")
     assert wrasse("jobs", "purge", "dead").code == 3
     assert "would delete a" in wrasse("jobs", "purge", "dead", "--dry-run").out
-    assert place_of("a") == "dead"
+    assert job_state_of("a") == "dead"
     assert wrasse("jobs", "purge", "dead", "--yes").out == "deleted 1 job\n"
     assert wrasse("jobs", "show", "a").code == 2
 
@@ -221,11 +221,11 @@ def test_purge_leaves_what_is_younger_or_elsewhere() -> None:
     put("--id=b", "x")
     wrasse("jobs", "cancel", "a")
     assert wrasse("jobs", "purge", "dead", "--older=1h", "--yes", "--json").json["count"] == 0
-    assert (place_of("a"), place_of("b")) == ("dead", "ready")
+    assert (job_state_of("a"), job_state_of("b")) == ("dead", "ready")
 
 
 def test_held_jobs_cannot_be_named_for_purge() -> None:
-    assert wrasse("jobs", "purge", "held", "--yes").code == 2
+    assert wrasse("jobs", "purge", "running", "--yes").code == 2
 
 
 def test_stats_count_every_place() -> None:
@@ -234,7 +234,7 @@ def test_stats_count_every_place() -> None:
     put("--id=c", "x")
     wrasse("jobs", "cancel", "c")
     queues = {each["queue"]: each for each in wrasse("jobs", "stats", "--json").json["queues"]}
-    assert (queues["high"]["ready"], queues["low"]["delayed"], queues["low"]["dead"]) == (1, 1, 1)
+    assert (queues["high"]["ready"], queues["low"]["scheduled"], queues["low"]["dead"]) == (1, 1, 1)
 
 
 def test_an_unknown_job_is_answered_with_the_nearest() -> None:

@@ -45,7 +45,7 @@ def test_a_replay_without_a_worker_stops_after_its_canaries() -> None:
     answer = wrasse("jobs", "replay", "--yes", "--canary=2", "--watch=50ms", "--json")
     assert answer.code == 3
     assert "none of 2 canaries ended" in answer.err
-    assert answer.json["revived"] == 2
+    assert answer.json["requeued"] == 2
     assert wrasse("jobs", "stats", "--json").json["queues"][0]["dead"] == 2
 
 
@@ -53,7 +53,7 @@ def test_a_replay_takes_filters_and_a_rate() -> None:
     dead(2, "mail")
     dead(2, "report")
     answer = wrasse("jobs", "replay", "--yes", "--canary=0", "--kind=mail", "--error=out of", "--rate=100/s", "--json")
-    assert (answer.code, answer.json["revived"]) == (0, 2)
+    assert (answer.code, answer.json["requeued"]) == (0, 2)
     assert wrasse("jobs", "replay", "--rate=fast", "--yes").code == 2
     assert wrasse("jobs", "replay", "--until=1h", "--dry-run", "--json").json["count"] == 0
 
@@ -75,7 +75,7 @@ def test_a_unique_job_is_put_once_and_its_result_is_kept() -> None:
 def test_a_process_that_only_sweeps_puts_periodic_jobs_too(place: Path) -> None:
     Path("wrasse.yaml").write_text("periodic:\n  tick: {every: 1s, kind: ping, data: {a: 1}}\n")
     with running(place, "--role=sweeper"):
-        # The slot is noted after its job is put: once it is noted, both are there.
+        # The slot is noted after its job is enqueued: once it is noted, both are there.
         until(lambda: wrasse("periodic", "list", "--json").json["periodic"][0]["last_job"] or None, "a slot put")
     (job, *_) = wrasse("jobs", "list", "ready", "--json").json["jobs"]
     assert (job["kind"], job["id"][:14]) == ("ping", "periodic/tick/")

@@ -198,6 +198,7 @@ def test_a_reader_leaves_its_group() -> None:
 
 def test_what_is_not_a_message_is_shown_as_its_bytes(place: Path) -> None:
     publish(S, "a")
+
     async def write() -> None:
         store = await Sqlite.open(place / "wrasse.db")
         await store.streams.append([Draft(S, b"raw\x07\x1b[31m", fields={"reason": b"why"})])

@@ -22,7 +22,7 @@ from wrasse.sweeps import CATALOGUE
 
 pytestmark = pytest.mark.usefixtures("place")
 T = TypeVar("T")
-SILENCE = timedelta(seconds=30)
+HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 
 
 def in_the_past(ago: timedelta, act: Callable[[JobQueue], Awaitable[T]]) -> T:
@@ -40,16 +40,16 @@ def in_the_past(ago: timedelta, act: Callable[[JobQueue], Awaitable[T]]) -> T:
 
 async def left_behind(jobs: JobQueue) -> None:
     """A worker takes a job and is never heard of again."""
-    await jobs.put([Job("stuck", payload=b"x")], request="put")
-    await jobs.beat(WorkerInfo("w-1"), (), silence=SILENCE)
-    assert (await jobs.take(["low"], 1, worker="w-1", silence=SILENCE, request="take")).jobs
+    await jobs.enqueue([Job("stuck", payload=b"x")], request="put")
+    await jobs.heartbeat(WorkerInfo("w-1"), (), heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    assert (await jobs.claim(["low"], 1, worker="w-1", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="take")).jobs
 
 
 async def finished(jobs: JobQueue) -> None:
     """Three jobs are done."""
-    await jobs.put([Job(f"old-{n}", queue="old") for n in range(3)], request="put old")
-    taken = await jobs.take(["old"], 3, worker="w-1", silence=SILENCE, request="take old")
-    await jobs.settle([Complete(each.hold) for each in taken.jobs], request="settle")
+    await jobs.enqueue([Job(f"old-{n}", queue="old") for n in range(3)], request="put old")
+    claimed = await jobs.claim(["old"], 3, worker="w-1", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="take old")
+    await jobs.settle([Complete(each.claim) for each in claimed.jobs], request="settle")
 
 
 def test_a_dry_run_says_what_would_be_done_and_why_and_changes_nothing() -> None:
@@ -69,7 +69,7 @@ def test_a_sweep_does_what_its_dry_run_planned() -> None:
     (report,) = wrasse("sweep", "stuck-jobs", "--json").json["reports"]
     assert [(each["verb"], each["suspect"]) for each in planned["plan"]] == [("requeue", "stuck")]
     assert (report["seen"], report["done"], report["failed"], report["dry_run"]) == (1, 1, 0, False)
-    assert wrasse("jobs", "show", "stuck", "--json").json["place"] == "ready"
+    assert wrasse("jobs", "show", "stuck", "--json").json["state"] == "ready"
 
 
 def test_what_was_swept_stands_in_the_journal_and_can_be_filtered() -> None:
@@ -166,7 +166,7 @@ def test_a_sweep_that_a_guard_holds_back_exits_with_3_and_says_which() -> None:
     answer = wrasse("sweep", "stuck-jobs")
     assert answer.code == 3
     assert "stopped by backend_restarted" in answer.out
-    assert wrasse("jobs", "show", "stuck", "--json").json["place"] == "held"
+    assert wrasse("jobs", "show", "stuck", "--json").json["state"] == "running"
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_the_exit_code_of_a_sweep_tells_failed_from_held(reports: list[dict[str,
 def test_explain_tells_of_a_stuck_job_where_it_is_and_what_comes_next() -> None:
     in_the_past(timedelta(minutes=5), left_behind)
     answer = wrasse("explain", "stuck", "--json").json
-    assert answer["job"]["place"] == "held"
+    assert answer["job"]["state"] == "running"
     assert "stuck_jobs will requeue it with its next run" in answer["next"][0]
     assert "next  stuck_jobs will requeue it" in wrasse("explain", "stuck").out
 

@@ -14,11 +14,11 @@ from wrasse.ports.jobs import (
     DeadLetterJob,
     Job,
     JobFilter,
+    JobInfo,
     JobQueue,
     JobRecord,
     JobState,
     Move,
-    Place,
     QueueCount,
     Reason,
     Requeue,
@@ -27,7 +27,7 @@ from wrasse.ports.jobs import (
 )
 from wrasse.ports.outcome import Outcome
 
-SILENCE = timedelta(milliseconds=600)
+HEARTBEAT_TIMEOUT = timedelta(milliseconds=600)
 LONGER = timedelta(milliseconds=700)
 EVERYTHING = JobFilter()
 _numbers = count(1)
@@ -45,70 +45,74 @@ class Desk:
         self.jobs = jobs
         self.worker = WorkerInfo(worker)
 
-    async def put(self, *jobs: Job | str) -> list[bool]:
+    async def enqueue(self, *jobs: Job | str) -> list[bool]:
         batch = [Job(job) if isinstance(job, str) else job for job in jobs]
-        return [put.new for put in await self.jobs.put(batch, request=fresh())]
+        return [put.new for put in await self.jobs.enqueue(batch, request=fresh())]
 
-    async def take(
-        self, limit: int = 100, queues: Sequence[str] = ("low",), wait: timedelta = timedelta(0), silence=SILENCE
+    async def claim(
+        self,
+        limit: int = 100,
+        queues: Sequence[str] = ("low",),
+        wait: timedelta = timedelta(0),
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
     ) -> list[ClaimedJob]:
-        taken = await self.jobs.take(
-            queues, limit, worker=self.worker.id, silence=silence, request=fresh(), wait=wait
+        claimed = await self.jobs.claim(
+            queues, limit, worker=self.worker.id, heartbeat_timeout=heartbeat_timeout, request=fresh(), wait=wait
         )
-        return list(taken.jobs)
+        return list(claimed.jobs)
 
     async def take_one(self) -> Claim:
-        """Takes the next job, which must be there."""
-        (taken,) = await self.take(limit=1)
-        return taken.hold
+        """Claims the next job, which must be there."""
+        (claimed,) = await self.claim(limit=1)
+        return claimed.claim
 
     async def held(self, id: str) -> Claim:
         """Puts this job and holds it."""
-        await self.put(id)
-        (taken,) = [taken for taken in await self.take() if taken.job.id == id]
-        return taken.hold
+        await self.enqueue(id)
+        (claimed,) = [claimed for claimed in await self.claim() if claimed.job.id == id]
+        return claimed.claim
 
-    async def beat(self, *holds: Claim, silence: timedelta = SILENCE) -> list[bool]:
-        return list((await self.jobs.beat(self.worker, holds, silence=silence)).mine)
+    async def heartbeat(self, *claims: Claim, heartbeat_timeout: timedelta = HEARTBEAT_TIMEOUT) -> list[bool]:
+        return list((await self.jobs.heartbeat(self.worker, claims, heartbeat_timeout=heartbeat_timeout)).mine)
 
     async def settle(self, *settlements: Settlement) -> list[Outcome]:
         return list(await self.jobs.settle(settlements, request=fresh()))
 
-    async def finish(self, *holds: Claim) -> list[Outcome]:
-        return await self.settle(*(Complete(hold) for hold in holds))
+    async def finish(self, *claims: Claim) -> list[Outcome]:
+        return await self.settle(*(Complete(claim) for claim in claims))
 
-    async def fail(self, hold: Claim, delay: timedelta = timedelta(0)) -> list[Outcome]:
-        return await self.settle(Requeue(hold, Budget.FAILURES, Reason.FAILED, error="it broke", delay=delay))
+    async def fail(self, claim: Claim, delay: timedelta = timedelta(0)) -> list[Outcome]:
+        return await self.settle(Requeue(claim, Budget.FAILURES, Reason.FAILED, error="it broke", delay=delay))
 
-    async def bury(self, hold: Claim) -> list[Outcome]:
-        return await self.settle(DeadLetterJob(hold, Reason.FAILED, error="it broke"))
+    async def bury(self, claim: Claim) -> list[Outcome]:
+        return await self.settle(DeadLetterJob(claim, Reason.FAILED, error="it broke"))
 
     async def move(self, *moves: Move) -> list[Outcome]:
         return list(await self.jobs.move(moves))
 
-    async def rescue(self, hold: Claim) -> list[Outcome]:
-        return await self.move(Requeue(hold, Budget.RESCUES, Reason.WORKER_DIED, error="silent"))
+    async def rescue(self, claim: Claim) -> list[Outcome]:
+        return await self.move(Requeue(claim, Budget.RESCUES, Reason.WORKER_DIED, error="silent"))
 
     async def record(self, id: str) -> JobRecord:
         record = await self.jobs.get(id)
         assert record is not None, f"there is no job {id!r}"
         return record
 
-    async def state(self, id: str) -> JobState:
-        return (await self.record(id)).state
+    async def state(self, id: str) -> JobInfo:
+        return (await self.record(id)).info
 
-    async def place(self, id: str) -> Place | None:
+    async def place(self, id: str) -> JobState | None:
         record = await self.jobs.get(id)
-        return None if record is None else record.state.place
+        return None if record is None else record.info.state
 
     async def ids(
-        self, place: Place, where: JobFilter = EVERYTHING, *, newest: bool = False, limit: int = 2
+        self, state: JobState, where: JobFilter = EVERYTHING, *, newest: bool = False, limit: int = 2
     ) -> list[str]:
-        """All ids of a place, by small pages, so that every listing also tests its cursors."""
+        """All ids of a state, by small pages, so that every listing also tests its cursors."""
         found, after = [], None
         while True:
-            page = await self.jobs.page(place, where, after, limit, newest=newest)
-            found += [state.id for state in page]
+            page = await self.jobs.page(state, where, after, limit, newest=newest)
+            found += [info.id for info in page]
             after = page.cursor
             if after is None:
                 return found

@@ -45,9 +45,7 @@ class Desk:
         return await self.publisher.publish_many([Publication(subject, payload) for payload in payloads])
 
     def consumer(self, handler, settings: ConsumerSettings = MANUAL, *, pattern: str = S, group: str = G, groups=None):
-        return Consumer(
-            self.streams, groups or self.groups, self.store.clock, pattern, group, handler, settings
-        )
+        return Consumer(self.streams, groups or self.groups, self.store.clock, pattern, group, handler, settings)
 
     @asynccontextmanager
     async def consuming(self, handler, settings: ConsumerSettings = MANUAL, **named) -> AsyncIterator[Consumer]:

@@ -40,10 +40,10 @@ async def test_unique_names_groups_and_rates_are_refused_where_they_are_not_decl
         return
     jobs, hour = backend.jobs, timedelta(hours=1)
     asked = (
-        jobs.put([Job("a", unique="u")], request="unique"),
-        jobs.put([Job("b", group="g")], request="member"),
-        jobs.put([Job("c", queue="other")], request="group", groups=[JobGroup("h", 1, Job("d"))]),
-        jobs.take(["low"], 1, worker="w", silence=hour, request="take", rates=[Rate("low", 1, hour)]),
+        jobs.enqueue([Job("a", unique="u")], request="unique"),
+        jobs.enqueue([Job("b", group="g")], request="member"),
+        jobs.enqueue([Job("c", queue="other")], request="group", groups=[JobGroup("h", 1, Job("d"))]),
+        jobs.claim(["low"], 1, worker="w", heartbeat_timeout=hour, request="take", rates=[Rate("low", 1, hour)]),
     )
     for each in asked:
         with nullcontext() if backend.capabilities.job_extras else pytest.raises(UsageError):

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from conformance.desk import SILENCE, Desk, fresh
+from conformance.desk import HEARTBEAT_TIMEOUT, Desk, fresh
 from conformance.stores import JOBS_BACKENDS, Store
 from wrasse.clock import ManualClock
 from wrasse.ports.jobs import (
@@ -26,7 +26,7 @@ from wrasse.ports.jobs import (
     Job,
     JobFilter,
     JobGroup,
-    Place,
+    JobState,
     Progress,
     Rate,
     RequeueDead,
@@ -46,16 +46,16 @@ def desk(store: Store) -> Desk:
 
 
 async def put(desk: Desk, *jobs: Job, groups: Sequence[JobGroup] = (), request: str = "") -> list[Enqueued]:
-    return list(await desk.jobs.put(jobs, request=request or fresh(), groups=groups))
+    return list(await desk.jobs.enqueue(jobs, request=request or fresh(), groups=groups))
 
 
 async def take(desk: Desk, limit: int = 9, wait: float = 0, rates: Sequence[Rate] = TWICE_A_SECOND) -> list[ClaimedJob]:
     """Takes under a limit."""
     waited = timedelta(seconds=wait)
-    taken = await desk.jobs.take(
-        ["low"], limit, worker="w1", silence=SILENCE, request=fresh(), wait=waited, rates=rates
+    claimed = await desk.jobs.claim(
+        ["low"], limit, worker="w1", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=fresh(), wait=waited, rates=rates
     )
-    return list(taken.jobs)
+    return list(claimed.jobs)
 
 
 # --- unique names
@@ -64,9 +64,9 @@ async def take(desk: Desk, limit: int = 9, wait: float = 0, rates: Sequence[Rate
 async def test_a_unique_job_is_refused_until_the_first_is_finished(desk: Desk) -> None:
     await put(desk, Job("a", unique="report"))
     while_ready = await put(desk, Job("b", unique="report"))
-    hold = await desk.take_one()
+    claim = await desk.take_one()
     while_held = await put(desk, Job("b", unique="report"))
-    await desk.finish(hold)
+    await desk.finish(claim)
     after = await put(desk, Job("b", unique="report"))
     assert (while_ready, while_held, after) == ([Enqueued("a", False)], [Enqueued("a", False)], [Enqueued("b", True)])
 
@@ -74,7 +74,7 @@ async def test_a_unique_job_is_refused_until_the_first_is_finished(desk: Desk) -
 async def test_a_unique_job_that_is_revived_has_its_name_again(desk: Desk) -> None:
     await put(desk, Job("a", unique="report"))
     await desk.bury(await desk.take_one())
-    await desk.move(RequeueDead((await desk.state("a")).hold))
+    await desk.move(RequeueDead((await desk.state("a")).claim))
     assert await put(desk, Job("b", unique="report")) == [Enqueued("a", False)]
 
 
@@ -109,7 +109,7 @@ async def test_a_put_of_a_unique_job_that_is_asked_again_gives_the_first_answer(
 
 async def test_a_follow_up_with_a_name_that_is_taken_is_not_put(desk: Desk) -> None:
     await put(desk, Job("a", unique="n", queue="other"))
-    await desk.settle(Complete(await desk.held("b"), puts=(Job("c", unique="n"),)))
+    await desk.settle(Complete(await desk.held("b"), enqueues=(Job("c", unique="n"),)))
     assert await desk.jobs.get("c") is None
 
 
@@ -129,8 +129,8 @@ async def test_of_many_who_put_one_name_at_once_one_wins(store: Store, desk: Des
 async def test_a_job_comes_back_with_all_that_it_was_put_with(desk: Desk) -> None:
     job = Job("a", unique="n", window=WINDOW, keep=NEXT, group="g")
     await put(desk, job)
-    (taken,) = await desk.take()
-    assert (await desk.record("a")).job == taken.job == job
+    (claimed,) = await desk.claim()
+    assert (await desk.record("a")).job == claimed.job == job
 
 
 # --- groups
@@ -138,13 +138,13 @@ async def test_a_job_comes_back_with_all_that_it_was_put_with(desk: Desk) -> Non
 
 async def test_the_last_member_to_finish_makes_the_callback_ready(desk: Desk) -> None:
     await put(desk, *MEMBERS, groups=[TRIO])
-    a, b, c = (taken.hold for taken in await desk.take())
+    a, b, c = (claimed.claim for claimed in await desk.claim())
     await desk.settle(Complete(a), Complete(b))
     early = await desk.jobs.get("callback")
     await desk.bury(c)
     headers = (await desk.record("callback")).job.headers
     told = {"mine": "kept", GROUP_HEADER: "g", GROUP_DONE_HEADER: "2", GROUP_DEAD_HEADER: "1"}
-    assert (early, dict(headers), await desk.place("callback")) == (None, told, Place.READY)
+    assert (early, dict(headers), await desk.place("callback")) == (None, told, JobState.READY)
 
 
 async def test_members_may_come_before_their_group_and_in_several_puts(desk: Desk) -> None:
@@ -152,40 +152,40 @@ async def test_members_may_come_before_their_group_and_in_several_puts(desk: Des
     await desk.finish(await desk.take_one())
     await put(desk, MEMBERS[1], groups=[TRIO])
     await put(desk, MEMBERS[2])
-    await desk.finish(*(taken.hold for taken in await desk.take()))
-    assert await desk.place("callback") is Place.READY
+    await desk.finish(*(claimed.claim for claimed in await desk.claim()))
+    assert await desk.place("callback") is JobState.READY
 
 
 async def test_a_group_whose_members_have_all_finished_calls_back_when_it_is_opened(desk: Desk) -> None:
     await put(desk, *MEMBERS)
-    await desk.finish(*(taken.hold for taken in await desk.take()))
+    await desk.finish(*(claimed.claim for claimed in await desk.claim()))
     await put(desk, groups=[TRIO])
-    assert await desk.place("callback") is Place.READY
+    assert await desk.place("callback") is JobState.READY
 
 
 async def test_cancelled_and_deleted_members_count_as_dead(desk: Desk) -> None:
     await put(desk, *MEMBERS, groups=[TRIO])
     await desk.move(Cancel("a"))
-    await desk.jobs.delete([Delete((await desk.state("b")).hold, Place.READY)])
+    await desk.jobs.delete([Delete((await desk.state("b")).claim, JobState.READY)])
     await desk.finish(await desk.take_one())
     assert (await desk.record("callback")).job.headers[GROUP_DEAD_HEADER] == "2"
 
 
 async def test_a_stuck_member_that_is_buried_counts_as_dead(store: Store, desk: Desk) -> None:
     await put(desk, Job("a", group="one"), groups=[JobGroup("one", 1, Job("callback"))])
-    hold = await desk.take_one()
-    await store.pass_time(2 * SILENCE)
-    await desk.rescue(hold)
+    claim = await desk.take_one()
+    await store.pass_time(2 * HEARTBEAT_TIMEOUT)
+    await desk.rescue(claim)
     rescued = await desk.jobs.get("callback")
     await desk.bury(await desk.take_one())
-    assert (rescued, await desk.place("callback")) == (None, Place.READY)
+    assert (rescued, await desk.place("callback")) == (None, JobState.READY)
 
 
 async def test_a_revived_member_is_not_counted_again(desk: Desk) -> None:
     await put(desk, *MEMBERS[:2], groups=[JobGroup("g", 2, Job("callback"))])
-    a, _ = (taken.hold for taken in await desk.take())
+    a, _ = (claimed.claim for claimed in await desk.claim())
     await desk.bury(a)
-    await desk.move(RequeueDead((await desk.state("a")).hold))
+    await desk.move(RequeueDead((await desk.state("a")).claim))
     await desk.finish(await desk.take_one())
     assert await desk.jobs.get("callback") is None
 
@@ -193,12 +193,12 @@ async def test_a_revived_member_is_not_counted_again(desk: Desk) -> None:
 async def test_a_callback_comes_once_whatever_is_asked_again(desk: Desk) -> None:
     await put(desk, *MEMBERS, groups=[TRIO], request="same")
     await put(desk, *MEMBERS, groups=[TRIO], request="same")
-    holds = [taken.hold for taken in await desk.take()]
-    await desk.finish(*holds)
-    await desk.finish(*holds)
+    claims = [claimed.claim for claimed in await desk.claim()]
+    await desk.finish(*claims)
+    await desk.finish(*claims)
     callback = await desk.take_one()
     await desk.finish(callback)
-    await desk.jobs.delete([Delete((await desk.state("callback")).hold, Place.DONE)])
+    await desk.jobs.delete([Delete((await desk.state("callback")).claim, JobState.DONE)])
     await put(desk, Job("d", group="g"), groups=[JobGroup("g", 1, Job("callback"))])
     await desk.finish(await desk.take_one())
     assert await desk.jobs.get("callback") is None
@@ -208,32 +208,32 @@ async def test_a_callback_comes_once_whatever_is_asked_again(desk: Desk) -> None
 
 
 async def test_no_more_are_taken_than_the_limit_allows(store: Store, desk: Desk) -> None:
-    await desk.put("a", "b", "c", "d", "e")
-    first = [taken.job.id for taken in await take(desk)]
+    await desk.enqueue("a", "b", "c", "d", "e")
+    first = [claimed.job.id for claimed in await take(desk)]
     none = await take(desk)
     await store.pass_time(NEXT)
-    second = [taken.job.id for taken in await take(desk, 1)]
-    third = [taken.job.id for taken in await take(desk)]
+    second = [claimed.job.id for claimed in await take(desk, 1)]
+    third = [claimed.job.id for claimed in await take(desk)]
     assert (first, none, second, third) == (["a", "b"], [], ["c"], ["d"])
 
 
 async def test_another_queue_goes_on_while_one_is_at_its_limit(desk: Desk) -> None:
-    await desk.put("a", "b", "c", Job("other", queue="free"))
-    taken = await desk.jobs.take(
-        ["low", "free"], 9, worker="w1", silence=SILENCE, request=fresh(), rates=TWICE_A_SECOND
+    await desk.enqueue("a", "b", "c", Job("other", queue="free"))
+    claimed = await desk.jobs.claim(
+        ["low", "free"], 9, worker="w1", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=fresh(), rates=TWICE_A_SECOND
     )
-    assert [each.job.id for each in taken.jobs] == ["a", "b", "other"]
+    assert [each.job.id for each in claimed.jobs] == ["a", "b", "other"]
 
 
 async def test_what_was_given_back_has_still_been_taken(desk: Desk) -> None:
-    await desk.put("a", "b", "c")
-    for taken in await take(desk):
-        await desk.fail(taken.hold)
+    await desk.enqueue("a", "b", "c")
+    for claimed in await take(desk):
+        await desk.fail(claimed.claim)
     assert await take(desk) == []
 
 
 async def test_several_limits_of_one_queue_all_hold(store: Store, desk: Desk) -> None:
-    await desk.put("a", "b", "c", "d")
+    await desk.enqueue("a", "b", "c", "d")
     rates = (*TWICE_A_SECOND, Rate("low", 3, 5 * NEXT))
     counts = [len(await take(desk, rates=rates))]
     await store.pass_time(NEXT)
@@ -244,15 +244,15 @@ async def test_several_limits_of_one_queue_all_hold(store: Store, desk: Desk) ->
 
 
 async def test_who_waits_at_a_limit_is_served_when_it_allows_more(store: Store, desk: Desk) -> None:
-    await desk.put("a", "b", "c")
+    await desk.enqueue("a", "b", "c")
     await take(desk)
     waiting = asyncio.create_task(take(desk, wait=20))
     await asyncio.sleep(0.05)
     early = waiting.done()
     await store.pass_time(NEXT)
-    await desk.put("ring")  # where the clock is ours the memory backend hears of time passing with the next change
+    await desk.enqueue("ring")  # where the clock is ours the memory backend hears of time passing with the next change
     async with asyncio.timeout(15):
-        assert (early, [taken.job.id for taken in await waiting]) == (False, ["c", "ring"])
+        assert (early, [claimed.job.id for claimed in await waiting]) == (False, ["c", "ring"])
 
 
 @settings(max_examples=30)
@@ -270,7 +270,7 @@ async def _taken_at(store: Store, steps: list[tuple[int, int]]) -> list[datetime
     await store.open()
     try:
         desk, times = Desk(store.jobs), []
-        await desk.put(*(f"job-{n}" for n in range(60)))
+        await desk.enqueue(*(f"job-{n}" for n in range(60)))
         for pause, limit in steps:
             await store.pass_time(timedelta(milliseconds=pause))
             times += [store.clock.now() for _ in await take(desk, limit)]
@@ -287,37 +287,41 @@ async def test_a_result_outlives_the_bound_of_done_jobs_for_as_long_as_it_is_kep
     store = Store(backend, tmp_path, done_max=1)
     await store.open()
     desk = Desk(store.jobs)
-    await desk.put(Job("kept", keep=2 * WINDOW), Job("too", keep=2 * WINDOW), "c")
-    holds = [taken.hold for taken in await desk.take()]
-    await desk.settle(Complete(holds[0], b'"result"'), Complete(holds[1]), Complete(holds[2]))
-    there = await desk.ids(Place.DONE)
-    refused = await desk.jobs.delete([Delete(holds[0], Place.DONE)])
+    await desk.enqueue(Job("kept", keep=2 * WINDOW), Job("too", keep=2 * WINDOW), "c")
+    claims = [claimed.claim for claimed in await desk.claim()]
+    await desk.settle(Complete(claims[0], b'"result"'), Complete(claims[1]), Complete(claims[2]))
+    there = await desk.ids(JobState.DONE)
+    refused = await desk.jobs.delete([Delete(claims[0], JobState.DONE)])
     await store.pass_time(2 * WINDOW)
-    deleted = await desk.jobs.delete([Delete(holds[0], Place.DONE)])
+    deleted = await desk.jobs.delete([Delete(claims[0], JobState.DONE)])
     await store.close()
     assert (there, list(refused), list(deleted)) == (["kept", "too"], [Outcome.CONFLICT], [Outcome.DONE])
 
 
 async def test_done_jobs_are_listed_by_when_they_may_go(store: Store, desk: Desk) -> None:
-    await desk.put(Job("kept", keep=2 * NEXT), "a", "b")
-    kept, a, b = (taken.hold for taken in await desk.take())
-    for hold in (kept, a, b):
-        await desk.finish(hold)
+    await desk.enqueue(Job("kept", keep=2 * NEXT), "a", "b")
+    kept, a, b = (claimed.claim for claimed in await desk.claim())
+    for claim in (kept, a, b):
+        await desk.finish(claim)
         await store.pass_time(timedelta(milliseconds=10))
     finished_at = (await desk.state("kept")).finished_at
     assert finished_at is not None
     before = JobFilter(finished_before=finished_at + NEXT)
-    assert (await desk.ids(Place.DONE), await desk.ids(Place.DONE, before)) == (["a", "b", "kept"], ["a", "b"])
+    assert (await desk.ids(JobState.DONE), await desk.ids(JobState.DONE, before)) == (["a", "b", "kept"], ["a", "b"])
     assert (await desk.state("kept")).kept_until == finished_at + 2 * NEXT
 
 
 async def test_progress_is_kept_under_the_token(desk: Desk) -> None:
-    hold = await desk.held("a")
-    await desk.jobs.beat(desk.worker, [hold], silence=SILENCE, progress={"a": Progress(0.25, "a quarter")})
+    claim = await desk.held("a")
+    await desk.jobs.heartbeat(
+        desk.worker, [claim], heartbeat_timeout=HEARTBEAT_TIMEOUT, progress={"a": Progress(0.25, "a quarter")}
+    )
     told = (await desk.record("a")).progress
-    await desk.fail(hold)
+    await desk.fail(claim)
     await desk.take_one()
-    await desk.jobs.beat(desk.worker, [hold], silence=SILENCE, progress={"a": Progress(0.9, "too late")})
+    await desk.jobs.heartbeat(
+        desk.worker, [claim], heartbeat_timeout=HEARTBEAT_TIMEOUT, progress={"a": Progress(0.9, "too late")}
+    )
     still = (await desk.record("a")).progress
     assert told is not None
     assert (told.fraction, told.note, told.at is not None, still) == (0.25, "a quarter", True, told)

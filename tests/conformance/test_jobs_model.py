@@ -29,8 +29,8 @@ from wrasse.ports.jobs import (
     Delete,
     Job,
     JobFilter,
+    JobState,
     Move,
-    Place,
     Reason,
     Requeue,
     RequeueDead,
@@ -40,7 +40,7 @@ from wrasse.ports.jobs import (
 from wrasse.ports.outcome import Outcome
 
 T = TypeVar("T")
-SILENCE = timedelta(seconds=30)
+HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 IDS_KEPT = timedelta(seconds=50)
 
 ids = st.sampled_from("abcdef")
@@ -54,7 +54,7 @@ class Known:
     """What the model knows about one job."""
 
     queue: str
-    place: Place
+    place: JobState
     due: datetime
     hold: Claim
     lasting: bool
@@ -95,71 +95,73 @@ class JobQueueMachine(RuleBasedStateMachine):
         return self.store.clock.now()
 
     @rule(jobs=st.lists(st.builds(Job, id=ids, queue=queues, delay=delays, lasting=st.booleans()), max_size=3))
-    def put(self, jobs: list[Job]) -> None:
+    def enqueue(self, jobs: list[Job]) -> None:
         expected = []
         for job in jobs:
             new = job.id not in self.model and self.gone.get(job.id, self.now) <= self.now
             expected.append(new)
             if new:
                 due = self.now + job.delay
-                self.model[job.id] = Known(job.queue, Place.READY, due, Claim(job.id, 0, ""), job.lasting)
+                self.model[job.id] = Known(job.queue, JobState.READY, due, Claim(job.id, 0, ""), job.lasting)
         request = fresh()
-        answers = [[put.new for put in self.run(self.store.jobs.put(jobs, request=request))] for _ in range(2)]
+        answers = [[put.new for put in self.run(self.store.jobs.enqueue(jobs, request=request))] for _ in range(2)]
         assert answers == [expected, expected]
 
     @rule(order=st.permutations(["high", "low"]), limit=st.integers(1, 3))
-    def take(self, order: list[str], limit: int) -> None:
-        ready = [k for k in self.model.values() if k.place is Place.READY and k.due <= self.now]
-        taken = self.run(self.store.jobs.take(order, limit, worker="w", silence=SILENCE, request=fresh()))
+    def claim(self, order: list[str], limit: int) -> None:
+        ready = [k for k in self.model.values() if k.place is JobState.READY and k.due <= self.now]
+        claimed = self.run(
+            self.store.jobs.claim(order, limit, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=fresh())
+        )
         wanted = sorted(order.index(known.queue) for known in ready)[:limit]
-        assert [order.index(each.job.queue) for each in taken.jobs] == wanted
-        for each in taken.jobs:
+        assert [order.index(each.job.queue) for each in claimed.jobs] == wanted
+        for each in claimed.jobs:
             known = self.model[each.job.id]
             assert known in ready
-            assert each.hold.token > known.hold.token
-            known.place, known.hold, known.until = Place.HELD, each.hold, self.now + SILENCE
+            assert each.claim.token > known.hold.token
+            known.place, known.hold, known.until = JobState.RUNNING, each.claim, self.now + HEARTBEAT_TIMEOUT
             known.attempts += 1
             assert (each.attempt, each.failures, each.rescues) == (known.attempts, known.failures, known.rescues)
-            self.holds.append(each.hold)
+            self.holds.append(each.claim)
 
     @rule(data=st.data())
-    def beat(self, data: st.DataObject) -> None:
-        holds = data.draw(st.lists(st.sampled_from(self.holds), max_size=3))
-        beaten = self.run(self.store.jobs.beat(WorkerInfo("w"), holds, silence=SILENCE))
-        assert list(beaten.mine) == [self._holder(hold) is not None for hold in holds]
-        for known in filter(None, map(self._holder, holds)):
-            known.until = self.now + SILENCE
+    def heartbeat(self, data: st.DataObject) -> None:
+        claims = data.draw(st.lists(st.sampled_from(self.holds), max_size=3))
+        beaten = self.run(self.store.jobs.heartbeat(WorkerInfo("w"), claims, heartbeat_timeout=HEARTBEAT_TIMEOUT))
+        assert list(beaten.mine) == [self._holder(claim) is not None for claim in claims]
+        for known in filter(None, map(self._holder, claims)):
+            known.until = self.now + HEARTBEAT_TIMEOUT
 
     @rule(data=st.data(), delay=delays, follow=ids, lasting=st.booleans())
     def settle(self, data: st.DataObject, delay: timedelta, follow: str, lasting: bool) -> None:
-        hold = data.draw(st.sampled_from(self.holds))
+        claim = data.draw(st.sampled_from(self.holds))
         settlement: Settlement = data.draw(
             st.sampled_from(
                 [
-                    Complete(hold, puts=(Job(follow, lasting=lasting),)),
-                    Requeue(hold, Budget.FAILURES, Reason.FAILED, delay=delay),
-                    DeadLetterJob(hold, Reason.FAILED, spends=Budget.FAILURES),
+                    Complete(claim, enqueues=(Job(follow, lasting=lasting),)),
+                    Requeue(claim, Budget.FAILURES, Reason.FAILED, delay=delay),
+                    DeadLetterJob(claim, Reason.FAILED, spends=Budget.FAILURES),
                 ]
             )
         )
-        known = self._holder(hold)
+        known = self._holder(claim)
         request = fresh()
         outcomes = [list(self.run(self.store.jobs.settle([settlement], request=request))) for _ in range(2)]
         assert outcomes == [[Outcome.DONE if known else Outcome.CONFLICT]] * 2
         if known is not None:
             self._ended(known, settlement)
             if isinstance(settlement, Complete) and follow not in self.model and self._free(follow):
-                self.model[follow] = Known("low", Place.READY, self.now, Claim(follow, 0, ""), lasting)
+                self.model[follow] = Known("low", JobState.READY, self.now, Claim(follow, 0, ""), lasting)
 
     @rule(data=st.data(), delay=delays, id=ids)
     def move(self, data: st.DataObject, delay: timedelta, id: str) -> None:
-        hold = data.draw(st.sampled_from(self.holds))
-        current = self.model[id].hold if id in self.model else hold
+        claim = data.draw(st.sampled_from(self.holds))
+        current = self.model[id].hold if id in self.model else claim
         move: Move = data.draw(
             st.sampled_from(
                 [
-                    Requeue(hold, Budget.RESCUES, Reason.WORKER_DIED, delay=delay),
-                    DeadLetterJob(hold, Reason.WORKER_DIED, spends=Budget.RESCUES),
+                    Requeue(claim, Budget.RESCUES, Reason.WORKER_DIED, delay=delay),
+                    DeadLetterJob(claim, Reason.WORKER_DIED, spends=Budget.RESCUES),
                     RequeueDead(current, delay=delay),
                     Cancel(id),
                 ]
@@ -172,12 +174,12 @@ class JobQueueMachine(RuleBasedStateMachine):
             self._ended(known, move)
             self._refresh(known)
 
-    @rule(id=ids, place=st.sampled_from(Place))
-    def delete(self, id: str, place: Place) -> None:
+    @rule(id=ids, state=st.sampled_from(JobState))
+    def delete(self, id: str, state: JobState) -> None:
         known = self.model.get(id)
-        hold = known.hold if known else Claim(id, 1, "")
-        outcomes = self.run(self.store.jobs.delete([Delete(hold, place)], ids_kept=IDS_KEPT))
-        allowed = known is not None and known.place is place and place is not Place.HELD
+        claim = known.hold if known else Claim(id, 1, "")
+        outcomes = self.run(self.store.jobs.delete([Delete(claim, state)], ids_kept=IDS_KEPT))
+        allowed = known is not None and known.place is state and state is not JobState.RUNNING
         assert list(outcomes) == [Outcome.DONE if allowed else Outcome.CONFLICT]
         if allowed and known is not None:
             del self.model[id]
@@ -197,14 +199,14 @@ class JobQueueMachine(RuleBasedStateMachine):
         if not hasattr(self, "store"):
             return
         shown = {}
-        for place in Place:
-            for state in self.run(self.store.jobs.page(place, JobFilter(), None, 100)):
-                assert state.id not in shown, f"{state.id} is in two places"
-                shown[state.id] = (place, state.queue, state.attempts, state.failures, state.rescues, state.until)
+        for state in JobState:
+            for info in self.run(self.store.jobs.page(state, JobFilter(), None, 100)):
+                assert info.id not in shown, f"{info.id} is in two places"
+                shown[info.id] = (state, info.queue, info.attempts, info.failures, info.rescues, info.deadline)
         assert shown == {
             id: (k.place, k.queue, k.attempts, k.failures, k.rescues, k.until) for id, k in self.model.items()
         }
-        overdue = {state.id for state in self.run(self.store.jobs.overdue(None, 100))}
+        overdue = {info.id for info in self.run(self.store.jobs.overdue(None, 100))}
         assert overdue == {id for id, k in self.model.items() if k.until is not None and k.until <= self.now}
 
     @invariant()
@@ -216,14 +218,14 @@ class JobQueueMachine(RuleBasedStateMachine):
             for name in ("ready", "delayed", "held", "done", "dead"):
                 counted[each.queue, name] += getattr(each, name)
         expected = Counter(
-            (k.queue, "delayed" if k.place is Place.READY and k.due > self.now else str(k.place))
+            (k.queue, "delayed" if k.place is JobState.READY and k.due > self.now else str(k.place))
             for k in self.model.values()
         )
         assert +counted == expected
 
-    def _holder(self, hold: Claim) -> Known | None:
-        known = self.model.get(hold.id)
-        return known if known is not None and known.place is Place.HELD and known.hold == hold else None
+    def _holder(self, claim: Claim) -> Known | None:
+        known = self.model.get(claim.id)
+        return known if known is not None and known.place is JobState.RUNNING and known.hold == claim else None
 
     def _free(self, id: str) -> bool:
         return self.gone.get(id, self.now) <= self.now
@@ -232,12 +234,14 @@ class JobQueueMachine(RuleBasedStateMachine):
         match move:
             case Cancel():
                 known = self.model.get(move.id)
-                return known if known is not None and known.place in (Place.READY, Place.HELD) else None
+                return known if known is not None and known.place in (JobState.READY, JobState.RUNNING) else None
             case RequeueDead():
-                known = self.model.get(move.hold.id)
-                return known if known is not None and known.place is Place.DEAD and known.hold == move.hold else None
+                known = self.model.get(move.claim.id)
+                return (
+                    known if known is not None and known.place is JobState.DEAD and known.hold == move.claim else None
+                )
             case _:
-                known = self._holder(move.hold)
+                known = self._holder(move.claim)
                 return known if known is not None and known.until is not None and known.until <= self.now else None
 
     def _ended(self, known: Known, change: Settlement | Move) -> None:
@@ -247,11 +251,11 @@ class JobQueueMachine(RuleBasedStateMachine):
         known.rescues += spends is Budget.RESCUES
         match change:
             case Complete():
-                known.place = Place.DONE
+                known.place = JobState.DONE
             case DeadLetterJob() | Cancel():
-                known.place = Place.DEAD
+                known.place = JobState.DEAD
             case Requeue() | RequeueDead():
-                known.place, known.due = Place.READY, self.now + change.delay
+                known.place, known.due = JobState.READY, self.now + change.delay
         if isinstance(change, RequeueDead):
             known.failures = known.rescues = 0
 
@@ -259,8 +263,8 @@ class JobQueueMachine(RuleBasedStateMachine):
         """The token as the queue has it now: the model knows that it grew, not by how much."""
         record = self.run(self.store.jobs.get(known.hold.id))
         assert record is not None
-        assert record.state.token > known.hold.token
-        known.hold = record.state.hold
+        assert record.info.token > known.hold.token
+        known.hold = record.info.claim
 
 
 class SqliteJobQueueMachine(JobQueueMachine):

@@ -1,12 +1,12 @@
-"""JobQueue: rescues, cancels, revivals and deletes. What anybody but the holder may do, and under which condition."""
+"""JobQueue: rescues, cancels, revivals and deletes. What anybody but the worker may do, and under which condition."""
 
 from __future__ import annotations
 
 import pytest
 
-from conformance.desk import LONGER, SILENCE, Desk
+from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, Desk
 from conformance.stores import Store
-from wrasse.ports.jobs import Budget, Cancel, Claim, DeadLetterJob, Delete, Job, Place, Reason, Requeue, RequeueDead
+from wrasse.ports.jobs import Budget, Cancel, Claim, DeadLetterJob, Delete, Job, JobState, Reason, Requeue, RequeueDead
 from wrasse.ports.outcome import Outcome
 
 DONE, LOST = [Outcome.DONE], [Outcome.CONFLICT]
@@ -21,40 +21,40 @@ def desk(store: Store) -> Desk:
 
 
 async def test_a_silent_workers_job_is_ready_again(desk: Desk, store: Store) -> None:
-    hold = await desk.held("a")
+    claim = await desk.held("a")
     await store.pass_time(LONGER)
-    outcomes = await desk.rescue(hold)
+    outcomes = await desk.rescue(claim)
     record = await desk.record("a")
-    assert (outcomes, record.state.place, record.state.rescues, record.state.worker) == (DONE, Place.READY, 1, "")
+    assert (outcomes, record.info.state, record.info.rescues, record.info.worker) == (DONE, JobState.READY, 1, "")
     assert [(each.reason, each.worker) for each in record.history] == [(Reason.WORKER_DIED, "w1")]
 
 
 async def test_a_job_is_not_rescued_before_its_deadline(desk: Desk) -> None:
-    hold = await desk.held("a")
-    bury = DeadLetterJob(hold, Reason.WORKER_DIED, spends=Budget.RESCUES)
-    assert (await desk.rescue(hold), await desk.move(bury), await desk.place("a")) == (LOST, LOST, Place.HELD)
+    claim = await desk.held("a")
+    bury = DeadLetterJob(claim, Reason.WORKER_DIED, spends=Budget.RESCUES)
+    assert (await desk.rescue(claim), await desk.move(bury), await desk.place("a")) == (LOST, LOST, JobState.RUNNING)
 
 
 async def test_a_rescue_loses_to_a_beat_that_came_first(desk: Desk, store: Store) -> None:
     await desk.held("a")
     await store.pass_time(LONGER)
     (suspect,) = await desk.jobs.overdue(None, 10)
-    await desk.beat(suspect.hold)
-    assert (await desk.rescue(suspect.hold), (await desk.state("a")).rescues) == (LOST, 0)
+    await desk.heartbeat(suspect.claim)
+    assert (await desk.rescue(suspect.claim), (await desk.state("a")).rescues) == (LOST, 0)
 
 
 async def test_a_rescue_loses_to_a_finish_that_came_first(desk: Desk, store: Store) -> None:
     await desk.held("a")
     await store.pass_time(LONGER)
     (suspect,) = await desk.jobs.overdue(None, 10)
-    await desk.finish(suspect.hold)
-    assert (await desk.rescue(suspect.hold), await desk.place("a")) == (LOST, Place.DONE)
+    await desk.finish(suspect.claim)
+    assert (await desk.rescue(suspect.claim), await desk.place("a")) == (LOST, JobState.DONE)
 
 
 async def test_two_rescuers_rescue_a_job_once(desk: Desk, store: Store) -> None:
-    hold = await desk.held("a")
+    claim = await desk.held("a")
     await store.pass_time(LONGER)
-    outcomes = await desk.rescue(hold) + await desk.rescue(hold)
+    outcomes = await desk.rescue(claim) + await desk.rescue(claim)
     assert (outcomes, (await desk.state("a")).rescues, (await desk.count()).ready) == (DONE + LOST, 1, 1)
 
 
@@ -64,37 +64,39 @@ async def test_a_rescuer_who_looked_at_an_earlier_hold_loses(desk: Desk, store: 
     await desk.rescue(earlier)
     await desk.take_one()
     await store.pass_time(LONGER)
-    assert (await desk.rescue(earlier), await desk.place("a")) == (LOST, Place.HELD)
+    assert (await desk.rescue(earlier), await desk.place("a")) == (LOST, JobState.RUNNING)
 
 
 async def test_a_job_that_killed_too_many_workers_is_buried(desk: Desk, store: Store) -> None:
-    hold = await desk.held("a")
+    claim = await desk.held("a")
     await store.pass_time(LONGER)
-    outcomes = await desk.move(DeadLetterJob(hold, Reason.WORKER_DIED, error="silent", spends=Budget.RESCUES))
-    state = await desk.state("a")
-    assert (outcomes, state.place, state.reason, state.rescues) == (DONE, Place.DEAD, Reason.WORKER_DIED, 1)
-    assert await desk.finish(hold) == LOST
+    outcomes = await desk.move(DeadLetterJob(claim, Reason.WORKER_DIED, error="silent", spends=Budget.RESCUES))
+    info = await desk.state("a")
+    assert (outcomes, info.state, info.reason, info.rescues) == (DONE, JobState.DEAD, Reason.WORKER_DIED, 1)
+    assert await desk.finish(claim) == LOST
 
 
 async def test_what_the_producer_wrote_survives_failure_rescue_burial_and_revival(desk: Desk, store: Store) -> None:
-    job = Job("a", "mail", payload=b"\x00\xff", headers={"x": "1", "später": "ü"}, timeout=SILENCE, lasting=True)
-    await desk.put(job)
+    job = Job(
+        "a", "mail", payload=b"\x00\xff", headers={"x": "1", "später": "ü"}, timeout=HEARTBEAT_TIMEOUT, lasting=True
+    )
+    await desk.enqueue(job)
     await desk.fail(await desk.take_one())
-    hold = await desk.take_one()
+    claim = await desk.take_one()
     await store.pass_time(LONGER)
-    await desk.rescue(hold)
+    await desk.rescue(claim)
     await desk.bury(await desk.take_one())
-    await desk.move(RequeueDead((await desk.state("a")).hold))
-    (taken,) = await desk.take()
-    assert taken.job == job
+    await desk.move(RequeueDead((await desk.state("a")).claim))
+    (claimed,) = await desk.claim()
+    assert claimed.job == job
 
 
 async def test_each_move_of_a_batch_has_its_own_outcome(desk: Desk, store: Store) -> None:
-    await desk.put("a", "b")
-    a, b = [taken.hold for taken in await desk.take()]
+    await desk.enqueue("a", "b")
+    a, b = [claimed.claim for claimed in await desk.claim()]
     await store.pass_time(LONGER)
-    await desk.beat(b)
-    requeues = [Requeue(hold, Budget.RESCUES, Reason.WORKER_DIED) for hold in (b, a, a, Claim("no", 1, ""))]
+    await desk.heartbeat(b)
+    requeues = [Requeue(claim, Budget.RESCUES, Reason.WORKER_DIED) for claim in (b, a, a, Claim("no", 1, ""))]
     outcomes = await desk.move(*requeues, Cancel("b"))
     assert outcomes == [Outcome.CONFLICT, Outcome.DONE, Outcome.CONFLICT, Outcome.CONFLICT, Outcome.DONE]
 
@@ -103,11 +105,11 @@ async def test_tokens_only_grow(desk: Desk, store: Store) -> None:
     tokens = []
 
     async def note() -> Claim:
-        state = await desk.state("a")
-        tokens.append(state.token)
-        return state.hold
+        info = await desk.state("a")
+        tokens.append(info.token)
+        return info.claim
 
-    await desk.put("a")
+    await desk.enqueue("a")
     await note()
     await desk.take_one()
     await store.pass_time(LONGER)
@@ -127,19 +129,19 @@ async def test_tokens_only_grow(desk: Desk, store: Store) -> None:
 
 
 async def test_a_waiting_job_can_be_cancelled(desk: Desk) -> None:
-    await desk.put("a", Job("b", delay=SILENCE))
+    await desk.enqueue("a", Job("b", delay=HEARTBEAT_TIMEOUT))
     outcomes = await desk.move(Cancel("a", error="not needed"), Cancel("b"))
     record = await desk.record("a")
-    assert (outcomes, record.state.reason, record.state.error) == (DONE * 2, Reason.CANCELLED, "not needed")
-    assert (record.history, await desk.take(), (await desk.state("b")).not_before) == ((), [], None)
+    assert (outcomes, record.info.reason, record.info.error) == (DONE * 2, Reason.CANCELLED, "not needed")
+    assert (record.history, await desk.claim(), (await desk.state("b")).not_before) == ((), [], None)
 
 
 async def test_a_held_job_can_be_cancelled_and_its_holder_is_refused(desk: Desk) -> None:
-    hold = await desk.held("a")
+    claim = await desk.held("a")
     outcomes = await desk.move(Cancel("a"))
-    refused = (await desk.beat(hold), await desk.finish(hold), await desk.fail(hold))
+    refused = (await desk.heartbeat(claim), await desk.finish(claim), await desk.fail(claim))
     record = await desk.record("a")
-    assert (outcomes, refused, record.state.place) == (DONE, ([False], LOST, LOST), Place.DEAD)
+    assert (outcomes, refused, record.info.state) == (DONE, ([False], LOST, LOST), JobState.DEAD)
     assert [each.reason for each in record.history] == [Reason.CANCELLED]
 
 
@@ -154,103 +156,103 @@ async def test_a_finished_or_unknown_job_cannot_be_cancelled(desk: Desk) -> None
 
 
 async def test_a_dead_job_starts_again_with_fresh_budgets(desk: Desk) -> None:
-    await desk.put(Job("a", payload=b"p"))
+    await desk.enqueue(Job("a", payload=b"p"))
     await desk.fail(await desk.take_one())
     await desk.settle(DeadLetterJob(await desk.take_one(), Reason.FAILED, error="broke", spends=Budget.FAILURES))
-    outcomes = await desk.move(RequeueDead((await desk.state("a")).hold))
-    state, (taken,) = await desk.state("a"), await desk.take()
-    assert (outcomes, state.place, state.reason, state.error) == (DONE, Place.READY, None, "")
-    assert (taken.failures, taken.rescues, taken.job.payload) == (0, 0, b"p")
+    outcomes = await desk.move(RequeueDead((await desk.state("a")).claim))
+    info, (claimed,) = await desk.state("a"), await desk.claim()
+    assert (outcomes, info.state, info.reason, info.error) == (DONE, JobState.READY, None, "")
+    assert (claimed.failures, claimed.rescues, claimed.job.payload) == (0, 0, b"p")
 
 
 async def test_a_revival_may_be_delayed(desk: Desk, store: Store) -> None:
     await desk.bury(await desk.held("a"))
-    await desk.move(RequeueDead((await desk.state("a")).hold, delay=SILENCE))
-    early = await desk.take()
+    await desk.move(RequeueDead((await desk.state("a")).claim, delay=HEARTBEAT_TIMEOUT))
+    early = await desk.claim()
     await store.pass_time(LONGER)
-    assert (early, len(await desk.take())) == ([], 1)
+    assert (early, len(await desk.claim())) == ([], 1)
 
 
 async def test_a_job_is_revived_once(desk: Desk) -> None:
     await desk.bury(await desk.held("a"))
-    revive = RequeueDead((await desk.state("a")).hold)
+    revive = RequeueDead((await desk.state("a")).claim)
     assert await desk.move(revive, revive) == [Outcome.DONE, Outcome.CONFLICT]
 
 
 async def test_only_a_dead_job_can_be_revived(desk: Desk) -> None:
-    await desk.put("a")
-    ready = await desk.move(RequeueDead((await desk.state("a")).hold))
+    await desk.enqueue("a")
+    ready = await desk.move(RequeueDead((await desk.state("a")).claim))
     held = await desk.move(RequeueDead(await desk.take_one()))
-    await desk.finish((await desk.state("a")).hold)
-    done = await desk.move(RequeueDead((await desk.state("a")).hold))
+    await desk.finish((await desk.state("a")).claim)
+    done = await desk.move(RequeueDead((await desk.state("a")).claim))
     assert (ready, held, done) == (LOST, LOST, LOST)
 
 
 # Deletes
 
 
-@pytest.mark.parametrize("place", [Place.READY, Place.DONE, Place.DEAD])
-async def test_a_job_that_nobody_holds_can_be_deleted(desk: Desk, place: Place) -> None:
-    await desk.put("a")
-    if place is not Place.READY:
-        await {Place.DONE: desk.finish, Place.DEAD: desk.bury}[place](await desk.take_one())
-    delete = Delete((await desk.state("a")).hold, place)
+@pytest.mark.parametrize("place", [JobState.READY, JobState.DONE, JobState.DEAD])
+async def test_a_job_that_nobody_holds_can_be_deleted(desk: Desk, state: JobState) -> None:
+    await desk.enqueue("a")
+    if state is not JobState.READY:
+        await {JobState.DONE: desk.finish, JobState.DEAD: desk.bury}[state](await desk.take_one())
+    delete = Delete((await desk.state("a")).claim, state)
     outcomes = list(await desk.jobs.delete([delete, delete]))
-    assert (outcomes, await desk.place("a"), await desk.ids(place)) == (DONE + LOST, None, [])
+    assert (outcomes, await desk.place("a"), await desk.ids(state)) == (DONE + LOST, None, [])
 
 
 async def test_a_held_job_is_never_deleted(desk: Desk) -> None:
-    hold = await desk.held("a")
-    outcomes = await desk.jobs.delete([Delete(hold, place) for place in Place])
-    assert (list(outcomes), await desk.place("a")) == (LOST * 4, Place.HELD)
+    claim = await desk.held("a")
+    outcomes = await desk.jobs.delete([Delete(claim, state) for state in JobState])
+    assert (list(outcomes), await desk.place("a")) == (LOST * 4, JobState.RUNNING)
 
 
 async def test_a_job_that_moved_on_is_not_deleted(desk: Desk) -> None:
     await desk.bury(await desk.held("a"))
-    looked = (await desk.state("a")).hold
+    looked = (await desk.state("a")).claim
     await desk.move(RequeueDead(looked))
     await desk.bury(await desk.take_one())
-    now = (await desk.state("a")).hold
-    elsewhere, stale = Delete(now, Place.DONE), Delete(looked, Place.DEAD)
-    assert (list(await desk.jobs.delete([elsewhere, stale])), await desk.place("a")) == (LOST * 2, Place.DEAD)
+    now = (await desk.state("a")).claim
+    elsewhere, stale = Delete(now, JobState.DONE), Delete(looked, JobState.DEAD)
+    assert (list(await desk.jobs.delete([elsewhere, stale])), await desk.place("a")) == (LOST * 2, JobState.DEAD)
 
 
 async def test_the_id_of_a_lasting_job_is_known_after_it_is_gone_for_as_long_as_said(desk: Desk, store: Store) -> None:
-    await desk.put(Job("a", lasting=True))
+    await desk.enqueue(Job("a", lasting=True))
     await desk.finish(await desk.take_one())
-    await desk.jobs.delete([Delete((await desk.state("a")).hold, Place.DONE)], ids_kept=SILENCE)
-    early = await desk.put("a")
+    await desk.jobs.delete([Delete((await desk.state("a")).claim, JobState.DONE)], ids_kept=HEARTBEAT_TIMEOUT)
+    early = await desk.enqueue("a")
     await store.pass_time(LONGER)
-    assert (early, await desk.put("a")) == ([False], [True])
+    assert (early, await desk.enqueue("a")) == ([False], [True])
 
 
 async def test_an_id_that_need_not_last_is_free_again(desk: Desk) -> None:
-    await desk.put("a")
-    await desk.jobs.delete([Delete((await desk.state("a")).hold, Place.READY)])
-    assert await desk.put("a") == [True]
+    await desk.enqueue("a")
+    await desk.jobs.delete([Delete((await desk.state("a")).claim, JobState.READY)])
+    assert await desk.enqueue("a") == [True]
 
 
 async def test_an_id_that_need_not_last_is_free_again_also_after_a_rescue(desk: Desk, store: Store) -> None:
-    hold = await desk.held("a")
+    claim = await desk.held("a")
     await store.pass_time(LONGER)
-    await desk.rescue(hold)
-    await desk.jobs.delete([Delete((await desk.state("a")).hold, Place.READY)])
-    assert await desk.put("a") == [True]
+    await desk.rescue(claim)
+    await desk.jobs.delete([Delete((await desk.state("a")).claim, JobState.READY)])
+    assert await desk.enqueue("a") == [True]
 
 
 async def test_the_holder_of_a_deleted_job_cannot_finish_another_of_the_same_id(desk: Desk) -> None:
     earlier = await desk.held("a")
     await desk.move(Cancel("a"))
-    await desk.jobs.delete([Delete((await desk.state("a")).hold, Place.DEAD)])
+    await desk.jobs.delete([Delete((await desk.state("a")).claim, JobState.DEAD)])
     newest = await desk.held("a")
-    assert (await desk.finish(earlier), await desk.beat(newest)) == (LOST, [True])
+    assert (await desk.finish(earlier), await desk.heartbeat(newest)) == (LOST, [True])
 
 
 async def test_a_deleted_job_leaves_no_result_or_history_to_the_next_of_its_id(desk: Desk) -> None:
-    await desk.put("a")
+    await desk.enqueue("a")
     await desk.fail(await desk.take_one())
     await desk.bury(await desk.take_one())
-    await desk.jobs.delete([Delete((await desk.state("a")).hold, Place.DEAD)])
-    await desk.put("a")
+    await desk.jobs.delete([Delete((await desk.state("a")).claim, JobState.DEAD)])
+    await desk.enqueue("a")
     record = await desk.record("a")
-    assert (record.history, record.result, record.state.attempts, record.state.failures) == ((), None, 0, 0)
+    assert (record.history, record.result, record.info.attempts, record.info.failures) == ((), None, 0, 0)

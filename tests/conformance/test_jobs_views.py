@@ -1,4 +1,4 @@
-"""JobQueue: listings, numbers, workers and waiting. What can be seen of a queue, and when a taker wakes up."""
+"""JobQueue: listings, numbers, workers and waiting. What can be seen of a queue, and when a worker wakes up."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from conformance.desk import LONGER, SILENCE, Desk
+from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, Desk
 from conformance.stores import Store
 from wrasse.ports.jobs import (
     Budget,
@@ -17,7 +17,7 @@ from wrasse.ports.jobs import (
     Delete,
     Job,
     JobFilter,
-    Place,
+    JobState,
     Reason,
     Requeue,
     WorkerInfo,
@@ -36,10 +36,12 @@ def desk(store: Store) -> Desk:
 async def finished(desk: Desk, store: Store, *jobs: Job, reason: Reason | None = None) -> None:
     """Each job done, or dead for this reason, one after another."""
     for job in jobs:
-        await desk.put(job)
-        (taken,) = await desk.take(queues=[job.queue])
+        await desk.enqueue(job)
+        (claimed,) = await desk.claim(queues=[job.queue])
         ending = (
-            Complete(taken.hold) if reason is None else DeadLetterJob(taken.hold, reason, error=f"because of {job.id}")
+            Complete(claimed.claim)
+            if reason is None
+            else DeadLetterJob(claimed.claim, reason, error=f"because of {job.id}")
         )
         await desk.settle(ending)
         await store.pass_time(STEP)
@@ -51,64 +53,64 @@ async def finished(desk: Desk, store: Store, *jobs: Job, reason: Reason | None =
 async def test_ready_jobs_are_listed_in_the_order_they_are_served(desk: Desk, store: Store) -> None:
     rescued = await desk.held("rescued")
     await store.pass_time(LONGER)
-    await desk.put("a", "b", "c")
+    await desk.enqueue("a", "b", "c")
     await desk.rescue(rescued)
-    assert await desk.ids(Place.READY) == ["rescued", "a", "b", "c"]
+    assert await desk.ids(JobState.READY) == ["rescued", "a", "b", "c"]
 
 
 async def test_a_listing_can_be_turned_round(desk: Desk) -> None:
-    await desk.put("a", Job("later", delay=LONG), "b", Job("soon", delay=SILENCE), "c")
-    forwards = await desk.ids(Place.READY)
-    assert (forwards[:3], await desk.ids(Place.READY, newest=True)) == (["a", "b", "c"], forwards[::-1])
+    await desk.enqueue("a", Job("later", delay=LONG), "b", Job("soon", delay=HEARTBEAT_TIMEOUT), "c")
+    forwards = await desk.ids(JobState.READY)
+    assert (forwards[:3], await desk.ids(JobState.READY, newest=True)) == (["a", "b", "c"], forwards[::-1])
 
 
 async def test_held_jobs_are_listed_by_deadline(desk: Desk, store: Store) -> None:
-    await desk.put("a", "b", "c")
-    holds = []
+    await desk.enqueue("a", "b", "c")
+    claims = []
     for _ in range(3):
-        holds.append(await desk.take_one())
+        claims.append(await desk.take_one())
         await store.pass_time(STEP)
-    await desk.beat(holds[0])
-    assert await desk.ids(Place.HELD) == ["b", "c", "a"]
+    await desk.heartbeat(claims[0])
+    assert await desk.ids(JobState.RUNNING) == ["b", "c", "a"]
 
 
-@pytest.mark.parametrize(("place", "reason"), [(Place.DONE, None), (Place.DEAD, Reason.FAILED)])
+@pytest.mark.parametrize(("place", "reason"), [(JobState.DONE, None), (JobState.DEAD, Reason.FAILED)])
 async def test_finished_jobs_are_listed_by_when_they_finished(
-    desk: Desk, store: Store, place: Place, reason: Reason | None
+    desk: Desk, store: Store, state: JobState, reason: Reason | None
 ) -> None:
     await finished(desk, store, *map(Job, "cab"), reason=reason)
-    assert (await desk.ids(place), await desk.ids(place, newest=True)) == (["c", "a", "b"], ["b", "a", "c"])
+    assert (await desk.ids(state), await desk.ids(state, newest=True)) == (["c", "a", "b"], ["b", "a", "c"])
 
 
 @pytest.mark.parametrize("newest", [False, True])
 async def test_every_cursor_of_a_page_goes_on_exactly_there(desk: Desk, newest: bool) -> None:
-    await desk.put(*map(str, range(7)))
-    whole = await desk.jobs.page(Place.READY, JobFilter(), None, 10, newest=newest)
-    rests = [await desk.jobs.page(Place.READY, JobFilter(), cursor, 10, newest=newest) for cursor in whole.cursors]
-    assert [[state.id for state in rest] for rest in rests] == [
-        [state.id for state in whole.items[n:]] for n in range(1, 8)
+    await desk.enqueue(*map(str, range(7)))
+    whole = await desk.jobs.page(JobState.READY, JobFilter(), None, 10, newest=newest)
+    rests = [await desk.jobs.page(JobState.READY, JobFilter(), cursor, 10, newest=newest) for cursor in whole.cursors]
+    assert [[info.id for info in rest] for rest in rests] == [
+        [info.id for info in whole.items[n:]] for n in range(1, 8)
     ]
 
 
 async def test_a_page_says_whether_there_is_more(desk: Desk) -> None:
-    await desk.put("a", "b", "c")
-    pages = [await desk.jobs.page(Place.READY, JobFilter(), None, limit) for limit in (2, 3, 4)]
+    await desk.enqueue("a", "b", "c")
+    pages = [await desk.jobs.page(JobState.READY, JobFilter(), None, limit) for limit in (2, 3, 4)]
     assert [(len(page), page.more) for page in pages] == [(2, True), (3, False), (3, False)]
 
 
 async def test_a_listing_goes_on_after_what_it_showed_was_deleted(desk: Desk, store: Store) -> None:
     await finished(desk, store, *map(Job, "abcde"))
-    first = await desk.jobs.page(Place.DONE, JobFilter(), None, 2)
-    await desk.jobs.delete([Delete(state.hold, Place.DONE) for state in first])
-    rest = await desk.jobs.page(Place.DONE, JobFilter(), first.cursor, 10)
-    assert [state.id for state in rest] == ["c", "d", "e"]
+    first = await desk.jobs.page(JobState.DONE, JobFilter(), None, 2)
+    await desk.jobs.delete([Delete(info.claim, JobState.DONE) for info in first])
+    rest = await desk.jobs.page(JobState.DONE, JobFilter(), first.cursor, 10)
+    assert [info.id for info in rest] == ["c", "d", "e"]
 
 
 async def test_a_listing_can_be_filtered(desk: Desk, store: Store) -> None:
     await finished(desk, store, Job("a"), Job("b", kind="mail"), reason=Reason.FAILED)
     await finished(desk, store, Job("c", queue="other"), reason=Reason.TIMEOUT)
     found = [
-        await desk.ids(Place.DEAD, where)
+        await desk.ids(JobState.DEAD, where)
         for where in (
             JobFilter(queue="other"),
             JobFilter(kind="mail"),
@@ -126,20 +128,24 @@ async def test_finished_jobs_can_be_listed_by_when(desk: Desk, store: Store) -> 
     b, c = [(await desk.state(id)).finished_at for id in "bc"]
     before, after = JobFilter(finished_before=c), JobFilter(finished_after=b)
     between = JobFilter(finished_after=b, finished_before=c + STEP / 2)
-    assert [await desk.ids(Place.DONE, where) for where in (before, after, between)] == [["a", "b"], ["c", "d"], ["c"]]
-    assert await desk.ids(Place.DONE, before, newest=True) == ["b", "a"]
+    assert [await desk.ids(JobState.DONE, where) for where in (before, after, between)] == [
+        ["a", "b"],
+        ["c", "d"],
+        ["c"],
+    ]
+    assert await desk.ids(JobState.DONE, before, newest=True) == ["b", "a"]
 
 
 async def test_delayed_jobs_can_be_listed_apart(desk: Desk, store: Store) -> None:
-    await desk.put(Job("later", delay=4 * SILENCE), Job("soon", delay=SILENCE), Job("now"))
-    early = [await desk.ids(Place.READY, JobFilter(delayed=delayed)) for delayed in (True, False)]
+    await desk.enqueue(Job("later", delay=4 * HEARTBEAT_TIMEOUT), Job("soon", delay=HEARTBEAT_TIMEOUT), Job("now"))
+    early = [await desk.ids(JobState.READY, JobFilter(scheduled=delayed)) for delayed in (True, False)]
     await store.pass_time(LONGER)
-    late = [sorted(await desk.ids(Place.READY, JobFilter(delayed=delayed))) for delayed in (True, False)]
+    late = [sorted(await desk.ids(JobState.READY, JobFilter(scheduled=delayed))) for delayed in (True, False)]
     assert (early, late) == ([["soon", "later"], ["now"]], [["later"], ["now", "soon"]])
 
 
 async def test_overdue_jobs_are_listed_longest_ago_first(desk: Desk, store: Store) -> None:
-    await desk.put("a", "b", "c", "d")
+    await desk.enqueue("a", "b", "c", "d")
     for _ in range(3):
         await desk.take_one()
         await store.pass_time(STEP)
@@ -147,27 +153,27 @@ async def test_overdue_jobs_are_listed_longest_ago_first(desk: Desk, store: Stor
     await desk.take_one()
     page = await desk.jobs.overdue(None, 2)
     rest = await desk.jobs.overdue(page.cursor, 2)
-    assert ([state.id for state in page], [state.id for state in rest], rest.more) == (["a", "b"], ["c"], False)
+    assert ([info.id for info in page], [info.id for info in rest], rest.more) == (["a", "b"], ["c"], False)
 
 
 async def test_one_stuck_job_is_found_at_once_among_many_others(desk: Desk, store: Store) -> None:
-    await desk.put("stuck")
+    await desk.enqueue("stuck")
     await desk.take_one()
-    await desk.put(*(f"finished-{n}" for n in range(500)))
-    await desk.finish(*[taken.hold for taken in await desk.take(limit=500)])
-    await desk.put(*(f"waiting-{n}" for n in range(500)))
+    await desk.enqueue(*(f"finished-{n}" for n in range(500)))
+    await desk.finish(*[claimed.claim for claimed in await desk.claim(limit=500)])
+    await desk.enqueue(*(f"waiting-{n}" for n in range(500)))
     await store.pass_time(LONGER)
-    await desk.take(limit=300)
-    assert [state.id for state in await desk.jobs.overdue(None, 1)] == ["stuck"]
+    await desk.claim(limit=300)
+    assert [info.id for info in await desk.jobs.overdue(None, 1)] == ["stuck"]
 
 
 async def test_a_job_is_overdue_on_the_backends_clock_which_the_page_carries(desk: Desk, store: Store) -> None:
     await desk.held("a")
     await store.pass_time(LONGER)
     page = await desk.jobs.overdue(None, 10)
-    (state,) = page
-    assert state.until is not None
-    assert state.until <= page.at <= state.until + LONG
+    (info,) = page
+    assert info.deadline is not None
+    assert info.deadline <= page.at <= info.deadline + LONG
 
 
 # Numbers
@@ -177,50 +183,50 @@ async def test_counts_tell_how_many_jobs_are_where(desk: Desk, store: Store) -> 
     await finished(desk, store, Job("done1"), Job("done2"))
     await finished(desk, store, Job("dead"), reason=Reason.FAILED)
     await desk.held("held")
-    await desk.put("r1", "r2", "r3", Job("delayed", delay=LONG), Job("elsewhere", queue="other"))
+    await desk.enqueue("r1", "r2", "r3", Job("delayed", delay=LONG), Job("elsewhere", queue="other"))
     low, other = await desk.count(), await desk.count("other")
-    assert (low.ready, low.delayed, low.held, low.done, low.dead) == (3, 1, 1, 2, 1)
-    assert (other.ready, other.held) == (1, 0)
+    assert (low.ready, low.scheduled, low.running, low.done, low.dead) == (3, 1, 1, 2, 1)
+    assert (other.ready, other.running) == (1, 0)
 
 
 async def test_counts_follow_every_move(desk: Desk, store: Store) -> None:
-    await desk.put("a", "b", "c", Job("d", delay=LONG))
-    a, b, c = [taken.hold for taken in await desk.take()]
+    await desk.enqueue("a", "b", "c", Job("d", delay=LONG))
+    a, b, c = [claimed.claim for claimed in await desk.claim()]
     await store.pass_time(LONGER)
     await desk.rescue(a)
     await desk.settle(Requeue(b, Budget.FAILURES, Reason.FAILED, delay=LONG), Complete(c))
     await desk.move(Cancel("d"))
     low = await desk.count()
-    assert (low.ready, low.delayed, low.held, low.done, low.dead) == (1, 1, 0, 1, 1)
+    assert (low.ready, low.scheduled, low.running, low.done, low.dead) == (1, 1, 0, 1, 1)
 
 
 async def test_counts_tell_since_when_the_oldest_job_is_ready(desk: Desk, store: Store) -> None:
     empty = await desk.count()
-    await desk.put("a")
+    await desk.enqueue("a")
     await store.pass_time(STEP)
-    await desk.put("b")
+    await desk.enqueue("b")
     full = await desk.count()
     assert (empty.oldest_ready_at, full.oldest_ready_at) == (None, (await desk.state("a")).created_at)
 
 
 async def test_a_worker_is_listed_from_its_first_beat_to_its_goodbye(desk: Desk) -> None:
     worker = WorkerInfo("host-1", "host", 4711, slots=8)
-    beaten = await desk.jobs.beat(worker, [], silence=SILENCE)
+    beaten = await desk.jobs.heartbeat(worker, [], heartbeat_timeout=HEARTBEAT_TIMEOUT)
     (listed,) = (await desk.jobs.counts()).workers
-    await desk.jobs.beat(worker, [], silence=timedelta(0))
-    assert (listed.info, listed.beat_at, listed.until) == (worker, beaten.at, beaten.at + SILENCE)
+    await desk.jobs.heartbeat(worker, [], heartbeat_timeout=timedelta(0))
+    assert (listed.info, listed.heartbeat_at, listed.deadline) == (worker, beaten.at, beaten.at + HEARTBEAT_TIMEOUT)
     assert (await desk.jobs.counts()).workers == ()
 
 
 async def test_goodbye_leaves_the_holds_alone(desk: Desk) -> None:
-    hold = await desk.held("a")
+    claim = await desk.held("a")
     before = await desk.state("a")
-    mine = await desk.beat(hold, silence=timedelta(0))
+    mine = await desk.heartbeat(claim, heartbeat_timeout=timedelta(0))
     assert (mine, await desk.state("a")) == ([True], before)
 
 
 async def test_a_silent_worker_stays_listed_for_an_hour(desk: Desk, store: Store) -> None:
-    await desk.beat()
+    await desk.heartbeat()
     await store.pass_time(timedelta(minutes=59))
     listed = (await desk.jobs.counts()).workers
     await store.pass_time(timedelta(minutes=2))
@@ -234,7 +240,7 @@ async def waiting(desk: Desk, *queues: str, wait: timedelta = LONG) -> asyncio.T
     """A taker that has begun to wait."""
 
     async def take() -> list[str]:
-        return [taken.job.id for taken in await desk.take(queues=queues or ["low"], wait=wait)]
+        return [claimed.job.id for claimed in await desk.claim(queues=queues or ["low"], wait=wait)]
 
     task = asyncio.create_task(take())
     for _ in range(20):  # past the first look; where that takes longer, the test is easier, not wrong
@@ -245,21 +251,21 @@ async def waiting(desk: Desk, *queues: str, wait: timedelta = LONG) -> asyncio.T
 
 async def test_a_waiting_taker_is_woken_by_a_put(desk: Desk) -> None:
     taker = await waiting(desk)
-    await desk.put("a")
+    await desk.enqueue("a")
     assert await asyncio.wait_for(taker, SOON) == ["a"]
 
 
 async def test_a_waiting_taker_is_woken_by_a_put_to_any_of_its_queues(desk: Desk) -> None:
     taker = await waiting(desk, "high", "low")
-    await desk.put(Job("elsewhere", queue="other"))
-    await desk.put("a")
+    await desk.enqueue(Job("elsewhere", queue="other"))
+    await desk.enqueue("a")
     assert await asyncio.wait_for(taker, SOON) == ["a"]
 
 
 async def test_a_waiting_taker_is_woken_by_a_job_given_back(desk: Desk) -> None:
-    hold = await desk.held("a")
+    claim = await desk.held("a")
     taker = await waiting(desk)
-    await desk.settle(Requeue(hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED))
+    await desk.settle(Requeue(claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED))
     assert await asyncio.wait_for(taker, SOON) == ["a"]
 
 
@@ -267,7 +273,7 @@ async def test_a_waiting_taker_is_woken_by_a_put_from_another_process(desk: Desk
     other = await store.another()
     try:
         taker = await waiting(desk)
-        await Desk(other.jobs).put("a")
+        await Desk(other.jobs).enqueue("a")
         assert await asyncio.wait_for(taker, SOON) == ["a"]
     finally:
         await other.close()
@@ -275,17 +281,17 @@ async def test_a_waiting_taker_is_woken_by_a_put_from_another_process(desk: Desk
 
 async def test_a_waiting_taker_is_woken_when_a_delayed_job_is_due(live_store: Store) -> None:
     desk = Desk(live_store.jobs)
-    await desk.put(Job("a", delay=timedelta(milliseconds=150)))
-    assert [taken.job.id for taken in await asyncio.wait_for(desk.take(wait=LONG), SOON)] == ["a"]
+    await desk.enqueue(Job("a", delay=timedelta(milliseconds=150)))
+    assert [claimed.job.id for claimed in await asyncio.wait_for(desk.claim(wait=LONG), SOON)] == ["a"]
 
 
 async def test_a_wait_ends_with_nothing_when_nothing_comes(desk: Desk) -> None:
-    assert await asyncio.wait_for(desk.take(wait=STEP), SOON) == []
+    assert await asyncio.wait_for(desk.claim(wait=STEP), SOON) == []
 
 
 async def test_two_waiting_takers_do_not_get_the_same_job(desk: Desk) -> None:
     takers = [await waiting(desk, wait=timedelta(milliseconds=300)) for _ in range(2)]
-    await desk.put("a")
+    await desk.enqueue("a")
     assert sorted(await asyncio.wait_for(asyncio.gather(*takers), SOON)) == [[], ["a"]]
 
 
@@ -293,5 +299,5 @@ async def test_a_taker_that_gave_up_takes_nothing(desk: Desk) -> None:
     taker = await waiting(desk)
     taker.cancel()
     await asyncio.wait([taker], timeout=SOON)
-    await desk.put("a")
-    assert await desk.place("a") is Place.READY
+    await desk.enqueue("a")
+    assert await desk.place("a") is JobState.READY

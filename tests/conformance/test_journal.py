@@ -44,7 +44,7 @@ def ids(lines: Sequence[Line]) -> list[str]:
 
 
 async def test_an_intent_is_kept_with_the_time_it_was_written(journal: Journal) -> None:
-    wanted = Intent("1", "run", "sweep", "bury", "it's \"é\"", "because", count=7)
+    wanted = Intent("1", "run", "sweep", "bury", 'it\'s "é"', "because", count=7)
     at = await journal.intend([wanted])
     assert await lines(journal) == [Line(wanted, at)]
 

@@ -58,7 +58,6 @@ async def test_a_payload_at_the_limit_passes_and_one_byte_more_writes_nothing(de
     assert [len(payload) for payload in log.payloads] == [1 << 20]
 
 
-
 @pytest.mark.parametrize("payload", [b"", bytes(range(256))], ids=["none", "every byte"])
 async def test_payload_bytes_arrive_unchanged(desk: Desk, payload: bytes) -> None:
     await desk.publish(payload)
@@ -186,7 +185,6 @@ async def test_a_plain_handler_runs_in_a_thread_and_answers_there(desk: Desk) ->
     assert threading.current_thread().name not in threads
 
 
-
 async def test_several_handlers_run_at_a_time_when_asked(desk: Desk) -> None:
     await desk.publish(b"1", b"2", b"3")
     together = asyncio.Barrier(3)
@@ -276,7 +274,6 @@ async def test_an_idle_consumer_ends_soon_and_leaves_its_group(desk: Desk) -> No
         took = desk.store.clock.monotonic() - began
     assert await consumers(desk) == 0
     assert took < 3, "the promise is 300 ms; the rest is for a machine that is busy"
-
 
 
 @pytest.mark.needs("knows_holders")

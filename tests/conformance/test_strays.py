@@ -11,7 +11,7 @@ import pytest
 
 from backends.redis.between import Between
 from backends.redis.peer import GoPeer, go_job, go_recovery
-from conformance.desk import LONGER, SILENCE, Desk
+from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, Desk
 from conformance.stores import REDIS_SERVERS, Store, forget
 from servers.valkey import SHARED
 from wrasse.backends.redis.connect import Redis
@@ -20,7 +20,7 @@ from wrasse.backends.redis.options import RedisOptions
 from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action
 from wrasse.errors import StoreUnavailable, UsageError
-from wrasse.ports.jobs import Budget, JobFilter, Place, Reason, Requeue
+from wrasse.ports.jobs import Budget, JobFilter, JobState, Reason, Requeue
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.strays import StrayScan
 from wrasse.sweeps.stuck_jobs import StuckJobs
@@ -35,7 +35,7 @@ class Yard:
         assert isinstance(store.backend, Redis)
         self.store, self.link, self.strays = store, store.backend.link, store.backend.strays
         self.desk, self.peer = Desk(store.jobs), GoPeer(store.backend.link)
-        self.sweep = StuckJobs(store.jobs, silence=SILENCE)
+        self.sweep = StuckJobs(store.jobs, heartbeat_timeout=HEARTBEAT_TIMEOUT)
 
     async def left(self, raw: bytes, worker: str = "dead-1") -> GoPeer:
         """A worker of the other program that died with this job in its hands."""
@@ -49,7 +49,7 @@ class Yard:
         """A whole round."""
         cursor, seen, adopted, holders = "0", 0, 0, 0
         while True:
-            looked = await self.strays.look(cursor, 1_000, silence=SILENCE, dry=dry)
+            looked = await self.strays.look(cursor, 1_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=dry)
             seen, adopted, holders = seen + looked.seen, adopted + looked.adopted, holders + looked.holders
             cursor = looked.cursor
             if looked.ended:
@@ -91,17 +91,22 @@ async def test_a_job_whose_worker_has_no_heartbeat_is_rescued_one_silence_later(
     early = await yard.rescue()
     await yard.store.pass_time(LONGER)
     late = await yard.rescue()
-    state = await yard.desk.state("a")
+    info = await yard.desk.state("a")
     assert ((looked.seen, looked.adopted), early, late) == ((1, 1), [], [Outcome.DONE])
-    assert (state.place, state.queue, state.rescues, await peer.holds()) == (Place.READY, "low", 1, [])
+    assert (info.state, info.queue, info.rescues, await peer.holds()) == (JobState.READY, "low", 1, [])
 
 
 async def test_an_adopted_job_is_a_held_job_like_any_other(yard: Yard) -> None:
     await yard.left(go_job("a"), worker="dead-1")
     await yard.look()
-    state = await yard.desk.state("a")
-    assert (state.place, state.worker, state.reason, (await yard.desk.count()).held) == (Place.HELD, "dead-1", None, 1)
-    assert state.until == state.beat_at + SILENCE
+    info = await yard.desk.state("a")
+    assert (info.state, info.worker, info.reason, (await yard.desk.count()).running) == (
+        JobState.RUNNING,
+        "dead-1",
+        None,
+        1,
+    )
+    assert info.deadline == info.heartbeat_at + HEARTBEAT_TIMEOUT
 
 
 async def test_what_a_live_worker_of_another_program_holds_is_left_alone(yard: Yard) -> None:
@@ -117,7 +122,7 @@ async def test_a_heartbeat_that_comes_back_keeps_the_job(yard: Yard) -> None:
     await yard.store.pass_time(LONGER)
     await yard.link.ask("SET", peer.heartbeat, "alive", "EX", 30)
     assert (await yard.rescue(), await peer.holds()) == ([Outcome.CONFLICT], [go_job("a")])
-    assert ((await yard.desk.count()).held, await yard.desk.ids(Place.READY)) == (0, [])
+    assert ((await yard.desk.count()).running, await yard.desk.ids(JobState.READY)) == (0, [])
 
 
 async def test_a_job_that_its_worker_finished_after_all_is_not_pushed_again(yard: Yard) -> None:
@@ -127,36 +132,36 @@ async def test_a_job_that_its_worker_finished_after_all_is_not_pushed_again(yard
     await yard.store.pass_time(LONGER)
     count = await yard.desk.count()
     assert (await yard.rescue(), count.ready) == ([Outcome.CONFLICT], 0)
-    assert (await yard.desk.count()).held == 0
+    assert (await yard.desk.count()).running == 0
 
 
 async def test_a_job_is_adopted_once_however_often_it_is_seen(yard: Yard) -> None:
     await yard.left(go_job("a"))
     both = await asyncio.gather(yard.look(), yard.look())
     again = await yard.look()
-    assert (sum(looked.adopted for looked in both), again.adopted, (await yard.desk.count()).held) == (1, 0, 1)
+    assert (sum(looked.adopted for looked in both), again.adopted, (await yard.desk.count()).running) == (1, 0, 1)
 
 
 async def test_our_own_holds_are_never_taken_for_strays(yard: Yard) -> None:
     await yard.peer.push(go_job("a"))
     await yard.peer.push(go_job("a", retries=1))  # the same id twice
-    await yard.desk.put("b")
-    holds = [taken.hold for taken in await yard.desk.take()]
-    await yard.desk.beat(*holds)
+    await yard.desk.enqueue("b")
+    claims = [claimed.claim for claimed in await yard.desk.claim()]
+    await yard.desk.heartbeat(*claims)
     looked = await yard.look()
     await yard.link.ask("DEL", GoPeer(yard.link, "w1").heartbeat)
-    assert (len(holds), looked.seen, looked.holders, (await yard.desk.count()).held) == (3, 0, 1, 3)
+    assert (len(claims), looked.seen, looked.holders, (await yard.desk.count()).running) == (3, 0, 1, 3)
 
 
 async def test_what_a_fault_left_under_a_live_worker_of_ours_is_adopted(yard: Yard) -> None:
-    await yard.desk.beat(await yard.desk.held("a"))
+    await yard.desk.heartbeat(await yard.desk.held("a"))
     await yard.link.ask("LPUSH", yard.peer.keys.processing("w1"), go_job("left"))
     looked = await yard.look()
     await yard.store.pass_time(LONGER)
-    await yard.desk.beat((await yard.desk.state("a")).hold)
+    await yard.desk.heartbeat((await yard.desk.state("a")).claim)
     outcomes = await yard.rescue()
-    assert (looked.adopted, outcomes, await yard.desk.place("left")) == (1, [Outcome.DONE], Place.READY)
-    assert await yard.desk.place("a") is Place.HELD
+    assert (looked.adopted, outcomes, await yard.desk.place("left")) == (1, [Outcome.DONE], JobState.READY)
+    assert await yard.desk.place("a") is JobState.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -173,22 +178,22 @@ async def test_a_job_goes_back_to_where_it_came_from(yard: Yard, raw: bytes, que
         await yard.link.ask("SADD", yard.peer.keys.queues, name)
     await yard.left(raw)
     outcomes = await yard.adopt_and_rescue()
-    state = await yard.desk.state("a")
-    assert (outcomes, state.place, state.queue) == ([Outcome.DONE], Place.READY, queue)
+    info = await yard.desk.state("a")
+    assert (outcomes, info.state, info.queue) == ([Outcome.DONE], JobState.READY, queue)
 
 
 async def test_a_job_from_a_queue_that_nobody_knows_is_buried_as_unroutable(yard: Yard) -> None:
     await yard.left(go_job("a", more=',"origin_queue":"no such"'))
     outcomes = await yard.adopt_and_rescue()
-    state = await yard.desk.state("a")
-    assert (outcomes, state.place, state.reason) == ([Outcome.DONE], Place.DEAD, Reason.UNROUTABLE)
+    info = await yard.desk.state("a")
+    assert (outcomes, info.state, info.reason) == ([Outcome.DONE], JobState.DEAD, Reason.UNROUTABLE)
 
 
 @pytest.mark.parametrize("raw", [b"null", b"[]", b"\xff\xfe", b'{"id":{}}'])
 async def test_bytes_that_are_no_job_are_buried_as_they_are(yard: Yard, raw: bytes) -> None:
     await yard.left(raw)
     outcomes = await yard.adopt_and_rescue()
-    (dead,) = await yard.store.jobs.page(Place.DEAD, JobFilter(), None, 10)
+    (dead,) = await yard.store.jobs.page(JobState.DEAD, JobFilter(), None, 10)
     letters = await yard.link.ask("LRANGE", yard.peer.keys.dead_letter, 0, -1)
     assert (outcomes, dead.reason, letters) == ([Outcome.DONE], Reason.INVALID_PAYLOAD, [raw])
 
@@ -200,8 +205,8 @@ async def test_a_job_that_kills_every_worker_is_buried_in_the_end(yard: Yard) ->
         await peer.fetch()
         await peer.die()
         await yard.adopt_and_rescue()
-    state = await yard.desk.state("a")
-    assert (state.place, state.reason, state.rescues) == (Place.DEAD, Reason.WORKER_DIED, 4)
+    info = await yard.desk.state("a")
+    assert (info.state, info.reason, info.rescues) == (JobState.DEAD, Reason.WORKER_DIED, 4)
 
 
 async def test_two_rescuers_and_the_owner_make_one_copy(yard: Yard) -> None:
@@ -212,7 +217,7 @@ async def test_two_rescuers_and_the_owner_make_one_copy(yard: Yard) -> None:
             peer = await yard.left(raw, worker=f"dead-{n}")
             await yard.look()
             await yard.store.pass_time(LONGER)
-            requeue = Requeue((await yard.desk.state(f"job-{n}")).hold, Budget.RESCUES, Reason.WORKER_DIED)
+            requeue = Requeue((await yard.desk.state(f"job-{n}")).claim, Budget.RESCUES, Reason.WORKER_DIED)
             first, second, removed = await asyncio.gather(
                 yard.store.jobs.move([requeue]),
                 other.jobs.move([requeue]),
@@ -221,7 +226,7 @@ async def test_two_rescuers_and_the_owner_make_one_copy(yard: Yard) -> None:
             assert [*first, *second].count(Outcome.DONE) + removed == 1
             copies = await yard.link.ask("LLEN", yard.peer.keys.queue("low").list)
             assert copies == [*first, *second].count(Outcome.DONE)
-            await yard.desk.take()
+            await yard.desk.claim()
     finally:
         await other.close()
 
@@ -255,8 +260,8 @@ async def test_a_server_that_does_not_answer_moves_nothing(yard: Yard) -> None:
     assert isinstance(other, Redis)
     await other.link.close()
     with pytest.raises(StoreUnavailable):
-        await other.strays.look(None, 100, silence=SILENCE, dry=False)
-    assert (await peer.holds(), (await yard.desk.count()).held) == ([go_job("a")], 0)
+        await other.strays.look(None, 100, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+    assert (await peer.holds(), (await yard.desk.count()).running) == ([go_job("a")], 0)
 
 
 async def test_the_next_search_goes_on_where_the_last_one_stopped(yard: Yard) -> None:
@@ -266,7 +271,7 @@ async def test_the_next_search_goes_on_where_the_last_one_stopped(yard: Yard) ->
     while adopted < 60 and looks < MANY:
         other = await yard.store.another() if looks % 50 == 0 else None  # as after a restart
         strays = yard.strays if other is None else other.strays
-        adopted += (await strays.look(None, 10, silence=SILENCE, dry=False)).adopted
+        adopted += (await strays.look(None, 10, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)).adopted
         looks += 1
         if other is not None:
             await other.close()
@@ -275,7 +280,7 @@ async def test_the_next_search_goes_on_where_the_last_one_stopped(yard: Yard) ->
 
 async def test_a_look_at_nothing_is_refused(yard: Yard) -> None:
     with pytest.raises(UsageError):
-        await yard.strays.look(None, 0, silence=SILENCE, dry=False)
+        await yard.strays.look(None, 0, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
 
 
 async def test_names_follow_the_configured_patterns() -> None:
@@ -292,18 +297,16 @@ async def test_names_follow_the_configured_patterns() -> None:
         peer = GoPeer(redis.link, "odd:id/1")
         await peer.push(go_job("a"))
         await peer.fetch()
-        alive = await redis.strays.look("0", 100_000, silence=SILENCE, dry=False)
+        alive = await redis.strays.look("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
         await peer.die()
-        silent = await redis.strays.look("0", 100_000, silence=SILENCE, dry=False)
-        state = await Desk(redis.jobs).state("a")
+        silent = await redis.strays.look("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+        info = await Desk(redis.jobs).state("a")
     finally:
         await forget(redis, root)
         await redis.close()
     names = (peer.processing, peer.heartbeat)
     assert names == (f"{root}[1]*/odd:id/1/at work", f"{root} alive odd:id/1")
-    assert (alive.seen, silent.adopted, state.worker) == (0, 1, "odd:id/1")
-
-
+    assert (alive.seen, silent.adopted, info.worker) == (0, 1, "odd:id/1")
 
 
 async def test_a_worker_that_was_seen_once_is_looked_at_first(yard: Yard) -> None:
@@ -313,7 +316,9 @@ async def test_a_worker_that_was_seen_once_is_looked_at_first(yard: Yard) -> Non
     await yard.peer.die()
     noise = [f"{yard.link.options.root}:noise:{n}" for n in range(500)]
     await yard.link.ask("MSET", yard.peer.keys.strays, "0", *(word for name in noise for word in (name, "")))
-    looked = await yard.strays.look(None, 1, silence=SILENCE, dry=False)  # far too few names to come across it
+    looked = await yard.strays.look(
+        None, 1, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False
+    )  # far too few names to come across it
     assert (looked.ended, looked.adopted) == (False, 1)
 
 
@@ -321,50 +326,50 @@ async def test_what_a_silent_worker_of_ours_holds_is_not_adopted_beside_its_hold
     await yard.desk.held("a")
     await yard.link.ask("DEL", yard.peer.keys.heartbeat("w1"))
     looked = await yard.look()
-    assert (looked.seen, (await yard.desk.count()).held) == (0, 1)
+    assert (looked.seen, (await yard.desk.count()).running) == (0, 1)
 
 
 async def test_a_worker_that_comes_to_life_during_a_look_keeps_its_job(yard: Yard) -> None:
     peer = await yard.left(go_job("a"))
     between = Between(yard.link, "adopt", lambda: yard.link.ask("SET", peer.heartbeat, "alive", "EX", 30))
-    looked = await RedisStrays(between).look("0", 100_000, silence=SILENCE, dry=False)
+    looked = await RedisStrays(between).look("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     assert (between.happened, looked.seen, looked.adopted) == (True, 1, 0)
 
 
 async def test_a_job_that_is_finished_during_a_look_is_not_adopted(yard: Yard) -> None:
     peer = await yard.left(go_job("a"))
     between = Between(yard.link, "adopt", lambda: peer.finish(go_job("a")))
-    looked = await RedisStrays(between).look("0", 100_000, silence=SILENCE, dry=False)
-    assert (between.happened, looked.adopted, (await yard.desk.count()).held) == (True, 0, 0)
+    looked = await RedisStrays(between).look("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+    assert (between.happened, looked.adopted, (await yard.desk.count()).running) == (True, 0, 0)
 
 
 async def test_a_worker_with_nothing_in_its_hands_is_not_counted_among_the_holders(yard: Yard) -> None:
     await yard.peer.push(go_job("a"))
     await yard.peer.fetch()
-    busy = await yard.strays.look(None, 100_000, silence=SILENCE, dry=False)
+    busy = await yard.strays.look(None, 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     await yard.peer.finish(go_job("a"))
-    idle = await yard.strays.look(None, 100_000, silence=SILENCE, dry=False)
+    idle = await yard.strays.look(None, 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     assert (busy.holders, idle.holders) == (1, 0)
 
 
 async def test_the_other_programs_own_recovery_takes_nothing_from_a_live_worker_of_ours(yard: Yard) -> None:
-    await yard.desk.put(*"abc")
-    for taken in await yard.desk.take(limit=2):
+    await yard.desk.enqueue(*"abc")
+    for claimed in await yard.desk.claim(limit=2):
         assert await go_recovery(yard.link) == 0
-        await yard.desk.beat(taken.hold)
+        await yard.desk.heartbeat(claimed.claim)
         assert await go_recovery(yard.link) == 0
-        assert await yard.desk.finish(taken.hold) == [Outcome.DONE]
-    assert (await yard.desk.ids(Place.READY), await yard.desk.place("a")) == (["c"], Place.DONE)
+        assert await yard.desk.finish(claimed.claim) == [Outcome.DONE]
+    assert (await yard.desk.ids(JobState.READY), await yard.desk.place("a")) == (["c"], JobState.DONE)
 
 
 async def test_what_the_other_programs_recovery_gave_back_is_not_given_back_again(yard: Yard) -> None:
     await yard.left(go_job("theirs"))
-    await yard.desk.put("ours")
-    await yard.desk.take()
+    await yard.desk.enqueue("ours")
+    await yard.desk.claim()
     await yard.look()
     await yard.link.ask("DEL", yard.peer.keys.heartbeat("w1"))
     moved = await go_recovery(yard.link)
     await yard.store.pass_time(LONGER)
     assert (moved, await yard.rescue()) == (2, [Outcome.CONFLICT, Outcome.CONFLICT])
     count = await yard.desk.count()
-    assert (sorted(await yard.desk.ids(Place.READY)), count.ready, count.held) == (["ours", "theirs"], 2, 0)
+    assert (sorted(await yard.desk.ids(JobState.READY)), count.ready, count.running) == (["ours", "theirs"], 2, 0)

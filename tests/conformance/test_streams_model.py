@@ -178,9 +178,7 @@ class StreamsMachine(LogMachine):
         for kind, key, outcome in zip(kinds, keys, outcomes or (), strict=outcomes is not None):
             if kind == "nak" and outcome is Outcome.DONE:
                 delivery = self.handed[key]
-                self.handed[key] = Delivery(
-                    delivery.entry, delivery.group, "", delivery.number, self.model.clock.now()
-                )
+                self.handed[key] = Delivery(delivery.entry, delivery.group, "", delivery.number, self.model.clock.now())
             elif outcome is Outcome.DONE:
                 assert key not in self.acked, "acked twice"
                 self.acked.add(key)

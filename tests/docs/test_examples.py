@@ -10,7 +10,7 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SAID = {
-    "put_and_work.py": ["new greet-once", "hello wrasse / 499500"],
+    "enqueue_and_work.py": ["new greet-once", "hello wrasse / 499500"],
     "take_a_lease.py": ["the next token is higher: True"],
     "own_sweep.py": ["would delete uploads/a: not finished in time", "2 seen, 1 deleted, kept: {'young': 1}"],
 }
@@ -21,9 +21,7 @@ def run(name: str, place: Path) -> list[str]:
 
 
 def python(place: Path, *args: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, *args], cwd=place, capture_output=True, text=True, timeout=90, check=False
-    )
+    done = subprocess.run([sys.executable, *args], cwd=place, capture_output=True, text=True, timeout=90, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout.splitlines()
 
@@ -38,12 +36,12 @@ def test_every_example_is_tried() -> None:
 
 
 def test_an_example_may_be_run_twice(place: Path) -> None:
-    run("put_and_work.py", place)
-    assert "known already: greet-once" in run("put_and_work.py", place)
+    run("enqueue_and_work.py", place)
+    assert "known already: greet-once" in run("enqueue_and_work.py", place)
 
 
 def test_a_program_that_closes_nothing_ends_all_the_same_and_has_put_its_job(place: Path) -> None:
-    put = "import wrasse; wrasse.sync.connect('sqlite:x.db').jobs.put('x', id='mine')"
+    put = "import wrasse; wrasse.sync.connect('sqlite:x.db').jobs.enqueue('x', id='mine')"
     look = "import wrasse; print(wrasse.sync.connect('sqlite:x.db').jobs.get('mine').state.place)"
     python(place, "-c", put)
     assert python(place, "-c", look) == ["ready"]

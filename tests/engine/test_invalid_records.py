@@ -13,9 +13,7 @@ MARK = b'{"last":"2026-01-02T03:04:05Z","job":"a","kind":"k","when":"every soon"
 
 @pytest.fixture(autouse=True)
 def _place(place: Path) -> None:
-    (place / "wrasse.yaml").write_text(
-        "backends: {jobs: 'file:q'}\nperiodic: {tick: {every: 1h}, tock: {every: 1h}}\n"
-    )
+    (place / "wrasse.yaml").write_text("backends: {jobs: 'file:q'}\nperiodic: {tick: {every: 1h}, tock: {every: 1h}}\n")
     assert wrasse("jobs", "enqueue", "x").code == 0
     assert wrasse("sweep").code == 0
 

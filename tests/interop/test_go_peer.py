@@ -14,7 +14,7 @@ import redis as redis_sync
 import redis.asyncio as aioredis
 
 from cli.command_line import wrasse
-from conformance.desk import LONGER, SILENCE, Desk
+from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, Desk
 from interop.go_peer import (
     COMPLETED,
     DEAD,
@@ -35,7 +35,7 @@ from wrasse import App, connect
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.clock import ManualClock
-from wrasse.ports.jobs import Job, JobFilter, Place
+from wrasse.ports.jobs import Job, JobFilter, JobState
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 HIGH, LOW = QUEUES["high"], QUEUES["low"]
@@ -72,14 +72,14 @@ class Here:
         """A whole search for strays, and what the sweep then makes of those that are overdue."""
         cursor = "0"
         while True:
-            looked = await self.redis.strays.look(cursor, 1_000, silence=SILENCE, dry=False)
+            looked = await self.redis.strays.look(cursor, 1_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
             cursor = looked.cursor
             if looked.ended:
                 break
         self.clock.advance(LONGER)
-        sweep = StuckJobs(self.redis.jobs, silence=SILENCE)
+        sweep = StuckJobs(self.redis.jobs, heartbeat_timeout=HEARTBEAT_TIMEOUT)
         page = await sweep.find(None, 1_000)
-        return [*await sweep.apply([sweep.decide(state, page.at) for state in page])]
+        return [*await sweep.apply([sweep.decide(info, page.at) for info in page])]
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ async def here(client: aioredis.Redis, server: Valkey) -> AsyncIterator[Here]:
 async def test_a_job_of_ours_that_the_peer_does_is_in_its_list_of_done_ones_byte_for_byte(
     here: Here, client: aioredis.Redis
 ) -> None:
-    await here.desk.put(Job("ours", queue=LOW, payload=b'{"filepath":"/data/a","filesize":7}'))
+    await here.desk.enqueue(Job("ours", queue=LOW, payload=b'{"filepath":"/data/a","filesize":7}'))
     before = await client.lrange(LOW, 0, -1)
     peer = GoWorker(client)
     raw = await peer.fetch()
@@ -108,7 +108,7 @@ async def test_a_job_that_the_peer_retried_and_lost_goes_to_the_queue_of_its_pri
     here: Here, client: aioredis.Redis
 ) -> None:
     """Its retry drops what it does not know, also where the job came from."""
-    await here.desk.put(Job("ours", queue="reports", priority="high"))
+    await here.desk.enqueue(Job("ours", queue="reports", priority="high"))
     await client.rpoplpush("jobqueue:queue:reports", HIGH)
     first, second = GoWorker(client, "go-1"), GoWorker(client, "go-2")
     raw = await first.fetch()
@@ -120,7 +120,9 @@ async def test_a_job_that_the_peer_retried_and_lost_goes_to_the_queue_of_its_pri
     assert b"origin_queue" not in again
     await second.die()
     await here.sweep()
-    assert [(taken.job.id, taken.job.queue) for taken in await here.desk.take(queues=(HIGH, LOW))] == [("ours", HIGH)]
+    assert [(claimed.job.id, claimed.job.queue) for claimed in await here.desk.claim(queues=(HIGH, LOW))] == [
+        ("ours", HIGH)
+    ]
 
 
 async def _beside_the_peers_recovery(client: aioredis.Redis, server: Valkey, jobs: int) -> None:
@@ -218,14 +220,14 @@ async def test_of_our_rescue_and_the_peer_that_lets_go_of_the_same_entries_exact
     raws = [go_json(id=f"j{n}") for n in range(40)]
     peer = GoWorker(client, "go-1")
     await client.lpush(peer.processing, *raws)
-    while not (await here.redis.strays.look("0", 1_000, silence=SILENCE, dry=False)).ended:
+    while not (await here.redis.strays.look("0", 1_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)).ended:
         pass
     here.clock.advance(LONGER)
-    sweep = StuckJobs(here.redis.jobs, silence=SILENCE)
+    sweep = StuckJobs(here.redis.jobs, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     page = await sweep.find(None, 100)
 
     async def rescue() -> int:
-        outcomes = [await sweep.apply([sweep.decide(state, page.at)]) for state in page]
+        outcomes = [await sweep.apply([sweep.decide(info, page.at)]) for info in page]
         return sum(outcome == ("done",) for outcome in outcomes)
 
     async def let_go() -> int:
@@ -248,8 +250,8 @@ async def test_a_job_of_another_priority_that_the_peer_left_goes_to_the_default_
 ) -> None:
     await client.lpush(GoWorker(client, "go-1").processing, go_json(id="a", priority="urgent"))
     await here.sweep()
-    assert await here.desk.take(queues=(HIGH,)) == []
-    assert [taken.job.id for taken in await here.desk.take(queues=(LOW,))] == ["a"]
+    assert await here.desk.claim(queues=(HIGH,)) == []
+    assert [claimed.job.id for claimed in await here.desk.claim(queues=(LOW,))] == ["a"]
 
 
 async def test_the_peers_producer_and_ours_share_one_limit(here: Here, client: aioredis.Redis) -> None:
@@ -265,9 +267,9 @@ async def test_the_peers_producer_and_ours_share_one_limit(here: Here, client: a
 
 
 async def test_the_peers_stats_count_our_workers_and_nothing_else_of_ours(here: Here, client: aioredis.Redis) -> None:
-    await here.desk.put(Job("a", queue=LOW), Job("b", queue=LOW), Job("c", queue=LOW, unique="name", delay=LONGER))
-    held = await here.desk.take(queues=(LOW,), limit=1)
-    await here.desk.beat(held[0].hold)
+    await here.desk.enqueue(Job("a", queue=LOW), Job("b", queue=LOW), Job("c", queue=LOW, unique="name", delay=LONGER))
+    held = await here.desk.claim(queues=(LOW,), limit=1)
+    await here.desk.heartbeat(held[0].claim)
     assert await go_stats(client) == {
         "queues": {f"high({HIGH})": 0, f"low({LOW})": 1, f"completed({COMPLETED})": 0, f"dead_letter({DEAD})": 0},
         "processing_lists": {"jobqueue:worker:w1:processing": 1},
@@ -276,9 +278,9 @@ async def test_the_peers_stats_count_our_workers_and_nothing_else_of_ours(here: 
 
 
 async def test_the_peers_list_of_dead_letters_shows_why_ours_died(here: Here, client: aioredis.Redis) -> None:
-    await here.desk.put(Job("ours", queue=LOW))
-    (taken,) = await here.desk.take(queues=(LOW,))
-    await here.desk.bury(taken.hold)
+    await here.desk.enqueue(Job("ours", queue=LOW))
+    (claimed,) = await here.desk.claim(queues=(LOW,))
+    await here.desk.bury(claimed.claim)
     assert await go_dead(client) == [("ours", "it broke")]
 
 
@@ -288,18 +290,18 @@ async def test_what_the_peer_buried_is_a_dead_job_here_with_its_bytes(here: Here
     raw = await peer.fetch()
     assert raw is not None
     await peer.bury(raw)
-    (state,) = await here.redis.jobs.page(Place.DEAD, JobFilter(), None, 10)
-    assert (state.id, state.failures, await client.lrange(DEAD, 0, -1)) == ("theirs", 3, [raw])
+    (info,) = await here.redis.jobs.page(JobState.DEAD, JobFilter(), None, 10)
+    assert (info.id, info.failures, await client.lrange(DEAD, 0, -1)) == ("theirs", 3, [raw])
 
 
 async def test_after_the_peers_purge_of_all_a_repair_leaves_nothing_that_stands_in_the_way(
     here: Here, client: aioredis.Redis
 ) -> None:
     """It deletes lists under the hands of our workers. What they held is put back, since only they may drop it."""
-    await here.desk.put(Job("held", queue=LOW), Job("waiting", queue=LOW, unique="name"))
-    await here.desk.take(queues=(LOW,), limit=1)
+    await here.desk.enqueue(Job("held", queue=LOW), Job("waiting", queue=LOW, unique="name"))
+    await here.desk.claim(queues=(LOW,), limit=1)
     await go_purge_all(client)
-    found = await here.redis.damages.check(repair=True, silence=SILENCE)
+    found = await here.redis.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert [each.kind for each in found] == ["entry_lost", "id_left_over", "unique_left_over"]
-    assert await here.redis.damages.check(repair=False, silence=SILENCE) == ()
-    assert await here.desk.put(Job("waiting", queue=LOW, unique="name")) == [True]
+    assert await here.redis.damages.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT) == ()
+    assert await here.desk.enqueue(Job("waiting", queue=LOW, unique="name")) == [True]

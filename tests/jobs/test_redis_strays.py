@@ -26,7 +26,7 @@ DATABASE = 9  # of the server that the tests of this process share
 def client(place: Path, redis_server: Valkey) -> Iterator[redis.Redis]:
     (place / "wrasse.yaml").write_text(
         f"redis: {{addr: 127.0.0.1:{redis_server.port}, db: {DATABASE}}}\n"
-        "reaper: {interval: 500ms}\nsweeps: {stuck_jobs: {silence: 1s}}\n"
+        "reaper: {interval: 500ms}\nsweeps: {stuck_jobs: {heartbeat_timeout: 1s}}\n"
     )
     with redis.Redis(port=redis_server.port, db=DATABASE) as one:
         for key in one.scan_iter("jobqueue:*"):
@@ -41,7 +41,7 @@ def test_a_dry_run_adopts_nothing(client: redis.Redis) -> None:
     dry = wrasse("sweep", "stuck-jobs", "--dry-run")
     untouched = client.zcard("jobqueue:held")
     assert (dry.code, untouched, wrasse("sweep", "stuck-jobs").code) == (0, 0, 0)
-    assert (client.zcard("jobqueue:held"), wrasse("jobs", "show", "a", "--json").json["place"]) == (1, "held")
+    assert (client.zcard("jobqueue:held"), wrasse("jobs", "show", "a", "--json").json["state"]) == (1, "held")
 
 
 def test_the_daemon_gives_back_what_a_dead_worker_of_another_program_left(client: redis.Redis, place: Path) -> None:

@@ -1,4 +1,4 @@
-"""Beats from a child process: who keeps a job, and who loses it. Real processes on SQLite."""
+"""Sends heartbeats from a child process: who keeps a job, and who loses it. Real processes on SQLite."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pathlib import Path
 import pytest
 
 from processes.kill_scene import Yard, alive, children, eventually, open_yard
-from wrasse.ports.jobs import Job, Place, Reason
+from wrasse.ports.jobs import Job, JobState, Reason
 from wrasse.runtime.heartbeat_process import process_state
 
-SILENCE = 1.5
+HEARTBEAT_TIMEOUT = 1.5
 
 
 @pytest.fixture
 async def yard(tmp_path: Path) -> AsyncIterator[Yard]:
-    async with open_yard(tmp_path, SILENCE) as yard:
+    async with open_yard(tmp_path, HEARTBEAT_TIMEOUT) as yard:
         yield yard
 
 
 async def put(yard: Yard, id: str, kind: str, payload: bytes = b"") -> None:
-    await yard.jobs.put([Job(id, kind=kind, payload=payload)], request=id)
+    await yard.jobs.enqueue([Job(id, kind=kind, payload=payload)], request=id)
 
 
 def resident_kib(pid: int) -> int:
@@ -44,18 +44,18 @@ async def child_of(pid: int) -> int:
 
 
 async def test_a_worker_whose_interpreter_is_frozen_for_three_silences_keeps_its_job(yard: Yard) -> None:
-    await put(yard, "a", "freeze", str(3.3 * SILENCE).encode())
+    await put(yard, "a", "freeze", str(3.3 * HEARTBEAT_TIMEOUT).encode())
     yard.worker()
     moved = 0
 
     async def done() -> bool:
         nonlocal moved
         moved += await yard.sweep()
-        return (await yard.record("a")).state.place is Place.DONE
+        return (await yard.record("a")).info.state is JobState.DONE
 
     await eventually(done)
     assert moved == 0
-    assert (await yard.record("a")).state.attempts == 1
+    assert (await yard.record("a")).info.attempts == 1
 
 
 async def test_a_job_whose_worker_is_killed_comes_back_and_the_beat_child_ends(yard: Yard) -> None:
@@ -67,7 +67,7 @@ async def test_a_job_whose_worker_is_killed_comes_back_and_the_beat_child_ends(y
     await eventually(lambda: not alive(child))
     await eventually(yard.swept)
     record = await yard.record("a")
-    assert (record.state.place, record.state.rescues, record.state.failures) == (Place.READY, 1, 0)
+    assert (record.info.state, record.info.rescues, record.info.failures) == (JobState.READY, 1, 0)
     assert record.history[-1].reason is Reason.WORKER_DIED
 
 
@@ -78,7 +78,7 @@ async def test_a_command_whose_worker_is_killed_dies_with_it(yard: Yard) -> None
     await eventually(lambda: process_state(worker.pid) == "S")  # it has noted which group the command runs in
     yard.kill(worker)
     await eventually(lambda: not any(alive(pid) for pid in pids(yard)))
-    assert (await yard.record("a")).state.place is Place.HELD
+    assert (await yard.record("a")).info.state is JobState.RUNNING
 
 
 async def test_a_command_dies_with_its_worker_while_a_new_beat_child_starts(yard: Yard) -> None:
@@ -94,7 +94,7 @@ async def test_a_command_dies_with_its_worker_while_a_new_beat_child_starts(yard
     yard.kill(worker)
     os.kill(second, signal.SIGCONT)
     await eventually(lambda: not any(alive(pid) for pid in [second, *pids(yard)]))
-    assert (await yard.record("a")).state.place is Place.HELD
+    assert (await yard.record("a")).info.state is JobState.RUNNING
 
 
 async def test_a_command_whose_beat_child_is_killed_goes_on(yard: Yard) -> None:
@@ -115,10 +115,10 @@ async def test_a_job_whose_worker_is_stopped_is_lost_to_it_and_its_handler_is_to
     await eventually(yard.swept)
     os.kill(worker.pid, signal.SIGCONT)
     await yard.until_logged("told", "a", True, False)
-    # It is the same worker that takes the job again: it was never dead.
+    # It is the same worker that claims the job again: it was never dead.
     yard.release("a")
-    done = await yard.until("a", Place.DONE)
-    assert (done.state.attempts, done.state.rescues) == (2, 1)
+    done = await yard.until("a", JobState.DONE)
+    assert (done.info.attempts, done.info.rescues) == (2, 1)
 
 
 async def test_a_finish_that_comes_after_the_job_was_taken_away_is_refused(yard: Yard) -> None:
@@ -127,14 +127,14 @@ async def test_a_finish_that_comes_after_the_job_was_taken_away_is_refused(yard:
     await yard.until_logged("start", "a")
     os.kill(worker.pid, signal.SIGSTOP)
     await eventually(yard.swept)
-    other = await yard.jobs.take(["low"], 1, worker="other", silence=yard.one_silence(), request="r")
+    other = await yard.jobs.claim(["low"], 1, worker="other", heartbeat_timeout=yard.one_silence(), request="r")
     yard.release("a")
     os.kill(worker.pid, signal.SIGCONT)
     await yard.until_logged("asked", "a", False)
     worker.terminate()
     await yard.until_logged("stopped", 1, 0)
-    state = (await yard.record("a")).state
-    assert (state.place, state.hold) == (Place.HELD, other.jobs[0].hold)
+    info = (await yard.record("a")).info
+    assert (info.state, info.claim) == (JobState.RUNNING, other.jobs[0].claim)
 
 
 async def test_a_killed_beat_child_is_replaced_and_no_job_is_lost(yard: Yard) -> None:
@@ -148,16 +148,16 @@ async def test_a_killed_beat_child_is_replaced_and_no_job_is_lost(yard: Yard) ->
     async def replaced_and_beating() -> bool:
         nonlocal moved
         moved += await yard.sweep()
-        state = (await yard.record("a")).state
-        taken, beaten = state.taken_at, state.beat_at
+        info = (await yard.record("a")).info
+        taken, beaten = info.claimed_at, info.heartbeat_at
         assert taken is not None
         assert beaten is not None
-        return bool(set(children(worker.pid)) - {first}) and (beaten - taken).total_seconds() > 2 * SILENCE
+        return bool(set(children(worker.pid)) - {first}) and (beaten - taken).total_seconds() > 2 * HEARTBEAT_TIMEOUT
 
     await eventually(replaced_and_beating)
     yard.release("a")
-    done = await yard.until("a", Place.DONE)
-    assert (done.state.attempts, moved) == (1, 0)
+    done = await yard.until("a", JobState.DONE)
+    assert (done.info.attempts, moved) == (1, 0)
 
 
 async def test_a_beat_child_that_hangs_is_replaced_too(yard: Yard) -> None:
@@ -173,11 +173,11 @@ async def test_a_beat_child_that_hangs_is_replaced_too(yard: Yard) -> None:
     await eventually(lambda: bool(set(children(worker.pid)) - {first}))
     await eventually(lambda: not alive(first))
     await put(yard, "a", "work")
-    assert (await yard.until("a", Place.DONE)).state.attempts == 1
+    assert (await yard.until("a", JobState.DONE)).info.attempts == 1
 
 
 async def test_a_job_past_its_timeout_is_not_beaten_for_by_a_worker_that_hangs(yard: Yard) -> None:
-    await yard.jobs.put([Job("a", kind="block", timeout=yard.one_silence())], request="a")
+    await yard.jobs.enqueue([Job("a", kind="block", timeout=yard.one_silence())], request="a")
     yard.worker()
     await yard.until_logged("start", "a")
     await eventually(yard.swept)
@@ -193,10 +193,10 @@ async def test_a_terminated_worker_finishes_what_runs_and_says_goodbye(yard: Yar
     os.kill(child, signal.SIGTERM)
 
     async def beaten_meanwhile() -> bool:
-        state = (await yard.record("a")).state
-        assert state.taken_at is not None
-        assert state.beat_at is not None
-        return state.beat_at - state.taken_at > yard.one_silence()
+        info = (await yard.record("a")).info
+        assert info.claimed_at is not None
+        assert info.heartbeat_at is not None
+        return info.heartbeat_at - info.claimed_at > yard.one_silence()
 
     await eventually(beaten_meanwhile)
     assert children(worker.pid) == [child]
@@ -204,8 +204,8 @@ async def test_a_terminated_worker_finishes_what_runs_and_says_goodbye(yard: Yar
     yard.release("a")
     await eventually(lambda: worker.poll() is not None)
     assert worker.returncode == 0
-    assert (await yard.record("a")).state.place is Place.DONE
-    assert (await yard.record("b")).state.attempts == 0
+    assert (await yard.record("a")).info.state is JobState.DONE
+    assert (await yard.record("b")).info.attempts == 0
     assert (await yard.jobs.counts()).workers == ()
     assert not alive(child)
 

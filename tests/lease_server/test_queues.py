@@ -15,7 +15,7 @@ from lease_server.scene import Served, served
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.leases.leases import Leases
-from wrasse.ports.jobs import Place
+from wrasse.ports.jobs import JobState
 
 QUEUE = "orders"
 Told = tuple[int, dict[str, Any]]
@@ -134,7 +134,7 @@ async def test_a_failed_message_comes_again_until_its_attempts_are_spent(scene: 
     record = await scene.server.api._queues.service.jobs("default").get(message["message_id"])
     assert record is not None
     assert (requeued, await scene.dequeue()) == ([(200, True, 0), (200, False, 1)], [])
-    assert (record.state.place.value, record.state.error, record.job.payload) == ("dead", "try 1", b"hello")
+    assert (record.info.state.value, record.info.error, record.job.payload) == ("dead", "try 1", b"hello")
 
 
 async def test_a_message_put_off_spends_no_attempt_and_waits_out_its_delay(scene: Scene) -> None:
@@ -182,7 +182,7 @@ async def test_who_shows_a_lease_that_has_ended_is_refused_and_the_message_is_fr
     status, told = await scene.call(call, message)
     record = await scene.server.api._queues.service.jobs("default").get(message["message_id"])
     assert record is not None
-    assert record.state.place is Place.READY  # cleared by who showed it; no dequeue and no sweep was needed
+    assert record.info.state is JobState.READY  # cleared by who showed it; no dequeue and no sweep was needed
     again = await scene.one()
     late = await scene.call(call, message)
     assert (status, told["error"], again["failure_attempts"]) == (403, "lease_expired", 1)

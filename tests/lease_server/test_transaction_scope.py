@@ -179,6 +179,7 @@ async def test_no_key_is_taken_after_the_block() -> None:
 
 async def test_an_app_has_transactions_and_two_in_opposite_order_do_not_wait_for_each_other_for_ever() -> None:
     async with wrasse.connect("memory:") as app:
+
         async def move(*keys: str) -> None:
             for _ in range(5):
                 async with app.transaction() as change:
@@ -190,5 +191,3 @@ async def test_an_app_has_transactions_and_two_in_opposite_order_do_not_wait_for
         async with app.transaction(namespace="default") as change:
             held = await change.lease_all("a", "b")
             assert [each.state for each in held] == [-5, 5]
-
-

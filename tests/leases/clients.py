@@ -157,5 +157,3 @@ def calm(plans: list[Seeded]) -> None:
     """From now on the network only takes its time."""
     for plan in plans:
         plan.calm = True
-
-

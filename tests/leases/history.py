@@ -149,9 +149,7 @@ class Witness:
     ) -> Written:
         refuse_emit(emit)
         refuse_index_entry(index_entry)
-        written = await self._records.put(
-            key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays
-        )
+        written = await self._records.put(key, value, at=at, due_at=due_at, nonce=nonce, entry_stays=entry_stays)
         if not written and self._careless and (record := await self._records.get(key)) is not None:
             written = await self._records.put(key, value, at=record.version, due_at=due_at, entry_stays=entry_stays)
         self._note(key, at, value, written)

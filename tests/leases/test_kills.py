@@ -84,9 +84,7 @@ def quiet_port() -> int:
 
 
 @asynccontextmanager
-async def yard(
-    folder: Path, records: str, terms: Terms, env: Mapping[str, str] | None = None
-) -> AsyncIterator[Yard]:
+async def yard(folder: Path, records: str, terms: Terms, env: Mapping[str, str] | None = None) -> AsyncIterator[Yard]:
     port = quiet_port()
     os.mkdir(folder)
     actor = await asyncio.create_subprocess_exec(
@@ -143,9 +141,7 @@ async def killed_often(yard: Yard, rounds: int) -> dict[str, list[str]]:
         await yard.start()
     async with LeaseClient(yard.url, CLOCK) as leases:
         found = {key: await leases.read_public(NS, key) for key in yard.keys}
-    return {
-        key: [] if seen is None else msgspec.json.decode(seen.data, type=list[str]) for key, seen in found.items()
-    }
+    return {key: [] if seen is None else msgspec.json.decode(seen.data, type=list[str]) for key, seen in found.items()}
 
 
 def check_states(yard: Yard, states: dict[str, list[str]], rounds: int) -> None:

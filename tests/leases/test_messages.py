@@ -25,7 +25,7 @@ from wrasse.leases.lease import Terms
 from wrasse.leases.leases import Leases
 from wrasse.leases.refusal import KeyRefused
 from wrasse.leases.transactions.states import TRANSACTIONS
-from wrasse.ports.jobs import ClaimedJob, Job, Place as In
+from wrasse.ports.jobs import ClaimedJob, Job, JobState as In
 
 QUEUE, MARK, VISIBLE = "orders", name_of(7), timedelta(seconds=30)
 LATER = timedelta(seconds=31)
@@ -35,8 +35,8 @@ PLACES = pytest.mark.parametrize("place", ["memory", *LONG], indirect=True)
 
 
 async def take(desk: QueueService) -> ClaimedJob | None:
-    taken = await desk.take(NS, QUEUE, "me", 1, VISIBLE, timedelta(0))
-    return taken[0] if taken else None
+    claimed = await desk.claim(NS, QUEUE, "me", 1, VISIBLE, timedelta(0))
+    return claimed[0] if claimed else None
 
 
 async def mortal(place: Place, number: int, fault: Fault = CRASH) -> tuple[Leases, QueueService, AtWrite]:
@@ -62,9 +62,9 @@ async def finish_all(place: Place) -> int:
     desk, count = QueueService(leases, place.clock), 0
     for _ in range(4):
         await place.pass_time(timedelta(minutes=10, seconds=1))  # also what became stale is met
-        while (taken := await take(desk)) is not None:
+        while (claimed := await take(desk)) is not None:
             count += 1
-            await desk.ack(ConsumerProof(NS, QUEUE, taken.hold), taken.attempt)
+            await desk.ack(ConsumerProof(NS, QUEUE, claimed.claim), claimed.attempt)
         await desk.close()
         await leases.close()
     return count
@@ -75,11 +75,11 @@ async def finish_all(place: Place) -> int:
 
 async def with_state(leases: Leases, desk: QueueService) -> bool:
     """A consumer takes a message with its state, changes that, and acks; whether it was told so."""
-    taken = await take(desk)
-    assert taken is not None
-    leased = await desk.take_state(NS, taken, "me", VISIBLE, "")
+    claimed = await take(desk)
+    assert claimed is not None
+    leased = await desk.claim_state(NS, claimed, "me", VISIBLE, "")
     await leases.update(leased.held, b'{"step":1}')
-    return await desk.ack(ConsumerProof(NS, QUEUE, taken.hold, leased.held, stateful=True), taken.attempt)
+    return await desk.ack(ConsumerProof(NS, QUEUE, claimed.claim, leased.held, stateful=True), claimed.attempt)
 
 
 @PLACES
@@ -90,7 +90,7 @@ async def test_nothing_is_left_of_a_message_and_its_state_wherever_its_consumer_
     asyncio.get_running_loop().set_exception_handler(deaths_are_no_news)
     calm = QueueService(await place.process(), place.clock)
     for number in range(60):
-        await calm.put(NS, Job(f"m{number}", queue=QUEUE, minted=True))
+        await calm.enqueue(NS, Job(f"m{number}", queue=QUEUE, minted=True))
         await calm.close()
         leases, desk, plan = await mortal(place, number, fault)
         acked = False
@@ -110,15 +110,15 @@ async def test_nothing_is_left_of_a_message_and_its_state_wherever_its_consumer_
 async def test_what_a_nack_kept_goes_with_an_ack_that_does_not_show_it(place: Place) -> None:
     leases = await place.process()
     desk = QueueService(leases, place.clock)
-    await desk.put(NS, Job("m", queue=QUEUE, minted=True))
+    await desk.enqueue(NS, Job("m", queue=QUEUE, minted=True))
     first = await take(desk)
     assert first is not None
-    leased = await desk.take_state(NS, first, "me", VISIBLE, "")
+    leased = await desk.claim_state(NS, first, "me", VISIBLE, "")
     await leases.update(leased.held, b'{"step":1}')
-    state = await desk.jobs(NS).state("m")
-    assert state is not None
+    info = await desk.jobs(NS).state("m")
+    assert info is not None
     await desk.nack(
-        ConsumerProof(NS, QUEUE, first.hold, leased.held, stateful=True), failure(first.hold, state, "", VISIBLE)
+        ConsumerProof(NS, QUEUE, first.claim, leased.held, stateful=True), failure(first.claim, info, "", VISIBLE)
     )
     kept = await leases.read_public(NS, state_key(QUEUE, "m"))
     await place.pass_time(LATER)
@@ -131,13 +131,13 @@ async def test_a_state_whose_lease_is_just_over_goes_a_little_later(place: Place
     terms = Terms(margin=timedelta(seconds=5))
     leases = await place.process(terms)
     desk = QueueService(leases, place.clock)
-    await desk.put(NS, Job("m", queue=QUEUE, minted=True))
-    taken = await take(desk)
-    assert taken is not None
-    leased = await desk.take_state(NS, taken, "me", VISIBLE, "")
+    await desk.enqueue(NS, Job("m", queue=QUEUE, minted=True))
+    claimed = await take(desk)
+    assert claimed is not None
+    leased = await desk.claim_state(NS, claimed, "me", VISIBLE, "")
     await leases.update(leased.held, b'{"step":1}')
     await place.pass_time(VISIBLE - timedelta(seconds=1))  # too late for its holder, too early for others
-    acked = await desk.ack(ConsumerProof(NS, QUEUE, taken.hold, leased.held, stateful=True), 1)
+    acked = await desk.ack(ConsumerProof(NS, QUEUE, claimed.claim, leased.held, stateful=True), 1)
     await desk.close()
     stays = await left(place)
     again = await finish_all(place)
@@ -149,18 +149,18 @@ async def test_a_state_whose_lease_is_just_over_goes_a_little_later(place: Place
 
 async def together(place: Place, leases: Leases, desk: QueueService, ending: str) -> bool | None:
     """A consumer takes a message and changes a key in one transaction; whether that was committed, as it was told."""
-    taken = await take(desk)
-    assert taken is not None
-    assert await desk.join(NS, taken, VISIBLE, MARK)
+    claimed = await take(desk)
+    assert claimed is not None
+    assert await desk.join(NS, claimed, VISIBLE, MARK)
     account = await leases.acquire("account", "me", ttl=VISIBLE, transaction=MARK)
     await leases.update(account.held, b'{"paid":1}')
-    shown = ConsumerProof(NS, QUEUE, taken.hold, joined=True, transaction=MARK)
+    shown = ConsumerProof(NS, QUEUE, claimed.claim, joined=True, transaction=MARK)
     if ending == "ack":
-        return await desk.ack(shown, taken.attempt)
+        return await desk.ack(shown, claimed.attempt)
     if ending == "nack":
-        state = await desk.jobs(NS).state("m")
-        assert state is not None
-        await desk.nack(shown, failure(taken.hold, state, "", timedelta(0)))
+        info = await desk.jobs(NS).state("m")
+        assert info is not None
+        await desk.nack(shown, failure(claimed.claim, info, "", timedelta(0)))
         return False
     if ending.startswith("decide"):
         decider = leases if ending == "decide" else await place.process()
@@ -176,7 +176,7 @@ async def test_a_message_is_finished_if_and_only_if_its_transaction_is_committed
     for number in range(60):
         calm = await place.process()
         desk = QueueService(calm, place.clock)
-        await desk.put(NS, Job("m", queue=QUEUE, minted=True))
+        await desk.enqueue(NS, Job("m", queue=QUEUE, minted=True))
         await desk.close()
         leases, dying, plan = await mortal(place, number)
         told: bool | None = None
@@ -213,39 +213,39 @@ async def forget(place: Place, leases: Leases) -> None:
 async def test_a_decision_made_here_counts_for_a_message_at_once(place: Place, commit: bool) -> None:
     leases = await place.process()
     desk = QueueService(leases, place.clock)
-    await desk.put(NS, Job("m", queue=QUEUE, minted=True))
-    taken = await take(desk)
-    assert taken is not None
-    await desk.join(NS, taken, VISIBLE, MARK)
+    await desk.enqueue(NS, Job("m", queue=QUEUE, minted=True))
+    claimed = await take(desk)
+    assert claimed is not None
+    await desk.join(NS, claimed, VISIBLE, MARK)
     await leases.decide(MARK, commit=commit)
     await desk.close()
-    state = await desk.jobs(NS).state("m")
-    assert (None if state is None else (state.place, state.failures)) == (None if commit else (In.READY, 1))
+    info = await desk.jobs(NS).state("m")
+    assert (None if info is None else (info.state, info.failures)) == (None if commit else (In.READY, 1))
 
 
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
 async def test_a_message_is_not_taken_from_a_consumer_whose_transaction_lasts(place: Place) -> None:
     leases = await place.process()
     desk, other = QueueService(leases, place.clock), QueueService(await place.process(), place.clock)
-    await desk.put(NS, Job("m", queue=QUEUE, minted=True))
-    taken = await take(desk)
-    assert taken is not None
-    await desk.join(NS, taken, 2 * VISIBLE, MARK)
-    await desk.jobs(NS).extend(taken.hold, VISIBLE)  # the message alone would be free by then
+    await desk.enqueue(NS, Job("m", queue=QUEUE, minted=True))
+    claimed = await take(desk)
+    assert claimed is not None
+    await desk.join(NS, claimed, 2 * VISIBLE, MARK)
+    await desk.jobs(NS).extend(claimed.claim, VISIBLE)  # the message alone would be free by then
     await place.pass_time(LATER)
     assert await take(other) is None
-    assert await desk.ack(ConsumerProof(NS, QUEUE, taken.hold, joined=True, transaction=MARK), 1)
+    assert await desk.ack(ConsumerProof(NS, QUEUE, claimed.claim, joined=True, transaction=MARK), 1)
 
 
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
 async def test_a_message_that_was_not_handed_out_after_all_is_not_acked_by_the_commit(place: Place) -> None:
     leases = await place.process()
     desk = QueueService(leases, place.clock)
-    await desk.put(NS, Job("m", queue=QUEUE, minted=True))
-    taken = await take(desk)
-    assert taken is not None
-    await desk.join(NS, taken, VISIBLE, MARK)
-    await desk.give_back(NS, taken, MARK)
+    await desk.enqueue(NS, Job("m", queue=QUEUE, minted=True))
+    claimed = await take(desk)
+    assert claimed is not None
+    await desk.join(NS, claimed, VISIBLE, MARK)
+    await desk.release(NS, claimed, MARK)
     await leases.decide(MARK, commit=True)
     assert await take(desk) is not None  # by a consumer that dies
     await desk.close()
@@ -256,9 +256,9 @@ async def test_a_message_that_was_not_handed_out_after_all_is_not_acked_by_the_c
 @pytest.mark.parametrize("place", ["memory"], indirect=True)
 async def test_a_message_that_somebody_else_has_by_now_joins_no_transaction(place: Place) -> None:
     desk, other = QueueService(await place.process(), place.clock), QueueService(await place.process(), place.clock)
-    await desk.put(NS, Job("m", queue=QUEUE, minted=True))
-    taken = await take(desk)
-    assert taken is not None
+    await desk.enqueue(NS, Job("m", queue=QUEUE, minted=True))
+    claimed = await take(desk)
+    assert claimed is not None
     await place.pass_time(LATER)
     assert await take(other) is not None
-    assert not await desk.join(NS, taken, VISIBLE, MARK)
+    assert not await desk.join(NS, claimed, VISIBLE, MARK)

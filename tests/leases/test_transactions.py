@@ -158,9 +158,7 @@ async def test_of_keys_that_are_enlisted_at_once_none_is_lost(place: Place) -> N
         *(leases.acquire(key, "me", ttl=timedelta(minutes=5), transaction=ID)
           for leases, key in zip(processes, keys, strict=True))
     )  # fmt: skip
-    await asyncio.gather(
-        *(leases.update(each.held, NEW) for leases, each in zip(processes, held, strict=True))
-    )
+    await asyncio.gather(*(leases.update(each.held, NEW) for leases, each in zip(processes, held, strict=True)))
     await processes[0].release(held[0].held)
     seen = [await processes[1].read_public(NS, key) for key in keys]
     assert [each and each.data for each in seen] == [NEW] * 4

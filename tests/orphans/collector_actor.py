@@ -163,8 +163,9 @@ class World:
     async def run(self, after: timedelta, die_at: int = 0) -> None:
         """One run, so long after the beginning."""
         clock, fate = ManualClock(BEGAN + after), Fate(die_at)
-        store, directory = await Sqlite.open(self.place / "wrasse.db", clock), await Directory.open(
-            self.place / "data", clock
+        store, directory = (
+            await Sqlite.open(self.place / "wrasse.db", clock),
+            await Directory.open(self.place / "data", clock),
         )
         try:
             queries = workspaces_queries(Workspaces())

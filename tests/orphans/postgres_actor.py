@@ -39,9 +39,7 @@ from wrasse.ports.objects import Objects
 from wrasse.sweeps.orphan_objects import OrphanObjects
 
 NONE = timedelta(0)
-ROOT = replace(
-    SEED, graces=Graces(NONE, NONE, NONE), writer=WriterTime(NONE, 0), quarantine=timedelta(microseconds=1)
-)
+ROOT = replace(SEED, graces=Graces(NONE, NONE, NONE), writer=WriterTime(NONE, 0), quarantine=timedelta(microseconds=1))
 LOOKS_MAX = 50  # a store whose times are whole seconds may call an archive young for a moment
 
 

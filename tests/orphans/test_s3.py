@@ -59,9 +59,7 @@ class Bucket:
 
 
 @pytest.fixture(params=["plain", "versioned"])
-def bucket(
-    request: pytest.FixtureRequest, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Bucket:
+def bucket(request: pytest.FixtureRequest, s3: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bucket:
     """Two archives of a workspace, of which one is referenced."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", s3.key)
@@ -88,9 +86,7 @@ orphans:
     return bucket
 
 
-def test_a_plan_is_carried_out_taken_back_and_in_the_end_purged(
-    bucket: Bucket, request: pytest.FixtureRequest
-) -> None:
+def test_a_plan_is_carried_out_taken_back_and_in_the_end_purged(bucket: Bucket, request: pytest.FixtureRequest) -> None:
     before = bucket.contents()
     assert wrasse("orphans", "plan").code == 0
     assert wrasse("orphans", "plan", "--out", "plan.jsonl").code == 0

@@ -123,13 +123,13 @@ async def opened(url: str) -> Backend:
     return await waited_for(lambda: open_store(url, done_max=KEEP_ALL))
 
 
-async def run_worker(url: str, silence: timedelta, concurrency: int) -> None:
+async def run_worker(url: str, heartbeat_timeout: timedelta, concurrency: int) -> None:
     store = await opened(url)
-    await work_off(store.jobs, url, silence, concurrency)
+    await work_off(store.jobs, url, heartbeat_timeout, concurrency)
     await store.close()
 
 
-async def work_off(jobs: JobQueue, url: str, silence: timedelta, concurrency: int) -> None:
+async def work_off(jobs: JobQueue, url: str, heartbeat_timeout: timedelta, concurrency: int) -> None:
     """A worker on a queue that its child opens by the URL, until it is told to stop."""
     handlers = Handlers()
     for handler in (work, work_in_thread, poison, freeze, wait, block):
@@ -138,7 +138,7 @@ async def work_off(jobs: JobQueue, url: str, silence: timedelta, concurrency: in
     settings = WorkerSettings(
         queues=("low",),
         concurrency=concurrency,
-        silence=silence,
+        heartbeat_timeout=heartbeat_timeout,
         retry=RetryPolicy(base=timedelta(milliseconds=50), max=timedelta(milliseconds=200)),
     )
     tally = Tally()
@@ -158,15 +158,18 @@ async def run_producer(url: str, prefix: str) -> None:
         ids = [f"{prefix}-{number}-{part}" for part in range(random.choice((1, 1, 3, 12)))]
         jobs = [producer.job(kind, os.urandom(20), id=id) for id in ids]
         log("will", *ids)
-        await producer.put_many(jobs)
+        await producer.enqueue_many(jobs)
         log("put", *ids)
         await asyncio.sleep(0.05)
 
 
-def engine_on(store: Backend, silence: timedelta, journal: Journal) -> Engine:
-    guards = (*backend_guards(store, CLOCK, silence), MassDeath(store.jobs, silence))
+def engine_on(store: Backend, heartbeat_timeout: timedelta, journal: Journal) -> Engine:
+    guards = (*backend_guards(store, CLOCK, heartbeat_timeout), MassDeath(store.jobs, heartbeat_timeout))
     sweep = Scheduled(
-        StuckJobs(store.jobs, silence=silence), interval=timedelta(milliseconds=300), jitter=0.1, guards=guards
+        StuckJobs(store.jobs, heartbeat_timeout=heartbeat_timeout),
+        interval=timedelta(milliseconds=300),
+        jitter=0.1,
+        guards=guards,
     )
     return Engine(
         [sweep],
@@ -179,10 +182,10 @@ def engine_on(store: Backend, silence: timedelta, journal: Journal) -> Engine:
     )
 
 
-async def run_engine(url: str, silence: timedelta) -> None:
+async def run_engine(url: str, heartbeat_timeout: timedelta) -> None:
     store = await opened(url)
     log("engine")
-    await engine_on(store, silence, journal_of(store, CLOCK)).run()
+    await engine_on(store, heartbeat_timeout, journal_of(store, CLOCK)).run()
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ import seeds
 from wrasse.clock import SystemClock
 from wrasse.engine.sweep import Action
 from wrasse.ports.backend import Backend
-from wrasse.ports.jobs import JobFilter, JobRecord, JobState, Place
+from wrasse.ports.jobs import JobFilter, JobInfo, JobRecord, JobState
 from wrasse.runtime.backends import open_store
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
@@ -39,11 +39,11 @@ class Line:
 class Yard:
     """A store, a side log, and the processes at work on them."""
 
-    def __init__(self, folder: Path, store: Backend, silence: float, url: str) -> None:
+    def __init__(self, folder: Path, store: Backend, heartbeat_timeout: float, url: str) -> None:
         self.folder = folder
         self.store = store
         self.jobs = store.jobs
-        self.silence = silence
+        self.heartbeat_timeout = heartbeat_timeout
         self.url = url
         self.running: list[subprocess.Popen[bytes]] = []
 
@@ -56,10 +56,10 @@ class Yard:
 
     def one_silence(self) -> timedelta:
         """The silence of this yard's workers."""
-        return timedelta(seconds=self.silence)
+        return timedelta(seconds=self.heartbeat_timeout)
 
     def worker(self, concurrency: int = 4) -> subprocess.Popen[bytes]:
-        return self.start("worker", self.silence, concurrency)
+        return self.start("worker", self.heartbeat_timeout, concurrency)
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
         """SIGKILL, and its number given back."""
@@ -101,9 +101,9 @@ class Yard:
 
     async def sweep(self) -> int:
         """One run of stuck_jobs by hand; gives how many were moved."""
-        sweep = StuckJobs(self.jobs, silence=self.one_silence())
+        sweep = StuckJobs(self.jobs, heartbeat_timeout=self.one_silence())
         page = await sweep.find(None, 100)
-        verdicts = [sweep.decide(state, page.at) for state in page]
+        verdicts = [sweep.decide(info, page.at) for info in page]
         actions = [verdict for verdict in verdicts if isinstance(verdict, Action)]
         return len(await sweep.apply(actions)) if actions else 0
 
@@ -115,19 +115,19 @@ class Yard:
         assert found is not None
         return found
 
-    async def until(self, id: str, place: Place) -> JobRecord:
+    async def until(self, id: str, state: JobState) -> JobRecord:
         async def there() -> bool:
-            return (await self.record(id)).state.place is place
+            return (await self.record(id)).info.state is state
 
         await eventually(there)
         return await self.record(id)
 
-    async def everything(self, place: Place) -> list[JobState]:
+    async def everything(self, state: JobState) -> list[JobInfo]:
         """All jobs of a place."""
-        found: list[JobState] = []
+        found: list[JobInfo] = []
         after: str | None = None
         while True:
-            page = await self.jobs.page(place, JobFilter(), after, 500)
+            page = await self.jobs.page(state, JobFilter(), after, 500)
             found += page
             if page.cursor is None:
                 return found
@@ -135,18 +135,20 @@ class Yard:
 
 
 @asynccontextmanager
-async def open_yard(folder: Path, silence: float, url: str = "") -> AsyncIterator[Yard]:
+async def open_yard(folder: Path, heartbeat_timeout: float, url: str = "") -> AsyncIterator[Yard]:
     """A yard in an empty folder, with a database there unless another store is named; whatever still runs at the end
     is killed."""
     url = url or f"sqlite://{folder}/jobs.db"
-    async with yard_on(folder, silence, url, await open_store(url, SystemClock(), done_max=1_000_000)) as yard:
+    async with yard_on(
+        folder, heartbeat_timeout, url, await open_store(url, SystemClock(), done_max=1_000_000)
+    ) as yard:
         yield yard
 
 
 @asynccontextmanager
-async def yard_on(folder: Path, silence: float, url: str, store: Backend) -> AsyncIterator[Yard]:
+async def yard_on(folder: Path, heartbeat_timeout: float, url: str, store: Backend) -> AsyncIterator[Yard]:
     """A yard on a store that is open."""
-    yard = Yard(folder, store, silence, url)
+    yard = Yard(folder, store, heartbeat_timeout, url)
     try:
         yield yard
     finally:
@@ -157,9 +159,7 @@ async def yard_on(folder: Path, silence: float, url: str, store: Backend) -> Asy
         await store.close()
 
 
-async def eventually(
-    so: Callable[[], bool | Awaitable[bool]], within: float = 60.0, every: float = 0.02
-) -> None:
+async def eventually(so: Callable[[], bool | Awaitable[bool]], within: float = 60.0, every: float = 0.02) -> None:
     """Waits until something is so, and looks again and again."""
     async with asyncio.timeout(within):
         while True:

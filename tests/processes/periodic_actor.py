@@ -48,7 +48,7 @@ async def note(job: RunningJob) -> None:
     log("start", job.id)
 
 
-async def run_worker(url: str, silence: timedelta) -> None:
+async def run_worker(url: str, heartbeat_timeout: timedelta) -> None:
     store = await open_store(url, done_max=KEEP_ALL)
     handlers = Handlers()
     for kind, handler in (("member", member), ("then", then), ("tick", note), ("limited", note), ("only", note)):
@@ -56,7 +56,7 @@ async def run_worker(url: str, silence: timedelta) -> None:
     settings = WorkerSettings(
         queues=("low", "limited"),
         concurrency=4,
-        silence=silence,
+        heartbeat_timeout=heartbeat_timeout,
         retry=RetryPolicy(base=timedelta(milliseconds=50), max=timedelta(milliseconds=200)),
         weights={"low": 3, "limited": 1},
         rates=(RATE,),
@@ -64,7 +64,7 @@ async def run_worker(url: str, silence: timedelta) -> None:
     tally = Tally()
     worker = Worker(store.jobs, handlers, CLOCK, ChildHeartbeat(url, tally), settings, tally)
     async with asyncio.TaskGroup() as group:
-        group.create_task(engine_on(store, silence, journal_of(store, CLOCK)).run())
+        group.create_task(engine_on(store, heartbeat_timeout, journal_of(store, CLOCK)).run())
         group.create_task(worker.run())
 
 
@@ -75,10 +75,10 @@ async def run_producer(url: str, prefix: str) -> None:
         id = f"{prefix}-{number}"
         members = [Job(f"{id}/{part}", "member", keep=HOUR, group=id, lasting=True) for part in range(MEMBERS)]
         log("will", id)
-        await producer.put_group(JobGroup(id, MEMBERS, Job(f"{id}/then", "then", keep=HOUR)), members)
+        await producer.enqueue_group(JobGroup(id, MEMBERS, Job(f"{id}/then", "then", keep=HOUR)), members)
         log("opened", id)
-        await producer.put_many([Job(f"limited-{id}", "limited", "limited", "low")])
-        await producer.put_many([Job(f"only-{id}", "only", unique="only")])
+        await producer.enqueue_many([Job(f"limited-{id}", "limited", "limited", "low")])
+        await producer.enqueue_many([Job(f"only-{id}", "only", unique="only")])
         await asyncio.sleep(0.1)
 
 

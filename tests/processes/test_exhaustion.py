@@ -79,12 +79,12 @@ def url() -> Iterator[str]:
 def test_jobs_of_a_worker_without_descriptors_are_released_and_run_later(shop: Path, how: str, url: str) -> None:
     with running(shop, how.format(url=url)) as daemon:
         put("warm")
-        until(lambda: job("warm")["place"] == "done", "a job done")
+        until(lambda: job("warm")["state"] == "done", "a job done")
         files_of(daemon, 3)
         put("a")
         until(lambda: [line for line in daemon.lines if "was released" in line["msg"]] or None, "the release")
         files_of(daemon, 1_024)
-        until(lambda: job("a")["place"] == "done", "the job done")
+        until(lambda: job("a")["state"] == "done", "the job done")
         assert (job("a")["failures"], job("a")["rescues"]) == (0, 0)
 
 
@@ -94,5 +94,5 @@ def test_a_full_disk_or_memory_costs_no_retry(shop: Path, handler: str) -> None:
     with running(shop, f"--handler=shop:{handler}") as daemon:
         until(lambda: [line for line in daemon.lines if "was released" in line["msg"]] or None, "the release")
         (shop / "room").touch()
-        until(lambda: job("a")["place"] == "done", "the job done")
+        until(lambda: job("a")["state"] == "done", "the job done")
     assert (job("a")["failures"], job("a")["rescues"]) == (0, 0)

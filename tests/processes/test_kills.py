@@ -18,12 +18,12 @@ import seeds
 from processes.kill_scene import Yard, eventually, open_yard
 from wrasse.clock import SystemClock
 from wrasse.jobs.producer import Producer
-from wrasse.ports.jobs import JobState, Place, Reason
+from wrasse.ports.jobs import JobInfo, JobState, Reason
 
-SILENCE = 1.5
+HEARTBEAT_TIMEOUT = 1.5
 RESCUES_MAX = 3
 WORKERS = 3
-PAUSE = 5.0  # longer than it takes to be found silent: the beat child goes on for one silence, the hold for another
+PAUSE = 5.0  # longer than until it is found dead: its heartbeat process goes on for one timeout, the claim for another
 
 
 class Chaos:
@@ -33,7 +33,7 @@ class Chaos:
         self.yard = yard
         self.draw = draw
         self.workers = [yard.worker() for _ in range(WORKERS)]
-        self.engines = [yard.start("engine", SILENCE) for _ in range(2)]
+        self.engines = [yard.start("engine", HEARTBEAT_TIMEOUT) for _ in range(2)]
         self.producers = [yard.start("producer", "p0")]
         self.paused: list[tuple[float, subprocess.Popen[bytes]]] = []
 
@@ -49,7 +49,7 @@ class Chaos:
             case "worker":
                 self._replace(self.workers, lambda: self.yard.worker())
             case "engine":
-                self._replace(self.engines, lambda: self.yard.start("engine", SILENCE))
+                self._replace(self.engines, lambda: self.yard.start("engine", HEARTBEAT_TIMEOUT))
             case "producer":
                 self._replace(self.producers, lambda: self.yard.start("producer", f"p{number + 1}"))
             case "pause":
@@ -72,7 +72,7 @@ class Chaos:
                 if worker.poll() is not None:
                     self.yard.running.remove(worker)
                     self.workers[self.workers.index(worker)] = self.yard.worker()
-            return all(q.ready + q.delayed + q.held == 0 for q in (await self.yard.jobs.counts()).queues)
+            return all(q.ready + q.scheduled + q.running == 0 for q in (await self.yard.jobs.counts()).queues)
 
         await eventually(at_rest, within=90)
 
@@ -112,9 +112,9 @@ def facts(yard: Yard, what: str) -> list[tuple[object, ...]]:
     return [line.facts for line in yard.log() if line.what == what]
 
 
-async def assert_nothing_lost(yard: Yard, finished: list[JobState]) -> None:
+async def assert_nothing_lost(yard: Yard, finished: list[JobInfo]) -> None:
     """Every job that a producer was told is stored, is; and nothing is that nobody put."""
-    stored = Counter(state.id for state in finished)
+    stored = Counter(info.id for info in finished)
     told = {id for ids in facts(yard, "put") for id in ids}
     meant = {id for ids in facts(yard, "will") for id in ids} | {"poison"}
     assert told - set(stored) == set()
@@ -122,41 +122,41 @@ async def assert_nothing_lost(yard: Yard, finished: list[JobState]) -> None:
     assert max(stored.values()) == 1
 
 
-async def assert_none_finished_twice(yard: Yard, done: list[JobState]) -> None:
+async def assert_none_finished_twice(yard: Yard, done: list[JobInfo]) -> None:
     """A job's result names the token that finished it; no handler ever started under a greater one."""
     started: dict[object, int] = {}
     for id, token in facts(yard, "start"):
         assert isinstance(token, int)
         started[id] = max(token, started.get(id, 0))
-    for state in done:
-        result = (await yard.record(state.id)).result
+    for info in done:
+        result = (await yard.record(info.id)).result
         assert result is not None
-        assert msgspec.json.decode(result)["token"] == started[state.id]
+        assert msgspec.json.decode(result)["token"] == started[info.id]
 
 
-async def assert_dead_by_the_budget_alone(yard: Yard, dead: list[JobState]) -> None:
+async def assert_dead_by_the_budget_alone(yard: Yard, dead: list[JobInfo]) -> None:
     """The poison is dead within its budget. Another job is only if chance really took so many workers from it: killing
     at random, on a machine that is busy, that happens now and then."""
-    assert "poison" in [state.id for state in dead]
+    assert "poison" in [info.id for info in dead]
     assert len([id for id, _ in facts(yard, "start") if id == "poison"]) <= RESCUES_MAX + 1
-    for state in dead:
-        deaths = [each for each in (await yard.record(state.id)).history if each.reason is Reason.WORKER_DIED]
-        assert (state.reason, state.rescues, len(deaths)) == (Reason.WORKER_DIED, RESCUES_MAX + 1, RESCUES_MAX + 1)
+    for info in dead:
+        deaths = [each for each in (await yard.record(info.id)).history if each.reason is Reason.WORKER_DIED]
+        assert (info.reason, info.rescues, len(deaths)) == (Reason.WORKER_DIED, RESCUES_MAX + 1, RESCUES_MAX + 1)
     assert len(dead) <= 3
 
 
 async def kill_for(rounds: int, folder: Path) -> None:
     draw = seeds.draw("kills")
-    async with open_yard(folder, SILENCE) as yard:
+    async with open_yard(folder, HEARTBEAT_TIMEOUT) as yard:
         producer = Producer(yard.jobs, SystemClock())
         chaos = Chaos(yard, draw)
         for number in range(rounds):
             if number == rounds // 3:
-                await producer.put(producer.job("poison", id="poison"))
+                await producer.enqueue(producer.job("poison", id="poison"))
             await chaos.round(number)
         await chaos.calm()
         await chaos.until_at_rest()
-        done, dead = await yard.everything(Place.DONE), await yard.everything(Place.DEAD)
+        done, dead = await yard.everything(JobState.DONE), await yard.everything(JobState.DEAD)
         await assert_nothing_lost(yard, done + dead)
         await assert_none_finished_twice(yard, done)
         await assert_dead_by_the_budget_alone(yard, dead)

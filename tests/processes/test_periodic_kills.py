@@ -20,10 +20,10 @@ import seeds
 from processes.kill_scene import Yard, eventually, open_yard
 from processes.periodic_actor import MEMBERS, RATE, repeater_on
 from servers.valkey import Valkey
-from wrasse.ports.jobs import JobRecord, Place
+from wrasse.ports.jobs import JobRecord, JobState
 
 ACTOR = Path(__file__).with_name("periodic_actor.py")
-SILENCE = 1.5
+HEARTBEAT_TIMEOUT = 1.5
 
 
 class Chaos:
@@ -33,7 +33,7 @@ class Chaos:
         self.yard = yard
         self.draw = draw
         self.started = 0
-        self.workers = [self._start("worker", SILENCE) for _ in range(2)]
+        self.workers = [self._start("worker", HEARTBEAT_TIMEOUT) for _ in range(2)]
         self.repeaters = [self._start("repeater") for _ in range(2)]
         self.producers = [self._start("producer", "p0")]
 
@@ -49,7 +49,7 @@ class Chaos:
         await asyncio.sleep(self.draw.uniform(0.05, 0.6))
         match self.draw.choice(("worker", "worker", "repeater", "producer")):
             case "worker":
-                self._replace(self.workers, lambda: self._start("worker", SILENCE))
+                self._replace(self.workers, lambda: self._start("worker", HEARTBEAT_TIMEOUT))
             case "repeater":
                 self._replace(self.repeaters, lambda: self._start("repeater"))
             case "producer":
@@ -64,7 +64,7 @@ class Chaos:
         """A busy machine starts processes so slowly that most of them are killed before they do anything."""
 
         async def enough() -> bool:
-            done = [state.id for state in await self.yard.everything(Place.DONE)]
+            done = [info.id for info in await self.yard.everything(JobState.DONE)]
             alone = [id for id in done if id.startswith("only-")]
             limited = [id for id in done if id.startswith("limited-")]
             ticks = [id for id in done if id.startswith("periodic/tick/")]
@@ -79,7 +79,7 @@ class Chaos:
         await repeater_on(self.yard.store).look()
 
         async def at_rest() -> bool:
-            return all(q.ready + q.delayed + q.held == 0 for q in (await self.yard.jobs.counts()).queues)
+            return all(q.ready + q.scheduled + q.running == 0 for q in (await self.yard.jobs.counts()).queues)
 
         await eventually(at_rest, within=90)
 
@@ -103,16 +103,16 @@ async def test_many_kills_cost_no_callback_no_slot_no_result_and_no_limit(tmp_pa
 
 
 async def check_under_kills(folder: Path, url: str, rounds: int, seed: int) -> None:
-    async with open_yard(folder, SILENCE, url) as yard:
+    async with open_yard(folder, HEARTBEAT_TIMEOUT, url) as yard:
         chaos = Chaos(yard, random.Random(seed))
         await yard.until_logged("then")
         for _ in range(rounds):
             await chaos.round()
         await chaos.until_there_is_enough_to_compare()
         await chaos.calm()
-        done = await yard.everything(Place.DONE)
-        records = {state.id: await yard.record(state.id) for state in done}
-        dead = await yard.everything(Place.DEAD)
+        done = await yard.everything(JobState.DONE)
+        records = {info.id: await yard.record(info.id) for info in done}
+        dead = await yard.everything(JobState.DEAD)
         assert dead == [], f"seed {seed}"
         check_groups(yard, records)
         check_slots(records)
@@ -122,7 +122,7 @@ async def check_under_kills(folder: Path, url: str, rounds: int, seed: int) -> N
 
 
 def check_groups(yard: Yard, records: dict[str, JobRecord]) -> None:
-    """A group that was put has all its members and one callback; one that was not has neither."""
+    """A group that was enqueued has all its members and one callback; one that was not has neither."""
     log = yard.log()
     opened = {line.facts[0] for line in log if line.what == "opened"}
     assert opened
@@ -152,7 +152,7 @@ def check_results(yard: Yard, records: dict[str, JobRecord]) -> None:
             assert record.result is not None
             assert (id, msgspec.json.decode(record.result)["token"]) in ended
             assert record.progress is not None
-            assert record.state.kept_until is not None
+            assert record.info.kept_until is not None
 
 
 def check_limit(records: dict[str, JobRecord]) -> None:
@@ -161,7 +161,7 @@ def check_limit(records: dict[str, JobRecord]) -> None:
     takes = sorted(
         at
         for record in limited
-        for at in (*(attempt.taken_at for attempt in record.history), record.state.taken_at)
+        for at in (*(attempt.claimed_at for attempt in record.history), record.info.claimed_at)
         if at is not None
     )
     assert len(takes) > RATE.limit
@@ -172,7 +172,7 @@ def check_limit(records: dict[str, JobRecord]) -> None:
 def check_unique(records: dict[str, JobRecord]) -> None:
     """Of the jobs that share a unique name, each was first taken after the one before it was done."""
     only = [record for record in records.values() if record.job.unique == "only"]
-    spans = sorted((_first_taken(record), record.state.finished_at) for record in only)
+    spans = sorted((_first_taken(record), record.info.finished_at) for record in only)
     assert len(spans) > 3
     for (_, finished), (taken, _) in itertools.pairwise(spans):
         assert finished is not None
@@ -180,6 +180,6 @@ def check_unique(records: dict[str, JobRecord]) -> None:
 
 
 def _first_taken(record: JobRecord) -> datetime:
-    first = record.history[0].taken_at if record.history else record.state.taken_at
+    first = record.history[0].claimed_at if record.history else record.info.claimed_at
     assert first is not None
     return first

@@ -53,7 +53,7 @@ def job(id: str) -> dict[str, object]:
 
 def in_place(id: str, place: str) -> dict[str, object] | None:
     found = job(id)
-    return found if found["place"] == place else None
+    return found if found["state"] == place else None
 
 
 def test_a_worker_runs_jobs_and_stops_cleanly(shop: Path) -> None:
@@ -71,26 +71,26 @@ def test_a_worker_runs_jobs_and_stops_cleanly(shop: Path) -> None:
 def test_a_stop_lets_a_running_handler_finish_within_its_grace(shop: Path) -> None:
     with running(shop, "--handler=shop:work") as daemon:
         put("slow", "slow", "1.5")
-        until(lambda: in_place("slow", "held"), "the job taken")
+        until(lambda: in_place("slow", "running"), "the job taken")
         daemon.signal(signal.SIGINT)
         assert daemon.end() == 0
-    assert job("slow")["place"] == "done"
+    assert job("slow")["state"] == "done"
 
 
 def test_a_stop_gives_back_what_does_not_finish_in_time_free_of_charge(shop: Path) -> None:
     with running(shop, "--handler=shop:work", "--set=worker.grace=200ms") as daemon:
         put("slow", "slow", "60")
-        until(lambda: in_place("slow", "held"), "the job taken")
+        until(lambda: in_place("slow", "running"), "the job taken")
         daemon.signal(signal.SIGTERM)
         assert daemon.end() == 0
     left = job("slow")
-    assert (left["place"], left["failures"], left["interruptions"]) == ("ready", 0, 1)
+    assert (left["state"], left["failures"], left["interruptions"]) == ("ready", 0, 1)
 
 
 def test_a_second_signal_ends_the_process_at_once_with_1(shop: Path) -> None:
     with running(shop, "--handler=shop:work") as daemon:
         put("slow", "slow", "60")
-        until(lambda: in_place("slow", "held"), "the job taken")
+        until(lambda: in_place("slow", "running"), "the job taken")
         daemon.signal(signal.SIGTERM)
         daemon.said("stopping")
         # One that comes with the first is its echo; sooner or later one does not.
@@ -101,11 +101,11 @@ def test_a_second_signal_ends_the_process_at_once_with_1(shop: Path) -> None:
 def test_two_signals_in_one_breath_are_one(shop: Path) -> None:
     with running(shop, "--handler=shop:work") as daemon:
         put("slow", "slow", "1.5")
-        until(lambda: in_place("slow", "held"), "the job taken")
+        until(lambda: in_place("slow", "running"), "the job taken")
         daemon.signal(signal.SIGTERM)
         daemon.signal(signal.SIGINT)
         assert daemon.end() == 0
-    assert job("slow")["place"] == "done"
+    assert job("slow")["state"] == "done"
 
 
 def test_a_second_signal_is_heard_while_a_handler_blocks_the_loop(shop: Path) -> None:
@@ -240,7 +240,7 @@ def test_a_process_whose_database_is_gone_is_alive_but_not_ready_until_it_is_bac
         (shop / "wrasse.db").rename(shop / "away.db")
         until(lambda: daemon.get("/readyz")[0] == 503, "it is not")
         checks = json.loads(daemon.get("/readyz")[1])["checks"]
-        assert {"name": "worker", "ok": False, "detail": "no beats go out, so it takes nothing"} in checks
+        assert {"name": "worker", "ok": False, "detail": "no heartbeats go out, so it claims nothing"} in checks
         assert daemon.get("/healthz")[0] == 200
         (shop / "away.db").rename(shop / "wrasse.db")
         until(lambda: daemon.get("/readyz")[0] == 200, "it is ready again, without a restart")

@@ -56,7 +56,7 @@ def put(id: str, payload: str = "x") -> None:
 
 def settled(id: str, where: str) -> dict[str, object] | None:
     found: dict[str, object] = wrasse("jobs", "show", id, "--json").json
-    return found if found["place"] == where else None
+    return found if found["state"] == where else None
 
 
 def test_jobs_are_done_by_a_url_and_their_spans_are_sent_before_the_process_ends(place: Path) -> None:

@@ -21,13 +21,13 @@ app = wrasse.{connect}
 @app.handler("greet")
 def greet(job):
     open("greeted", "w").write(job.id)
-    app.jobs.put("follow", {{}})
+    app.jobs.enqueue("follow", {{}})
 
 @app.handler("follow")
 def follow(job):
     open("followed", "w").write(job.id)
 """
-PUT = "import shop; shop.app.jobs.put('greet', {})"
+PUT = "import shop; shop.app.jobs.enqueue('greet', {})"
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A beat child that cannot do its work: the worker says so instead of waiting for ever."""
+"""A heartbeat process that cannot do its work: the worker says so instead of waiting for ever."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from wrasse.jobs.worker.heartbeat import ChildHeartbeat
 from wrasse.jobs.worker.heartbeat_table import HeartbeatTable
 from wrasse.ports.jobs import WorkerInfo
 
-SILENCE = timedelta(milliseconds=300)
+HEARTBEAT_TIMEOUT = timedelta(milliseconds=300)
 WORKER = WorkerInfo("worker", pid=os.getpid())
 
 
@@ -28,25 +28,25 @@ def command_line(pid: int | None) -> bytes:
 async def test_a_child_that_never_starts_is_given_up_after_a_while_and_nothing_beats() -> None:
     tally = Tally()
     beats = ChildHeartbeat("sqlite:x.db", tally, (sys.executable, "-S", "-c", ""))
-    with pytest.raises(Refused, match="before its first beat"):
-        await beats.run(HeartbeatTable.make(1), WORKER, SILENCE)
-    assert tally.beats_restarted == 20
-    assert not beats.state.beating
+    with pytest.raises(Refused, match="before its first heartbeat"):
+        await beats.run(HeartbeatTable.make(1), WORKER, HEARTBEAT_TIMEOUT)
+    assert tally.heartbeats_restarted == 20
+    assert not beats.state.sending
 
 
 async def test_a_child_that_finds_something_else_in_place_of_its_database_says_so(tmp_path: Path) -> None:
     (tmp_path / "not.db").write_text("something else entirely, and longer than a header" * 100)
     beats = ChildHeartbeat(f"sqlite://{tmp_path}/not.db", Tally())
-    with pytest.raises(StoreBroken, match="the beat child cannot work"):
-        await beats.run(HeartbeatTable.make(1), WORKER, SILENCE)
+    with pytest.raises(StoreBroken, match="the heartbeat process cannot work"):
+        await beats.run(HeartbeatTable.make(1), WORKER, HEARTBEAT_TIMEOUT)
     assert beats.pid is None
 
 
 async def test_a_child_ends_with_the_task_that_keeps_it(tmp_path: Path) -> None:
     beats = ChildHeartbeat(f"sqlite://{tmp_path}/jobs.db", Tally())
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        task = group.create_task(beats.run(HeartbeatTable.make(1), WORKER, SILENCE))
-        await beats.state.until_beating()
+        task = group.create_task(beats.run(HeartbeatTable.make(1), WORKER, HEARTBEAT_TIMEOUT))
+        await beats.state.until_sending()
         pid = beats.pid
         task.cancel()
     assert pid is not None
@@ -56,8 +56,8 @@ async def test_a_child_ends_with_the_task_that_keeps_it(tmp_path: Path) -> None:
 async def test_a_secret_in_the_url_is_not_on_the_command_line(tmp_path: Path) -> None:
     beats = ChildHeartbeat(f"sqlite://{tmp_path}/secret.db", Tally())
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        task = group.create_task(beats.run(HeartbeatTable.make(1), WORKER, SILENCE))
-        await beats.state.until_beating()
+        task = group.create_task(beats.run(HeartbeatTable.make(1), WORKER, HEARTBEAT_TIMEOUT))
+        await beats.state.until_sending()
         line = command_line(beats.pid)
         task.cancel()
     assert b"wrasse.runtime.heartbeat_process" in line

@@ -49,6 +49,7 @@ def test_the_role_leases_serves_the_api_and_sweeps_while_nobody_calls(place: Pat
 def test_programs_may_ask_a_server_for_their_leases(place: Path) -> None:
     (place / "wrasse.yaml").write_text("backends: {records: 'file:data'}\nleases: {listen: '127.0.0.1:0'}")
     with running(place, "--role=leases") as daemon:
+
         async def work() -> object:
             server = f"http://{daemon.said('started')['leases']}"
             where = {"leases.server": server, "backends.records": "memory:"}

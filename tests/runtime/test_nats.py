@@ -56,9 +56,7 @@ def payloads(subject: str) -> list[str]:
     return [json.loads(line)["payload"] for line in answer.out.splitlines()] if answer.code == 0 else []
 
 
-def test_handlers_get_their_messages_through_a_start_without_a_server_and_its_restart(
-    shop: Path, server: Nats
-) -> None:
+def test_handlers_get_their_messages_through_a_start_without_a_server_and_its_restart(shop: Path, server: Nats) -> None:
     server.kill()
     with running(shop, "--handler=shop:app") as daemon:
         assert "127.0.0.1" in daemon.said("waiting for the backend")["error"]
@@ -121,7 +119,7 @@ def test_jobs_on_nats_are_refused_with_what_to_use_instead(place: Path) -> None:
 def test_a_job_is_refused_where_only_nats_is_named(place: Path, server: Nats) -> None:
     async def program() -> None:
         async with connect(f"nats://wrasse:{SECRET}@127.0.0.1:{server.port}") as app:
-            await app.jobs.put("resize", {})
+            await app.jobs.enqueue("resize", {})
 
     with pytest.raises(ConfigError, match="no backend serves jobs") as refused:
         asyncio.run(program())

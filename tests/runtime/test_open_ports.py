@@ -163,7 +163,7 @@ def test_a_command_about_orphans_that_names_no_root_creates_nothing(place: Path,
 
 async def test_a_program_that_enqueues_on_redis_leaves_no_database_behind(place: Path, server: Valkey) -> None:
     async with connect(f"redis://127.0.0.1:{server.port}/0") as app:
-        await app.jobs.put("resize", {"path": "a.png"})
+        await app.jobs.enqueue("resize", {"path": "a.png"})
     assert listed(place) == []
 
 
@@ -235,8 +235,9 @@ def test_hosts_that_share_streams_run_each_its_own_periodic_jobs(
             f"backends: {{jobs: 'sqlite:jobs.db', streams: 'redis://127.0.0.1:{server.port}/0'}}\n"
             "periodic: {tick: {every: 1s}}\n"
         )
-    with running(place / "one", "--role=worker", "--handler=shop:work"), running(
-        place / "two", "--role=worker", "--handler=shop:work"
+    with (
+        running(place / "one", "--role=worker", "--handler=shop:work"),
+        running(place / "two", "--role=worker", "--handler=shop:work"),
     ):
         for host in ("one", "two"):
             monkeypatch.chdir(place / host)
@@ -381,7 +382,7 @@ def _orphans(server: Valkey, port: int, *, archiver: bool = False) -> str:
 
 
 def _place(id: str) -> str:
-    return str(wrasse("jobs", "show", id, "--json").json["place"])
+    return str(wrasse("jobs", "show", id, "--json").json["state"])
 
 
 @contextmanager

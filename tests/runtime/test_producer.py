@@ -20,7 +20,7 @@ from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.config.load import load
 from wrasse.errors import ConfigError
-from wrasse.ports.jobs import JobFilter, Place
+from wrasse.ports.jobs import JobFilter, JobState
 
 SEED = """\
 producer:
@@ -61,9 +61,9 @@ async def files_of(database: Path) -> list[str]:
     found, after = [], None
     try:
         while True:
-            page = await store.jobs.page(Place.READY, JobFilter(), after, 1_000)
-            for state in page:
-                record = await store.jobs.get(state.id)
+            page = await store.jobs.page(JobState.READY, JobFilter(), after, 1_000)
+            for info in page:
+                record = await store.jobs.get(info.id)
                 assert record is not None
                 found.append(str(json.loads(record.job.payload)["filepath"]))
             after = page.cursor

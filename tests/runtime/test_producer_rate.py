@@ -13,7 +13,7 @@ import pytest
 from processes.daemons import running
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.sqlite.connect import Sqlite
-from wrasse.ports.jobs import JobFilter, JobQueue, Place
+from wrasse.ports.jobs import JobFilter, JobQueue, JobState
 
 SECOND = timedelta(seconds=1)
 PRODUCERS = 4
@@ -43,7 +43,7 @@ def produce(place: Path, url: str, rate: int, each: int) -> None:
 
 
 async def moments(url: str) -> list[datetime]:
-    """When each job was put, by the backend's clock."""
+    """When each job was enqueued, by the backend's clock."""
     store: Sqlite | Redis = (
         await Redis.open(url) if url.startswith("redis") else await Sqlite.open(url.removeprefix("sqlite://"))
     )
@@ -56,9 +56,9 @@ async def moments(url: str) -> list[datetime]:
 async def _each(jobs: JobQueue) -> AsyncIterator[datetime]:
     after: str | None = None
     while True:
-        page = await jobs.page(Place.READY, JobFilter(), after, 1_000)
-        for state in page:
-            yield state.created_at
+        page = await jobs.page(JobState.READY, JobFilter(), after, 1_000)
+        for info in page:
+            yield info.created_at
         after = page.cursor
         if after is None:
             return

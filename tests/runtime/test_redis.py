@@ -16,7 +16,7 @@ from processes.daemons import running, until
 from servers.process import free_ports
 from servers.valkey import Valkey, valkey
 from wrasse import connect
-from wrasse.ports.jobs import Place
+from wrasse.ports.jobs import JobState
 
 SECRET = "PLANTED-9c1e"
 HANDLERS = """
@@ -45,7 +45,7 @@ def shop(place: Path, server: Valkey) -> Path:
 
 def in_place(id: str, place: str) -> dict[str, object] | None:
     found: dict[str, object] = wrasse("jobs", "show", id, "--json").json
-    return found if found["place"] == place else None
+    return found if found["state"] == place else None
 
 
 def test_a_worker_runs_jobs_of_its_own_and_of_other_programs(shop: Path, server: Valkey) -> None:
@@ -158,10 +158,10 @@ async def test_a_program_names_redis_by_its_url(place: Path, server: Valkey) -> 
     app = connect(f"redis://:{SECRET}@127.0.0.1:{server.port}/0")
     app.handler("hello")(lambda job: f"hi {job.data['name']}")
     async with app:
-        put = await app.jobs.put("hello", {"name": "you"})
+        put = await app.jobs.enqueue("hello", {"name": "you"})
         ran = await app.run_pending()
         async with app.lease("key") as lease:
-            assert (ran, (await put.state()).place, lease.token > 0) == (1, Place.DONE, True)
+            assert (ran, (await put.info()).state, lease.token > 0) == (1, JobState.DONE, True)
 
 
 def test_the_doctor_says_what_the_servers_settings_cost(shop: Path, server: Valkey) -> None:

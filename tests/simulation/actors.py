@@ -33,7 +33,7 @@ from wrasse.ports.jobs import (
 )
 
 T = TypeVar("T")
-SILENCE = timedelta(seconds=30)
+HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 RETRY = RetryPolicy()
 QUEUES = ("high", "low")
 # Somewhat less than the store remembers: who asks later must ask anew.
@@ -93,9 +93,9 @@ class SimulatedWorker:
         self._stubborn = draw.random() < 0.3  # goes on with a job it was told it no longer has
         self.stopping = False
 
-    def has(self, hold: Claim) -> bool:
+    def has(self, claim: Claim) -> bool:
         """Whether it is at work on this job, and knows it."""
-        return hold in self._holds
+        return claim in self._holds
 
     async def run(self) -> None:
         """Until it dies or is told to stop."""
@@ -106,20 +106,20 @@ class SimulatedWorker:
                 if free <= 0:
                     await asyncio.wait(self._holds.values(), return_when=asyncio.FIRST_COMPLETED, timeout=5)
                     continue
-                for taken in await self._take(free):
-                    self._holds[taken.hold] = tasks.create_task(self._run(taken))
+                for claimed in await self._take(free):
+                    self._holds[claimed.claim] = tasks.create_task(self._run(claimed))
             await self._give_back()
             beats.cancel()
 
     async def _take(self, free: int) -> tuple[ClaimedJob, ...]:
         request, wait = self._request(), timedelta(seconds=self._draw.choice([0, 2, 5]))
         try:
-            taken = await asked(
-                lambda: self._jobs.take(
+            claimed = await asked(
+                lambda: self._jobs.claim(
                     self._queues,
                     free,
                     worker=self.info.id,
-                    silence=SILENCE,
+                    heartbeat_timeout=HEARTBEAT_TIMEOUT,
                     request=request,
                     wait=wait,
                     rates=self._rates,
@@ -128,40 +128,40 @@ class SimulatedWorker:
             )
         except StoreUnavailable:
             return ()
-        if not taken.jobs:
+        if not claimed.jobs:
             await asyncio.sleep(self._draw.uniform(0.5, 2))
-        return tuple(each for each in taken.jobs if each.hold not in self._holds)
+        return tuple(each for each in claimed.jobs if each.claim not in self._holds)
 
     async def _beat(self) -> None:
         while True:
-            holds = tuple(self._holds)
+            claims = tuple(self._holds)
             try:
-                beaten = await self._jobs.beat(self.info, holds, silence=SILENCE)
+                beaten = await self._jobs.heartbeat(self.info, claims, heartbeat_timeout=HEARTBEAT_TIMEOUT)
             except StoreUnavailable:
                 await asyncio.sleep(self._draw.uniform(0.5, 2))
                 continue
-            for hold, mine in zip(holds, beaten.mine, strict=True):
-                task = self._holds.get(hold)
+            for claim, mine in zip(claims, beaten.mine, strict=True):
+                task = self._holds.get(claim)
                 if not mine and task is not None and not self._stubborn:
                     task.cancel()
-            await asyncio.sleep(SILENCE.total_seconds() / 3)
+            await asyncio.sleep(HEARTBEAT_TIMEOUT.total_seconds() / 3)
 
-    async def _run(self, taken: ClaimedJob) -> None:
-        nature = Nature.of(taken.job)
+    async def _run(self, claimed: ClaimedJob) -> None:
+        nature = Nature.of(claimed.job)
         try:
             if nature.kills:
                 await asyncio.sleep(self._draw.uniform(0, 3))
                 self._die()
             await asyncio.sleep(nature.takes)
-            await self._settle(self._ending(taken, nature))
+            await self._settle(self._ending(claimed, nature))
         finally:
-            self._holds.pop(taken.hold, None)
+            self._holds.pop(claimed.claim, None)
 
-    def _ending(self, taken: ClaimedJob, nature: Nature) -> Settlement:
-        if taken.failures < nature.fails:
-            return RETRY.after_failure(taken.hold, taken.failures, self._draw.random())
+    def _ending(self, claimed: ClaimedJob, nature: Nature) -> Settlement:
+        if claimed.failures < nature.fails:
+            return RETRY.after_failure(claimed.claim, claimed.failures, self._draw.random())
         puts = tuple(Job(id, payload=Nature(takes=1).encode(), lasting=True) for id in nature.follow_ups)
-        return Complete(taken.hold, result=b"42", puts=puts)
+        return Complete(claimed.claim, result=b"42", enqueues=puts)
 
     async def _settle(self, settlement: Settlement) -> None:
         request = self._request()
@@ -171,12 +171,12 @@ class SimulatedWorker:
             return  # nobody knows; the job is done, or it is rescued
 
     async def _give_back(self) -> None:
-        """A clean stop: what is unfinished is served next, and the worker says goodbye."""
-        for hold, task in list(self._holds.items()):
+        """A clean stop: what is unfinished is served next, and the worker says deregistration."""
+        for claim, task in list(self._holds.items()):
             task.cancel()
-            await self._settle(Requeue(hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED))
+            await self._settle(Requeue(claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED))
         try:
-            await self._jobs.beat(self.info, [], silence=timedelta(0))
+            await self._jobs.heartbeat(self.info, [], heartbeat_timeout=timedelta(0))
         except StoreUnavailable:
             return  # then it counts as silent for an hour
 
@@ -185,8 +185,8 @@ class SimulatedWorker:
 
 
 class SimulatedProducer:
-    """Puts jobs of every nature; sometimes it forgets that it did and puts a batch again under another request. At the
-    end it puts everything once more, as one does who replays a day: nothing of that may run again."""
+    """Enqueues jobs of every nature; sometimes it forgets that it did and puts a batch again under another request. At
+    the end it puts everything once more, as one does who replays a day: nothing of that may run again."""
 
     def __init__(self, name: str, jobs: JobQueue, draw: random.Random, jobs_max: int) -> None:
         self._name = name
@@ -196,7 +196,7 @@ class SimulatedProducer:
         self.acknowledged: dict[str, Job] = {}
 
     async def run(self) -> None:
-        """Until all its jobs are put and acknowledged, and were put again."""
+        """Until all its jobs are enqueued and acknowledged, and were enqueued again."""
         await self._produce()
         await asyncio.sleep(self._draw.uniform(100, 150))
         await self._put(list(self.acknowledged.values()), f"{self._name}-replay")
@@ -212,7 +212,7 @@ class SimulatedProducer:
 
     async def _put(self, batch: list[Job], request: str) -> None:
         try:
-            await asked(lambda: self._jobs.put(batch, request=request), self._draw)
+            await asked(lambda: self._jobs.enqueue(batch, request=request), self._draw)
             self.acknowledged |= {job.id: job for job in batch}
         except StoreUnavailable:
             await self._put(batch, request + "'")  # too late to ask again; the ids keep it from doubling

@@ -28,10 +28,10 @@ class ComfortProducer:
         self._comforts = comforts
         self._acts = acts
         self.acknowledged: set[str] = set()
-        self.opened: list[str] = []  # callbacks of groups that are put whole
+        self.opened: list[str] = []  # callbacks of groups that are enqueued whole
 
     async def run(self) -> None:
-        """Until all is put and acknowledged."""
+        """Until all is enqueued and acknowledged."""
         for number in range(self._acts):
             id = f"{self._name}-{number}"
             match self._draw.choice(["group", "unique", "unique", "kept", "slow"]):
@@ -61,7 +61,7 @@ class ComfortProducer:
 
     async def _put(self, batch: Sequence[Job], request: str, groups: Sequence[JobGroup] = ()) -> None:
         try:
-            answers = await asked(lambda: self._jobs.put(batch, request=request, groups=groups), self._draw)
+            answers = await asked(lambda: self._jobs.enqueue(batch, request=request, groups=groups), self._draw)
         except StoreUnavailable:
             return await self._put(batch, request + "'", groups)  # too late to ask again; the ids keep it from doubling
         self.acknowledged |= {answer.id for answer in answers}

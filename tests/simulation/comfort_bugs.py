@@ -13,7 +13,7 @@ from wrasse.backends.memory.status_index import JobRow
 from wrasse.clock import Clock
 from wrasse.jobs.periodic import Missed, Periodic, due_slots
 from wrasse.jobs.scheduler import PeriodicScheduler, _written, read_mark
-from wrasse.ports.jobs import IDS_KEPT, Claimed, Delete, Job, JobGroup, Place, Rate
+from wrasse.ports.jobs import IDS_KEPT, Claimed, Delete, Job, JobGroup, JobState, Rate
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.rules.job_transitions import JobStatus
 
@@ -51,7 +51,7 @@ class MovesOnBeforeThePut(PeriodicScheduler):
             slots = due_slots(read_mark(record).last, now, periodic.schedule, periodic.missed)
             if slots:
                 await self._records.put(periodic.name, _written(periodic, slots[-1], ""), at=record.version)
-                await self._producer.put_many([self._producer.job(id=periodic.job_id(slot)) for slot in slots])
+                await self._producer.enqueue_many([self._producer.job(id=periodic.job_id(slot)) for slot in slots])
                 return
         await super()._handle(periodic)
 
@@ -71,7 +71,7 @@ class MembersCountTwice(MemoryJobs):
 
 class DeadMembersDoNotCount(MemoryJobs):
     def _finish(self, row: JobRow, now: datetime) -> None:
-        super()._finish(replace(row, counted=row.counted or row.state.place is Place.DEAD), now)
+        super()._finish(replace(row, counted=row.counted or row.info.state is JobState.DEAD), now)
 
 
 class _Forgetful(JobGroups):
@@ -96,12 +96,12 @@ class LimitsAreOfEachWorker(MemoryJobs):
         queues: Sequence[str],
         limit: int,
         worker: str,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         request: str,
         rates: Sequence[Rate],
     ) -> Claimed:
         self._rates = self._each.setdefault(worker, Rates())
-        return super()._grant(queues, limit, worker, silence, request, rates)
+        return super()._grant(queues, limit, worker, heartbeat_timeout, request, rates)
 
 
 class _PerCall(Rates):
@@ -118,7 +118,7 @@ class LimitsCountTakesAndNotJobs(MemoryJobs):
 class NamesAreFreeOnceTheirJobRuns(MemoryJobs):
     def _is_unfinished(self, id: str) -> bool:
         row = self._index.find(id)
-        return row is not None and row.state.place is Place.READY
+        return row is not None and row.info.state is JobState.READY
 
 
 class _NoWindows(Uniques):
@@ -142,8 +142,8 @@ class TrimmingTakesKeptResults(MemoryJobs):
 
 class DeletingTakesKeptResults(MemoryJobs):
     def _delete(self, delete: Delete, ids_kept: timedelta, now: datetime) -> Outcome:
-        row = self._index.current(delete.hold, delete.place)
-        if row is None or delete.place is Place.HELD:
+        row = self._index.current(delete.claim, delete.state)
+        if row is None or delete.state is JobState.RUNNING:
             return Outcome.CONFLICT
         self._drop(row, ids_kept, now)
         return Outcome.DONE
@@ -151,7 +151,7 @@ class DeletingTakesKeptResults(MemoryJobs):
 
 class ResultsOfRescuedJobsAreLost(MemoryJobs):
     def _finish(self, row: JobRow, now: datetime) -> None:
-        super()._finish(replace(row, result=None) if row.state.rescues else row, now)
+        super()._finish(replace(row, result=None) if row.info.rescues else row, now)
 
 
 BUGS = (

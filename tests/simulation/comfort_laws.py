@@ -20,7 +20,7 @@ from wrasse.backends.memory.jobs import MemoryJobs
 from wrasse.backends.memory.status_index import JobRow
 from wrasse.jobs.periodic import LATE_MAX, Every, Missed
 from wrasse.jobs.scheduler import PeriodicMark
-from wrasse.ports.jobs import Enqueued, Job, JobGroup, JobRecord, Place, Rate
+from wrasse.ports.jobs import Enqueued, Job, JobGroup, JobRecord, JobState, Rate
 from wrasse.ports.records import Records, Written
 from wrasse.ports.status_index import IndexEntry
 from wrasse.ports.streams import Draft
@@ -79,11 +79,13 @@ class Comforts:
 
     def _slot_put(self, name: str, slot: str, id: str) -> None:
         self.slots[name, slot] += 1
-        self.ledger.require(self.slots[name, slot] == 1, "a slot was put twice", id)
+        self.ledger.require(self.slots[name, slot] == 1, "a slot was enqueued twice", id)
         late = START + timedelta(seconds=self.clock.monotonic()) - datetime.fromisoformat(slot)
-        self.ledger.require(late > -DECIDED_WITHIN, "a slot was put before it came", id)
+        self.ledger.require(late > -DECIDED_WITHIN, "a slot was enqueued before it came", id)
         if PLANS[name].missed is Missed.SKIP and not arrived_late.get():
-            self.ledger.require(late <= LATE_MAX + DECIDED_WITHIN, "a missed slot was put that is to be skipped", id)
+            self.ledger.require(
+                late <= LATE_MAX + DECIDED_WITHIN, "a missed slot was enqueued that is to be skipped", id
+            )
 
     def _in_the_way(self, job: Job, other: str, at: datetime, status_index: WatchedShelves, now: datetime) -> bool:
         if other == job.id:
@@ -91,25 +93,25 @@ class Comforts:
         if job.window:
             return at <= now < at + job.window
         row = status_index.find(other)
-        # Whoever revives a dead job has looked at it; the name may have passed on.
-        return row is not None and row.state.place in (Place.READY, Place.HELD) and other not in self.revived
+        # Whoever requeues a dead job has looked at it; the name may have passed on.
+        return row is not None and row.info.state in (JobState.READY, JobState.RUNNING) and other not in self.revived
 
     def changed(self, before: JobRow, after: JobRow, now: datetime) -> None:
         """Limits are kept, and what ended is written down."""
-        job, was, new = after.job, before.state.place, after.state.place
-        if (was, new) == (Place.READY, Place.HELD) and job.queue == SLOW.queue:
+        job, was, new = after.job, before.info.state, after.info.state
+        if (was, new) == (JobState.READY, JobState.RUNNING) and job.queue == SLOW.queue:
             # A store has one clock, which may be set; a stretch that is short by that one and in truth must do.
             true = self.clock.monotonic()
             self.takes.append((now, true))
             per = SLOW.per.total_seconds()
             recent = sum(now - SLOW.per < at <= now and true - per < truly for at, truly in self.takes)
-            self.ledger.require(recent <= SLOW.limit, f"{recent} were taken within {SLOW.per}", job.id)
-        if (was, new) == (Place.DEAD, Place.READY):
+            self.ledger.require(recent <= SLOW.limit, f"{recent} were claimed within {SLOW.per}", job.id)
+        if (was, new) == (JobState.DEAD, JobState.READY):
             self.revived.add(job.id)
-        if new in (Place.DONE, Place.DEAD):
+        if new in (JobState.DONE, JobState.DEAD):
             self.finished.add(job.id)
-        if new is Place.DONE and was is not Place.DONE and job.keep:
-            until = after.state.kept_until
+        if new is JobState.DONE and was is not JobState.DONE and job.keep:
+            until = after.info.kept_until
             self.ledger.require(until == now + job.keep, "its result is not kept for as long as asked", job.id)
             self.kept[job.id] = (now + job.keep, after.result)
 
@@ -161,21 +163,23 @@ class ComfortShelves(WatchedShelves):
 
 
 class ComfortJobs(LawfulJobs):
-    """The port, where a put may also be refused for its name."""
+    """The port, where an enqueue may also be refused for its name."""
 
     def __init__(self, jobs: MemoryJobs, ledger: Ledger, status_index: ComfortShelves) -> None:
         super().__init__(jobs, ledger, status_index)
         self._comforts = status_index.comforts
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
+    async def enqueue(
+        self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
+    ) -> Sequence[Enqueued]:
         before = set(self._ledger.created)
         with self._under_way("put"):
-            answer = tuple(await self._jobs.put(jobs, request=request, groups=groups))
+            answer = tuple(await self._jobs.enqueue(jobs, request=request, groups=groups))
         first = self._ledger.first_answer("put", request, answer)
         same = first is None or answer == first
         self._ledger.require(same, f"the same put was answered {first} and then {answer}", request)
         for job, put in zip(jobs, answer if first is None else (), strict=False):
-            self._ledger.require(self._is_true(job, put, before), f"a put was answered {put}", job.id)
+            self._ledger.require(self._is_true(job, put, before), f"an enqueue was answered {put}", job.id)
             before.add(put.id)
         return answer
 

@@ -19,7 +19,7 @@ from virtual_time import START, run_virtual
 from wrasse.jobs.periodic import Periodic
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.scheduler import PERIODIC
-from wrasse.ports.jobs import Delete, JobFilter, Place
+from wrasse.ports.jobs import Delete, JobFilter, JobState
 
 REPEATERS = 2
 ACTS = 10
@@ -37,7 +37,7 @@ class ComfortWorld(World):
         self.queue = bug.jobs(self.clock, done_max=DONE_MAX)
         self.comforts = Comforts(self.ledger, self.clock)
         status_index = ComfortShelves(self.ledger, self.clock, self.comforts)
-        status_index.kept = {Place.DONE: DONE_KEPT, Place.DEAD: DEAD_KEPT}.__getitem__
+        status_index.kept = {JobState.DONE: DONE_KEPT, JobState.DEAD: DEAD_KEPT}.__getitem__
         self.jobs = ComfortJobs(self.queue, self.ledger, status_index)
         self.marks = MarkRecords(self.store.records(PERIODIC), self.comforts)
         self.repeaters: list[Process] = []
@@ -98,10 +98,10 @@ class ComfortWorld(World):
             await asyncio.sleep(self.draw.uniform(1, 6))
             if self.comforts.kept:
                 await self.jobs.get(self.draw.choice(list(self.comforts.kept)))
-            done = await self.jobs.page(Place.DONE, JobFilter(), None, 20, newest=True)
+            done = await self.jobs.page(JobState.DONE, JobFilter(), None, 20, newest=True)
             old = [each for each in done if each.finished_at and done.at - each.finished_at >= DONE_KEPT]
             if old:
-                await self.jobs.delete([Delete(self.draw.choice(old).hold, Place.DONE)])
+                await self.jobs.delete([Delete(self.draw.choice(old).claim, JobState.DONE)])
 
     def _set_down(self, down: bool) -> None:
         super()._set_down(down)

@@ -37,10 +37,10 @@ from wrasse.ports.jobs import (
     Job,
     JobFilter,
     JobGroup,
+    JobInfo,
     JobRecord,
     JobState,
     Move,
-    Place,
     Progress,
     Rate,
     Requeue,
@@ -72,7 +72,7 @@ class Ledger:
     failures: Counter[str] = field(default_factory=Counter)
     intended: set[str] = field(default_factory=set)
     answers: dict[tuple[str, str], tuple[float, object]] = field(default_factory=dict)
-    watchers: list[Callable[[JobState], str | None]] = field(default_factory=list)  # of rescues
+    watchers: list[Callable[[JobInfo], str | None]] = field(default_factory=list)  # of rescues
 
     def require(self, holds: bool, law: str, id: str) -> None:
         """Writes down a law that does not hold."""
@@ -107,7 +107,7 @@ class WatchedShelves(JobIndex):
         self.ledger = ledger
         self.clock = clock
         self.call = Call()
-        self.kept: Callable[[Place], timedelta] = lambda place: timedelta(0)
+        self.kept: Callable[[JobState], timedelta] = lambda state: timedelta(0)
 
     def set(self, row: JobRow) -> None:
         before = self._rows.get(row.seq)
@@ -122,7 +122,7 @@ class WatchedShelves(JobIndex):
         row = after or before
         assert row is not None, "a write has a before or an after"
         ledger, id, now = self.ledger, row.job.id, self.clock.now()
-        old, new = before and before.state, after and after.state
+        old, new = before and before.info, after and after.info
         ledger.trace.append(f"{self.clock.monotonic():.6f} {self.call.name} {id} {_told(old)} -> {_told(new)}")
         if old is not None and new is not None:
             ledger.require(before.job == after.job, "what its producer wrote has changed", id)
@@ -130,67 +130,67 @@ class WatchedShelves(JobIndex):
             self._created(row.job, new)
         elif old is not None and new is None:
             self._deleted(old)
-        elif old is not None and new is not None and (old.place, new.place) == (Place.READY, Place.READY):
+        elif old is not None and new is not None and (old.state, new.state) == (JobState.READY, JobState.READY):
             due = old.not_before is not None and new.not_before is None and old.not_before <= now
-            ledger.require(due and old.hold == new.hold, "a waiting job was touched", id)
+            ledger.require(due and old.claim == new.claim, "a waiting job was touched", id)
         elif old is not None and new is not None:
             self._moved(old, new, now)
 
-    def _created(self, job: Job, new: JobState) -> None:
-        self.ledger.require(job.id not in self.ledger.created, "an id that is known was put again", job.id)
-        self.ledger.require(new.place is Place.READY, "a new job is not ready", job.id)
+    def _created(self, job: Job, new: JobInfo) -> None:
+        self.ledger.require(job.id not in self.ledger.created, "an id that is known was enqueued again", job.id)
+        self.ledger.require(new.state is JobState.READY, "a new job is not ready", job.id)
         self.ledger.created[job.id] = job
 
-    def _deleted(self, old: JobState) -> None:
+    def _deleted(self, old: JobInfo) -> None:
         shown = [c for c in self.call.shown.get(old.id, ()) if isinstance(c, Delete)]
         self.ledger.deleted.add(old.id)
         if self.call.name == "delete":
-            fits = any(c.hold == old.hold and c.place is old.place for c in shown)
-            self.ledger.require(fits, "deleted under another token or in another place", old.id)
-        finished = old.place in (Place.DONE, Place.DEAD) and old.finished_at is not None
+            fits = any(c.claim == old.claim and c.state is old.state for c in shown)
+            self.ledger.require(fits, "deleted under another token or in another state", old.id)
+        finished = old.state in (JobState.DONE, JobState.DEAD) and old.finished_at is not None
         self.ledger.require(finished, "a job was deleted that is not finished", old.id)
         if old.finished_at is not None and self.call.name == "delete":
             # Whoever looked at the latest moment this clock has shown was right, though it was set back since.
-            aged = self.clock.latest - old.finished_at >= self.kept(old.place)
+            aged = self.clock.latest - old.finished_at >= self.kept(old.state)
             self.ledger.require(aged, "a finished job was deleted before its time", old.id)
 
-    def _moved(self, old: JobState, new: JobState, now: datetime) -> None:
+    def _moved(self, old: JobInfo, new: JobInfo, now: datetime) -> None:
         id, ledger = old.id, self.ledger
-        steps = steps_between(old.place, new.place)
-        ledger.require(bool(steps), f"went from {old.place} to {new.place}", id)
+        steps = steps_between(old.state, new.state)
+        ledger.require(bool(steps), f"went from {old.state} to {new.state}", id)
         if not steps:
             return
         shown = self.call.shown.get(id, [])
-        change = next((c for c in shown if getattr(c, "hold", None) == old.hold), next(iter(shown), None))
+        change = next((c for c in shown if getattr(c, "claim", None) == old.claim), next(iter(shown), None))
         step = _step(self.call.name, change)
-        ledger.require(step in steps, f"{step} took it from {old.place} to {new.place}", id)
+        ledger.require(step in steps, f"{step} took it from {old.state} to {new.state}", id)
         ledger.require(token_grew(step, old.token, new.token), f"{step} made token {new.token} of {old.token}", id)
         spends = change.spends if isinstance(change, Requeue | DeadLetterJob) else None
         if step is not Step.REVIVE:
             ledger.require(budget_spent(spends, _budgets(old), _budgets(new)), f"{step} did not count right", id)
         if step is Step.TAKE:
-            ledger.require(old.not_before is None, "a delayed job was served before its time", id)
+            ledger.require(old.not_before is None, "a scheduled job was served before its time", id)
             ledger.require(new.attempts == old.attempts + 1, "an attempt was not counted", id)
-            ledger.grants[id] = new.hold
+            ledger.grants[id] = new.claim
         elif self.call.name == "settle":
             self._settled(old, change)
         elif self.call.name == "move":
             self._taken_away(old, new, change, now)
-        ledger.finishes[id] += new.place is Place.DONE
+        ledger.finishes[id] += new.state is JobState.DONE
         ledger.require(ledger.finishes[id] <= 1, "finished a second time", id)
 
-    def _settled(self, old: JobState, change: Change | None) -> None:
-        ledger, hold = self.ledger, getattr(change, "hold", None)
-        ledger.require(hold == old.hold == ledger.grants.get(old.id), "settled by one who does not hold it", old.id)
+    def _settled(self, old: JobInfo, change: Change | None) -> None:
+        ledger, hold = self.ledger, getattr(change, "claim", None)
+        ledger.require(hold == old.claim == ledger.grants.get(old.id), "settled by one who does not hold it", old.id)
         ledger.failures[old.id] += getattr(change, "spends", None) is Budget.FAILURES
         ledger.require(ledger.failures[old.id] <= FAILURES_MAX + 1, "failed beyond its budget", old.id)
 
-    def _taken_away(self, old: JobState, new: JobState, change: Change | None, now: datetime) -> None:
+    def _taken_away(self, old: JobInfo, new: JobInfo, change: Change | None, now: datetime) -> None:
         ledger, id = self.ledger, old.id
         match change:
             case Requeue() | DeadLetterJob():
-                ledger.require(old.until is not None and old.until <= now, "rescued before its deadline", id)
-                ledger.require(change.lease == old.hold, "rescued from another holder than the one looked at", id)
+                ledger.require(old.deadline is not None and old.deadline <= now, "rescued before its deadline", id)
+                ledger.require(change.claim == old.claim, "rescued from another holder than the one looked at", id)
                 ledger.require(id in ledger.intended, "rescued without a line in the journal", id)
                 ledger.rescues[id] += 1
                 ledger.require(ledger.rescues[id] <= RESCUES_MAX + 1, "rescued beyond its budget", id)
@@ -198,7 +198,7 @@ class WatchedShelves(JobIndex):
                     law = watcher(old)
                     ledger.require(law is None, law or "", id)
             case RequeueDead():
-                ledger.require(change.lease == old.hold, "revived under another token", id)
+                ledger.require(change.claim == old.claim, "requeued under another token", id)
                 ledger.rescues[id] = ledger.failures[id] = 0
             case Cancel() | None | Complete() | Delete():
                 pass
@@ -207,52 +207,54 @@ class WatchedShelves(JobIndex):
 class LawfulJobs:
     """The port, with the call under way made known to the judge and every answer compared with the first one.
 
-    Nothing but a take waits inside the memory backend, so between two lines here only takes can happen."""
+    Nothing but a claim waits inside the memory backend, so between two lines here only takes can happen."""
 
     def __init__(self, jobs: MemoryJobs, ledger: Ledger, status_index: WatchedShelves) -> None:
         self._jobs = jobs
         self._ledger = ledger
         self._index = jobs._index = status_index
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
+    async def enqueue(
+        self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
+    ) -> Sequence[Enqueued]:
         fresh = _fresh(jobs, self._ledger)
         with self._under_way("put"):
-            answer = tuple(await self._jobs.put(jobs, request=request, groups=groups))
+            answer = tuple(await self._jobs.enqueue(jobs, request=request, groups=groups))
         first = self._ledger.first_answer("put", request, answer)
-        told = f"a put was answered {answer} where {first or fresh} is true"
+        told = f"an enqueue was answered {answer} where {first or fresh} is true"
         self._ledger.require(answer == (first or fresh), told, jobs[0].id)
         return answer
 
-    async def take(
+    async def claim(
         self,
         queues: Sequence[str],
         limit: int,
         *,
         worker: str,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         request: str,
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
     ) -> Claimed:
-        taken = await self._jobs.take(
-            queues, limit, worker=worker, silence=silence, request=request, wait=wait, rates=rates
+        claimed = await self._jobs.claim(
+            queues, limit, worker=worker, heartbeat_timeout=heartbeat_timeout, request=request, wait=wait, rates=rates
         )
-        holds = frozenset(each.hold for each in taken.jobs)
-        first = self._ledger.first_answer("take", request, holds) if holds else None
-        same = first is None or (isinstance(first, frozenset) and holds <= first)
+        claims = frozenset(each.claim for each in claimed.jobs)
+        first = self._ledger.first_answer("take", request, claims) if claims else None
+        same = first is None or (isinstance(first, frozenset) and claims <= first)
         self._ledger.require(same, "the same take was answered differently", request)
-        return taken
+        return claimed
 
-    async def beat(
+    async def heartbeat(
         self,
         worker: WorkerInfo,
-        holds: Sequence[Claim],
+        claims: Sequence[Claim],
         *,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> HeartbeatAnswer:
         with self._under_way("beat"):
-            return await self._jobs.beat(worker, holds, silence=silence, progress=progress)
+            return await self._jobs.heartbeat(worker, claims, heartbeat_timeout=heartbeat_timeout, progress=progress)
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
         with self._under_way("settle", settlements):
@@ -261,7 +263,7 @@ class LawfulJobs:
         same = first is None or answer == first
         self._ledger.require(same, "the same settle was answered differently", request)
         ended = [each for each, end in zip(settlements, answer, strict=True) if end is Outcome.DONE]
-        for job in (job for each in ended if isinstance(each, Complete) for job in each.puts):
+        for job in (job for each in ended if isinstance(each, Complete) for job in each.enqueues):
             self._ledger.require(job.id in self._ledger.created, "a finish came without its follow-up", job.id)
         return answer
 
@@ -273,11 +275,11 @@ class LawfulJobs:
         return await self._jobs.get(id)
 
     async def page(
-        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
-    ) -> Page[JobState]:
-        return await self._jobs.page(place, where, after, limit, newest=newest)
+        self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobInfo]:
+        return await self._jobs.page(state, where, after, limit, newest=newest)
 
-    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+    async def overdue(self, after: str | None, limit: int) -> Page[JobInfo]:
         return await self._jobs.overdue(after, limit)
 
     async def counts(self) -> Counts:
@@ -291,7 +293,7 @@ class LawfulJobs:
     def _under_way(self, name: str, changes: Sequence[Change] = ()) -> Iterator[None]:
         shown: dict[str, list[Change]] = {}
         for change in changes:
-            shown.setdefault(change.id if isinstance(change, Cancel) else change.lease.id, []).append(change)
+            shown.setdefault(change.id if isinstance(change, Cancel) else change.claim.id, []).append(change)
         self._index.call = Call(name, shown)
         try:
             yield
@@ -321,7 +323,7 @@ class LawfulJournal:
 
 
 def _fresh(jobs: Sequence[Job], ledger: Ledger) -> tuple[Enqueued, ...]:
-    """What a put must answer: new is the first mention of an id that never was."""
+    """What an enqueue must answer: new is the first mention of an id that never was."""
     ids = [job.id for job in jobs]
     return tuple(Enqueued(id, id not in ledger.created and ids.index(id) == at) for at, id in enumerate(ids))
 
@@ -342,9 +344,9 @@ def _step(call: str, change: Change | None) -> Step | None:
             return {"take": Step.TAKE, "beat": Step.BEAT}.get(call)
 
 
-def _budgets(state: JobState) -> tuple[int, int, int]:
-    return state.failures, state.rescues, state.interruptions
+def _budgets(info: JobInfo) -> tuple[int, int, int]:
+    return info.failures, info.rescues, info.interruptions
 
 
-def _told(state: JobState | None) -> str:
-    return "nowhere" if state is None else f"{state.place} {state.token} {state.worker}"
+def _told(info: JobInfo | None) -> str:
+    return "nowhere" if info is None else f"{info.state} {info.token} {info.worker}"

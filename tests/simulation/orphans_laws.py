@@ -1,11 +1,11 @@
 """What must hold at every step a collector of orphans takes, checked from outside, in true time.
 
-    loss     the bytes of a committed reference are at its key or in the trash, always
-    early    nothing leaves its key before it was there, and was noted as an orphan, for its whole grace
-    asked    nothing leaves its key unless its references were asked for in this run, and there were none
-    believed nothing that is referenced leaves its key while the database answers far too little
-    order    references are read after the listing has ended
-    torn     a marker is never without the data it vouches for
+loss     the bytes of a committed reference are at its key or in the trash, always
+early    nothing leaves its key before it was there, and was noted as an orphan, for its whole grace
+asked    nothing leaves its key unless its references were asked for in this run, and there were none
+believed nothing that is referenced leaves its key while the database answers far too little
+order    references are read after the listing has ended
+torn     a marker is never without the data it vouches for
 """
 
 from __future__ import annotations

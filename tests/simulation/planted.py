@@ -17,7 +17,18 @@ from wrasse.clock import Clock
 from wrasse.engine.guard import MassDeath
 from wrasse.engine.health import BackendDown, BackendRestarted
 from wrasse.ports.guard import Guard
-from wrasse.ports.jobs import Budget, Complete, DeadLetterJob, Delete, Enqueued, Job, Move, Place, Requeue, Settlement
+from wrasse.ports.jobs import (
+    Budget,
+    Complete,
+    DeadLetterJob,
+    Delete,
+    Enqueued,
+    Job,
+    JobState,
+    Move,
+    Requeue,
+    Settlement,
+)
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.rules.job_transitions import JobStatus
 from wrasse.ports.rules.reply_cache import Remembered
@@ -37,40 +48,40 @@ class Bug:
 
 class MoveIgnoresTheDeadline(MemoryJobs):
     def _moved(self, row: JobRow, move: Move, now: datetime) -> JobRow | None:
-        early = isinstance(move, Requeue | DeadLetterJob) and row.state.until is not None
-        return super()._moved(replace(row, state=replace(row.state, until=now)) if early else row, move, now)
+        early = isinstance(move, Requeue | DeadLetterJob) and row.info.deadline is not None
+        return super()._moved(replace(row, info=replace(row.info, deadline=now)) if early else row, move, now)
 
 
 class MoveIgnoresTheToken(MemoryJobs):
     def _moved(self, row: JobRow, move: Move, now: datetime) -> JobRow | None:
-        move = replace(move, hold=row.state.hold) if isinstance(move, Requeue | DeadLetterJob) else move
+        move = replace(move, claim=row.info.claim) if isinstance(move, Requeue | DeadLetterJob) else move
         return super()._moved(row, move, now)
 
 
 class SettleIgnoresTheToken(MemoryJobs):
     def _end(self, settlement: Settlement, now: datetime) -> Outcome:
-        row = self._index.find(settlement.hold.id)
-        if row is not None and row.state.place is Place.HELD:
-            settlement = replace(settlement, hold=row.state.hold)
+        row = self._index.find(settlement.claim.id)
+        if row is not None and row.info.state is JobState.RUNNING:
+            settlement = replace(settlement, claim=row.info.claim)
         return super()._end(settlement, now)
 
 
 class TakeGrantsTheOldToken(MemoryJobs):
-    def _hold(self, row: JobRow, worker: str, now: datetime, silence: timedelta) -> JobRow:
-        self._token = count(max(row.state.token, 1))
-        return super()._hold(row, worker, now, silence)
+    def _claim_row(self, row: JobRow, worker: str, now: datetime, heartbeat_timeout: timedelta) -> JobRow:
+        self._token = count(max(row.info.token, 1))
+        return super()._claim_row(row, worker, now, heartbeat_timeout)
 
 
 class RescuesDoNotCount(MemoryJobs):
     def _moved(self, row: JobRow, move: Move, now: datetime) -> JobRow | None:
-        rescues = row.state.rescues - (isinstance(move, Requeue) and move.spends is Budget.RESCUES)
-        return super()._moved(replace(row, state=replace(row.state, rescues=rescues)), move, now)
+        rescues = row.info.rescues - (isinstance(move, Requeue) and move.spends is Budget.RESCUES)
+        return super()._moved(replace(row, info=replace(row.info, rescues=rescues)), move, now)
 
 
 class PutIgnoresKnownIds(MemoryJobs):
     def _add(self, job: Job, now: datetime) -> Enqueued:
         known = self._index.find(job.id)
-        if known is not None and known.state.place is Place.DONE:
+        if known is not None and known.info.state is JobState.DONE:
             self._index.drop(known)
         return super()._add(job, now)
 
@@ -90,13 +101,13 @@ class _Forgetful(Remembered[Any]):
 class RequestsAreForgotten(MemoryJobs):
     def __init__(self, clock: Clock, *, done_max: int = 10_000) -> None:
         super().__init__(clock, done_max=done_max)
-        self._puts, self._takes, self._settles = (_Forgetful(clock) for _ in range(3))
+        self._enqueues, self._claim_requests, self._settles = (_Forgetful(clock) for _ in range(3))
 
 
 class DeleteIgnoresTheToken(MemoryJobs):
     def _delete(self, delete: Delete, ids_kept: timedelta, now: datetime) -> Outcome:
-        row = self._index.find(delete.hold.id)
-        if row is None or row.state.place is Place.HELD:
+        row = self._index.find(delete.claim.id)
+        if row is None or row.info.state is JobState.RUNNING:
             return Outcome.CONFLICT
         self._drop(row, ids_kept, now)
         return Outcome.DONE
@@ -106,12 +117,12 @@ class FinishAndFollowUpAreTwoSteps(MemoryJobs):
     """The follow-ups come with the next call, which may never be."""
 
     def _end(self, settlement: Settlement, now: datetime) -> Outcome:
-        settlement = replace(settlement, puts=()) if isinstance(settlement, Complete) else settlement
+        settlement = replace(settlement, enqueues=()) if isinstance(settlement, Complete) else settlement
         return super()._end(settlement, now)
 
 
 class RescuedJobsAreNeverServed(MemoryJobs):
-    """In exactly one place, and of no use there: only liveness sees it."""
+    """In exactly one state, and of no use there: only liveness sees it."""
 
     def _moved(self, row: JobRow, move: Move, now: datetime) -> JobRow | None:
         rescued = isinstance(move, Requeue) and move.spends is Budget.RESCUES
@@ -120,8 +131,8 @@ class RescuedJobsAreNeverServed(MemoryJobs):
 
 class DelaysAreIgnored(MemoryJobs):
     def _now(self) -> datetime:
-        while row := self._index.first(JobStatus.DELAYED):
-            self._index.set(replace(row, state=replace(row.state, not_before=None)))
+        while row := self._index.first(JobStatus.SCHEDULED):
+            self._index.set(replace(row, info=replace(row.info, not_before=None)))
         return super()._now()
 
 

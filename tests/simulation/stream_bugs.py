@@ -91,9 +91,7 @@ class ADeadLetterIsNotAcked(MemoryGroups):
 
 
 class ExtendIgnoresTheHolder(MemoryGroups):
-    async def extend(
-        self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta
-    ) -> Sequence[bool]:
+    async def extend(self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta) -> Sequence[bool]:
         found = [(self._find(each.entry.subject, each.group), each.entry.id) for each in deliveries]
         return [group is not None and group.find(id) is not None for group, id in found]
 
@@ -135,7 +133,7 @@ BUGS = (
     Bug("an ack is forgotten", groups=AnAckIsForgotten),
     Bug("a nak is an ack", groups=ANakIsAnAck),
     Bug("a dead letter is not acked", groups=ADeadLetterIsNotAcked),
-    Bug("extend ignores the holder", groups=ExtendIgnoresTheHolder),
+    Bug("extend ignores the worker", groups=ExtendIgnoresTheHolder),
     Bug("retire ignores life", groups=RetireIgnoresLife),
     Bug("counts are forgotten", groups=CountsAreForgotten),
     Bug("acks before handling", consumer=AcksBeforeHandling),

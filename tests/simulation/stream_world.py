@@ -113,9 +113,7 @@ class WatchedGroups:
             self._account.held[id] = (consumer, delivery.number, delivery.until)
         return found
 
-    async def extend(
-        self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta
-    ) -> Sequence[bool]:
+    async def extend(self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta) -> Sequence[bool]:
         mine = await self._groups.extend(consumer, deliveries, ack_timeout=ack_timeout)
         for delivery, held in zip(deliveries, mine, strict=True):
             if held:

@@ -1,4 +1,4 @@
-"""Jobs in a storm: whatever happens, every job is in one place, every sweep keeps its contract, and all comes to rest.
+"""Jobs in a storm: whatever happens, every job is in one state, every sweep keeps its contract, and all comes to rest.
 
 The engine, its guards and the sweeps are the real ones; so is the memory backend. Laws are checked at every write
 (laws.py), promises about the whole at the end (world.py). A bug planted on purpose (planted.py) must be noticed: a

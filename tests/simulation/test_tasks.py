@@ -19,7 +19,7 @@ from unit.jobs.stream_tasks.scene import MAIL, STEP, TaskWorld
 from wrasse.engine.sweep import Action
 from wrasse.jobs.stream_tasks.fields import TASKS
 from wrasse.jobs.stream_tasks.queue import StreamedJobs
-from wrasse.ports.jobs import Claim, DeadLetterJob, Move, Place, Requeue
+from wrasse.ports.jobs import Claim, DeadLetterJob, JobState, Move, Requeue
 from wrasse.ports.outcome import Outcome
 
 SEEDS, NOTICED_WITHIN, STEPS, TASKS_MAX = 20, 40, 120, 6
@@ -41,7 +41,7 @@ class ResetsWithoutCondition(StreamedJobs):
         records = self.ports.records(TASKS)
         for each in moves:
             assert isinstance(each, Requeue | DeadLetterJob)
-            record = await records.get(f"{MAIL}:{each.hold.id}")
+            record = await records.get(f"{MAIL}:{each.claim.id}")
             assert record is not None
             fields = msgspec.json.decode(record.value, type=dict[str, str])
             reset = {**fields, "state": "pending"}
@@ -73,27 +73,27 @@ class Story:
     async def puts(self) -> None:
         if self.put < TASKS_MAX:
             self.put += 1
-            await self.desks[0].put(f"t{self.put}")
+            await self.desks[0].enqueue(f"t{self.put}")
 
     async def takes(self) -> None:
         desk = self.random.choice(self.desks)
-        for taken in await desk.take(limit=1, silence=STEP):
-            law(taken.job.id not in self.finished, f"{taken.job.id} was finished, and runs again")
-            self.ran.add(taken.job.id)
-            self.holds.append((desk, taken.hold))
+        for claimed in await desk.claim(limit=1, heartbeat_timeout=STEP):
+            law(claimed.job.id not in self.finished, f"{claimed.job.id} was finished, and runs again")
+            self.ran.add(claimed.job.id)
+            self.holds.append((desk, claimed.claim))
 
     async def finishes(self) -> None:
         """However late it is."""
         if self.holds:
-            desk, hold = self.holds.pop(self.random.randrange(len(self.holds)))
-            if await desk.finish(hold) == [Outcome.DONE]:
-                law(hold.id not in self.finished, f"{hold.id} was finished twice")
-                self.finished.add(hold.id)
+            desk, claim = self.holds.pop(self.random.randrange(len(self.holds)))
+            if await desk.finish(claim) == [Outcome.DONE]:
+                law(claim.id not in self.finished, f"{claim.id} was finished twice")
+                self.finished.add(claim.id)
 
     async def beats(self) -> None:
         if self.holds:
-            desk, hold = self.random.choice(self.holds)
-            await desk.beat(hold, silence=STEP)
+            desk, claim = self.random.choice(self.holds)
+            await desk.heartbeat(claim, heartbeat_timeout=STEP)
 
     async def waits(self) -> None:
         self.world.clock.advance(timedelta(seconds=self.random.choice([1, 10, 29, 31])))
@@ -101,7 +101,7 @@ class Story:
     async def looks(self) -> None:
         sweep = self.world.sweep
         page = await sweep.find(None, 100)
-        self.planned = [each for state in page if isinstance(each := sweep.decide(state, page.at), Action)]
+        self.planned = [each for info in page if isinstance(each := sweep.decide(info, page.at), Action)]
 
     async def applies(self) -> None:
         if self.planned:
@@ -110,8 +110,8 @@ class Story:
 
     async def judge(self) -> None:
         for id in self.finished:
-            law(await self.desks[0].place(id) is Place.DONE, f"{id} was finished, and is not any more")
-        for id in await self.desks[0].ids(Place.DEAD):
+            law(await self.desks[0].place(id) is JobState.DONE, f"{id} was finished, and is not any more")
+        for id in await self.desks[0].ids(JobState.DEAD):
             law(id in self.ran, f"{id} ended without having run")
 
     async def rest(self) -> None:
@@ -120,14 +120,14 @@ class Story:
             self.world.clock.advance(STEP)
             await self.world.swept()
             for desk in self.desks:
-                for taken in await desk.take(limit=1, silence=STEP):
-                    law(taken.job.id not in self.finished, f"{taken.job.id} was finished, and runs again")
-                    self.ran.add(taken.job.id)
-                    await desk.finish(taken.hold)
+                for claimed in await desk.claim(limit=1, heartbeat_timeout=STEP):
+                    law(claimed.job.id not in self.finished, f"{claimed.job.id} was finished, and runs again")
+                    self.ran.add(claimed.job.id)
+                    await desk.finish(claimed.claim)
         await self.judge()
         for n in range(1, self.put + 1):
-            place = await self.desks[0].place(f"t{n}")
-            law(place in (Place.DONE, Place.DEAD), f"t{n} is still {place}")
+            state = await self.desks[0].place(f"t{n}")
+            law(state in (JobState.DONE, JobState.DEAD), f"t{n} is still {state}")
 
 
 def broken_by(seed: int, jobs: type[StreamedJobs] = StreamedJobs) -> str:

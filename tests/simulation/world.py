@@ -15,7 +15,7 @@ from datetime import timedelta
 from itertools import count
 
 from faults import FaultyHeart, FaultyJobs, FaultyJournal, FaultyRecords, Network, Seeded, arrived_late
-from simulation.actors import SILENCE, SimulatedProducer, SimulatedWorker
+from simulation.actors import HEARTBEAT_TIMEOUT, SimulatedProducer, SimulatedWorker
 from simulation.laws import LawfulJobs, LawfulJournal, Ledger, WatchedShelves
 from simulation.planted import Bug
 from virtual_time import VirtualClock, run_virtual
@@ -26,7 +26,7 @@ from wrasse.engine.loop import ENGINE_LEASES, Engine
 from wrasse.engine.state import ENGINE_STATE, load
 from wrasse.engine.turn import Scheduled
 from wrasse.leases.manager import LeaseManager
-from wrasse.ports.jobs import Cancel, JobFilter, JobState, Place, RequeueDead
+from wrasse.ports.jobs import Cancel, JobFilter, JobInfo, JobState, RequeueDead
 from wrasse.sweeps.finished_jobs import FinishedJobs
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
@@ -51,7 +51,7 @@ class Story:
     trace: tuple[str, ...]
     rest_after: float | None
     rescues: int
-    doubled: int  # jobs that were taken more often than their endings explain; at least once is the promise
+    doubled: int  # jobs that were claimed more often than their endings explain; at least once is the promise
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class World:
         self.store = Memory(self.clock)
         self.queue = bug.jobs(self.clock)
         status_index = WatchedShelves(self.ledger, self.clock)
-        status_index.kept = {Place.DONE: DONE_KEPT, Place.DEAD: DEAD_KEPT}.__getitem__
+        status_index.kept = {JobState.DONE: DONE_KEPT, JobState.DEAD: DEAD_KEPT}.__getitem__
         self.jobs = LawfulJobs(self.queue, self.ledger, status_index)
         self.journal = LawfulJournal(self.store.journal, self.ledger)
         self.workers: dict[str, tuple[Process, SimulatedWorker]] = {}
@@ -167,8 +167,11 @@ class World:
         """The real one, with the real sweeps, behind this process's network."""
         network, clock = process.network, process.clock
         jobs = FaultyJobs(self.jobs, network)
-        guards = (*backend_guards(FaultyHeart(self.store, network), clock, SILENCE), MassDeath(jobs, SILENCE))
-        stuck = StuckJobs(jobs, silence=SILENCE)
+        guards = (
+            *backend_guards(FaultyHeart(self.store, network), clock, HEARTBEAT_TIMEOUT),
+            MassDeath(jobs, HEARTBEAT_TIMEOUT),
+        )
+        stuck = StuckJobs(jobs, heartbeat_timeout=HEARTBEAT_TIMEOUT)
         finished = FinishedJobs(jobs, done_kept=DONE_KEPT, dead_kept=DEAD_KEPT)
         return Engine(
             [
@@ -184,18 +187,18 @@ class World:
 
     # What the guards promise, seen from outside
 
-    def _held_after_restart(self, job: JobState) -> str | None:
+    def _held_after_restart(self, job: JobInfo) -> str | None:
         since = self.now - self.restarted_at
-        held = LOOK_AND_ACT < since < SILENCE.total_seconds()
+        held = LOOK_AND_ACT < since < HEARTBEAT_TIMEOUT.total_seconds()
         return f"rescued {since:.0f} s after the store restarted" if held else None
 
-    def _held_while_cut_off(self, job: JobState) -> str | None:
+    def _held_while_cut_off(self, job: JobInfo) -> str | None:
         process = self.workers.get(job.worker)
-        # A job whose take was answered into the void is nobody's, though its worker lives.
-        if job.worker not in self.cut_off or process is None or not process[1].has(job.hold) or arrived_late.get():
+        # A job whose claim was answered into the void is nobody's, though its worker lives.
+        if job.worker not in self.cut_off or process is None or not process[1].has(job.claim) or arrived_late.get():
             return None
         looked_at = self.clock.now() - timedelta(seconds=LOOK_AND_ACT)
-        fleet = [row.until for row in self.queue._workers.values() if row.until > self.cut_at]
+        fleet = [row.deadline for row in self.queue._workers.values() if row.deadline > self.cut_at]
         silent = sum(until <= looked_at for until in fleet)
         held = silent >= 5 and silent > len(fleet) / 2
         return f"a living worker was robbed while {silent} of {len(fleet)} were cut off" if held else None
@@ -211,9 +214,9 @@ class World:
             tasks.create_task(self._operate())
             while self.now < STORM:
                 await asyncio.sleep(self.draw.uniform(2, 10))
-                await self.draw.choices(
-                    [self.stall, self.crash, self.stop, self.shake_engine], weights=[5, 2, 1, 1]
-                )[0]()
+                await self.draw.choices([self.stall, self.crash, self.stop, self.shake_engine], weights=[5, 2, 1, 1])[
+                    0
+                ]()
 
     async def _one_by_one(self, events: list[Callable[[], Awaitable[None]]]) -> None:
         for event in events:
@@ -248,12 +251,12 @@ class World:
                 asyncio.get_running_loop().call_later(self.draw.uniform(1, 15), process.clock.step, -step)
 
     async def _operate(self) -> None:
-        """Somebody at a console: cancels jobs, and revives those that have been dead for longest."""
+        """Somebody at a console: cancels jobs, and requeues those that have been dead for longest."""
         while self.now < STORM:
             await asyncio.sleep(self.draw.uniform(3, 10))
-            dead = await self.jobs.page(Place.DEAD, JobFilter(), None, 3)
+            dead = await self.jobs.page(JobState.DEAD, JobFilter(), None, 3)
             if dead.items and self.draw.random() < 0.7:
-                await self.jobs.move([RequeueDead(self.draw.choice(dead.items).hold)])
+                await self.jobs.move([RequeueDead(self.draw.choice(dead.items).claim)])
             elif self.ledger.created:
                 await self.jobs.move([Cancel(self.draw.choice(list(self.ledger.created)))])
 
@@ -285,7 +288,7 @@ class World:
         await asyncio.sleep(self.draw.uniform(30, 60))
         for network in networks:
             network.down = False
-        await asyncio.sleep(SILENCE.total_seconds() / 2)  # in which every one of them is heard again
+        await asyncio.sleep(HEARTBEAT_TIMEOUT.total_seconds() / 2)  # in which every one of them is heard again
         self.cut_off = frozenset()
 
     async def set_store_clock(self) -> None:
@@ -309,18 +312,18 @@ class World:
         while self.now - begun < REST_MAX and not self.ledger.broken:
             await asyncio.sleep(5)
             low = (await self.jobs.counts()).queues
-            if not any(each.ready or each.delayed or each.held for each in low):
+            if not any(each.ready or each.scheduled or each.running for each in low):
                 return self.now - begun
         return None
 
     async def everything(self) -> list[str]:
-        """Every stored job, once for each place it is in."""
+        """Every stored job, once for each state it is in."""
         found: list[str] = []
-        for place in Place:
+        for state in JobState:
             after: str | None = None
             while True:
-                page = await self.jobs.page(place, JobFilter(), after, 500)
-                found += [state.id for state in page]
+                page = await self.jobs.page(state, JobFilter(), after, 500)
+                found += [info.id for info in page]
                 after = page.cursor
                 if after is None:
                     break

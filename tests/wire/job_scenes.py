@@ -19,7 +19,7 @@ from wrasse.ports.jobs import (
     Job,
     JobGroup,
     JobQueue,
-    Place as State,
+    JobState as State,
     Progress,
     Rate,
     Reason,
@@ -46,7 +46,7 @@ class Story:
         return f"request-{next(self._numbers)}"
 
     async def enqueue(self, *jobs: Job, groups: tuple[JobGroup, ...] = ()) -> list[bool]:
-        return [each.new for each in await self.jobs.put(jobs, request=self.request(), groups=groups)]
+        return [each.new for each in await self.jobs.enqueue(jobs, request=self.request(), groups=groups)]
 
     async def claim(self, job: Job, *, worker: WorkerInfo = WORKER, timeout: timedelta = HOUR) -> Claim:
         """Stores this job alone in its queue and claims it."""
@@ -57,8 +57,10 @@ class Story:
         self, queue: str, *, worker: WorkerInfo = WORKER, timeout: timedelta = HOUR, rates: tuple[Rate, ...] = ()
     ) -> Claim:
         request = self.request()
-        got = await self.jobs.take([queue], 1, worker=worker.id, silence=timeout, request=request, rates=rates)
-        return got.jobs[0].hold
+        got = await self.jobs.claim(
+            [queue], 1, worker=worker.id, heartbeat_timeout=timeout, request=request, rates=rates
+        )
+        return got.jobs[0].claim
 
     async def settle(self, *settlements: Complete | Requeue | DeadLetterJob) -> None:
         await self.jobs.settle(settlements, request=self.request())
@@ -67,10 +69,10 @@ class Story:
 async def every_state(at: Place, jobs: JobQueue) -> None:
     """Jobs that are ready, delayed, held, done and dead, for every reason, by whichever way."""
     story = Story(jobs)
-    await jobs.beat(WORKER, (), silence=HOUR)
-    await jobs.beat(OTHER, (), silence=HOUR)
+    await jobs.heartbeat(WORKER, (), heartbeat_timeout=HOUR)
+    await jobs.heartbeat(OTHER, (), heartbeat_timeout=HOUR)
     done = await story.claim(Job("done-1", kind="resize", payload=b'{"n":1}', keep=24 * HOUR))
-    await story.settle(Complete(done, b'{"answer":42}', puts=(Job("follow-1", payload=b"follows"),)))
+    await story.settle(Complete(done, b'{"answer":42}', enqueues=(Job("follow-1", payload=b"follows"),)))
     await pass_time(at, SECOND)
     await story.next("low")
     plain = await story.claim(Job("done-2", queue="high", priority="high"))
@@ -89,7 +91,7 @@ async def every_state(at: Place, jobs: JobQueue) -> None:
     held = await story.claim(Job("held-1", queue="high", kind="mail", payload=b"text", lasting=True))
     told = {"held-1": Progress(0.5, "half")}
     await pass_time(at, SECOND)
-    await jobs.beat(WORKER, [held], silence=HOUR, progress=told)
+    await jobs.heartbeat(WORKER, [held], heartbeat_timeout=HOUR, progress=told)
     interrupted = await story.claim(Job("interrupted-1", queue="high"))
     await story.settle(Requeue(interrupted, Budget.INTERRUPTIONS, Reason.INTERRUPTED, "stopped"))
     await story.next("high", worker=OTHER)
@@ -119,13 +121,13 @@ async def few_states(at: Place, jobs: JobQueue) -> None:
 async def rescue(at: Place, jobs: JobQueue) -> None:
     """A worker falls silent: one job is made ready again and claimed by another, one is dead."""
     story = Story(jobs)
-    await jobs.beat(WORKER, (), silence=HOUR)
+    await jobs.heartbeat(WORKER, (), heartbeat_timeout=HOUR)
     await story.enqueue(Job("rescued-1"), Job("rescued-2"), Job("rescued-3"))
-    holds = [await story.next("low", timeout=HOUR) for _ in range(3)]
+    claims = [await story.next("low", timeout=HOUR) for _ in range(3)]
     await pass_time(at, 2 * HOUR)
-    await jobs.move([Requeue(holds[0], Budget.RESCUES, Reason.WORKER_DIED, "no heartbeat")])
-    await jobs.move([DeadLetterJob(holds[1], Reason.WORKER_DIED, "no heartbeat", Budget.RESCUES)])
-    await jobs.move([Requeue(holds[2], Budget.RESCUES, Reason.WORKER_DIED, "no heartbeat")])
+    await jobs.move([Requeue(claims[0], Budget.RESCUES, Reason.WORKER_DIED, "no heartbeat")])
+    await jobs.move([DeadLetterJob(claims[1], Reason.WORKER_DIED, "no heartbeat", Budget.RESCUES)])
+    await jobs.move([Requeue(claims[2], Budget.RESCUES, Reason.WORKER_DIED, "no heartbeat")])
     await story.next("low", worker=OTHER)
 
 
@@ -160,7 +162,7 @@ async def periodic(at: Place, jobs: JobQueue) -> None:
 async def names_of_seed_002(at: Place, jobs: JobQueue) -> None:
     """Queues whose names are the keys of their lists, and the producers' limiter."""
     producer = Producer(jobs, at.clock, queues={"high": "jobqueue:high_priority", "low": "jobqueue:low_priority"})
-    await producer.put(producer.job("", b'{"filepath":"/data/a.txt","filesize":10}', id="a", priority="high"))
-    await producer.put(producer.job("", b'{"filepath":"/data/b.txt","filesize":0}', id="b", delay=HOUR))
+    await producer.enqueue(producer.job("", b'{"filepath":"/data/a.txt","filesize":10}', id="a", priority="high"))
+    await producer.enqueue(producer.job("", b'{"filepath":"/data/b.txt","filesize":0}', id="b", delay=HOUR))
     await Story(jobs).next("jobqueue:high_priority")
     await at.backend.limiter.allow("rate_limit:producer", 3, rate=10, burst=10)

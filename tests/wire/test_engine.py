@@ -31,7 +31,7 @@ async def _runs(place: Place) -> None:
     assert isinstance(place.clock, ManualClock)
     memory, records = Memory(place.clock), place.backend.records
     story = Story(memory.jobs)
-    await memory.jobs.beat(WORKER, (), silence=HOUR)
+    await memory.jobs.heartbeat(WORKER, (), heartbeat_timeout=HOUR)
     await story.enqueue(Job("stuck-1"), Job("stuck-2"))
     for _ in range(2):
         await story.next("low")

@@ -23,7 +23,7 @@ from wrasse.jobs.scheduler import PERIODIC
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
 from wrasse.leases.leases import Leases
 from wrasse.ports.groups import Ack
-from wrasse.ports.jobs import Complete, Job, JobFilter, JobQueue, Place, Reason
+from wrasse.ports.jobs import Complete, Job, JobFilter, JobQueue, JobState, Reason
 from wrasse.ports.journal import LineFilter
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.sightings import SightingState
@@ -53,15 +53,15 @@ async def store(tmp_path: Path) -> AsyncIterator[Sqlite]:
     await opened.close()
 
 
-async def _ids(jobs: JobQueue, place: Place, queue: str = "") -> list[str]:
-    page = await jobs.page(place, JobFilter(queue=queue or None), None, 100)
-    return [state.id for state in page]
+async def _ids(jobs: JobQueue, state: JobState, queue: str = "") -> list[str]:
+    page = await jobs.page(state, JobFilter(queue=queue or None), None, 100)
+    return [info.id for info in page]
 
 
 async def _numbers(jobs: JobQueue) -> dict[str, tuple[int, ...]]:
     """Of each queue: ready, delayed, held, done, dead."""
     queues = (await jobs.counts()).queues
-    return {each.queue: (each.ready, each.delayed, each.held, each.done, each.dead) for each in queues}
+    return {each.queue: (each.ready, each.scheduled, each.running, each.done, each.dead) for each in queues}
 
 
 def _tasks(store: Sqlite) -> StreamedJobs:
@@ -72,13 +72,16 @@ def _tasks(store: Sqlite) -> StreamedJobs:
 
 async def test_jobs_of_before_are_in_their_states(store: Sqlite) -> None:
     jobs = store.jobs
-    found = {place: sorted(await _ids(jobs, place)) for place in Place}
-    assert found[Place.READY] == [
+    found = {state: sorted(await _ids(jobs, state)) for state in JobState}
+    assert found[JobState.READY] == [
         "delayed-1", "m-3", "periodic/hourly/2026-03-01T14:00:00Z", "ready-1", "ready-2", "ready-3", "retry-1",
         "revived-1", "then-1", "unique-1",
     ]  # fmt: skip
-    assert found[Place.HELD] == ["follow-1", "held-1", "interrupted-1", "unique-3"]
-    assert (found[Place.DONE], found[Place.DEAD]) == (["done-1", "done-2", "m-1"], ["cancelled-1", "dead-1", "m-2"])
+    assert found[JobState.RUNNING] == ["follow-1", "held-1", "interrupted-1", "unique-3"]
+    assert (found[JobState.DONE], found[JobState.DEAD]) == (
+        ["done-1", "done-2", "m-1"],
+        ["cancelled-1", "dead-1", "m-2"],
+    )
     numbers = await _numbers(jobs)
     assert numbers == {
         "high": (4, 0, 2, 1, 2), "low": (3, 0, 1, 1, 0), "other": (0, 0, 1, 0, 0), "others": (0, 0, 0, 1, 1),
@@ -91,14 +94,14 @@ async def test_a_job_of_before_has_everything_that_was_stored_with_it(store: Sql
     assert done is not None
     assert dead is not None
     assert held is not None
-    assert (done.result, done.job.payload, done.job.kind, done.state.kept_until) == (
+    assert (done.result, done.job.payload, done.job.kind, done.info.kept_until) == (
         b'{"answer":42}', b'{"n":1}', "resize", START + 24 * HOUR,
     )  # fmt: skip
     assert [each.reason for each in dead.history] == [Reason.FAILED, Reason.TIMEOUT]
-    assert (dead.state.reason, dead.state.error, dead.state.failures) == (Reason.TIMEOUT, "too slow", 2)
+    assert (dead.info.reason, dead.info.error, dead.info.failures) == (Reason.TIMEOUT, "too slow", 2)
     assert (dead.job.payload, dead.job.headers["trace_id"]) == (b"\x00\xff", "0af7651916cd43dd8448eb211c80319c")
     assert held.progress is not None
-    assert (held.progress.fraction, held.progress.note, held.state.worker, held.job.lasting) == (
+    assert (held.progress.fraction, held.progress.note, held.info.worker, held.job.lasting) == (
         0.5, "half", WORKER.id, True,
     )  # fmt: skip
 
@@ -107,19 +110,19 @@ async def test_work_on_jobs_of_before_goes_on(store: Sqlite) -> None:
     jobs = store.jobs
     held = await jobs.get("held-1")
     assert held is not None
-    assert list(await jobs.settle([Complete(held.state.hold, b"late")], request="now")) == [Outcome.DONE]
-    taken = await jobs.take(["low"], 10, worker="w", silence=HOUR, request="take")
-    assert [each.job.id for each in taken.jobs] == ["ready-1", "ready-2", "delayed-1"]
-    again = await jobs.put([Job("u", unique="report"), Job("ready-2"), Job("deleted-1")], request="put")
+    assert list(await jobs.settle([Complete(held.info.claim, b"late")], request="now")) == [Outcome.DONE]
+    claimed = await jobs.claim(["low"], 10, worker="w", heartbeat_timeout=HOUR, request="take")
+    assert [each.job.id for each in claimed.jobs] == ["ready-1", "ready-2", "delayed-1"]
+    again = await jobs.enqueue([Job("u", unique="report"), Job("ready-2"), Job("deleted-1")], request="put")
     assert [(each.id, each.new) for each in again] == [("unique-1", False), ("ready-2", False), ("deleted-1", False)]
 
 
 async def test_tasks_of_before_are_in_their_states(store: Sqlite) -> None:
     tasks = _tasks(store)
-    found = {place: sorted(await _ids(tasks, place)) for place in Place}
-    assert found[Place.READY] == ["delayed-1", "ready-1", "ready-2", "ready-3", "retry-1", "revived-1"]
-    assert found[Place.HELD] == ["follow-1", "held-1", "interrupted-1"]
-    assert (found[Place.DONE], found[Place.DEAD]) == (["done-1", "done-2"], ["cancelled-1", "dead-1"])
+    found = {state: sorted(await _ids(tasks, state)) for state in JobState}
+    assert found[JobState.READY] == ["delayed-1", "ready-1", "ready-2", "ready-3", "retry-1", "revived-1"]
+    assert found[JobState.RUNNING] == ["follow-1", "held-1", "interrupted-1"]
+    assert (found[JobState.DONE], found[JobState.DEAD]) == (["done-1", "done-2"], ["cancelled-1", "dead-1"])
     numbers = await _numbers(tasks)
     assert numbers == {"low": (3, 0, 1, 1, 0), "high": (3, 0, 2, 1, 2)}
 

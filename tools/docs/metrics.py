@@ -30,7 +30,7 @@ def render() -> str:
     rows = [[code(m.name), m.kind, ", ".join(map(code, m.labels)), m.doc] for m in families()]
     labels = [
         [code("queue"), f"at most {QUEUES_MAX} queues, the configured ones first; all others are `other`"],
-        [code("place"), "`ready`, `delayed`, `held`, `done`, `dead`"],
+        [code("state"), "`ready`, `scheduled`, `running`, `done`, `dead`"],
         [code("reason"), ", ".join(code(reason.value) for reason in Reason)],
         [code("state"), "`beating`, `silent`"],
         [code("sweep"), "the sweeps of the [catalogue](sweeps.md)"],

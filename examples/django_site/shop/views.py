@@ -1,4 +1,4 @@
-"""Views: the job of an order is put when the order is committed, and never without it."""
+"""Views: the job of an order is enqueued when the order is committed, and never without it."""
 
 from django.db import transaction
 from django.http import HttpRequest, JsonResponse
@@ -12,9 +12,9 @@ from shop.models import Order
 def put(request: HttpRequest) -> JsonResponse:
     """Stores an order, and puts its job once that is committed.
 
-    Inside the transaction a worker could take the job before the order is there; and after a rollback it would be a
-    job about nothing. If the process dies between the commit and the put, the job is missing: the id makes it safe to
-    put again for every order without a receipt, from a periodic job.
+    Inside the transaction a worker could claim the job before the order is there; and after a rollback it would be a
+    job about nothing. If the process dies between the commit and the enqueue, the job is missing: the id makes it safe
+    to enqueued again for every order without a receipt, from a periodic job.
     """
     with transaction.atomic():
         order = Order.objects.create(item=request.POST["item"])
@@ -26,7 +26,7 @@ def put(request: HttpRequest) -> JsonResponse:
 
 def put_receipt(order: Order) -> None:
     """Puts the job of an order; once, however often it is called."""
-    site.jobs.put("receipt", {"order": order.pk}, id=f"receipt-{order.pk}", keep="1h")
+    site.jobs.enqueue("receipt", {"order": order.pk}, id=f"receipt-{order.pk}", keep="1h")
 
 
 @require_GET

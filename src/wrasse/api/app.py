@@ -5,7 +5,7 @@ app = wrasse.connect()                                   # or a settings file, o
 @app.handler("resize")
 async def resize(job): ...
 
-await app.jobs.put("resize", {"path": "a.png"})
+await app.jobs.enqueue("resize", {"path": "a.png"})
 await app.worker().run()
 """
 

@@ -1,7 +1,7 @@
-"""Jobs as a program enqueues and watches them: `app.jobs`, and the handle that an enqueue gives back.
+"""Jobs as a program enqueues and watches them: `app.jobs`, and the handle that an enqueue releases.
 
-A result is there for as long as its job is: at least `keep` of its put after the job is done, and otherwise while it is
-among the newest `worker.done_max` done ones.
+A result is there for as long as its job is: at least `keep` of its enqueue after the job is done, and otherwise while
+it is among the newest `worker.done_max` done ones.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import msgspec
 from wrasse.errors import JobFailed, UsageError
 from wrasse.jobs.new_job import NO_TIME, Duration, NewJob, as_duration, made, made_group
 from wrasse.jobs.producer import Producer
-from wrasse.jobs.rate_limiter import SharedRate, put_paced
-from wrasse.ports.jobs import NOTHING, Cancel, Counts, JobFilter, JobQueue, JobRecord, JobState, Place, RequeueDead
+from wrasse.jobs.rate_limiter import SharedRate, enqueue_paced
+from wrasse.ports.jobs import NOTHING, Cancel, Counts, JobFilter, JobInfo, JobQueue, JobRecord, JobState, RequeueDead
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import pages
 
@@ -26,7 +26,7 @@ PAGE = 200
 
 
 class Jobs:
-    """Puts, finds, cancels and revives jobs. Opened on first use."""
+    """Puts, finds, cancels and requeues jobs. Opened on first use."""
 
     __slots__ = ("_open", "_pace")
 
@@ -35,7 +35,7 @@ class Jobs:
     ) -> None:
         self._open, self._pace = open, pace
 
-    async def put(
+    async def enqueue(
         self,
         kind: str = "",
         data: object = b"",
@@ -53,17 +53,17 @@ class Jobs:
         rate: int = 0,
     ) -> JobHandle:
         """Puts one job; stored when this returns. Bytes go out as they are, anything else as JSON. An id that is known
-        already is left as it is, and the answer says so; likewise a `unique` name, while an earlier job of that name
-        is not finished, or was put within the `window`. `keep`: how long at least the result is kept. `rate`: as with
+        already is left as it is, and the answer says so; likewise a `unique` name, while an earlier job of that name is
+        not finished, or was enqueued within the `window`. `keep`: how long at least the result is kept. `rate`: as with
         `put_many`."""
         new = NewJob(kind, data, priority, queue, delay, not_before, id, timeout, headers, unique, window, keep)
         if rate:
-            return (await self.put_many([new], rate=rate))[0]
+            return (await self.enqueue_many([new], rate=rate))[0]
         producer, _ = await self._open()
-        put = await producer.put(made(producer, new))
+        put = await producer.enqueue(made(producer, new))
         return JobHandle(self._queue, put.id, put.new)
 
-    async def put_many(self, jobs: Iterable[NewJob], *, rate: int = 0) -> Sequence[JobHandle]:
+    async def enqueue_many(self, jobs: Iterable[NewJob], *, rate: int = 0) -> Sequence[JobHandle]:
         """Puts many, a thousand in one step; gives an answer for each, in their order. With a `rate` it takes its time:
         so many new jobs a second at most, of all processes together that put with a rate (producer.rate_limit_key)."""
         producer, _ = await self._open()
@@ -72,17 +72,17 @@ class Jobs:
         if rate:
             pace = await self._pace(rate)
             while piece := [*islice(new_jobs, pace.batch)]:
-                async for some in put_paced(producer, piece, pace):
+                async for some in enqueue_paced(producer, piece, pace):
                     handles += [JobHandle(self._queue, put.id, put.new) for put in some]
         else:
-            async for some in producer.put_pieces(new_jobs):
+            async for some in producer.enqueue_pieces(new_jobs):
                 handles += [JobHandle(self._queue, put.id, put.new) for put in some]
         return handles
 
     async def group(self, jobs: Iterable[NewJob], then: NewJob, *, id: str | None = None) -> JobHandle:
-        """Puts jobs, and `then` when all of them are finished, done or dead: once, in the same step as the last. Gives
-        the handle of `then`. Its headers tell the group's id and how many members are done and dead; the members' ids
-        are the group's with /0, /1, ... unless they have their own. With an `id` the call may be made again."""
+        """Enqueues jobs, and `then` when all of them are finished, done or dead: once, in the same step as the last.
+        Gives the handle of `then`. Its headers tell the group's id and how many members are done and dead; the members'
+        ids are the group's with /0, /1, ... unless they have their own. With an `id` the call may be made again."""
         producer, queue = await self._open()
         made_id = producer.new_id() if id is None else id
         group, members = made_group(producer, made_id, [*jobs], then, lasting=id is not None)
@@ -93,7 +93,7 @@ class Jobs:
                     f"the job {member.id!r} is known already and no member of this group, which would wait for ever",
                     do="give the members of a group ids of their own",
                 )
-        await producer.put_group(group, members)
+        await producer.enqueue_group(group, members)
         return JobHandle(self._queue, group.callback.id, True, to_come=True)
 
     async def get(self, id: str) -> JobRecord | None:
@@ -113,16 +113,16 @@ class Jobs:
         """Makes a dead job ready again, with its budgets full; False if it is not dead."""
         queue = await self._queue()
         record = await queue.get(id)
-        if record is None or record.state.place is not Place.DEAD:
+        if record is None or record.info.state is not JobState.DEAD:
             return False
-        return (await queue.move([RequeueDead(record.state.hold, as_duration(delay))]))[0] is Outcome.DONE
+        return (await queue.move([RequeueDead(record.info.claim, as_duration(delay))]))[0] is Outcome.DONE
 
-    async def list(self, place: Place | str, where: JobFilter | None = None) -> AsyncIterator[JobState]:
-        """Every job of a place, read page by page as it is asked for."""
+    async def list(self, state: JobState | str, where: JobFilter | None = None) -> AsyncIterator[JobInfo]:
+        """Every job of a state, read page by page as it is asked for."""
         queue = await self._queue()
-        async for page in pages(lambda after: queue.page(Place(place), where or JobFilter(), after, PAGE)):
-            for state in page:
-                yield state
+        async for page in pages(lambda after: queue.page(JobState(state), where or JobFilter(), after, PAGE)):
+            for info in page:
+                yield info
 
     async def counts(self) -> Counts:
         """How many jobs are where, and who works."""
@@ -136,8 +136,8 @@ _POLL_FIRST, _POLL_MAX = 0.02, 0.5  # seconds
 
 
 class JobHandle:
-    """A job that was put. True when it is new; if it is not, `id` is that of the job that was there already. The
-    handle of a callback may be made before its job is: it is put when its group is finished."""
+    """A job that was enqueued. True when it is new; if it is not, `id` is that of the job that was there already. The
+    handle of a callback may be made before its job is: it is enqueued when its group is finished."""
 
     __slots__ = ("_open", "_to_come", "id", "new")
 
@@ -158,10 +158,10 @@ class JobHandle:
         takes longer."""
         return await result_of(await self._open(), self.id, as_duration(timeout), to_come=self._to_come)
 
-    async def state(self) -> JobState | None:
+    async def info(self) -> JobInfo | None:
         """Where the job is now; None if it is gone, or still to come."""
         record = await (await self._open()).get(self.id)
-        return None if record is None else record.state
+        return None if record is None else record.info
 
     async def cancel(self, why: str = "") -> bool:
         """Stops the job if it waits or runs; False if it was finished, or is gone."""
@@ -177,13 +177,13 @@ async def result_of(queue: JobQueue, id: str, timeout: timedelta, *, to_come: bo
             if record is None:
                 if not to_come:
                     raise UsageError(
-                        f"there is no job {id!r}", do="put it first; a done job is gone after a while, see keep="
+                        f"there is no job {id!r}", do="enqueue it first; a done job is gone after a while, see keep="
                     )
-            elif record.state.place is Place.DONE:
+            elif record.info.state is JobState.DONE:
                 return read_result(record.result)
-            elif record.state.place is Place.DEAD:
+            elif record.info.state is JobState.DEAD:
                 raise JobFailed(
-                    f"the job {id!r} is dead: {record.state.reason}: {record.state.error}".removesuffix(": "),
+                    f"the job {id!r} is dead: {record.info.reason}: {record.info.error}".removesuffix(": "),
                     do=f"see `wrasse jobs show {id}`",
                 )
             await asyncio.sleep(pause)

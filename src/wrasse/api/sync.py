@@ -1,7 +1,7 @@
 """wrasse without async, for Django, Flask and scripts: the same App in an event loop of its own thread.
 
     app = wrasse.sync.connect()
-    app.jobs.put("resize", {"path": "a.png"})
+    app.jobs.enqueue("resize", {"path": "a.png"})
     with app.lease("orders/42") as lease: ...
     with app.worker(): ...                                    # handlers run meanwhile
 
@@ -61,7 +61,7 @@ class Block(Protocol[T]):
 
 
 class _BodyFailed(Exception):
-    """Tells a hold that its body raised, in another thread."""
+    """Tells a claim that its body raised, in another thread."""
 
 
 class StandIn(Generic[T]):
@@ -282,7 +282,7 @@ class _Loop:
 
 
 class JobHandle(Waiting[AsyncJobHandle]):
-    """A job that was put, waiting for every answer. True when it is new."""
+    """A job that was enqueued, waiting for every answer. True when it is new."""
 
     @property
     def id(self) -> str:
@@ -291,22 +291,22 @@ class JobHandle(Waiting[AsyncJobHandle]):
 
     @property
     def new(self) -> bool:
-        """Whether the put made a new job."""
+        """Whether the enqueue made a new job."""
         return self._asked.new
 
     def __bool__(self) -> bool:
         return self.new
 
     result = waiting(AsyncJobHandle.result)
-    state = waiting(AsyncJobHandle.state)
+    info = waiting(AsyncJobHandle.info)
     cancel = waiting(AsyncJobHandle.cancel)
 
 
 class Jobs(Waiting[AsyncJobs]):
     """`app.jobs`, waiting for every answer."""
 
-    put = waiting_for(AsyncJobs.put, JobHandle)
-    put_many = waiting_for_each(AsyncJobs.put_many, JobHandle)
+    enqueue = waiting_for(AsyncJobs.enqueue, JobHandle)
+    enqueue_many = waiting_for_each(AsyncJobs.enqueue_many, JobHandle)
     group = waiting_for(AsyncJobs.group, JobHandle)
     get = waiting(AsyncJobs.get)
     wait = waiting(AsyncJobs.wait)

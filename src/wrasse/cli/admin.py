@@ -25,7 +25,7 @@ from wrasse.jobs.registry import Registry
 from wrasse.jobs.tally import Tally
 from wrasse.ports.backend import JobStore
 from wrasse.ports.job_lists import JobLists
-from wrasse.ports.jobs import BATCH_MAX, Delete, Job, JobFilter, JobQueue, JobState, Place
+from wrasse.ports.jobs import BATCH_MAX, Delete, Job, JobFilter, JobInfo, JobQueue, JobState
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, pages
 from wrasse.runtime.backends import Stores
@@ -144,7 +144,7 @@ class _Run:
             ids = [f"{self._prefix}{n}" for n in some]
             self._put_at.update(dict.fromkeys(ids, self._clock.now()))
             jobs = [Job(id, queue=QUEUE, priority=wanted.priority, payload=payload, minted=True) for id in ids]
-            await self._jobs.put(jobs, request=f"{self._prefix}{sent}")
+            await self._jobs.enqueue(jobs, request=f"{self._prefix}{sent}")
             sent += len(jobs)
             if sent < wanted.count:
                 await asyncio.sleep(_STEP)
@@ -161,23 +161,22 @@ class _Run:
             await asyncio.sleep(_STEP)
 
     async def _finished(self, since: datetime | None) -> AsyncIterator[tuple[str, datetime]]:
-        async for page in self._pages(Place.DONE, since):
-            for state in page:
-                if state.id.startswith(self._prefix) and state.finished_at is not None:
-                    yield state.id, state.finished_at
+        async for page in self._pages(JobState.DONE, since):
+            for info in page:
+                if info.id.startswith(self._prefix) and info.finished_at is not None:
+                    yield info.id, info.finished_at
 
     async def clean_up(self) -> None:
         """Deletes what this run put, wherever it came to be."""
-        for place in (Place.READY, Place.DONE, Place.DEAD):
-            async for page in self._pages(place):
-                mine = [Delete(state.hold, place) for state in page if state.id.startswith(self._prefix)]
+        for state in (JobState.READY, JobState.DONE, JobState.DEAD):
+            async for page in self._pages(state):
+                mine = [Delete(info.claim, state) for info in page if info.id.startswith(self._prefix)]
                 if mine:
                     await self._jobs.delete(mine)
 
-    def _pages(self, place: Place, since: datetime | None = None) -> AsyncIterator[Page[JobState]]:
+    def _pages(self, state: JobState, since: datetime | None = None) -> AsyncIterator[Page[JobInfo]]:
         where = JobFilter(queue=QUEUE, finished_after=since)
-        return pages(lambda after: self._jobs.page(place, where, after, _BENCH_PAGE))
-
+        return pages(lambda after: self._jobs.page(state, where, after, _BENCH_PAGE))
 
 
 _ALIASES = {"dlq": "dead_letter"}
@@ -260,11 +259,11 @@ async def _purge_dead(jobs: JobQueue, key: str, *, dry: bool) -> dict[str, objec
     """Page by page and each under its precondition: what dies meanwhile is deleted too, what is requeued is not."""
     count = 0
     with progress("dead jobs") as seen:
-        async for page in pages(lambda after: jobs.page(Place.DEAD, JobFilter(), after, PAGE)):
+        async for page in pages(lambda after: jobs.page(JobState.DEAD, JobFilter(), after, PAGE)):
             if dry:
                 count += len(page)
             elif page.items:
-                gone = await jobs.delete([Delete(state.hold, Place.DEAD) for state in page])
+                gone = await jobs.delete([Delete(info.claim, JobState.DEAD) for info in page])
                 count += sum(outcome is Outcome.DONE for outcome in gone)
             seen(len(page))
     return {"purged": count, "keys": {key: count}, "dry_run": dry}

@@ -80,5 +80,3 @@ def admin_options(function: Callable[..., T]) -> Callable[..., T]:
         return function(*args, admin=orders, **options)
 
     return wrapper
-
-

@@ -268,9 +268,7 @@ def _called(each: Verified) -> str:
 
 
 def _tell_verified(found: Sequence[Verified]) -> None:
-    rows = [
-        ("ok" if e.whole else "fail", _called(e), e.archives, e.messages, e.last, e.waiting) for e in found
-    ]
+    rows = [("ok" if e.whole else "fail", _called(e), e.archives, e.messages, e.last, e.waiting) for e in found]
     columns = ("", "stream", "archives", "messages", "up to", "waiting")
     show_table(columns, rows, empty="there is no such archive")
     for each in found:

@@ -15,7 +15,7 @@ from wrasse.observability.json_format import plain
 
 ID_CHARS = 26
 STYLES = {
-    "ok": "green", "done": "green", "ready": "cyan", "held": "yellow", "dead": "red", "fail": "red", "failed": "red",
+    "ok": "green", "done": "green", "ready": "cyan", "running": "yellow", "dead": "red", "fail": "red", "failed": "red",
     "warn": "yellow", "conflict": "yellow", "unknown": "magenta", "requeue": "yellow", "bury": "red", "delete": "blue",
 }  # fmt: skip
 

@@ -22,6 +22,7 @@ from wrasse.runtime.backends import Stores
 
 PAGE = 500
 
+
 @dataclass(frozen=True, slots=True)
 class ListedPeriodic:
     """One periodic job: what is known of it, by settings or by the last program that ran it."""

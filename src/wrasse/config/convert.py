@@ -31,9 +31,7 @@ class Unfit(Exception):
         self.do = do
 
 
-def convert(
-    node: yaml.Node, want: object, *, hidden: bool = False, flat: bool = False, filled: bool = False
-) -> object:
+def convert(node: yaml.Node, want: object, *, hidden: bool = False, flat: bool = False, filled: bool = False) -> object:
     """The value of a node as the type `want`. `flat`: the node is one text, in which a list or map is YAML.
     `filled`: an empty text is refused."""
     if want is object:

@@ -311,9 +311,12 @@ def _doubts(settings: Settings, sources: Mapping[str, str], homes: BackendUrls) 
             f"{engine.by} is {engine} on this host, while {shared.port} are on {shared}: each host has a journal of "
             "its own; without engine.backend they share one"
         )
-    silence, hold = settings.sweeps["stuck_jobs"].fields["silence"], settings.worker.heartbeat_ttl
-    if isinstance(silence, timedelta) and silence < hold:
-        yield f"sweeps.stuck_jobs.silence is shorter than worker.heartbeat_ttl; a hold lasts {format_duration(hold)}"
+    timeout, claim = settings.sweeps["stuck_jobs"].fields["heartbeat_timeout"], settings.worker.heartbeat_ttl
+    if isinstance(timeout, timedelta) and timeout < claim:
+        yield (
+            "sweeps.stuck_jobs.heartbeat_timeout is shorter than worker.heartbeat_ttl; "
+            f"a claim lasts {format_duration(claim)}"
+        )
 
 
 def _where(path: str, sources: Mapping[str, str]) -> str:
@@ -331,8 +334,7 @@ def _build(values: Mapping[str, object], own: tuple[Catalogued, ...]) -> Setting
     sweeps = {name: _sweep_settings(f"sweeps.{name}.", value, known) for name in sections(own).get("sweeps", ())}
     plain = _struct(Settings(), "", value, known)
     assert isinstance(plain, Settings)
-    silence = plain.worker.heartbeat_ttl
-    inherited = {"silence": silence, "rescues_max": plain.worker.rescues_max}
+    inherited = {"heartbeat_timeout": plain.worker.heartbeat_ttl, "rescues_max": plain.worker.rescues_max}
     reaper = {key: getattr(plain.reaper, key) for key in ("interval", "jitter")}
     streams = {name: {"interval": plain.sweeper.interval} for name in STREAM_SWEEPS}
     for name, follows in {"stuck_jobs": reaper, **streams, **followed(plain.leases)}.items():

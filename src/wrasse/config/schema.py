@@ -18,8 +18,10 @@ from wrasse.sweeps import CATALOGUE, Catalogued
 
 # What the fields of sweeps mean as settings. One word has one meaning, whichever sweep has the field.
 FIELDS = {
-    "silence": "how long a worker may not beat before its jobs are stuck; follows worker.heartbeat_ttl unless set",
-    "rescues_max": "how many workers a job may lose before it is buried; follows worker.rescues_max unless set",
+    "heartbeat_timeout": (
+        "how long a worker may send no heartbeat before its jobs are stuck; follows worker.heartbeat_ttl unless set"
+    ),
+    "rescues_max": "how many workers a job may lose before it is dead-lettered; follows worker.rescues_max unless set",
     "done_kept": "how long done jobs are kept",
     "dead_kept": "how long dead jobs are kept",
     "ids_kept": "how long the id of a deleted job that its producer named is still known",

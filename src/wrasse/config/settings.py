@@ -201,8 +201,7 @@ class Http:
 
     listen: str = setting(
         "127.0.0.1:9341",
-        "address of status page, metrics and probes; beyond loopback only metrics and probes are served; empty: "
-        "none",
+        "address of status page, metrics and probes; beyond loopback only metrics and probes are served; empty: none",
     )
     metrics_listen: str = setting("", "a second address, for metrics and probes alone; empty: none")
 
@@ -278,11 +277,11 @@ class HttpHandlers:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSection:
-    """What takes jobs and runs their handlers."""
+    """What claims jobs and runs their handlers."""
 
     count: int = setting(16, "how many jobs one process runs at once", seed=True)
     heartbeat_ttl: timedelta = setting(
-        timedelta(seconds=30), "the silence after which a worker's jobs are given to another", seed=True
+        timedelta(seconds=30), "the heartbeat timeout after which a worker's jobs are given to another", seed=True
     )
     max_retries: int = setting(3, "how often a failed job is tried again: 3 means 4 runs", seed=True)
     backoff: Backoff = field(default_factory=Backoff)
@@ -311,13 +310,13 @@ class WorkerSection:
     breaker_pause: timedelta = setting(
         timedelta(seconds=0.1), "how long a worker rests where the breakers of all its queues are open", seed=True
     )
-    rescues_max: int = setting(3, "how many workers a job may lose before it is buried")
+    rescues_max: int = setting(3, "how many workers a job may lose before it is dead-lettered")
     timeout: timedelta = setting(timedelta(hours=1), "how long a handler may take, unless its job says otherwise")
     grace: timedelta = setting(timedelta(seconds=30), "how long running handlers may finish after SIGTERM")
     done_max: int = setting(10_000, "how many done jobs are kept; 0: none")
     result_kept: timedelta = setting(
         timedelta(0),
-        "how long at least a job is kept once it is done, with its result, unless its put says; 0: as long as "
+        "how long at least a job is kept once it is done, with its result, unless its enqueue says; 0: as long as "
         "done_max and the sweep finished_jobs leave it",
     )
     handlers: Mapping[str, str] = setting(
@@ -335,12 +334,17 @@ class WorkerSection:
 class ProducerSettings:
     """What turns files into jobs."""
 
-    scan_dir: str = setting("./data", "directory whose files are put", seed=True)
+    scan_dir: str = setting("./data", "directory whose files are enqueued", seed=True)
     include_globs: tuple[str, ...] = setting(
         ("**/*",), "files to put, by their path below scan_dir; empty: all", seed=True
     )
     exclude_globs: tuple[str, ...] = setting(
-        ("**/*.tmp", "**/.DS_Store",), "files to leave, whatever include_globs says", seed=True
+        (
+            "**/*.tmp",
+            "**/.DS_Store",
+        ),
+        "files to leave, whatever include_globs says",
+        seed=True,
     )
     default_priority: str = setting("low", "priority of a job that names none", seed=True)
     high_priority_exts: tuple[str, ...] = setting(
@@ -407,7 +411,7 @@ class Observability:
 
 @dataclass(frozen=True, slots=True)
 class PeriodicSettings:
-    """One job that is put again and again."""
+    """One job that is enqueued again and again."""
 
     kind: str = setting("", "which handler does it; empty: the name of the periodic job")
     cron: str = setting("", "when, as minute hour day-of-month month day-of-week")
@@ -466,7 +470,7 @@ class Settings:
     archiver: ArchiverSettings = field(default_factory=ArchiverSettings)
     archival: tuple[ArchiveStream, ...] = setting((), "another place for the entries of archiver.streams; both count")
     periodic: Mapping[str, PeriodicSettings] = setting(
-        {}, "jobs put again and again: a map from a name to kind, cron or every, tz, data, priority, missed"
+        {}, "jobs enqueued again and again: a map from a name to kind, cron or every, tz, data, priority, missed"
     )
     orphans: Mapping[str, OrphanRoot] = setting(
         {}, f"where orphans are looked for: a map from a name to {ROOT_KEYS} and more"
@@ -476,7 +480,7 @@ class Settings:
     retention: Mapping[str, RetentionSettings] = setting(
         {},
         "how long streams keep their entries: a map from a subject or pattern to a duration, or to "
-            f"{RETENTION_KEYS}; a stream without a rule is never trimmed",
+        f"{RETENTION_KEYS}; a stream without a rule is never trimmed",
     )
     task_types: Mapping[str, TaskTypeSettings] = setting({}, f"the types of tasks: a map from a type to {TYPE_KEYS}")
     sweeper: StuckTasksSettings = field(default_factory=StuckTasksSettings)

@@ -44,7 +44,7 @@ from wrasse.ports.limiter import RATE_MAX as LIMITER_MAX
 from wrasse.ports.rules.subjects import check_pattern
 
 ZERO = timedelta(0)
-SILENCE_MIN = timedelta(seconds=5)
+HEARTBEAT_TIMEOUT_MIN = timedelta(seconds=5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,18 +117,18 @@ _Rules = Iterator[tuple[bool, str, str, str]]
 
 
 def _worker(worker: WorkerSection) -> _Rules:
-    silence, wait, backoff = worker.heartbeat_ttl, worker.brpoplpush_timeout, worker.backoff
-    half = format_duration(silence / 2)
+    timeout, wait, backoff = worker.heartbeat_ttl, worker.brpoplpush_timeout, worker.backoff
+    half = format_duration(timeout / 2)
     yield worker.count >= 1, "count", f"is {worker.count}: a worker without a slot runs nothing", "use 1 or more"
     yield (
-        silence >= SILENCE_MIN,
+        timeout >= HEARTBEAT_TIMEOUT_MIN,
         "heartbeat_ttl",
-        f"is {format_duration(silence)}: a busy machine would lose its jobs to others",
+        f"is {format_duration(timeout)}: a busy machine would lose its jobs to others",
         "use 5s or more",
     )
     yield wait > ZERO, "brpoplpush_timeout", "is 0: a wait for a job would have no end", "use a time such as 1s"
     yield (
-        wait <= silence / 2,
+        wait <= timeout / 2,
         "brpoplpush_timeout",
         f"is {format_duration(wait)}, more than half of worker.heartbeat_ttl",
         f"use at most {half}",
@@ -230,7 +230,12 @@ def _others(settings: Settings) -> _Rules:
     yield 1 <= port <= 65535, "observability.metrics_port", f"is {port}, which is no port", "use 1 to 65535"
     yield shown.queue_sample_interval > ZERO, "observability.queue_sample_interval", "is 0", "use a time such as 2s"
     lease = settings.engine.lease
-    yield lease >= SILENCE_MIN, "engine.lease", f"is {format_duration(lease)}: a slow run loses it", "use 5s or more"
+    yield (
+        lease >= HEARTBEAT_TIMEOUT_MIN,
+        "engine.lease",
+        f"is {format_duration(lease)}: a slow run loses it",
+        "use 5s or more",
+    )
 
 
 def _producer(producer: ProducerSettings) -> _Rules:
@@ -410,9 +415,9 @@ def task_rules(
         )
         yield own.workers >= 1, "task_types", f"{path}.workers is {own.workers}", "use 1 or more"
         yield own.max_retries >= 0, "task_types", f"{path}.max_retries is {own.max_retries}", "use 0 or more"
-        span = (own.step_timeout or own_sweep.stuck_threshold)
+        span = own.step_timeout or own_sweep.stuck_threshold
         yield (
-            span >= SILENCE_MIN,
+            span >= HEARTBEAT_TIMEOUT_MIN,
             "task_types",
             f"{path}.step_timeout is {format_duration(span)}: a busy machine would lose its tasks to others",
             "use 5s or more",

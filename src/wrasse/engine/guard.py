@@ -106,8 +106,8 @@ def mass_death(
     """Most workers at once do not die: something between them and the backend did. So it waits for them to come back,
     twice the silence at most, and then takes them for dead. A wave is what fell silent within one silence; another
     one that came meanwhile is waited for in its own right."""
-    alive = sum(1 for worker in workers if worker.until > at)
-    silent = sorted(worker.until for worker in workers if worker.until <= at)
+    alive = sum(1 for worker in workers if worker.deadline > at)
+    silent = sorted(worker.deadline for worker in workers if worker.deadline <= at)
     horizon, dealt_until, note = _horizon(wave, at, silence), wave.dealt_until, ""
     if wave.since is not None and wave.last is not None:
         since = min(at, wave.since)  # the store's clock may have been set back

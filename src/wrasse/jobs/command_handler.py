@@ -12,7 +12,7 @@ program stands before it, except `{filepath}`, which then begins with `./`. The 
 what the caller allows, and the job's own variables: no secret of the worker.
 
 The command is the leader of its own process group. When its attempt is over before it is, the whole group is told to
-end, and killed if it does not; when the worker itself is killed, its beat child does the same.
+end, and killed if it does not; when the worker itself is killed, its heartbeat process does the same.
 """
 
 from __future__ import annotations
@@ -163,7 +163,8 @@ def _scripts(arguments: Sequence[str]) -> Iterator[str]:
         if _EDITORS.fullmatch(name):
             rest = arguments[at + 1 :]
             yield from [
-                each for before, each in zip(("", *rest), rest, strict=False)
+                each
+                for before, each in zip(("", *rest), rest, strict=False)
                 if not each.startswith("-") and before not in ("-v", "-F")
             ][:1]
         letters = next((letters for known, letters in _INTERPRETERS if known.fullmatch(name)), "")
@@ -206,7 +207,7 @@ def _values(job: RunningJob, needed: frozenset[str]) -> dict[str, str]:
         if name not in given or "\0" in given[name]:
             raise BadPayload(
                 f"the payload of job {job.id!r} has no string {name!r}, which its command needs",
-                do="put the job again with a JSON object that has it",
+                do="enqueue the job again with a JSON object that has it",
             )
         values[name] = given[name]
     return values

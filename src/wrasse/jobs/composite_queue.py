@@ -1,7 +1,7 @@
 """Jobs and tasks as one queue: a job whose queue is a task type is a task, every other one is where jobs live.
 
 For whoever looks, puts and mends: listings show jobs first and tasks after them. Whoever works takes from one of the
-two, so a take across both is refused. An id is looked for among jobs first.
+two, so a claim across both is refused. An id is looked for among jobs first.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from wrasse.ports.jobs import (
     Job,
     JobFilter,
     JobGroup,
+    JobInfo,
     JobQueue,
     JobRecord,
     JobState,
     Move,
-    Place,
     Progress,
     Rate,
     Settlement,
@@ -46,45 +46,55 @@ class RoutedJobs:
         self._tasks = tasks
         self._types = frozenset(types)
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
+    async def enqueue(
+        self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
+    ) -> Sequence[Enqueued]:
         tasks = [job for job in jobs if job.queue in self._types]
         if not tasks:
-            return await self._jobs.put(jobs, request=request, groups=groups)
+            return await self._jobs.enqueue(jobs, request=request, groups=groups)
         others = [job for job in jobs if job.queue not in self._types]
-        told = iter(await (await self._tasks()).put(tasks, request=request))
-        plain = iter(await self._jobs.put(others, request=request, groups=groups) if others or groups else ())
+        told = iter(await (await self._tasks()).enqueue(tasks, request=request))
+        plain = iter(await self._jobs.enqueue(others, request=request, groups=groups) if others or groups else ())
         return [next(told if job.queue in self._types else plain) for job in jobs]
 
-    async def take(
+    async def claim(
         self,
         queues: Sequence[str],
         limit: int,
         *,
         worker: str,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         request: str,
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
     ) -> Claimed:
         mixed = {queue in self._types for queue in queues}
         if len(mixed) > 1:
-            raise UsageError("a take of jobs and tasks at once", do="take from queues of one sort")
+            raise UsageError("a claim of jobs and tasks at once", do="take from queues of one sort")
         side = await self._tasks() if True in mixed else self._jobs
-        return await side.take(queues, limit, worker=worker, silence=silence, request=request, wait=wait, rates=rates)
+        return await side.claim(
+            queues, limit, worker=worker, heartbeat_timeout=heartbeat_timeout, request=request, wait=wait, rates=rates
+        )
 
-    async def beat(
+    async def heartbeat(
         self,
         worker: WorkerInfo,
-        holds: Sequence[Claim],
+        claims: Sequence[Claim],
         *,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> HeartbeatAnswer:
-        beaten = await self._jobs.beat(worker, holds, silence=silence, progress=progress)
-        rest = [hold for hold, mine in zip(holds, beaten.mine, strict=True) if not mine]
+        beaten = await self._jobs.heartbeat(worker, claims, heartbeat_timeout=heartbeat_timeout, progress=progress)
+        rest = [claim for claim, mine in zip(claims, beaten.mine, strict=True) if not mine]
         if not rest:
             return beaten
-        more = iter((await (await self._tasks()).beat(worker, rest, silence=silence, progress=progress)).mine)
+        more = iter(
+            (
+                await (await self._tasks()).heartbeat(
+                    worker, rest, heartbeat_timeout=heartbeat_timeout, progress=progress
+                )
+            ).mine
+        )
         return HeartbeatAnswer(tuple(mine or next(more) for mine in beaten.mine), beaten.at)
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
@@ -101,22 +111,22 @@ class RoutedJobs:
         return await self._jobs.get(id) or await (await self._tasks()).get(id)
 
     async def page(
-        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
-    ) -> Page[JobState]:
+        self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobInfo]:
         if where.queue in self._types or (after is not None and after.startswith(_TASKS)):
             start = None if after is None else after.removeprefix(_TASKS)
-            return _marked(await (await self._tasks()).page(place, where, start or None, limit, newest=newest))
-        page = await self._jobs.page(place, where, after, limit, newest=newest)
+            return _marked(await (await self._tasks()).page(state, where, start or None, limit, newest=newest))
+        page = await self._jobs.page(state, where, after, limit, newest=newest)
         if page.more or where.queue is not None:
             return page
         if len(page) == limit:
-            more = await (await self._tasks()).page(place, where, None, 1, newest=newest)
+            more = await (await self._tasks()).page(state, where, None, 1, newest=newest)
             # The last cursor leads on to the first task.
             return Page(page.items, (*page.cursors[:-1], _TASKS), page.at, bool(more))
-        rest = _marked(await (await self._tasks()).page(place, where, None, limit - len(page), newest=newest))
+        rest = _marked(await (await self._tasks()).page(state, where, None, limit - len(page), newest=newest))
         return Page((*page.items, *rest.items), (*page.cursors, *rest.cursors), page.at, rest.more)
 
-    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+    async def overdue(self, after: str | None, limit: int) -> Page[JobInfo]:
         if after is None or not after.startswith(_TASKS):
             page = await self._jobs.overdue(after, limit)
             if page.items:
@@ -141,5 +151,5 @@ def _filled(outcomes: Sequence[Outcome], rest: Sequence[Outcome]) -> Sequence[Ou
     return [next(more, outcome) if outcome is Outcome.CONFLICT else outcome for outcome in outcomes]
 
 
-def _marked(page: Page[JobState]) -> Page[JobState]:
+def _marked(page: Page[JobInfo]) -> Page[JobInfo]:
     return Page(page.items, tuple(_TASKS + cursor for cursor in page.cursors), page.at, page.more)

@@ -1,4 +1,4 @@
-"""URLs that take the place of a handler: which text is one, and what a good one looks like. Pure."""
+"""URLs that claim the place of a handler: which text is one, and what a good one looks like. Pure."""
 
 from __future__ import annotations
 

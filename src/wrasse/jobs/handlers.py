@@ -93,7 +93,7 @@ class Handlers:
 def as_handler(function: Function) -> Handler:
     """Decides once, not per job, where a handler runs."""
     if not callable(function):
-        raise UsageError(f"a handler of type {type(function).__name__}", do="give a function that takes the job")
+        raise UsageError(f"a handler of type {type(function).__name__}", do="give a function that claims the job")
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
         return InLoop(cast(AsyncFunction, function))
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
@@ -115,6 +115,6 @@ def load(text: str) -> Function:
     found = load_named(text, "handler", example="shop.work:resize")
     if not callable(found):
         raise UsageError(
-            f"the handler {text!r} is of type {type(found).__name__}", do="name a function that takes the job"
+            f"the handler {text!r} is of type {type(found).__name__}", do="name a function that claims the job"
         )
     return found

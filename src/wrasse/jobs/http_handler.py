@@ -1,9 +1,9 @@
 """URLs as handlers: the payload is sent by HTTP POST, so that any program that serves HTTP can do jobs.
 
-2xx is done, and the body is the result. 4xx is a refusal: the job is buried, or fails if the settings say so. All else
-fails, as do connections that break and those 4xx that are about the address, the key or the moment rather than the job,
-and is tried again after a pause: the one that `Retry-After` asks for, if it does. The job's time limit is the limit of
-the request, and a job that is cancelled or taken away hangs up.
+2xx is done, and the body is the result. 4xx is a refusal: the job is dead-lettered, or fails if the settings say so.
+All else fails, as do connections that break and those 4xx that are about the address, the key or the moment rather than
+the job, and is tried again after a pause: the one that `Retry-After` asks for, if it does. The job's time limit is the
+limit of the request, and a job that is cancelled or taken away hangs up.
 
 The request goes to the configured host and to no other: a redirect is followed only where it leads to the same scheme,
 host and port and keeps the method. Errors name the host and the status, never the whole URL.
@@ -44,7 +44,7 @@ _REPEATED = (307, 308)  # redirects that keep method and body
 class HttpHandlerSettings:
     """What all URLs share. `bury_refused`: a job that is answered with 4xx is dead at once."""
 
-    bury_refused: bool = True
+    dead_letter_refused: bool = True
     authorization: str = ""
     connect_timeout: timedelta = timedelta(seconds=10)
 
@@ -143,7 +143,7 @@ class HttpHandler:
             return answer.body or None
         said = answer.body[: 4 * _TOLD_CHARS_MAX].decode(errors="replace").strip()[:_TOLD_CHARS_MAX]
         text = f"{self._where} answered {answer.status}" + (f": {said}" if said else "")
-        if 400 <= answer.status < 500 and answer.status not in _NOT_THE_JOB and self._settings.bury_refused:
+        if 400 <= answer.status < 500 and answer.status not in _NOT_THE_JOB and self._settings.dead_letter_refused:
             raise GiveUp(text[:ERROR_CHARS_MAX])
         later = retry_after(answer.retry_after, self._clock.now())
         if later is not None:

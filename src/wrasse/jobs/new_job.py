@@ -1,4 +1,5 @@
-"""A job as a program describes it, before it is put: a value, and how it becomes a job of the queue."""
+"""A job as a program describes it, before it is enqueued: a value, and how it becomes a job of the
+queue."""
 
 from __future__ import annotations
 
@@ -70,7 +71,7 @@ def made_group(
     producer: Producer, id: str, members: list[NewJob], then: NewJob, *, lasting: bool
 ) -> tuple[JobGroup, list[Job]]:
     """The group and its members. Who has no id of its own gets one from the group's, so that a callback can find its
-    members, and so that a group which is put again is the same one."""
+    members, and so that a group which is enqueued again is the same one."""
     jobs: list[Job] = []
     for number, new in enumerate(members):
         job = made(producer, _named(new, f"{id}/{number}"))

@@ -1,8 +1,8 @@
-"""Putting jobs: each once, however often the backend has to be asked.
+"""Enqueueing jobs: each once, however often the backend has to be asked.
 
-A put that the backend did not answer is asked again under the same request id, so a job is never put twice and never
-dropped in silence: the call returns when the jobs are stored, or raises. A backend without room raises at once. Large
-batches go out in pieces; each piece is stored whole or not at all.
+An enqueue that the backend did not answer is asked again under the same request id, so a job is never enqueued twice
+and never dropped in silence: the call returns when the jobs are stored, or raises. A backend without room raises at
+once. Large batches go out in pieces; each piece is stored whole or not at all.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _lasting, _minted, _unique, _window, _keep, _group = setters(
 
 
 class Producer:
-    """Puts jobs into the queue of their priority."""
+    """Enqueues jobs into the queue of their priority."""
 
     def __init__(
         self,
@@ -100,24 +100,25 @@ class Producer:
         """An id that no other job or group has."""
         return self._ids.new()
 
-    async def put(self, job: Job) -> Enqueued:
+    async def enqueue(self, job: Job) -> Enqueued:
         """Puts one job."""
-        return (await self.put_piece((job,)))[0]
+        return (await self.enqueue_piece((job,)))[0]
 
-    async def put_many(self, jobs: Iterable[Job]) -> Sequence[Enqueued]:
-        """Puts many, in pieces; gives an answer for each, in their order. If it raises, what was put before stays."""
+    async def enqueue_many(self, jobs: Iterable[Job]) -> Sequence[Enqueued]:
+        """Puts many, in pieces; gives an answer for each, in their order. If it raises, what was enqueued before
+        stays."""
         answers: list[Enqueued] = []
-        async for some in self.put_pieces(jobs):
+        async for some in self.enqueue_pieces(jobs):
             answers += some
         return answers
 
-    async def put_pieces(self, jobs: Iterable[Job]) -> AsyncGenerator[Sequence[Enqueued], None]:
+    async def enqueue_pieces(self, jobs: Iterable[Job]) -> AsyncGenerator[Sequence[Enqueued], None]:
         """The same, with the answers piece by piece. The next piece is made while the backend has the last one."""
         sent: asyncio.Task[Sequence[Enqueued]] | None = None
         try:
             for piece in _pieces(jobs):
                 answers = await sent if sent is not None else ()
-                sent = asyncio.create_task(self.put_piece(piece))
+                sent = asyncio.create_task(self.enqueue_piece(piece))
                 await asyncio.sleep(0)  # it goes out now
                 yield answers
             if sent is not None:
@@ -126,25 +127,26 @@ class Producer:
             if sent is not None:
                 await sent  # also where making the next piece failed: what is under way is not left alone
 
-    async def put_group(self, group: JobGroup, members: Sequence[Job]) -> Sequence[Enqueued]:
+    async def enqueue_group(self, group: JobGroup, members: Sequence[Job]) -> Sequence[Enqueued]:
         """Opens a group and puts its members, in pieces; gives an answer for each. A producer that died halfway may
         do the same again: what is there already stays as it is, and nothing counts twice."""
         first, *others = _pieces(members) if members else [[]]
-        answers = [*await self.put_piece(first, (group,))]
+        answers = [*await self.enqueue_piece(first, (group,))]
         for piece in others:
-            answers += await self.put_piece(piece)
+            answers += await self.enqueue_piece(piece)
         return answers
 
-    async def put_piece(self, jobs: Sequence[Job], groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
+    async def enqueue_piece(self, jobs: Sequence[Job], groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
         """Puts at most BATCH_MAX jobs, all or none, and asks again for as long as this producer's patience lasts."""
         request = self._ids.new()
         give_up_at = self.clock.monotonic() + self._patience.total_seconds()
         failed = 0
         while True:
             try:
-                puts = await self._jobs.put(jobs, request=request, groups=groups)
+                puts = await self._jobs.enqueue(jobs, request=request, groups=groups)
             except StoreUnavailable as why:
-                # Room does not come back by asking. After a lost reply the put may be stored: then it is asked about.
+                # Room does not come back by asking. After a lost reply the enqueue may be stored: then it is asked
+                # about.
                 if isinstance(why, StoreFull) and not failed:
                     raise
                 failed += 1

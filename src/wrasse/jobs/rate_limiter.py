@@ -1,8 +1,8 @@
-"""Putting jobs no faster than a rate that many processes share.
+"""Enqueueing jobs no faster than a rate that many processes share.
 
-Before a job is put it is taken out of the budget. What turns out to be known already serves the next one or is given
-back, so that only new jobs count. While there is no budget nothing is reserved and nothing half done: a process may
-stop or die right there.
+Before a job is enqueued it is taken out of the budget. What turns out to be known already serves the next one or is
+given back, so that only new jobs count. While there is no budget nothing is reserved and nothing half done: a process
+may stop or die right there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SharedRate:
         return min(BATCH_MAX, self.burst) if self.rate else BATCH_MAX
 
     async def allow(self, count: int) -> tuple[int, timedelta]:
-        """How many of so many may be put now, and how long to wait for the rest."""
+        """How many of so many may be enqueued now, and how long to wait for the rest."""
         if not self.rate:
             return count, timedelta(0)
         allowance = await self.limiter.allow(self.key, count, rate=self.rate, burst=self.burst)
@@ -56,11 +56,11 @@ class SharedRate:
             await self.limiter.give_back(self.key, count, rate=self.rate)
 
 
-async def put_paced(
+async def enqueue_paced(
     producer: Producer, jobs: Sequence[Job], pace: SharedRate, stop: asyncio.Event | None = None
 ) -> AsyncIterator[Sequence[Enqueued]]:
     """Puts the jobs at that pace, piece by piece; gives the answers of each piece. If it was stopped, the last are
-    missing, and have not been put."""
+    missing, and have not been enqueued."""
     stop = stop or asyncio.Event()
     clock = producer.clock
     done, credit, since = 0, 0, clock.monotonic()
@@ -76,7 +76,7 @@ async def put_paced(
         if not credit:
             await slept(wait, stop)
             continue
-        puts = await producer.put_many(left[:credit])
+        puts = await producer.enqueue_many(left[:credit])
         done += len(puts)
         # What was known already cost nothing, so its share serves the next piece, if that follows at once.
         credit -= sum(put.new for put in puts)

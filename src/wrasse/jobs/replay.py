@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from wrasse.clock import Clock
-from wrasse.ports.jobs import JobFilter, JobQueue, JobState, Place, Rate, RequeueDead
+from wrasse.ports.jobs import JobFilter, JobInfo, JobQueue, JobState, Rate, RequeueDead
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import pages
 
@@ -44,7 +44,7 @@ class Watched:
 class ReplayResult:
     """What a replay came to. `why` is empty unless it stopped early."""
 
-    revived: int
+    requeued: int
     conflict: int  # changed by somebody else meanwhile
     canaries: Watched
     why: str = ""
@@ -67,9 +67,9 @@ class JobReplay:
         before = began if where.finished_before is None else min(began, where.finished_before)
         self._where = replace(where, finished_before=before)
 
-    async def pages(self) -> AsyncIterator[Sequence[JobState]]:
+    async def pages(self) -> AsyncIterator[Sequence[JobInfo]]:
         """What it would make ready, the longest dead first."""
-        async for page in pages(lambda after: self._jobs.page(Place.DEAD, self._where, after, PAGE)):
+        async for page in pages(lambda after: self._jobs.page(JobState.DEAD, self._where, after, PAGE)):
             if page.items:
                 yield page.items
 
@@ -80,10 +80,10 @@ class JobReplay:
         began = self._clock.monotonic()
         waiting = self._plan.canaries
         async for page in self.pages():
-            states = [*page]
+            infos = [*page]
             if waiting:
-                canaries, states, waiting = states[:waiting], states[waiting:], 0
-                good = await self._revive(canaries)
+                canaries, infos, waiting = infos[:waiting], infos[waiting:], 0
+                good = await self._requeue(canaries)
                 revived, conflict = len(good), len(canaries) - len(good)
                 seen(len(canaries))
                 watched = await self._watch(good)
@@ -91,17 +91,17 @@ class JobReplay:
                 if why:
                     return ReplayResult(revived, conflict, watched, why)
                 began = self._clock.monotonic()
-            for start in range(0, len(states), self._step()):
-                some = states[start : start + self._step()]
+            for start in range(0, len(infos), self._step()):
+                some = infos[start : start + self._step()]
                 await self._pace(began, revived - watched.count)
-                good = await self._revive(some)
+                good = await self._requeue(some)
                 revived, conflict = revived + len(good), conflict + len(some) - len(good)
                 seen(len(some))
         return ReplayResult(revived, conflict, watched)
 
-    async def _revive(self, states: Sequence[JobState]) -> list[JobState]:
-        outcomes = await self._jobs.move([RequeueDead(state.hold) for state in states])
-        return [state for state, outcome in zip(states, outcomes, strict=True) if outcome is Outcome.DONE]
+    async def _requeue(self, infos: Sequence[JobInfo]) -> list[JobInfo]:
+        outcomes = await self._jobs.move([RequeueDead(info.claim) for info in infos])
+        return [info for info, outcome in zip(infos, outcomes, strict=True) if outcome is Outcome.DONE]
 
     def _step(self) -> int:
         """How many at once: a tenth of a second's worth."""
@@ -114,21 +114,21 @@ class JobReplay:
             due = began + sent * rate.per.total_seconds() / rate.limit
             await asyncio.sleep(max(due - self._clock.monotonic(), 0))
 
-    async def _watch(self, canaries: Sequence[JobState]) -> Watched:
+    async def _watch(self, canaries: Sequence[JobInfo]) -> Watched:
         """Looks until all have ended, or the time is up, or it is clear that too many fail."""
         until = self._clock.monotonic() + self._plan.watch.total_seconds()
-        left = {state.id for state in canaries}
+        left = {info.id for info in canaries}
         done = dead = 0
         while True:
             failing = 0
             for id in sorted(left):
                 record = await self._jobs.get(id)
-                if record is None or record.state.place is Place.DONE:
+                if record is None or record.info.state is JobState.DONE:
                     done += 1
-                elif record.state.place is Place.DEAD:
+                elif record.info.state is JobState.DEAD:
                     dead += 1
                 else:
-                    failing += record.state.failures > 0
+                    failing += record.info.failures > 0
                     continue
                 left.discard(id)
             watched = Watched(len(canaries), done, dead + failing)

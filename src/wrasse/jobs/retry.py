@@ -46,19 +46,19 @@ class RetryPolicy:
         return failures > self.failures_max
 
     def after_failure(
-        self, hold: Claim, failures: int, u: float, reason: Reason = Reason.FAILED, error: str = ""
+        self, claim: Claim, failures: int, u: float, reason: Reason = Reason.FAILED, error: str = ""
     ) -> Requeue | DeadLetterJob:
         """What becomes of a job that just failed, and had failed `failures` times before."""
         error = error[:ERROR_CHARS_MAX]
         if self.spent(failures + 1):
-            return DeadLetterJob(hold, reason, error=error, spends=Budget.FAILURES)
-        return Requeue(hold, Budget.FAILURES, reason, error=error, delay=self.delay(failures + 1, u))
+            return DeadLetterJob(claim, reason, error=error, spends=Budget.FAILURES)
+        return Requeue(claim, Budget.FAILURES, reason, error=error, delay=self.delay(failures + 1, u))
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
     """How jobs of one kind are tried again; what is not said is as the worker's settings say. With `only`, any other
-    exception buries the job at once, and so does one of `never`. Timeouts are tried again in any case."""
+    exception dead-letters the job at once, and so does one of `never`. Timeouts are tried again in any case."""
 
     failures_max: int | None = None
     base: timedelta | str | None = None

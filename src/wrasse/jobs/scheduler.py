@@ -98,7 +98,7 @@ class PeriodicScheduler:
             for slot in newest
         ]
         if jobs:
-            await self._producer.put_many(jobs)
+            await self._producer.enqueue_many(jobs)
             await self._records.put(periodic.name, _written(periodic, newest[-1], jobs[-1].id), at=record.version)
         elif (mark.kind, mark.when, mark.missed) != (periodic.kind, periodic.when, periodic.missed.value):
             await self._records.put(periodic.name, _written(periodic, mark.last, mark.job), at=record.version)

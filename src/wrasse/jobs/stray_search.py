@@ -25,11 +25,11 @@ class StraySearch:
     pause_jitter: float = 0.5
     chance: Callable[[], float] = random.random
 
-    async def search(self, silence: timedelta, *, dry: bool) -> int:
+    async def search(self, heartbeat_timeout: timedelta, *, dry: bool) -> int:
         """Looks until the round or the time is over; how many strays it saw."""
         begun, seen, cursor = self.clock.monotonic(), 0, None
         while True:
-            looked = await self.strays.look(cursor, self.limit, silence=silence, dry=dry)
+            looked = await self.strays.look(cursor, self.limit, heartbeat_timeout=heartbeat_timeout, dry=dry)
             seen += looked.seen
             cursor = looked.cursor
             if looked.ended or self.clock.monotonic() - begun >= self.runtime_max.total_seconds():

@@ -112,14 +112,14 @@ class Tally:
     consumed: Count = field(init=False)  # taken
     completed: Count = field(init=False)  # finished, and the backend accepted it
     requeued: Count = field(init=False)  # will be tried again after a failure
-    interrupted: Count = field(init=False)  # given back unfinished by a stop; free
-    dead: Count = field(init=False)  # buried by a worker
-    lost: Count = field(init=False)  # the hold was gone before the attempt could be settled
+    interrupted: Count = field(init=False)  # released unfinished by a stop; free
+    dead: Count = field(init=False)  # dead-lettered by a worker
+    lost: Count = field(init=False)  # the claim was gone before the attempt could be settled
     failed: dict[Reason, Count] = field(init=False)  # attempts that ended badly, by reason
     durations: Durations = field(init=False)
     active: int = 0  # handlers running now
     unavailable: int = 0  # times a backend did not answer a worker or producer
-    beats_restarted: int = 0  # beat children that had to be started again
+    heartbeats_restarted: int = 0  # beat children that had to be started again
 
     def __post_init__(self) -> None:
         self.produced, self.consumed, self.completed = (Count(self.labels) for _ in range(3))

@@ -1,4 +1,5 @@
-"""Traces as jobs carry them: the ids of the span that put a job, in its headers; and what a worker needs of a tracer.
+"""Traces as jobs carry them: the ids of the span that enqueue a job, in its headers; and what a worker needs of a
+tracer.
 
 The headers are `trace_id` and `span_id`, or `traceparent` as W3C writes both. Ids that are not valid say nothing: such
 a job starts a trace of its own.
@@ -45,7 +46,7 @@ def parent_of(headers: Mapping[str, str]) -> TraceParent | None:
 
 
 def carried(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """The headers of a job that is put here: with the ids of the handler that puts it, unless they name a span."""
+    """The headers of a job that is enqueued here: with the ids of the handler that puts it, unless they name a span."""
     span = CURRENT.get()
     if span is None or TRACE_ID in headers or TRACEPARENT in headers:
         return headers
@@ -75,7 +76,7 @@ class JobSpan(Protocol):
 class Spans(Protocol):
     """What makes spans. Neither of its calls waits or raises."""
 
-    def start(self, taken: ClaimedJob) -> JobSpan:
+    def start(self, claimed: ClaimedJob) -> JobSpan:
         """A span for one attempt."""
         ...
 

@@ -271,9 +271,7 @@ def _wait(seconds: int) -> timedelta | None:
     return None if seconds == 0 else timedelta(seconds=min(seconds, TTL_SECONDS_MAX))
 
 
-def _held_in_body(
-    asked: wire.KeepaliveBody | wire.ReleaseBody, token: int, request: web.Request
-) -> Lease:
+def _held_in_body(asked: wire.KeepaliveBody | wire.ReleaseBody, token: int, request: web.Request) -> Lease:
     if not asked.key:
         raise WireError("missing_key", "key is missing")
     if not asked.lease_id:

@@ -91,5 +91,3 @@ def _participants(named: Sequence[ParticipantBody]) -> list[Participant]:
 
 def _answer(asked: TransactionBody, state: Decision) -> web.Response:
     return answered(TransactionAnswer(asked.txn_id, state.value))
-
-

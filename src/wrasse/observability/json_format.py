@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from wrasse.duration import format_duration
 from wrasse.engine.report import Report
 from wrasse.jobs.worker.breakers import ShutQueue
-from wrasse.ports.jobs import JobRecord, JobState, Place, QueueCount, WorkerState
+from wrasse.ports.jobs import JobInfo, JobRecord, JobState, QueueCount, WorkerState
 from wrasse.ports.journal import Line
 from wrasse.ports.streams import GroupState, StreamState
 
@@ -41,13 +41,13 @@ def picked(value: object, names: str) -> dict[str, object]:
 
 def queue_json(count: QueueCount) -> Mapping[str, object]:
     """One queue in numbers."""
-    return picked(count, "queue ready delayed held done dead oldest_ready_at")
+    return picked(count, "queue ready scheduled running done dead oldest_ready_at")
 
 
 def worker_json(worker: WorkerState, now: datetime) -> Mapping[str, object]:
-    """One worker, and whether it still beats."""
-    told = {**picked(worker.info, "id host pid slots"), **picked(worker, "beat_at until")}
-    return {**told, "beating": worker.until > now}
+    """One worker, and whether it still sends heartbeats."""
+    told = {**picked(worker.info, "id host pid slots"), **picked(worker, "heartbeat_at deadline")}
+    return {**told, "alive": worker.deadline > now}
 
 
 def shut_json(shut: ShutQueue) -> Mapping[str, object]:
@@ -81,12 +81,12 @@ def group_json(group: GroupState) -> Mapping[str, object]:
     )
 
 
-def state_json(state: JobState) -> Mapping[str, object]:
+def state_json(info: JobInfo) -> Mapping[str, object]:
     """Everything about a job but its payload."""
     return picked(
-        state,
-        "id kind queue priority place size attempts failures rescues interruptions token created_at not_before "
-        "worker taken_at beat_at until finished_at reason error",
+        info,
+        "id kind queue priority state size attempts failures rescues interruptions token created_at not_before "
+        "worker claimed_at heartbeat_at deadline finished_at reason error",
     )
 
 
@@ -94,14 +94,14 @@ def record_json(record: JobRecord) -> Mapping[str, object]:
     """A job, whole, with its bytes in base 64 and, where they are UTF-8, as text."""
     job, told = record.job, record.progress
     return {
-        **state_json(record.state),
+        **state_json(record.info),
         **picked(job, "headers timeout lasting unique group"),
         "payload_b64": base64.b64encode(job.payload).decode(),
         "payload": text_of(job.payload),
-        "kept_until": record.state.kept_until,
+        "kept_until": record.info.kept_until,
         "progress": None if told is None else picked(told, "fraction note at"),
         "result": None if record.result is None else text_of(record.result),
-        "history": [picked(each, "number worker taken_at ended_at reason error") for each in record.history],
+        "history": [picked(each, "number worker claimed_at ended_at reason error") for each in record.history],
     }
 
 
@@ -121,15 +121,15 @@ def glimpse(data: bytes, chars: int = 60) -> str:
     return text[:chars] + ("…" if len(text) > chars or len(data) > chars * 4 else "")
 
 
-def when(state: JobState, now: datetime) -> tuple[str, datetime]:
-    """The instant that matters most about a job in its place, and what it is."""
-    if state.place is Place.HELD and state.taken_at is not None:
-        return "taken", state.taken_at
-    if state.finished_at is not None:
-        return "finished", state.finished_at
-    if state.not_before is not None and state.not_before > now:
-        return "due", state.not_before
-    return "put", state.created_at
+def when(info: JobInfo, now: datetime) -> tuple[str, datetime]:
+    """The instant that matters most about a job in its state, and what it is."""
+    if info.state is JobState.RUNNING and info.claimed_at is not None:
+        return "claimed", info.claimed_at
+    if info.finished_at is not None:
+        return "finished", info.finished_at
+    if info.not_before is not None and info.not_before > now:
+        return "due", info.not_before
+    return "enqueued", info.created_at
 
 
 def report_json(report: Report) -> Mapping[str, object]:

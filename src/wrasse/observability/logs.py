@@ -29,7 +29,7 @@ OURS = (
     "sweep", "run", "outcome", "outcomes", "reason", "count", "guard", "since", "attempt", "kind", "place", "role",
     "roles", "address", "error", "where", "logger", "signal", "seconds", "seen", "kept", "done", "conflict", "failed",
     "setting", "source", "version", "pid", "owner", "key", "slots", "queues", "sweeps", "backend", "of", "stream",
-    "streams", "backends", "found", "put", "known", "skipped", "leases",
+    "streams", "backends", "found", "enqueued", "known", "skipped", "leases",
 )  # fmt: skip
 ALLOWED = frozenset(CANONICAL + OURS)
 LINES_MAX = 100  # of one message, a second

@@ -153,12 +153,12 @@ METRICS: Mapping[str, MetricDescription] = {
             "reaper_jobs_moved_total", "counter", (), "jobs that stuck_jobs gave to the next worker or buried"
         ),
         MetricDescription("reaper_recovered_total", "counter", (), "the same, under the origin program's name"),
-        MetricDescription("wrasse_jobs", "gauge", ("queue", "place"), "jobs by queue and place"),
+        MetricDescription("wrasse_jobs", "gauge", ("queue", "state"), "jobs by queue and state"),
         MetricDescription(
             "wrasse_oldest_ready_seconds", "gauge", ("queue",), "how long the oldest ready job has waited"
         ),
         MetricDescription(
-            "wrasse_workers", "gauge", ("state",), "workers that beat, and that fell silent in the last hour"
+            "wrasse_workers", "gauge", ("state",), "workers alive, and dead: without a heartbeat, for an hour at most"
         ),
         MetricDescription("wrasse_sweep_runs_total", "counter", ("sweep",), "runs by this process"),
         MetricDescription("wrasse_sweep_seen_total", "counter", ("sweep",), "suspects looked at"),
@@ -321,7 +321,7 @@ def _jobs(tally: Tally) -> Iterator[Metric]:
     yield _durations(tally.durations)
     yield _family("worker_active", [((), tally.active)])
     yield _family("wrasse_backend_unavailable_total", [((), tally.unavailable)])
-    yield _family("wrasse_beats_restarted_total", [((), tally.beats_restarted)])
+    yield _family("wrasse_beats_restarted_total", [((), tally.heartbeats_restarted)])
 
 
 def _durations(durations: Durations) -> Metric:
@@ -343,14 +343,14 @@ def _queues(counts: Counts, configured: Sequence[str]) -> Iterator[Metric]:
         name = count.queue if count.queue in merged else OTHER
         merged[name] = _sum(merged.get(name, QueueCount(OTHER)), count)
     yield _family("queue_length", [((name,), count.ready) for name, count in merged.items()])
-    places = ("ready", "delayed", "held", "done", "dead")
+    shown = ("ready", "scheduled", "running", "done", "dead")
     yield _family(
-        "wrasse_jobs", [((name, place), getattr(count, place)) for name, count in merged.items() for place in places]
+        "wrasse_jobs", [((name, each), getattr(count, each)) for name, count in merged.items() for each in shown]
     )
     oldest = [((name,), _age(count.oldest_ready_at, counts.at)) for name, count in merged.items()]
     yield _family("wrasse_oldest_ready_seconds", oldest)
-    alive = sum(1 for worker in counts.workers if worker.until > counts.at)
-    states = [(("beating",), alive), (("silent",), len(counts.workers) - alive)]
+    alive = sum(1 for worker in counts.workers if worker.deadline > counts.at)
+    states = [(("alive",), alive), (("dead",), len(counts.workers) - alive)]
     yield _family("wrasse_workers", states)
 
 
@@ -409,8 +409,8 @@ def _sum(one: QueueCount, other: QueueCount) -> QueueCount:
     return QueueCount(
         one.queue,
         one.ready + other.ready,
-        one.delayed + other.delayed,
-        one.held + other.held,
+        one.scheduled + other.scheduled,
+        one.running + other.running,
         one.done + other.done,
         one.dead + other.dead,
         min(oldest, default=None),

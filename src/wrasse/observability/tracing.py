@@ -103,16 +103,16 @@ class Traces:
         self._tracer = provider.get_tracer("wrasse", __version__)
         self.tally = tally
 
-    def start(self, taken: ClaimedJob) -> _JobSpan:
+    def start(self, claimed: ClaimedJob) -> _JobSpan:
         """A span for one attempt."""
         from opentelemetry.trace import SpanKind
 
-        job = taken.job
+        job = claimed.job
         span = self._tracer.start_span(
             NAME,
             context=_context(parent_of(job.headers)),
             kind=SpanKind.CONSUMER,
-            attributes={"queue": job.queue, "job_id": job.id, "kind": job.kind, "attempt": taken.attempt},
+            attributes={"queue": job.queue, "job_id": job.id, "kind": job.kind, "attempt": claimed.attempt},
         )
         return _JobSpan(span, self.tally)
 

@@ -37,7 +37,7 @@ class JobFsck(Protocol):
     """The port."""
 
     async def check(
-        self, *, repair: bool, silence: timedelta, seen: Callable[[int], None] = lambda count: None
+        self, *, repair: bool, heartbeat_timeout: timedelta, seen: Callable[[int], None] = lambda count: None
     ) -> Sequence[Inconsistency]:
         """The kinds of damage that were found, each once, in a fixed order. `seen` is told how much was looked at. A
         job that gets a hold by the repair is overdue `silence` later."""

@@ -49,5 +49,5 @@ class JobLists(Protocol):
         ...
 
     async def purge(self, limiter: str, *, force: bool, dry: bool) -> Purged:
-        """Deletes all jobs of all places."""
+        """Deletes all jobs of all states."""
         ...

@@ -1,12 +1,12 @@
-"""JobQueue: a job is in exactly one place.
+"""JobQueue: a job is in exactly one state.
 
-Promise. A job is ready, held, done or dead, and every move between them is one atomic step that names what it
-expects. Taking grants a hold with a token and a deadline in the same step; the token only grows, for ever, also when
+Promise. A job is ready, running, done or dead, and every move between them is one atomic step that names what it
+expects. Claiming grants a claim with a token and a deadline in the same step; the token only grows, for ever, also when
 a dead job is made ready again. Whoever holds the current token may beat and settle, even past the deadline; only a
-rescue or a cancel makes a new token, and from then on the old holder is refused. A ready job is never touched by
-time. Payload bytes come back as they were put.
+rescue or a cancel makes a new token, and from then on the old worker is refused. A ready job is never touched by
+time. Payload bytes come back as they were enqueued.
 
-put, take and settle carry a request id that is remembered for REQUESTS_KEPT: asking again after a lost reply gives
+enqueue, claim and settle carry a request id that is remembered for REQUESTS_KEPT: asking again after a lost reply gives
 the first answer and changes nothing.
 
 Costs. Every call is one round trip for a whole batch. take and overdue read an index: their cost follows what they
@@ -34,11 +34,11 @@ NOTHING: Mapping[str, str] = {}
 NONE = timedelta(0)
 
 
-class Place(StrEnum):
-    """Where a job is. Delayed is ready with a `not_before` to come; finished is done or dead."""
+class JobState(StrEnum):
+    """Where a job is. Scheduled is ready with a `not_before` to come; finished is done or dead."""
 
     READY = "ready"
-    HELD = "held"
+    RUNNING = "running"
     DONE = "done"
     DEAD = "dead"
 
@@ -48,8 +48,8 @@ class Reason(StrEnum):
 
     FAILED = "failed"  # the handler raised
     TIMEOUT = "timeout"  # the handler took longer than the job allows
-    INTERRUPTED = "interrupted"  # the worker stopped cleanly and gave the job back; free
-    WORKER_DIED = "worker_died"  # the worker fell silent while it held the job
+    INTERRUPTED = "interrupted"  # the worker stopped cleanly and released the job; free
+    WORKER_DIED = "worker_died"  # the worker stopped its heartbeat while it held the job
     CANCELLED = "cancelled"  # somebody asked for it
     INVALID_PAYLOAD = "invalid_payload"  # the bytes are not what the handler's kind takes
     NO_HANDLER = "no_handler"  # no handler of this kind is known to the worker
@@ -75,14 +75,14 @@ class Job:
     payload: bytes = b""
     headers: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     not_before: datetime | None = None
-    delay: timedelta = timedelta(0)  # only for put: not before the backend's now plus this
+    delay: timedelta = timedelta(0)  # only for enqueue: not before the backend's now plus this
     timeout: timedelta | None = None  # how long a handler may take; None: the worker's default
     lasting: bool = False  # its id is remembered for IDS_KEPT after the job is gone
     unique: str = ""  # refused while an earlier job of this name stands in the way, see `window`
-    window: timedelta = timedelta(0)  # how long after its put a unique job does so; zero: until it is finished
+    window: timedelta = timedelta(0)  # how long after its enqueue a unique job does so; zero: until it is finished
     keep: timedelta = timedelta(0)  # how long at least its result is kept once it is done
     group: str = ""  # the JobGroup it is a member of
-    minted: bool = False  # only for put: the id was made for this very put, so that no backend need look it up
+    minted: bool = False  # only for enqueue: the id was made for this very enqueue, so that no backend need look it up
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,32 +106,32 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
-    """A job as a worker gets it. `attempt` counts takes, this one included."""
+    """A job as a worker gets it. `attempt` counts claims, this one included."""
 
     job: Job
-    hold: Claim
+    claim: Claim
     attempt: int
     failures: int
     rescues: int
     interruptions: int
     created_at: datetime
-    until: datetime
+    deadline: datetime
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One take that did not end well, as a job's history keeps it."""
+    """One claim that did not end well, as a job's history keeps it."""
 
     number: int
     worker: str
-    taken_at: datetime
+    claimed_at: datetime
     ended_at: datetime
     reason: Reason
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class JobState:
+class JobInfo:
     """Everything about a job but its payload, result and history: what listings and sweeps look at."""
 
     id: str
@@ -139,19 +139,19 @@ class JobState:
     queue: str
     priority: str
     size: int  # payload bytes
-    place: Place
+    state: JobState
     token: int
-    nonce: str  # of the newest take; empty if it was never taken
+    nonce: str  # of the newest claim; empty if it was never claimed
     attempts: int
     failures: int
     rescues: int
     interruptions: int
     created_at: datetime
-    not_before: datetime | None = None  # set while it is delayed
+    not_before: datetime | None = None  # set while it is scheduled
     worker: str = ""
-    taken_at: datetime | None = None
-    beat_at: datetime | None = None
-    until: datetime | None = None  # the deadline while it is held
+    claimed_at: datetime | None = None
+    heartbeat_at: datetime | None = None
+    deadline: datetime | None = None  # the deadline while it is held
     finished_at: datetime | None = None
     kept_until: datetime | None = None  # of a done job whose result is kept: until when it is not deleted
     reason: Reason | None = None
@@ -159,18 +159,18 @@ class JobState:
     retries_max: int | None = None  # of a task: how often it may be tried again, for whatever reason
 
     @property
-    def hold(self) -> Claim:
-        """The hold that a change to this state must name."""
+    def claim(self) -> Claim:
+        """The claim that a change to this state must name."""
         return Claim(self.id, self.token, self.nonce)
 
     @property
-    def freed(self) -> JobState:
+    def freed(self) -> JobInfo:
         """Nobody's: what a job looks like when it is ready again."""
         return replace(
-            self, worker="", taken_at=None, beat_at=None, until=None, finished_at=None, reason=None, error=""
+            self, worker="", claimed_at=None, heartbeat_at=None, deadline=None, finished_at=None, reason=None, error=""
         )
 
-    def spent(self, budget: Budget | None) -> JobState:
+    def spent(self, budget: Budget | None) -> JobInfo:
         """With one more counted against this budget."""
         match budget:
             case Budget.FAILURES:
@@ -182,18 +182,18 @@ class JobState:
             case None:
                 return self
 
-    def taken(self, job: Job) -> ClaimedJob:
-        """The job as its holder gets it."""
-        assert self.until is not None, "only held jobs are handed out"
+    def claimed(self, job: Job) -> ClaimedJob:
+        """The job as its worker gets it."""
+        assert self.deadline is not None, "only running jobs are handed out"
         return ClaimedJob(
             job,
-            self.hold,
+            self.claim,
             attempt=self.attempts,
             failures=self.failures,
             rescues=self.rescues,
             interruptions=self.interruptions,
             created_at=self.created_at,
-            until=self.until,
+            deadline=self.deadline,
         )
 
 
@@ -211,7 +211,7 @@ class JobRecord:
     """A job as it is stored, whole."""
 
     job: Job
-    state: JobState
+    info: JobInfo
     history: tuple[Attempt, ...] = ()
     result: bytes | None = None
     progress: Progress | None = None  # the latest of the newest attempt that told any
@@ -290,7 +290,7 @@ IDS_KEPT = timedelta(days=30)
 GROUP_HEADER = "wrasse-group"  # of a callback: which group, how many members are done, how many dead
 GROUP_DONE_HEADER = "wrasse-group-done"
 GROUP_DEAD_HEADER = "wrasse-group-dead"
-GROUPS_KEPT = timedelta(days=30)  # how long a group whose callback was put is remembered
+GROUPS_KEPT = timedelta(days=30)  # how long a group whose callback was enqueued is remembered
 
 NO_PROGRESS: Mapping[str, Progress] = {}
 T = TypeVar("T")
@@ -298,8 +298,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """The answer to the put of one job: true when it is new. If it is not, `id` is that of the job which stands in its
-    way: the one of the same id, or the one of the same unique name."""
+    """The answer to the enqueue of one job: true when it is new. If it is not, `id` is that of the job which stands in
+    its way: the one of the same id, or the one of the same unique name."""
 
     id: str
     new: bool
@@ -328,7 +328,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The answer to a take; no jobs when nothing was ready within the wait. `rejected`: what it dead-lettered because
+    """The answer to a claim; no jobs when nothing was ready within the wait. `rejected`: what it dead-lettered because
     it cannot be decoded."""
 
     jobs: tuple[ClaimedJob, ...]
@@ -338,18 +338,18 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Held to done, with a result and follow-up jobs in the same step."""
+    """Running to done, with a result and follow-up jobs in the same step."""
 
-    hold: Claim
+    claim: Claim
     result: bytes | None = None
-    puts: tuple[Job, ...] = ()
+    enqueues: tuple[Job, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Held to ready, not before `delay` from now, adding one to `spends`. Without a delay it is served next."""
+    """Running to ready, not before `delay` from now, adding one to `spends`. Without a delay it is served next."""
 
-    hold: Claim
+    claim: Claim
     spends: Budget
     reason: Reason
     error: str = ""
@@ -358,9 +358,9 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterJob:
-    """Held to dead, with the bytes kept. `spends` is the budget whose last unit this attempt used up."""
+    """Running to dead, with the bytes kept. `spends` is the budget whose last unit this attempt used up."""
 
-    hold: Claim
+    claim: Claim
     reason: Reason
     error: str = ""
     spends: Budget | None = None
@@ -370,13 +370,13 @@ class DeadLetterJob:
 class RequeueDead:
     """Dead to ready: failures and rescues start again at zero, the token goes on growing."""
 
-    hold: Claim
+    claim: Claim
     delay: timedelta = timedelta(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """Ready or held to dead, reason cancelled. A holder is refused from then on."""
+    """Ready or running to dead, reason cancelled. A worker is refused from then on."""
 
     id: str
     error: str = ""
@@ -384,15 +384,16 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """A done, dead or ready job, gone, if it is still in that place under that token. Held jobs are never deleted."""
+    """A done, dead or ready job, gone, if it is still in that state under that token. Running jobs are never
+    deleted."""
 
-    hold: Claim
-    place: Place
+    claim: Claim
+    state: JobState
 
 
 @dataclass(frozen=True, slots=True)
 class JobFilter:
-    """Which jobs of a place to list; every field that is set must match."""
+    """Which jobs of a state to list; every field that is set must match."""
 
     queue: str | None = None
     kind: str | None = None
@@ -400,25 +401,25 @@ class JobFilter:
     error_contains: str | None = None
     finished_before: datetime | None = None
     finished_after: datetime | None = None
-    delayed: bool | None = None  # of ready jobs: only those with, or without, a not_before to come
+    scheduled: bool | None = None  # of ready jobs: only those with, or without, a not_before to come
 
-    def allows(self, state: JobState) -> bool:
+    def allows(self, info: JobInfo) -> bool:
         """Whether every field that is set matches: for backends that look at each job."""
-        finished_at = state.kept_until or state.finished_at
+        finished_at = info.kept_until or info.finished_at
         return (
-            (self.queue is None or state.queue == self.queue)
-            and (self.kind is None or state.kind == self.kind)
-            and (self.reason is None or state.reason is self.reason)
-            and (self.error_contains is None or self.error_contains in state.error)
+            (self.queue is None or info.queue == self.queue)
+            and (self.kind is None or info.kind == self.kind)
+            and (self.reason is None or info.reason is self.reason)
+            and (self.error_contains is None or self.error_contains in info.error)
             and (self.finished_before is None or (finished_at is not None and finished_at < self.finished_before))
             and (self.finished_after is None or (finished_at is not None and finished_at > self.finished_after))
-            and (self.delayed is None or (state.not_before is not None) is self.delayed)
+            and (self.scheduled is None or (info.not_before is not None) is self.scheduled)
         )
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """Who beats. `id` differs between any two processes, ever."""
+    """Who sends heartbeats. `id` differs between any two processes, ever."""
 
     id: str
     host: str = ""
@@ -428,11 +429,11 @@ class WorkerInfo:
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """A worker that has beaten and has not said goodbye. Past `until` it has fallen silent."""
+    """A worker that has sent a heartbeat and has not deregistered. Past `deadline` it counts as dead."""
 
     info: WorkerInfo
-    beat_at: datetime
-    until: datetime
+    heartbeat_at: datetime
+    deadline: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,8 +442,8 @@ class QueueCount:
 
     queue: str
     ready: int = 0
-    delayed: int = 0
-    held: int = 0
+    scheduled: int = 0
+    running: int = 0
     done: int = 0
     dead: int = 0
     oldest_ready_at: datetime | None = None
@@ -450,7 +451,7 @@ class QueueCount:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The whole of a job queue in numbers. Workers that fell silent stay listed for an hour."""
+    """The whole of a job queue in numbers. Dead workers stay listed for an hour."""
 
     queues: tuple[QueueCount, ...]
     workers: tuple[WorkerState, ...]
@@ -460,7 +461,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """Per hold: is it still the current one?"""
+    """Per claim: is it still the current one?"""
 
     mine: tuple[bool, ...]
     at: datetime
@@ -473,47 +474,50 @@ Move = Requeue | DeadLetterJob | RequeueDead | Cancel
 class JobQueue(Protocol):
     """The port: ten methods."""
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
-        """Makes the jobs ready, all or none, but for each whose id is known already or whose unique name is taken:
-        what is there stays as it is. `groups` opens groups; their members may come in this put and in later ones, and
-        a group that is known already stays as it is."""
+    async def enqueue(
+        self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
+    ) -> Sequence[Enqueued]:
+        """Makes the jobs ready, all or none, but for each whose id is known already or whose unique name is taken: what
+        is there stays as it is. `groups` opens groups; their members may come in this enqueue and in later ones, and a
+        group that is known already stays as it is."""
         ...
 
-    async def take(
+    async def claim(
         self,
         queues: Sequence[str],
         limit: int,
         *,
         worker: str,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         request: str,
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
     ) -> Claimed:
         """Up to `limit` ready jobs, all of the first queue before any of the second, oldest first, each held until
-        `silence` from now. With nothing ready, or nothing that `rates` allow, it waits up to `wait` for that to
-        change, by a put from any process or by time."""
+        `heartbeat_timeout` from now. With nothing ready, or nothing that `rates` allow, it waits up to `wait` for that
+        to change, by an enqueue from any process or by time."""
         ...
 
-    async def beat(
+    async def heartbeat(
         self,
         worker: WorkerInfo,
-        holds: Sequence[Claim],
+        claims: Sequence[Claim],
         *,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> HeartbeatAnswer:
-        """Extends the holds and the worker's own row to `silence` from now, and stores the progress of those held jobs
-        whose ids it names. A silence of zero is goodbye: the worker's row is removed and no hold is touched."""
+        """Extends the claims and the worker's own row to `heartbeat_timeout` from now, and stores the progress of those
+        running jobs whose ids it names. A heartbeat timeout of zero is deregistration: the worker's row is removed and
+        no claim is touched."""
         ...
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
-        """Ends attempts, by their holder: `done`, or `conflict` where the hold is no longer current."""
+        """Ends attempts, by their worker: `done`, or `conflict` where the claim is no longer current."""
         ...
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
-        """Moves jobs, by anybody else. A Requeue or Bury here also needs the deadline to have passed at this very
-        step; otherwise it is `conflict`."""
+        """Moves jobs, by anybody else. A Requeue or DeadLetterJob here also needs the deadline to have passed at this
+        very step; otherwise it is `conflict`."""
         ...
 
     async def get(self, id: str) -> JobRecord | None:
@@ -521,24 +525,24 @@ class JobQueue(Protocol):
         ...
 
     async def page(
-        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
-    ) -> Page[JobState]:
-        """Jobs of one place: ready in the order they are served, held by deadline, done and dead by when they
+        self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobInfo]:
+        """Jobs of one state: ready in the order they are served, running by deadline, done and dead by when they
         finished, or by when they may go where a result is kept; that moment is also what a filter by time looks at.
         `newest` turns the order round."""
         ...
 
-    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
-        """Held jobs whose deadline has passed, longest ago first, from the deadline index."""
+    async def overdue(self, after: str | None, limit: int) -> Page[JobInfo]:
+        """Running jobs whose deadline has passed, longest ago first, from the deadline index."""
         ...
 
     async def counts(self) -> Counts:
-        """Jobs per queue and place, and the workers."""
+        """Jobs per queue and state, and the workers."""
         ...
 
     async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
-        """Removes jobs; the id of a lasting one is refused by put for `ids_kept` longer. A done job is `conflict` while
-        its result is kept. A ready member of a group counts as dead."""
+        """Removes jobs; the id of a lasting one is refused by enqueue for `ids_kept` longer. A done job is `conflict`
+        while its result is kept. A ready member of a group counts as dead."""
         ...
 
 
@@ -554,7 +558,7 @@ def bounded(batch: Sequence[T]) -> Sequence[T]:
     return batch
 
 
-def check_put(jobs: Sequence[Job], groups: Sequence[JobGroup]) -> None:
+def check_enqueue(jobs: Sequence[Job], groups: Sequence[JobGroup]) -> None:
     """Refuses a batch that is too large, or jobs that no backend could keep: what each backend asks before it puts."""
     for job in bounded(jobs):
         check_job(job)
@@ -567,7 +571,7 @@ def check_settlements(settlements: Sequence[Settlement], check: Callable[[Job], 
     for settlement in bounded(settlements):
         if isinstance(settlement, Complete):
             check_result(settlement.result)
-            for job in settlement.puts:
+            for job in settlement.enqueues:
                 check(job)
 
 
@@ -580,12 +584,14 @@ def check_result(result: bytes | None) -> None:
         )
 
 
-def check_take(limit: int, silence: timedelta) -> None:
-    """Refuses a take of nothing, or for no time."""
-    if limit < 1 or silence <= timedelta(0):
-        raise UsageError(f"a take of {limit} jobs for {silence}", do="ask for at least one, for longer than zero")
+def check_claim(limit: int, heartbeat_timeout: timedelta) -> None:
+    """Refuses a claim of nothing, or for no time."""
+    if limit < 1 or heartbeat_timeout <= timedelta(0):
+        raise UsageError(
+            f"a claim of {limit} jobs for {heartbeat_timeout}", do="ask for at least one, for longer than zero"
+        )
 
 
 def moved_id(move: Move) -> str:
     """The job that a move is about."""
-    return move.id if isinstance(move, Cancel) else move.hold.id
+    return move.id if isinstance(move, Cancel) else move.claim.id

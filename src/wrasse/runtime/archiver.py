@@ -39,9 +39,8 @@ async def open_ports(config: Config, stores: Stores, clock: Clock) -> ArchivePor
     where = config.homes
     streams, engine = await stores.open_streams(where.streams), await stores.open(where.engine)
     lease_manager = LeaseManager(engine.records(ENGINE_LEASES), clock, margin=engine.margin)
-    return ArchivePorts(
-        streams.streams, streams.groups, engine.records(CURSORS), lease_manager, alerts=engine.records(ALERTS)
-    )
+    alerts, cursors = engine.records(ALERTS), engine.records(CURSORS)
+    return ArchivePorts(streams.streams, streams.groups, cursors, lease_manager, alerts=alerts)
 
 
 async def build_rules(config: Config, stores: Stores) -> Sequence[Rule]:
@@ -71,4 +70,3 @@ async def archive_rules(config: Config, stores: Stores) -> Sequence[Rule]:
         url = config.homes.objects
         return (Rule(">", await stores.open_objects(url), hide(url), PREFIX),)
     return tuple(places.values())
-

@@ -507,9 +507,7 @@ class Daemon:
             async with asyncio.TaskGroup() as group:
                 ticking = group.create_task(self._tick())
                 tried = [asyncio.Event() for _ in parts]
-                running = [
-                    group.create_task(self._run(part, each)) for part, each in zip(parts, tried, strict=True)
-                ]
+                running = [group.create_task(self._run(part, each)) for part, each in zip(parts, tried, strict=True)]
                 for each in tried:
                     await each.wait()
                 await self._up.wait()

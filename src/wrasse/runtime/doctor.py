@@ -265,7 +265,7 @@ def _filesystem(folder: Path) -> str:
 async def _work(jobs: JobQueue) -> Sequence[Finding]:
     """Do workers work off what there is?"""
     counts, overdue = await jobs.counts(), await jobs.overdue(None, 100)
-    beating = sum(1 for worker in counts.workers if worker.until > counts.at)
+    beating = sum(1 for worker in counts.workers if worker.deadline > counts.at)
     ready = sum(each.ready for each in counts.queues)
     dead = sum(each.dead for each in counts.queues)
     state, do = (WARN, "start a worker: wrasse run") if ready and not beating else (OK, "")

@@ -176,8 +176,8 @@ def build_sweep(name: str, settings: Settings, opened: OpenPorts, clock: Clock) 
         if opened.jobs.strays is not None:
             sweep = replace(sweep, search=stray_search(settings.reaper, opened.jobs.strays, clock))
         # Silence proves nothing while nobody could be heard, so these hold for one silence after that.
-        silent = backend_guards(opened.jobs, clock, sweep.silence, skew_max=settings.engine.skew_max)
-        guards = (*silent, MassDeath(opened.jobs.jobs, sweep.silence))
+        silent = backend_guards(opened.jobs, clock, sweep.heartbeat_timeout, skew_max=settings.engine.skew_max)
+        guards = (*silent, MassDeath(opened.jobs.jobs, sweep.heartbeat_timeout))
     return scheduled(sweep, own, guards, name, swept_home(kind, opened, clock))
 
 
@@ -342,7 +342,7 @@ def _stuck_tasks(settings: Settings, opened: OpenPorts, tasks: StreamedJobs, clo
     sweep = StuckJobs(
         tasks,
         # The deadline of each task is its record's own; nothing is added to it here.
-        silence=timedelta(0),
+        heartbeat_timeout=timedelta(0),
         search=stray_search(settings.reaper, tasks.strays, clock),
         retries={name: each.max_retries for name, each in settings.task_types.items()},
         reports=tasks.reports,

@@ -12,7 +12,7 @@ from wrasse.duration import format_duration
 from wrasse.engine.sweep import Keep
 from wrasse.errors import UsageError
 from wrasse.observability.json_format import ago
-from wrasse.ports.jobs import JobQueue, JobRecord, JobState, Place, Reason
+from wrasse.ports.jobs import JobInfo, JobQueue, JobRecord, JobState, Reason
 from wrasse.ports.rules.subjects import check_subject
 from wrasse.ports.streams import StreamState
 from wrasse.runtime.backends import Stores
@@ -23,65 +23,65 @@ from wrasse.sweeps.stuck_jobs import StuckJobs
 
 async def outlook(record: JobRecord, settings: Settings, jobs: JobQueue, now: datetime) -> Sequence[str]:
     """One or two sentences about what comes next."""
-    state = record.state
-    if state.place is Place.READY:
-        return await _ready(state, settings, jobs, now)
-    if state.place is Place.HELD:
+    info = record.info
+    if info.state is JobState.READY:
+        return await _ready(info, settings, jobs, now)
+    if info.state is JobState.RUNNING:
         return _held(record, settings, jobs, now)
-    return _finished(state, settings, now)
+    return _finished(info, settings, now)
 
 
-async def _ready(state: JobState, settings: Settings, jobs: JobQueue, now: datetime) -> Sequence[str]:
-    if state.reason is Reason.INVALID_PAYLOAD:
+async def _ready(info: JobInfo, settings: Settings, jobs: JobQueue, now: datetime) -> Sequence[str]:
+    if info.reason is Reason.INVALID_PAYLOAD:
         return ["nobody takes it: what is stored of it cannot be read; mend it, or delete it where it is stored"]
     lines = []
-    if state.not_before is not None and state.not_before > now:
-        lines.append(f"it is delayed and becomes ready {ago(state.not_before, now)}; waiting costs it nothing")
+    if info.not_before is not None and info.not_before > now:
+        lines.append(f"it is scheduled and becomes ready {ago(info.not_before, now)}; waiting costs it nothing")
     counts = await jobs.counts()
-    beating = sum(1 for worker in counts.workers if worker.until > counts.at)
-    if state.queue not in (*settings.worker.queues.values(), *settings.task_types):
-        lines.append(f"no worker with these settings serves the queue {state.queue}: add it to worker.queues")
+    beating = sum(1 for worker in counts.workers if worker.deadline > counts.at)
+    if info.queue not in (*settings.worker.queues.values(), *settings.task_types):
+        lines.append(f"no worker with these settings serves the queue {info.queue}: add it to worker.queues")
     elif beating:
-        who = "the one worker that beats" if beating == 1 else f"one of {beating} workers that beat"
-        lines.append(f"{who} takes it in its turn, if it serves {state.queue}")
+        who = "the one worker that sends heartbeats" if beating == 1 else f"one of {beating} workers that heartbeat"
+        lines.append(f"{who} takes it in its turn, if it serves {info.queue}")
     else:
         lines.append("no worker beats; it waits, for ever if need be, until one is started: `wrasse run`")
     return lines
 
 
 def _held(record: JobRecord, settings: Settings, jobs: JobQueue, now: datetime) -> Sequence[str]:
-    state, own = record.state, settings.sweeps["stuck_jobs"]
+    info, own = record.info, settings.sweeps["stuck_jobs"]
     sweep = StuckJobs(jobs, **own.fields)  # type: ignore[arg-type]
     interval = own.interval
-    if state.queue in settings.task_types:
+    if info.queue in settings.task_types:
         retries = {name: each.max_retries for name, each in settings.task_types.items()}
-        sweep, interval = replace(sweep, silence=timedelta(0), retries=retries), settings.sweeper.interval
+        sweep, interval = replace(sweep, heartbeat_timeout=timedelta(0), retries=retries), settings.sweeper.interval
     every = format_duration(interval) if own.enabled else "never, since it is off"
-    verdict = sweep.decide(state, now)
+    verdict = sweep.decide(info, now)
     if not isinstance(verdict, Keep):
         return [f"stuck_jobs will {verdict.verb} it with its next run (every {every}): {verdict.reason}"]
-    lines = [f"worker {state.worker} holds it and beat {ago(state.beat_at, now)}; it ends when its handler does"]
+    lines = [f"worker {info.worker} holds it and beat {ago(info.heartbeat_at, now)}; it ends when its handler does"]
     limit = record.job.timeout or settings.worker.timeout
-    if state.taken_at is not None:
-        lines.append(f"its handler's time is over {ago(state.taken_at + limit, now)}; then it counts as failed")
-    silent = sweep.decide(state, now + timedelta(days=365))
-    if not isinstance(silent, Keep) and state.until is not None:
+    if info.claimed_at is not None:
+        lines.append(f"its handler's time is over {ago(info.claimed_at + limit, now)}; then it counts as failed")
+    silent = sweep.decide(info, now + timedelta(days=365))
+    if not isinstance(silent, Keep) and info.deadline is not None:
         lines.append(
-            f"without another beat its hold ends {ago(state.until, now)}; then stuck_jobs would {silent.verb} it"
+            f"without another beat its claim ends {ago(info.deadline, now)}; then stuck_jobs would {silent.verb} it"
         )
     return lines
 
 
-def _finished(state: JobState, settings: Settings, now: datetime) -> Sequence[str]:
+def _finished(info: JobInfo, settings: Settings, now: datetime) -> Sequence[str]:
     own = settings.sweeps["finished_jobs"]
-    kept = own.fields["done_kept" if state.place is Place.DONE else "dead_kept"]
+    kept = own.fields["done_kept" if info.state is JobState.DONE else "dead_kept"]
     assert isinstance(kept, timedelta), "a field of finished_jobs"
     lines = []
-    if state.place is Place.DEAD:
-        lines.append(f"it stays dead until somebody says `wrasse jobs requeue {state.id}`")
-    if own.enabled and state.finished_at is not None:
+    if info.state is JobState.DEAD:
+        lines.append(f"it stays dead until somebody says `wrasse jobs requeue {info.id}`")
+    if own.enabled and info.finished_at is not None:
         lines.append(
-            f"finished_jobs deletes it {ago(state.finished_at + kept, now)}, {format_duration(kept)} after it finished"
+            f"finished_jobs deletes it {ago(info.finished_at + kept, now)}, {format_duration(kept)} after it finished"
         )
     return lines
 

@@ -106,5 +106,3 @@ def _same(one: BackendUrl, other: BackendUrl) -> bool:
     if one.refused or other.refused or one.url.startswith("http") or other.url.startswith("http"):
         return one.url.rstrip("/") == other.url.rstrip("/")
     return same_place(one.url, other.url)
-
-

@@ -1,10 +1,10 @@
-"""The beat child: `python -m wrasse.runtime.heartbeat_process`, started by a worker and by nobody else.
+"""The heartbeat process: `python -m wrasse.runtime.heartbeat_process`, started by a worker and by nobody else.
 
-It beats for what stands on its worker's board for as long as that worker lives, and not a moment for a worker that does
-not. It ends when its pipe closes or its parent is another, and with it the commands that a killed worker left behind.
-It falls silent while its parent has been stopped (as by SIGSTOP) for longer than `silence`, and goes on when the parent
-does, to tell it what it lost. Signals meant to end the worker are not for it: handlers that finish within the worker's
-grace still need their beats.
+It sends heartbeats for what stands on its worker's board for as long as that worker lives, and not a moment for a
+worker that does not. It ends when its pipe closes or its parent is another, and with it the commands that a killed
+worker left behind. It stops its heartbeat while its parent has been stopped (as by SIGSTOP) for longer than
+`heartbeat_timeout`, and goes on when the parent does, to tell it what it lost. Signals meant to end the worker are not
+for it: handlers that finish within the worker's grace still need their heartbeats.
 
 It imports as little as it can: one runs beside every worker.
 """
@@ -20,7 +20,7 @@ from contextlib import suppress
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreUnavailable, WrasseError, first_error
 from wrasse.jobs.worker.heartbeat_table import (
-    BEATS_PER_SILENCE,
+    HEARTBEATS_PER_TIMEOUT,
     ClaimEnded,
     Down,
     HeartbeatOrders,
@@ -28,7 +28,7 @@ from wrasse.jobs.worker.heartbeat_table import (
     HeartbeatTable,
     Unable,
     Word,
-    beat_once,
+    send_heartbeats,
     spell,
 )
 from wrasse.ports.jobs import JobQueue
@@ -77,25 +77,25 @@ def say(word: Word) -> None:
         os.write(1, spell(word))
 
 
-async def beat_for(
+async def send_heartbeats_for(
     orders: HeartbeatOrders, jobs: JobQueue, board: HeartbeatTable, parent: ParentProcess, clock: Clock
 ) -> None:
-    """Beats until the parent is gone."""
-    silence = orders.silence.total_seconds()
+    """Sends heartbeats until the parent is gone."""
+    heartbeat_timeout = orders.heartbeat_timeout.total_seconds()
     while not parent.gone():
-        pause = silence / BEATS_PER_SILENCE
-        if parent.stopped_for() < silence:
+        pause = heartbeat_timeout / HEARTBEATS_PER_TIMEOUT
+        if parent.stopped_for() < heartbeat_timeout:
             try:
-                gone = await beat_once(jobs, board, orders.worker, orders.silence, clock.monotonic())
+                gone = await send_heartbeats(jobs, board, orders.worker, orders.heartbeat_timeout, clock.monotonic())
             except StoreUnavailable:
                 say(Down())
-                pause /= BEATS_PER_SILENCE
+                pause /= HEARTBEATS_PER_TIMEOUT
             else:
                 for posted in gone:
                     say(ClaimEnded(posted.place, posted.word))
                 say(HeartbeatSent())
         else:
-            pause /= BEATS_PER_SILENCE
+            pause /= HEARTBEATS_PER_TIMEOUT
         await asyncio.sleep(pause)
 
 
@@ -113,7 +113,7 @@ async def serve() -> None:
     parent = ParentProcess(orders.worker.pid, clock)
     if jobs := await open_patiently(orders, parent):
         async with asyncio.TaskGroup() as group:
-            beating = group.create_task(beat_for(orders, jobs, board, parent, clock))
+            beating = group.create_task(send_heartbeats_for(orders, jobs, board, parent, clock))
             ending = group.create_task(reader.read())
             await asyncio.wait((beating, ending), return_when=asyncio.FIRST_COMPLETED)
             beating.cancel()
@@ -141,7 +141,7 @@ async def open_patiently(orders: HeartbeatOrders, parent: ParentProcess) -> JobQ
             return await _open_jobs(orders.url)
         except StoreUnavailable:
             say(Down())
-            await asyncio.sleep(orders.silence.total_seconds() / BEATS_PER_SILENCE**2)
+            await asyncio.sleep(orders.heartbeat_timeout.total_seconds() / HEARTBEATS_PER_TIMEOUT**2)
     return None
 
 

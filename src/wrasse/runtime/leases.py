@@ -157,9 +157,7 @@ class LateObjects:
         """See the port."""
         return await (await self._opened()).create(key, data, metadata=metadata)
 
-    async def replace(
-        self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA
-    ) -> WriteResult:
+    async def replace(self, key: str, data: Data, *, at: str, metadata: Mapping[str, str] = NO_METADATA) -> WriteResult:
         """See the port."""
         return await (await self._opened()).replace(key, data, at=at, metadata=metadata)
 

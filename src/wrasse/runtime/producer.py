@@ -1,7 +1,7 @@
 """The producer's role: files of a directory become jobs, once or for as long as the process runs.
 
-A stop is quick: a wait ends at once, and a put that a backend does not answer is given up after a moment. What it was
-about is put by the next walk, or was put after all and is known by its id.
+A stop is quick: a wait ends at once, and an enqueue that a backend does not answer is given up after a moment. What it
+was about is enqueued by the next walk, or was enqueued after all and is known by its id.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ class Summary:
 
     directory: str
     found: int
-    put: int
+    enqueued: int
     known: int
     skipped: Mapping[str, int]
     stopped: bool
 
     def __str__(self) -> str:
         files = "file" if self.found == 1 else "files"
-        text = f"found {self.found} {files}: put {self.put}, {self.known} known already"
+        text = f"found {self.found} {files}: enqueued {self.enqueued}, {self.known} known already"
         if self.skipped:
             text += "; skipped " + ", ".join(f"{count} {reason}" for reason, count in self.skipped.items())
         return text + ("; stopped before the end" if self.stopped else "")
@@ -89,14 +89,14 @@ class Producing:
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Ends `run` at once, or after the put that is under way."""
+        """Ends `run` at once, or after the enqueue that is under way."""
         self._stopping.set()
         if self._watching is not None:
             self._watching.stop()
         self._intake.stop()
 
     async def run(self) -> None:
-        """Puts the files; returns when they are put, or when it was stopped."""
+        """Puts the files; returns when they are enqueued, or when it was stopped."""
         async with asyncio.TaskGroup() as group:
             working = group.create_task(self._work())
             others = [group.create_task(self._hurry(working)), group.create_task(self._tell())]
@@ -109,7 +109,7 @@ class Producing:
         """What was found and put so far."""
         done = self._intake.done
         skipped = {reason.value: count for reason, count in sorted(done.seen.skipped.items())}
-        return Summary(self._intake.settings.root, done.seen.found, done.put, done.known, skipped, done.stopped)
+        return Summary(self._intake.settings.root, done.seen.found, done.enqueued, done.known, skipped, done.stopped)
 
     async def _work(self) -> None:
         await (self._intake.walk() if self._watching is None else self._watching.run())
@@ -125,7 +125,7 @@ class Producing:
             with progress("files") as more:
                 shown = 0
                 while True:
-                    done = self._intake.done.put + self._intake.done.known
+                    done = self._intake.done.enqueued + self._intake.done.known
                     more(done - shown)
                     shown = done
                     await asyncio.sleep(_SHOWN_EVERY.total_seconds())
@@ -139,4 +139,4 @@ class Producing:
     def _facts(self) -> Mapping[str, int]:
         """Numbers only: names of files are not for logs."""
         done = self._intake.done
-        return {"found": done.seen.found, "put": done.put, "known": done.known, "skipped": done.skipped}
+        return {"found": done.seen.found, "enqueued": done.enqueued, "known": done.known, "skipped": done.skipped}

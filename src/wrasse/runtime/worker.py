@@ -53,10 +53,10 @@ def owner_name() -> str:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRuntime:
-    """A worker, who beats for it, and who tells which queues it leaves alone."""
+    """A worker, who sends heartbeats for it, and who tells which queues it leaves alone."""
 
     worker: Worker
-    beats: Heartbeat
+    heartbeat: Heartbeat
     telling: ShutQueues
     traces: Traces | None = None
 
@@ -81,7 +81,7 @@ class WorkerRuntime:
 
     def wrong(self) -> str | None:
         """Why the worker is of no use now, if it is not."""
-        return None if self.beats.state.beating else "no beats go out, so it takes nothing"
+        return None if self.heartbeat.state.sending else "no heartbeats go out, so it claims nothing"
 
 
 def build_worker(
@@ -92,7 +92,7 @@ def build_worker(
     settings = WorkerSettings(
         queues=tuple(dict.fromkeys(own.queues[name] for name in own.priorities)),
         concurrency=own.count if concurrency is None else concurrency,
-        silence=own.heartbeat_ttl,
+        heartbeat_timeout=own.heartbeat_ttl,
         timeout=own.timeout,
         retry=RetryPolicy(own.max_retries, own.backoff.base, own.backoff.max),
         wait=own.brpoplpush_timeout,
@@ -120,7 +120,7 @@ def breaker_settings(own: CircuitBreaker) -> BreakerSettings:
 
 
 def build_producer(settings: Settings, opened: OpenPorts, clock: Clock, tally: Tally) -> Producer:
-    """What puts jobs into the queue of their priority."""
+    """What enqueues jobs into the queue of their priority."""
     return Producer(
         opened.queue,
         clock,
@@ -138,9 +138,7 @@ def build_pace(settings: Settings, opened: OpenPorts, rate: int) -> SharedRate:
     return SharedRate(limiter, settings.producer.rate_limit_key, rate)
 
 
-def configured(
-    settings: Settings, own: Registry | None = None, *, handler: str = "", command: str = ""
-) -> Registry:
+def configured(settings: Settings, own: Registry | None = None, *, handler: str = "", command: str = "") -> Registry:
     """What a program registered and what settings or the command line name; the latter take the place of the settings'
     default handler. A kind has only one handler, a name one periodic job."""
     registry = Registry()
@@ -231,7 +229,7 @@ def build_task_workers(
         settings = WorkerSettings(
             queues=(name,),
             concurrency=kind.workers,
-            silence=threshold(kind, config.settings.sweeper),
+            heartbeat_timeout=threshold(kind, config.settings.sweeper),
             timeout=own.timeout,
             retry=RetryPolicy(kind.max_retries, own.backoff.base, own.backoff.max),
             wait=own.brpoplpush_timeout,

@@ -2,7 +2,7 @@
 
 evidence      the job is done or dead, and has been for longer than its place keeps it
 grace         `done_kept` and `dead_kept` themselves
-precondition  the same token, and still in that place, at the very step that deletes it
+precondition  the same token, and still in that state, at the very step that deletes it
 if wrong      a finished job is no longer shown; it never runs again, and a lasting id is still known for `ids_kept`
 """
 
@@ -17,11 +17,11 @@ from typing import ClassVar
 
 from wrasse.duration import format_duration
 from wrasse.engine.sweep import Action, Keep
-from wrasse.ports.jobs import IDS_KEPT, Delete, JobFilter, JobQueue, JobState, Place
+from wrasse.ports.jobs import IDS_KEPT, Delete, JobFilter, JobInfo, JobQueue, JobState
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
-_PLACES = (Place.DONE, Place.DEAD)
+_STATES = (JobState.DONE, JobState.DEAD)
 _ALL = JobFilter()
 
 
@@ -38,46 +38,46 @@ class FinishedJobs:
     ids_kept: timedelta = IDS_KEPT
     batch_max: int = 500
 
-    async def find(self, after: str | None, limit: int) -> Page[JobState]:
+    async def find(self, after: str | None, limit: int) -> Page[JobInfo]:
         """Done jobs, then dead ones. Each place is listed by when its jobs finished, so the first that is not old
         enough ends it: what a run reads follows what is due, not what is stored."""
-        place, cursor = _split(after)
+        state, cursor = _split(after)
         while True:
-            page = await self.jobs.page(place, _ALL, cursor, limit)
-            horizon = page.at - self._kept(place)
+            page = await self.jobs.page(state, _ALL, cursor, limit)
+            horizon = page.at - self._kept(state)
             old = list(takewhile(partial(_finished_by, horizon), page.items))
-            cursors = tuple(f"{place.value}:{text}" for text in page.cursors[: len(old)])
+            cursors = tuple(f"{state.value}:{text}" for text in page.cursors[: len(old)])
             more = len(old) == len(page) and page.more
-            if place is _PLACES[-1]:
+            if state is _STATES[-1]:
                 return Page(tuple(old), cursors, page.at, more and bool(old))
             if old:
                 return Page(tuple(old), cursors, page.at, more=True)
-            place, cursor = Place.DEAD, None
+            state, cursor = JobState.DEAD, None
 
-    def decide(self, suspect: JobState, at: datetime) -> Action[Delete] | Keep:
-        if suspect.place not in _PLACES or suspect.finished_at is None:
+    def decide(self, suspect: JobInfo, at: datetime) -> Action[Delete] | Keep:
+        if suspect.state not in _STATES or suspect.finished_at is None:
             return Keep("not finished")
-        kept = self._kept(suspect.place)
+        kept = self._kept(suspect.state)
         if not _finished_by(at - kept, suspect):
             return Keep("not old enough")
-        reason = f"{suspect.place.value} for longer than {format_duration(kept)}"
-        return Action("delete", suspect.id, reason, Delete(suspect.hold, suspect.place))
+        reason = f"{suspect.state.value} for longer than {format_duration(kept)}"
+        return Action("delete", suspect.id, reason, Delete(suspect.claim, suspect.state))
 
     async def apply(self, actions: Sequence[Action[Delete]]) -> Sequence[Outcome]:
         return await self.jobs.delete([action.change for action in actions], ids_kept=self.ids_kept)
 
-    def _kept(self, place: Place) -> timedelta:
-        return self.done_kept if place is Place.DONE else self.dead_kept
+    def _kept(self, state: JobState) -> timedelta:
+        return self.done_kept if state is JobState.DONE else self.dead_kept
 
 
-def _split(after: str | None) -> tuple[Place, str | None]:
+def _split(after: str | None) -> tuple[JobState, str | None]:
     if after is None:
-        return Place.DONE, None
+        return JobState.DONE, None
     place, _, cursor = after.partition(":")
-    return Place(place), cursor
+    return JobState(place), cursor
 
 
-def _finished_by(horizon: datetime, job: JobState) -> bool:
+def _finished_by(horizon: datetime, job: JobInfo) -> bool:
     # Where a result is kept, its time counts from there: that is the order of the listing.
     moment = job.kept_until or job.finished_at
     return moment is None or moment <= horizon

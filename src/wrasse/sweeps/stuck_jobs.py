@@ -1,10 +1,10 @@
-"""Stuck jobs: held by a worker that stopped beating.
+"""Stuck jobs: held by a worker that stopped its heartbeat.
 
-evidence      the job is held and its deadline, which every beat moves on, has passed
-grace         `silence` since the last beat: at least three beats were missed
+evidence      the job is held and its deadline, which every heartbeat moves on, has passed
+grace         `heartbeat_timeout` since the last heartbeat: at least three heartbeats were missed
 precondition  the same token, and the deadline still passed at the very step that moves the job; of a job that was
-              found without a hold, its worker's sign of life too
-if wrong      a slow worker's job runs twice and the first holder's finish is refused; it is never lost
+              found without a claim, its worker's sign of life too
+if wrong      a slow worker's job runs twice and the first worker's finish is refused; it is never lost
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import ClassVar, Protocol
 
 from wrasse.engine.sweep import WIRED, Action, Keep
 from wrasse.jobs.stray_search import StraySearch
-from wrasse.ports.jobs import Budget, DeadLetterJob, JobQueue, JobRecord, JobState, Reason, Requeue
+from wrasse.ports.jobs import Budget, DeadLetterJob, JobInfo, JobQueue, JobRecord, Reason, Requeue
 from wrasse.ports.journal import Line
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
@@ -40,44 +40,45 @@ class Reports(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StuckJobs:
-    """Gives a silent worker's jobs to the next one, or buries those that have killed too many."""
+    """Gives a dead worker's jobs to the next one, or dead-letters those that have killed too many."""
 
     name: ClassVar[str] = "stuck_jobs"
     each: ClassVar[bool] = True
 
     jobs: JobQueue
-    silence: timedelta = timedelta(seconds=30)
+    heartbeat_timeout: timedelta = timedelta(seconds=30)
     rescues_max: int = 3
     batch_max: int = 100
-    search: StraySearch | None = field(default=None, metadata=WIRED)  # where other programs take jobs too
+    search: StraySearch | None = field(default=None, metadata=WIRED)  # where other programs claim jobs too
     retries: Mapping[str, int] | None = field(default=None, metadata=WIRED)  # of tasks: how many each type may have
     reports: Reports | None = field(default=None, metadata=WIRED)  # of tasks: who is told
 
     async def prepare(self) -> None:
-        """Gives a hold to jobs that a worker holds without one, so that they are overdue one silence later."""
+        """Gives a claim to jobs that a worker holds without one, so that they are overdue one heartbeat timeout
+        later."""
         if self.search is not None:
-            await self.search.search(self.silence, dry=False)
+            await self.search.search(self.heartbeat_timeout, dry=False)
         if self.reports is not None:
             await self.reports.looked()
 
     async def prepare_dry(self) -> None:
         """Looks for the same, and leaves it as it is."""
         if self.search is not None:
-            await self.search.search(self.silence, dry=True)
+            await self.search.search(self.heartbeat_timeout, dry=True)
 
-    async def find(self, after: str | None, limit: int) -> Page[JobState]:
+    async def find(self, after: str | None, limit: int) -> Page[JobInfo]:
         return await self.jobs.overdue(after, limit)
 
-    def decide(self, suspect: JobState, at: datetime) -> Action[Requeue | DeadLetterJob] | Keep:
-        if suspect.until is None or suspect.beat_at is None:
+    def decide(self, suspect: JobInfo, at: datetime) -> Action[Requeue | DeadLetterJob] | Keep:
+        if suspect.deadline is None or suspect.heartbeat_at is None:
             return Keep("not held")
-        if at < suspect.until or at - suspect.beat_at < self.silence:
+        if at < suspect.deadline or at - suspect.heartbeat_at < self.heartbeat_timeout:
             return Keep("beating")
         if self.retries is not None:
             return self._decide_task(suspect, at, self.retries)
-        silent = f"worker {suspect.worker} silent for {int((at - suspect.beat_at).total_seconds())} s"
+        silent = f"worker {suspect.worker} silent for {int((at - suspect.heartbeat_at).total_seconds())} s"
         if suspect.reason is not None:  # why no queue would be right for it
-            bury = DeadLetterJob(suspect.hold, suspect.reason, error=f"{suspect.error}; {silent}".removeprefix("; "))
+            bury = DeadLetterJob(suspect.claim, suspect.reason, error=f"{suspect.error}; {silent}".removeprefix("; "))
             return Action("bury", suspect.id, f"{silent}; {suspect.reason.value}", bury)
         so_far, most = rescues(suspect, self.rescues_max)
         change = rescue(suspect, at, self.rescues_max)
@@ -86,17 +87,17 @@ class StuckJobs:
         return Action("requeue", suspect.id, f"{silent}; rescue {so_far + 1} of {most}", change)
 
     def _decide_task(
-        self, suspect: JobState, at: datetime, retries: Mapping[str, int]
+        self, suspect: JobInfo, at: datetime, retries: Mapping[str, int]
     ) -> Action[Requeue | DeadLetterJob]:
         """A task has one budget for all retries: its record's, else its type's, else the design document's."""
-        assert suspect.until is not None, "a suspect has a deadline"
-        late = f"worker {suspect.worker} past timeout_at for {int((at - suspect.until).total_seconds())} s"
+        assert suspect.deadline is not None, "a suspect has a deadline"
+        late = f"worker {suspect.worker} past timeout_at for {int((at - suspect.deadline).total_seconds())} s"
         spent = suspect.failures + suspect.rescues
         most = suspect.retries_max if suspect.retries_max is not None else retries.get(suspect.queue, RETRIES_MAX)
         if spent >= most:
-            bury = DeadLetterJob(suspect.hold, Reason.WORKER_DIED, error=late)
+            bury = DeadLetterJob(suspect.claim, Reason.WORKER_DIED, error=late)
             return Action("bury", suspect.id, f"{late}; tried again {spent} times already", bury)
-        requeue = Requeue(suspect.hold, Budget.RESCUES, Reason.WORKER_DIED, error=late)
+        requeue = Requeue(suspect.claim, Budget.RESCUES, Reason.WORKER_DIED, error=late)
         return Action("requeue", suspect.id, f"{late}; retry {spent + 1} of {most}", requeue)
 
     async def apply(self, actions: Sequence[Action[Requeue | DeadLetterJob]]) -> Sequence[Outcome]:
@@ -112,7 +113,8 @@ class StuckJobs:
 
 
 def moved(record: JobRecord | None, intended_at: datetime) -> Outcome:
-    """Whether the job was taken from a silent worker at or after this moment. Nothing else writes those reasons."""
+    """Whether the job was taken from a worker without a heartbeat at or after this moment. Nothing else writes those
+    reasons."""
     if record is None:
         return Outcome.UNKNOWN
     rescued = any(each.reason in _OURS and each.ended_at >= intended_at for each in record.history)

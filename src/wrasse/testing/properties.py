@@ -1,7 +1,7 @@
 """What every sweep owes, whatever it takes away. Each promise is one function, and says in a sentence who broke it.
 
-    what is held stays          decide is pure, and once ripe stays ripe          pages are bounded and miss nothing
-    a dry run changes nothing, and plans what the run then does                   losing the race changes nothing
+what is held stays          decide is pure, and once ripe stays ripe          pages are bounded and miss nothing
+a dry run changes nothing, and plans what the run then does                   losing the race changes nothing
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.run import RunContext
 from wrasse.ids import Ids
-from wrasse.ports.jobs import JobFilter, Place
+from wrasse.ports.jobs import JobFilter, JobState
 from wrasse.ports.journal import Line, LineFilter
 from wrasse.ports.page import Page, pages
 from wrasse.ports.records import Collection, Records
@@ -48,9 +48,9 @@ class World:
 
     async def _lines(self) -> AsyncIterator[str]:
         jobs, objects, streams = self.store.jobs, self.store.objects, self.store.streams
-        for place in Place:
-            async for job in _all(partial(jobs.page, place, JobFilter(), limit=_PAGE)):
-                yield f"{place.value} {await jobs.get(job.id)!r}"
+        for state in JobState:
+            async for job in _all(partial(jobs.page, state, JobFilter(), limit=_PAGE)):
+                yield f"{state.value} {await jobs.get(job.id)!r}"
         for worker in (await jobs.counts()).workers:
             yield f"worker {worker!r}"
         for name, collection in sorted(self._collections.items()):

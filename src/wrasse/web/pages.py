@@ -162,14 +162,14 @@ def _summary(view: _View) -> str:
     snapshot, counts = view.snapshot, view.snapshot.counts
     if counts is None:
         return ""
-    beating = sum(each.until > counts.at for each in counts.workers)
+    alive = sum(each.deadline > counts.at for each in counts.workers)
     stuck, dead = len(snapshot.stuck), sum(each.dead for each in counts.queues)
     tiles = (
         ("ready", str(sum(each.ready for each in counts.queues)), ""),
-        ("held", str(sum(each.held for each in counts.queues)), ""),
+        ("running", str(sum(each.running for each in counts.queues)), ""),
         ("stuck", f"{stuck}{'+' if stuck == STUCK else ''}", "bad" if stuck else ""),
         ("dead", str(dead), "bad" if dead else ""),
-        ("workers", f"{beating} of {len(counts.workers)}", "bad" if beating < len(counts.workers) else ""),
+        ("workers", f"{alive} of {len(counts.workers)}", "bad" if alive < len(counts.workers) else ""),
     )
     shown = "".join(
         f'<div data-key="{name}" class="tile {css}"><dt>{name}</dt><dd data-tell="{name}">{text}</dd></div>'
@@ -195,15 +195,15 @@ def _stuck(view: _View) -> str:
     rows = [
         HtmlRow(
             each.id,
-            (code(each.id), code(each.queue), escape(each.kind), code(each.worker), view.time(each.beat_at, counts.at),
-             str(each.attempts), str(each.rescues)),
+            (code(each.id), code(each.queue), escape(each.kind), code(each.worker),
+             view.time(each.heartbeat_at, counts.at), str(each.attempts), str(each.rescues)),
         )
         for each in view.snapshot.stuck
     ]  # fmt: skip
-    texts = map(Column, ("job", "queue", "kind", "held by", "last beat"))
+    texts = map(Column, ("job", "queue", "kind", "held by", "last heartbeat"))
     columns = (*texts, Column("attempts", True), Column("rescues", True))
     body = table("Stuck jobs", columns, rows, empty="", more=len(rows) == STUCK)
-    return section("stuck", "Stuck: held by a silent worker", body)
+    return section("stuck", "Stuck: running on a worker without a heartbeat", body)
 
 
 def _shut(view: _View) -> str:
@@ -228,12 +228,12 @@ def _queues(view: _View) -> str:
     rows = [
         HtmlRow(
             each.queue,
-            (code(each.queue), str(each.ready), str(each.delayed), str(each.held), str(each.done),
+            (code(each.queue), str(each.ready), str(each.scheduled), str(each.running), str(each.done),
              f'<span class="bad">{each.dead}</span>' if each.dead else "0", view.time(each.oldest_ready_at, counts.at)),
         )
         for each in counts.queues
     ]  # fmt: skip
-    numbers = (Column(name, True) for name in ("ready", "delayed", "held", "done", "dead"))
+    numbers = (Column(name, True) for name in ("ready", "scheduled", "running", "done", "dead"))
     columns = (Column("queue"), *numbers, Column("oldest ready"))
     empty = "No jobs yet: <code>wrasse jobs enqueue</code>"
     return section("queues", "Queues", table("Queues", columns, rows, empty=empty), wide=False)
@@ -247,13 +247,13 @@ def _workers(view: _View) -> str:
     rows = [
         HtmlRow(
             each.info.id,
-            (code(each.info.id), state("beating", "good") if each.until > counts.at else state("silent", "bad"),
-             str(each.info.slots), view.time(each.beat_at, counts.at)),
+            (code(each.info.id), state("alive", "good") if each.deadline > counts.at else state("dead", "bad"),
+             str(each.info.slots), view.time(each.heartbeat_at, counts.at)),
         )
-        for each in sorted(counts.workers, key=lambda each: each.until > counts.at)
+        for each in sorted(counts.workers, key=lambda each: each.deadline > counts.at)
     ]  # fmt: skip
-    columns = (Column("worker"), Column("state"), Column("slots", True), Column("last beat"))
-    return section("workers", "Workers", table("Workers", columns, rows, empty="None beats."), wide=False)
+    columns = (Column("worker"), Column("state"), Column("slots", True), Column("last heartbeat"))
+    return section("workers", "Workers", table("Workers", columns, rows, empty="None is alive."), wide=False)
 
 
 def _sweeps(view: _View) -> str:

@@ -240,7 +240,7 @@ def _json_answer(value: object, *, status: int = 200) -> web.Response:
 def snapshot_json(snapshot: ProcessSnapshot) -> Mapping[str, object]:
     """The snapshot for a program. Leases and streams are null where their backend does not answer."""
     counts, leases, streams = snapshot.counts, snapshot.leases, snapshot.streams
-    stuck = "id kind queue worker beat_at until attempts rescues"
+    stuck = "id kind queue worker heartbeat_at deadline attempts rescues"
     return {
         "version": __version__,
         **picked(snapshot, "at started_at roles ready"),

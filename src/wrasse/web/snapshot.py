@@ -28,7 +28,7 @@ from wrasse.observability.metrics import LeaseFacts, MetricInputs, OrphanFacts, 
 from wrasse.observability.tracing import SpanTally
 from wrasse.orphans.scanner import Scanner
 from wrasse.ports.backend import JobStore
-from wrasse.ports.jobs import Counts, JobQueue, JobState
+from wrasse.ports.jobs import Counts, JobInfo, JobQueue
 from wrasse.ports.journal import Journal, Line, LineFilter
 from wrasse.ports.records import Records
 from wrasse.ports.streams import Streams, StreamState
@@ -75,7 +75,7 @@ class ProcessSnapshot:
     checks: tuple[Check, ...]
     counts: Counts | None
     skew: timedelta | None
-    stuck: tuple[JobState, ...]
+    stuck: tuple[JobInfo, ...]
     shut: tuple[ShutQueue, ...]
     leases: Some[Lease] | None
     streams: Some[StreamState] | None
@@ -124,7 +124,7 @@ class Subject:
 class _Jobs:
     skew: timedelta
     counts: Counts
-    stuck: tuple[JobState, ...]
+    stuck: tuple[JobInfo, ...]
     shut: tuple[ShutQueue, ...]
 
 
@@ -251,8 +251,8 @@ class SubjectWatch:
         skew = self._subject.clock.now() - (await store.health_sample()).at
         queue = self._subject.queue or store.jobs
         counts = await queue.counts()
-        beating = {worker.info.id for worker in counts.workers if worker.until > counts.at}
-        shut = () if self._subject.shut is None else await shut_queues(self._subject.shut, beating)
+        alive = {worker.info.id for worker in counts.workers if worker.deadline > counts.at}
+        shut = () if self._subject.shut is None else await shut_queues(self._subject.shut, alive)
         return _Jobs(skew, counts, (await queue.overdue(None, STUCK)).items, shut)
 
     def _unused(self) -> tuple[str, ...]:

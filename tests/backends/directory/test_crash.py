@@ -91,12 +91,8 @@ STORIES = {
         {"a": (NEW, M2), "a/b": (OLD, {})},
     ),
     "delete": Story({"a/b/c": (OLD, M1), "a/x": (OLD, {})}, lambda o: delete(o, "a/b/c"), {"a/x": (OLD, {})}),
-    "delete above an object": Story(
-        {"a": (OLD, M1), "a/b": (OLD, M1)}, lambda o: delete(o, "a"), {"a/b": (OLD, M1)}
-    ),
-    "delete below an object": Story(
-        {"a": (OLD, M1), "a/b": (OLD, M1)}, lambda o: delete(o, "a/b"), {"a": (OLD, M1)}
-    ),
+    "delete above an object": Story({"a": (OLD, M1), "a/b": (OLD, M1)}, lambda o: delete(o, "a"), {"a/b": (OLD, M1)}),
+    "delete below an object": Story({"a": (OLD, M1), "a/b": (OLD, M1)}, lambda o: delete(o, "a/b"), {"a": (OLD, M1)}),
 }
 
 

@@ -50,9 +50,7 @@ class Upkeep:
     async def run(self, *rules: RetentionRule, archived: tuple[str, ...] = (), dry_run: bool = False) -> Report:
         alerts = Alerts(self._beside.records(ALERTS), self._beside.streams, self._clock, AgedEntries.name)
         trimmer = Trimmer(self.flows.streams, alerts, self._clock, RetentionTally())
-        sweep = AgedEntries(
-            self.flows.streams, Retention(rules, archived), trimmer, alerts, ages=self.flows.streams
-        )
+        sweep = AgedEntries(self.flows.streams, Retention(rules, archived), trimmer, alerts, ages=self.flows.streams)
         frame = RunContext(self._beside.journal, self._clock, Ids(self._clock))
         report = await run_once(sweep, frame, dry_run=dry_run)
         assert not report.errors, report.errors
@@ -166,9 +164,7 @@ async def test_what_is_old_goes_while_no_sweep_runs_and_ids_go_on_growing(upkeep
 # Who makes a group
 
 
-async def test_a_stream_that_has_a_group_gets_no_age_though_its_rule_names_none(
-    upkeep: Upkeep, stage: Scene
-) -> None:
+async def test_a_stream_that_has_a_group_gets_no_age_though_its_rule_names_none(upkeep: Upkeep, stage: Scene) -> None:
     await upkeep.run(RULE)
 
     await (await stage.flows()).groups.join(S, "archiver", FIRST)

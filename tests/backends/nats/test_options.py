@@ -38,8 +38,15 @@ def test_options_travel_as_a_url(
     storage: str, name: str,
 ) -> None:  # fmt: skip
     options = NatsOptions(
-        nodes=nodes, tls=tls, read_timeout=time, replicas=copies, storage=storage, name=name, domain="hub",
-        patterns=("a.*", "b.>"), **login
+        nodes=nodes,
+        tls=tls,
+        read_timeout=time,
+        replicas=copies,
+        storage=storage,
+        name=name,
+        domain="hub",
+        patterns=("a.*", "b.>"),
+        **login,
     )  # type: ignore[arg-type]  # a login, by name
     assert NatsOptions.of(options.url()) == options
 

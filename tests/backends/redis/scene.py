@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conformance.desk import LONGER, SILENCE, Desk, fresh
+from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, Desk, fresh
 from conformance.stores import Store
 from wrasse.backends.redis.client.connection import OwnRedisClient
 from wrasse.backends.redis.connect import Redis
@@ -26,7 +26,7 @@ from wrasse.ports.jobs import (
     Job,
     JobFilter,
     JobGroup,
-    Place,
+    JobState,
     Progress,
     Reason,
     Requeue,
@@ -77,44 +77,48 @@ class Scene:
 
     async def set_up(self) -> None:
         """Puts, takes, finishes and buries, so that every structure has something in it."""
-        await self.desk.put(Job("done-1", lasting=True), Job("kept", keep=HOUR), "dead-1", "dead-2", "gone")
-        for taken in await self.desk.take():
-            dies = taken.job.id.startswith("dead")
+        await self.desk.enqueue(Job("done-1", lasting=True), Job("kept", keep=HOUR), "dead-1", "dead-2", "gone")
+        for claimed in await self.desk.claim():
+            dies = claimed.job.id.startswith("dead")
             end = (
-                DeadLetterJob(taken.hold, Reason.FAILED, error="it broke")
+                DeadLetterJob(claimed.claim, Reason.FAILED, error="it broke")
                 if dies
-                else Complete(taken.hold, result=b"42")
+                else Complete(claimed.claim, result=b"42")
             )
             await self.desk.settle(end)
-        await self.desk.put(Job("held-1", unique="name-1"), "held-2")
-        self.holds = {taken.job.id: taken.hold for taken in await self.desk.take(silence=HOUR)}
+        await self.desk.enqueue(Job("held-1", unique="name-1"), "held-2")
+        self.holds = {claimed.job.id: claimed.claim for claimed in await self.desk.claim(heartbeat_timeout=HOUR)}
         told = {self.holds["held-1"].id: Progress(0.5, "half")}
-        await self.desk.jobs.beat(self.desk.worker, list(self.holds.values()), silence=HOUR, progress=told)
+        await self.desk.jobs.heartbeat(
+            self.desk.worker, list(self.holds.values()), heartbeat_timeout=HOUR, progress=told
+        )
         members = [Job(id, group=GROUP) for id in MEMBERS]
-        await self.desk.put(
+        await self.desk.enqueue(
             Job("waiting", minted=True), Job("given"), Job("delayed", delay=24 * HOUR), Job("named", unique="name-2")
         )
-        await self.desk.put(Job("windowed", unique="name-3", window=HOUR))
-        await self.desk.jobs.put(members, request=fresh(), groups=[JobGroup(GROUP, 3, Job("callback"))])
+        await self.desk.enqueue(Job("windowed", unique="name-3", window=HOUR))
+        await self.desk.jobs.enqueue(members, request=fresh(), groups=[JobGroup(GROUP, 3, Job("callback"))])
         await self.do("DEL", self.keys.heartbeat("w1"))  # it is the server's clock that would end it
 
     async def check(self) -> list[str]:
         """The kinds of damage there are."""
-        return [each.kind for each in await self.redis.damages.check(repair=False, silence=SILENCE)]
+        return [each.kind for each in await self.redis.damages.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)]
 
     async def repair(self) -> dict[str, Inconsistency]:
-        return {each.kind: each for each in await self.redis.damages.check(repair=True, silence=SILENCE)}
+        return {
+            each.kind: each for each in await self.redis.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+        }
 
     async def missing(self) -> set[str]:
         """Of the jobs that were there, those that cannot be found any more."""
         return {id for id in EVERY if await self.desk.place(id) is None}
 
-    def take_of(self, id: str) -> str:
+    def claim_key_of(self, id: str) -> str:
         return f"{self.holds[id].token}-{self.holds[id].nonce}"
 
     async def entry(self, id: str) -> bytes:
         """The bytes of a held job."""
-        text: bytes = await self.do("HGET", self.keys.holds, self.take_of(id))
+        text: bytes = await self.do("HGET", self.keys.holds, self.claim_key_of(id))
         return text[text.index(b'{"id"') :]
 
 
@@ -136,14 +140,14 @@ class Chance:
     async def put(self) -> None:
         self.number += 1
         id = f"j{self.chance.randrange(40)}" if self.chance.random() < 0.3 else f"n{self.number}"
-        await self.desk.put(
+        await self.desk.enqueue(
             Job(
                 id,
-                delay=self.chance.choice((timedelta(0), timedelta(0), SILENCE)),
+                delay=self.chance.choice((timedelta(0), timedelta(0), HEARTBEAT_TIMEOUT)),
                 lasting=self.chance.random() < 0.3,
                 unique=self.chance.choice(("", "", "a", "b")),
-                window=self.chance.choice((timedelta(0), SILENCE)),
-                keep=self.chance.choice((timedelta(0), SILENCE)),
+                window=self.chance.choice((timedelta(0), HEARTBEAT_TIMEOUT)),
+                keep=self.chance.choice((timedelta(0), HEARTBEAT_TIMEOUT)),
                 group=self.chance.choice(("", "", "g0", "g1")),
             )
         )
@@ -152,50 +156,50 @@ class Chance:
         self.number += 1
         callback = Job(f"c{self.number}")
         group = JobGroup(f"g{self.chance.randrange(3)}", self.chance.randrange(1, 4), callback)
-        await self.desk.jobs.put((), request=fresh(), groups=[group])
+        await self.desk.jobs.enqueue((), request=fresh(), groups=[group])
 
     async def take(self) -> None:
-        self.held += [taken.hold for taken in await self.desk.take(limit=self.chance.randrange(1, 5))]
+        self.held += [claimed.claim for claimed in await self.desk.claim(limit=self.chance.randrange(1, 5))]
 
     async def end(self) -> None:
         if not self.held:
             return
-        hold = self.held.pop(self.chance.randrange(len(self.held)))
-        delay = self.chance.choice((timedelta(0), SILENCE))
+        claim = self.held.pop(self.chance.randrange(len(self.held)))
+        delay = self.chance.choice((timedelta(0), HEARTBEAT_TIMEOUT))
         await self.desk.settle(
             self.chance.choice(
                 (
-                    Complete(hold, result=b"1"),
-                    Complete(hold, puts=(Job(f"f{self.number}"),)),
-                    DeadLetterJob(hold, Reason.FAILED, error="no"),
-                    Requeue(hold, Budget.FAILURES, Reason.FAILED, error="no", delay=delay),
+                    Complete(claim, result=b"1"),
+                    Complete(claim, enqueues=(Job(f"f{self.number}"),)),
+                    DeadLetterJob(claim, Reason.FAILED, error="no"),
+                    Requeue(claim, Budget.FAILURES, Reason.FAILED, error="no", delay=delay),
                 )
             )
         )
 
     async def beat(self) -> None:
-        told = {hold.id: Progress(0.5) for hold in self.held}
-        await self.desk.jobs.beat(self.desk.worker, self.held, silence=SILENCE, progress=told)
+        told = {claim.id: Progress(0.5) for claim in self.held}
+        await self.desk.jobs.heartbeat(self.desk.worker, self.held, heartbeat_timeout=HEARTBEAT_TIMEOUT, progress=told)
 
     async def sweep(self) -> None:
-        for state in await self.desk.jobs.overdue(None, 10):
-            bury = DeadLetterJob(state.hold, Reason.WORKER_DIED, error="silent")
-            back = Requeue(state.hold, Budget.RESCUES, Reason.WORKER_DIED, error="silent")
+        for info in await self.desk.jobs.overdue(None, 10):
+            bury = DeadLetterJob(info.claim, Reason.WORKER_DIED, error="silent")
+            back = Requeue(info.claim, Budget.RESCUES, Reason.WORKER_DIED, error="silent")
             await self.desk.move(self.chance.choice((bury, back)))
 
     async def delete(self) -> None:
-        for place in (Place.READY, Place.DONE, Place.DEAD):
-            for state in await self.desk.jobs.page(place, JobFilter(), None, 1):
-                await self.desk.jobs.delete([Delete(state.hold, place)])
+        for state in (JobState.READY, JobState.DONE, JobState.DEAD):
+            for info in await self.desk.jobs.page(state, JobFilter(), None, 1):
+                await self.desk.jobs.delete([Delete(info.claim, state)])
 
     async def cancel(self) -> None:
-        place = self.chance.choice((Place.READY, Place.HELD))
-        for state in await self.desk.jobs.page(place, JobFilter(), None, 1):
-            await self.desk.move(Cancel(state.id, "enough"))
+        state = self.chance.choice((JobState.READY, JobState.RUNNING))
+        for info in await self.desk.jobs.page(state, JobFilter(), None, 1):
+            await self.desk.move(Cancel(info.id, "enough"))
 
     async def revive(self) -> None:
-        for state in await self.desk.jobs.page(Place.DEAD, JobFilter(), None, 1):
-            await self.desk.move(RequeueDead(state.hold))
+        for info in await self.desk.jobs.page(JobState.DEAD, JobFilter(), None, 1):
+            await self.desk.move(RequeueDead(info.claim))
 
     async def pass_time(self) -> None:
         self.scene.clock.advance(LONGER)

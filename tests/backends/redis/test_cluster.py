@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from backends.redis.peer import GoPeer, go_job
-from conformance.desk import LONGER, SILENCE, Desk
+from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, Desk
 from servers.cluster import Cluster, cluster
 from servers.sentinel import watched
 from servers.valkey import Valkey
@@ -20,7 +20,7 @@ from wrasse.backends.redis.options import RedisOptions, key_slot
 from wrasse.backends.redis.scripts import Script
 from wrasse.clock import ManualClock
 from wrasse.errors import ConfigError, Refused, StoreUnavailable
-from wrasse.ports.jobs import Cancel, Job, Place
+from wrasse.ports.jobs import Cancel, Job, JobState
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection
 
@@ -92,12 +92,12 @@ async def test_jobs_are_put_taken_and_finished_while_their_slot_moves(options: R
     store = await Redis.open(options)
     try:
         desk = Desk(store.jobs)
-        await desk.put("a", "b")
-        (first, *_) = await desk.take(1)
+        await desk.enqueue("a", "b")
+        (first, *_) = await desk.claim(1)
         to = next(node for node in nodes.masters if node is not nodes.owner(options.slot))
         await asyncio.to_thread(nodes.move, options.slot, to)
-        (outcome,) = await desk.finish(first.hold)
-        await desk.put("c")
+        (outcome,) = await desk.finish(first.claim)
+        await desk.enqueue("c")
         (counts,) = (await store.jobs.counts()).queues
     finally:
         await store.close()
@@ -264,13 +264,13 @@ async def test_what_another_program_left_on_a_cluster_is_found_moved_and_listed(
     redis = await Redis.open(options, clock, time=clock)
     try:
         desk, peer = Desk(redis.jobs), GoPeer(redis.client, "dead-1")
-        await desk.put("known", Job("cancelled"))
+        await desk.enqueue("known", Job("cancelled"))
         await redis.client.ask("LPUSH", peer.processing, go_job("left"))
-        looked = await redis.strays.look("0", 100_000, silence=SILENCE, dry=False)
+        looked = await redis.strays.look("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
         clock.advance(LONGER)
         (suspect,) = await redis.jobs.overdue(None, 10)
-        outcomes = [*await desk.rescue(suspect.hold), *await desk.move(Cancel("cancelled"))]
+        outcomes = [*await desk.rescue(suspect.claim), *await desk.move(Cancel("cancelled"))]
         assert (looked.adopted, outcomes) == (1, [Outcome.DONE] * 2)
-        assert (await desk.ids(Place.READY), await desk.ids(Place.DEAD)) == (["left", "known"], ["cancelled"])
+        assert (await desk.ids(JobState.READY), await desk.ids(JobState.DEAD)) == (["left", "known"], ["cancelled"])
     finally:
         await redis.close()

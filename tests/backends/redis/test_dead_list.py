@@ -14,7 +14,7 @@ from conformance.desk import Desk
 from conformance.stores import Store
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.jobs.dead_list import compare_dead
-from wrasse.ports.jobs import Delete, JobFilter, Place, Reason, RequeueDead
+from wrasse.ports.jobs import Delete, JobFilter, JobState, Reason, RequeueDead
 from wrasse.ports.outcome import Outcome
 
 
@@ -46,7 +46,7 @@ class Grave:
         return int(calls[0].split(b"calls=")[1].split(b",")[0]) if calls else 0
 
     async def dead(self) -> list[str]:
-        return await self.desk.ids(Place.DEAD)
+        return await self.desk.ids(JobState.DEAD)
 
 
 @pytest.fixture
@@ -60,25 +60,25 @@ async def grave(tmp_path: Path) -> AsyncIterator[Grave]:
 async def test_a_job_that_another_program_buried_is_a_dead_job(grave: Grave) -> None:
     await grave.desk.bury(await grave.desk.held("ours"))
     await grave.push(go_job("theirs", retries=3, more=',"error":"disk full"'))
-    (state,) = [each for each in await grave.store.jobs.page(Place.DEAD, JobFilter(), None, 9) if each.id == "theirs"]
-    assert (state.reason, state.error, state.failures, state.queue) == (Reason.FAILED, "disk full", 3, "low")
+    (info,) = [each for each in await grave.store.jobs.page(JobState.DEAD, JobFilter(), None, 9) if each.id == "theirs"]
+    assert (info.reason, info.error, info.failures, info.queue) == (Reason.FAILED, "disk full", 3, "low")
     assert ((await grave.desk.count()).dead, sorted(await grave.dead())) == (2, ["ours", "theirs"])
 
 
 async def test_a_dead_job_of_another_program_is_found_by_its_id(grave: Grave) -> None:
     await grave.push(go_job("theirs"))
-    assert await grave.desk.place("theirs") is Place.DEAD
+    assert await grave.desk.place("theirs") is JobState.DEAD
 
 
 async def test_a_revived_job_of_another_program_starts_afresh_where_it_came_from(grave: Grave) -> None:
-    await grave.desk.put("known")
+    await grave.desk.enqueue("known")
     await grave.peer.client.ask("SADD", grave.peer.keys.queues, "slow")
     await grave.push(go_job("theirs", retries=3, more=',"origin_queue":"slow","error":"e","mine":[1, 2]'))
-    hold = (await grave.desk.state("theirs")).hold
-    outcomes = await grave.desk.move(RequeueDead(hold), RequeueDead(hold))
-    (taken,) = await grave.desk.take(queues=["slow"])
+    claim = (await grave.desk.state("theirs")).claim
+    outcomes = await grave.desk.move(RequeueDead(claim), RequeueDead(claim))
+    (claimed,) = await grave.desk.claim(queues=["slow"])
     (raw,) = await grave.peer.client.ask("LRANGE", grave.peer.keys.processing("w1"), 0, -1)
-    assert (outcomes, taken.job.id, taken.failures) == ([Outcome.DONE, Outcome.CONFLICT], "theirs", 0)
+    assert (outcomes, claimed.job.id, claimed.failures) == ([Outcome.DONE, Outcome.CONFLICT], "theirs", 0)
     assert (b'"mine":[1, 2]' in raw, b'"error"' in raw, await grave.listed()) == (True, False, [])
 
 
@@ -94,9 +94,9 @@ async def test_what_another_program_purged_is_no_longer_shown(grave: Grave) -> N
 
 async def test_a_dead_job_that_another_program_took_away_is_not_revived(grave: Grave) -> None:
     await grave.desk.bury(await grave.desk.held("a"))
-    hold = (await grave.desk.state("a")).hold
+    claim = (await grave.desk.state("a")).claim
     await grave.peer.client.ask("DEL", grave.letters)
-    assert (await grave.desk.move(RequeueDead(hold)), await grave.desk.place("a")) == ([Outcome.CONFLICT], None)
+    assert (await grave.desk.move(RequeueDead(claim)), await grave.desk.place("a")) == ([Outcome.CONFLICT], None)
 
 
 async def test_equal_letters_are_as_many_dead_jobs(grave: Grave) -> None:
@@ -120,9 +120,9 @@ async def test_two_who_compare_at_once_adopt_each_letter_once(grave: Grave) -> N
 
 async def test_a_letter_that_is_no_job_can_be_shown_and_deleted(grave: Grave) -> None:
     await grave.push(b"\xff no job")
-    (state,) = await grave.store.jobs.page(Place.DEAD, JobFilter(), None, 9)
-    outcomes = await grave.store.jobs.delete([Delete(state.hold, Place.DEAD)])
-    assert (state.reason, list(outcomes), await grave.listed()) == (Reason.INVALID_PAYLOAD, [Outcome.DONE], [])
+    (info,) = await grave.store.jobs.page(JobState.DEAD, JobFilter(), None, 9)
+    outcomes = await grave.store.jobs.delete([Delete(info.claim, JobState.DEAD)])
+    assert (info.reason, list(outcomes), await grave.listed()) == (Reason.INVALID_PAYLOAD, [Outcome.DONE], [])
 
 
 async def test_a_dead_letter_says_why_in_words_that_other_programs_read(grave: Grave) -> None:
@@ -133,7 +133,7 @@ async def test_a_dead_letter_says_why_in_words_that_other_programs_read(grave: G
 
 async def test_of_equal_letters_each_is_revived_once(grave: Grave) -> None:
     await grave.push(go_job("a"), go_job("a"))
-    first, second = [state.hold for state in await grave.store.jobs.page(Place.DEAD, JobFilter(), None, 9)]
+    first, second = [info.claim for info in await grave.store.jobs.page(JobState.DEAD, JobFilter(), None, 9)]
     outcomes = await grave.desk.move(RequeueDead(first), RequeueDead(first))
     assert (outcomes, await grave.listed()) == ([Outcome.DONE, Outcome.CONFLICT], [go_job("a")])
     assert await grave.desk.move(RequeueDead(second)) == [Outcome.DONE]
@@ -147,19 +147,19 @@ async def test_who_compares_after_another_has_adopted_adopts_nothing(grave: Grav
 
 
 async def test_what_is_buried_during_a_comparison_stays(grave: Grave) -> None:
-    hold = await grave.desk.held("ours")
+    claim = await grave.desk.held("ours")
     await grave.push(go_job("theirs"))
-    between = Between(grave.peer.client, "slice", lambda: grave.desk.bury(hold))
+    between = Between(grave.peer.client, "slice", lambda: grave.desk.bury(claim))
     await compare_dead(between, grave.peer.keys)
     record = await grave.desk.record("ours")
-    assert (between.happened, record.state.hold, sorted(await grave.dead())) == (True, hold, ["ours", "theirs"])
+    assert (between.happened, record.info.claim, sorted(await grave.dead())) == (True, claim, ["ours", "theirs"])
 
 
 async def test_a_revived_job_goes_to_the_queue_that_it_names(grave: Grave) -> None:
     await grave.peer.client.ask("SADD", grave.peer.keys.queues, "slow", "low")
     await grave.peer.push(go_job("a", more=',"origin_queue":"slow"'), "low")
     await grave.desk.bury(await grave.desk.take_one())
-    await grave.desk.move(RequeueDead((await grave.desk.state("a")).hold))
+    await grave.desk.move(RequeueDead((await grave.desk.state("a")).claim))
     assert (await grave.desk.state("a")).queue == "slow"
 
 
@@ -167,7 +167,7 @@ async def test_a_letter_in_the_middle_of_a_long_list_is_adopted_too(grave: Grave
     await grave.push(*(go_job(f"old-{n}") for n in range(700)))
     await grave.store.jobs.counts()
     await grave.peer.client.ask("LINSERT", grave.letters, "BEFORE", go_job("old-300"), go_job("middle"))
-    assert await grave.desk.place("middle") is Place.DEAD
+    assert await grave.desk.place("middle") is JobState.DEAD
     assert (await grave.desk.count()).dead == 701
 
 

@@ -19,7 +19,7 @@ from wrasse.backends.redis.jobs import dead_list
 from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.errors import StoreBroken
-from wrasse.ports.jobs import Delete, JobFilter, Place
+from wrasse.ports.jobs import Delete, JobFilter, JobState
 
 SECOND = timedelta(seconds=1)
 _HELD = [b"7-0a0b0c0d", b"5", b"1 2 0 1 3 2\nwlowj1{}"]
@@ -67,12 +67,12 @@ class Endless:
 
 CALLS: dict[str, Callable[[Redis], Awaitable[object]]] = {
     "overdue": lambda redis: redis.jobs.overdue(None, 5),
-    "held": lambda redis: redis.jobs.page(Place.HELD, JobFilter(), None, 5),
-    "dead": lambda redis: redis.jobs.page(Place.DEAD, JobFilter(), None, 5),
+    "held": lambda redis: redis.jobs.page(JobState.RUNNING, JobFilter(), None, 5),
+    "dead": lambda redis: redis.jobs.page(JobState.DEAD, JobFilter(), None, 5),
     "subjects": lambda redis: redis.streams.subjects("a.*.b", None, 5),
     "survey": lambda redis: redis.surveys.survey("a.*.b", None, 5),
     "retire": lambda redis: redis.groups.retire("a.b", "g", "c"),
-    "damage": lambda redis: redis.damages.check(repair=False, silence=SECOND),
+    "damage": lambda redis: redis.damages.check(repair=False, heartbeat_timeout=SECOND),
 }
 
 
@@ -103,7 +103,7 @@ async def test_pages_without_end_are_an_error_that_names_the_server(
 async def test_a_delete_that_gets_nowhere_is_an_error(met: tuple[Endless, Redis]) -> None:
     with pytest.raises(StoreBroken):
         async with asyncio.timeout(20):
-            await met[1].jobs.delete([Delete(HOLD, Place.DEAD)])
+            await met[1].jobs.delete([Delete(HOLD, JobState.DEAD)])
 
 
 class Growing(Endless):

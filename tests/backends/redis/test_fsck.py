@@ -11,12 +11,12 @@ import pytest
 from backends.redis.between import Between
 from backends.redis.peer import GoPeer, go_job
 from backends.redis.scene import GROUP, HOUR, MEMBERS, Chance, Plant, Scene
-from conformance.desk import LONGER, SILENCE, Desk
+from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, Desk
 from conformance.stores import CLUSTER, Store
 from wrasse.backends.redis.fsck.check import RedisFsck
 from wrasse.backends.redis.fsck.kinds import Kind
 from wrasse.backends.redis.fsck.suspects import FsckSuspect, Judge
-from wrasse.ports.jobs import GROUP_DEAD_HEADER, Job, JobGroup, Place
+from wrasse.ports.jobs import GROUP_DEAD_HEADER, Job, JobGroup, JobState
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 
@@ -77,11 +77,11 @@ async def _invalid_entry(scene: Scene) -> None:
 
 
 async def _index_without_hold(scene: Scene) -> None:
-    await scene.do("HDEL", scene.keys.holds, scene.take_of("held-2"))
+    await scene.do("HDEL", scene.keys.holds, scene.claim_key_of("held-2"))
 
 
 async def _hold_without_index(scene: Scene) -> None:
-    await scene.do("ZREM", scene.keys.held, scene.take_of("held-2"))
+    await scene.do("ZREM", scene.keys.held, scene.claim_key_of("held-2"))
 
 
 async def _entry_lost(scene: Scene) -> None:
@@ -189,13 +189,13 @@ PLANTED: dict[Plant, Kind] = {
     _heartbeat: Kind.HEARTBEAT_WITHOUT_END,
     _unreadable: Kind.UNREADABLE,
     _queue: Kind.QUEUE_NOT_LISTED,
-    _delayed: Kind.DELAYED_WITHOUT_NUMBER,
+    _delayed: Kind.SCHEDULED_WITHOUT_NUMBER,
     _invalid_entry: Kind.INVALID_ENTRY,
-    _index_without_hold: Kind.INDEX_WITHOUT_HOLD,
-    _hold_without_index: Kind.HOLD_WITHOUT_INDEX,
+    _index_without_hold: Kind.INDEX_WITHOUT_CLAIM,
+    _hold_without_index: Kind.CLAIM_WITHOUT_INDEX,
     _entry_lost: Kind.ENTRY_LOST,
-    _hold_left_over: Kind.HOLD_LEFT_OVER,
-    _entry_without_hold: Kind.ENTRY_WITHOUT_HOLD,
+    _hold_left_over: Kind.CLAIM_LEFT_OVER,
+    _entry_without_hold: Kind.ENTRY_WITHOUT_CLAIM,
     _finished_without_index: Kind.FINISHED_WITHOUT_INDEX,
     _dead_without_index: Kind.FINISHED_WITHOUT_INDEX,
     _index_without_finished: Kind.INDEX_WITHOUT_FINISHED,
@@ -249,7 +249,7 @@ async def test_what_was_mended_meanwhile_is_left_alone(scene: Scene) -> None:
     await _entry_lost(scene)
     entry = await scene.entry("held-2")
     mended = Between(scene.client, "mend", lambda: scene.do("LPUSH", scene.keys.processing("w1"), entry))
-    found = await RedisFsck(mended).check(repair=True, silence=SILENCE)
+    found = await RedisFsck(mended).check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert mended.happened
     assert found == ()
 
@@ -262,14 +262,17 @@ async def test_a_lost_entry_that_was_put_back_is_finished_by_its_holder(scene: S
 
 async def test_a_job_that_a_peer_requeued_is_not_put_back_a_second_time(scene: Scene) -> None:
     await _hold_left_over(scene)
-    assert list(await scene.repair()) == [Kind.HOLD_LEFT_OVER.shown]
-    assert [await scene.desk.place("held-2"), await scene.desk.finish(scene.holds["held-2"])] == [Place.READY, ["lost"]]
+    assert list(await scene.repair()) == [Kind.CLAIM_LEFT_OVER.shown]
+    assert [await scene.desk.place("held-2"), await scene.desk.finish(scene.holds["held-2"])] == [
+        JobState.READY,
+        ["lost"],
+    ]
 
 
 async def test_a_hold_whose_job_a_peer_finished_is_dropped_and_the_job_is_not_put_back(scene: Scene) -> None:
     await scene.do("LPUSH", scene.keys.completed, await scene.entry("held-2"))
     await _entry_lost(scene)
-    assert await scene.check() == [Kind.HOLD_LEFT_OVER.shown]
+    assert await scene.check() == [Kind.CLAIM_LEFT_OVER.shown]
     await scene.repair()
     assert await scene.desk.place("held-2") is None
 
@@ -286,57 +289,57 @@ async def test_equal_bytes_that_were_pushed_twice_are_no_damage_while_both_are_h
     peer = GoPeer(scene.client)
     await peer.push(go_job("twice"), "other")
     await peer.push(go_job("twice"), "other")
-    assert len(await scene.desk.take(queues=("other",))) == 2
+    assert len(await scene.desk.claim(queues=("other",))) == 2
     assert await scene.check() == []
 
 
 async def test_the_callback_of_a_group_whose_member_is_gone_runs_after_the_repair(scene: Scene) -> None:
     await _group_cannot_fire(scene)
     await scene.repair()
-    for taken in await scene.desk.take():
-        if taken.job.id in MEMBERS:
-            await scene.desk.finish(taken.hold)
-    assert await scene.desk.place("callback") is Place.READY
+    for claimed in await scene.desk.claim():
+        if claimed.job.id in MEMBERS:
+            await scene.desk.finish(claimed.claim)
+    assert await scene.desk.place("callback") is JobState.READY
 
 
 async def test_a_group_whose_last_member_is_gone_goes_on_with_the_repair(bare: Scene) -> None:
-    await bare.desk.jobs.put(
+    await bare.desk.jobs.enqueue(
         [Job("m1", group="g"), Job("m2", group="g")], request="r", groups=[JobGroup("g", 2, Job("after"))]
     )
     await bare.desk.finish(await bare.desk.take_one())
     await bare.do("DEL", bare.keys.queue("low").list)
     bare.clock.advance(2 * HOUR)
     await bare.repair()
-    (callback,) = await bare.desk.take()
+    (callback,) = await bare.desk.claim()
     assert (callback.job.id, callback.job.headers[GROUP_DEAD_HEADER]) == ("after", "1")
 
 
 async def test_a_group_that_was_just_opened_may_wait_for_its_members(bare: Scene) -> None:
-    await bare.desk.jobs.put([Job("m1", group="g")], request="r", groups=[JobGroup("g", 2, Job("after"))])
+    await bare.desk.jobs.enqueue([Job("m1", group="g")], request="r", groups=[JobGroup("g", 2, Job("after"))])
     assert await bare.check() == []
 
 
 async def test_an_id_whose_queue_was_deleted_can_be_put_again_after_the_repair(bare: Scene) -> None:
-    await bare.desk.put("lost")
+    await bare.desk.enqueue("lost")
     await bare.do("DEL", bare.keys.queue("low").list)
     await bare.repair()
-    assert await bare.desk.put("lost") == [True]
+    assert await bare.desk.enqueue("lost") == [True]
 
 
 async def test_an_id_that_lasts_is_remembered_for_its_time_when_its_job_is_gone(bare: Scene) -> None:
-    await bare.desk.put(Job("lost", lasting=True))
+    await bare.desk.enqueue(Job("lost", lasting=True))
     await bare.do("DEL", bare.keys.queue("low").list)
     await bare.repair()
-    assert await bare.desk.put(Job("lost", lasting=True)) == [False]
+    assert await bare.desk.enqueue(Job("lost", lasting=True)) == [False]
 
 
 async def test_what_moved_on_after_it_was_looked_at_is_innocent(scene: Scene) -> None:
     """Takes and holds that a look did not meet, and letters that are gone since, are asked for by the script."""
-    judge = Judge(scene.client, scene.keys, repair=False, silence=SILENCE)
+    judge = Judge(scene.client, scene.keys, repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     raw = await scene.entry("held-1")
-    entry = FsckSuspect(Kind.ENTRY_WITHOUT_HOLD, "", ("w1", raw), worker="w1", raw=raw)
+    entry = FsckSuspect(Kind.ENTRY_WITHOUT_CLAIM, "", ("w1", raw), worker="w1", raw=raw)
     name = FsckSuspect(Kind.UNIQUE_LEFT_OVER, "", ("name-1", "held-1"))
-    way = FsckSuspect(Kind.WHERE_LEFT_OVER, "", ("held-1", scene.take_of("held-1")))
+    way = FsckSuspect(Kind.WHERE_LEFT_OVER, "", ("held-1", scene.claim_key_of("held-1")))
     letter = FsckSuspect(Kind.DEAD_ENTRY_WITHOUT_INDEX, "", (go_job("gone"), 1, 1))
     assert await judge.guilty([entry, name, way, letter]) == []
 
@@ -354,28 +357,30 @@ async def test_checks_and_repairs_beside_busy_workers_find_nothing_and_break_not
     """Under way at the same time: what is half seen must never be taken for damage."""
     ids = [f"j{n}" for n in range(300)]
     finished: set[str] = set()
-    await bare.desk.put(*ids)
+    await bare.desk.enqueue(*ids)
 
     async def work(worker: str) -> None:
         desk = Desk(bare.store.jobs, worker)
         while len(finished) < len(ids):
-            for taken in await desk.take(limit=7):
-                if taken.attempt == 1 and taken.job.id.endswith(("1", "4")):
-                    await desk.fail(taken.hold)
-                elif await desk.finish(taken.hold) == ["done"]:
-                    finished.add(taken.job.id)
+            for claimed in await desk.claim(limit=7):
+                if claimed.attempt == 1 and claimed.job.id.endswith(("1", "4")):
+                    await desk.fail(claimed.claim)
+                elif await desk.finish(claimed.claim) == ["done"]:
+                    finished.add(claimed.job.id)
 
     found: list[str] = []
 
     async def check() -> None:
         while len(finished) < len(ids):
-            found.extend(each.kind for each in await bare.redis.damages.check(repair=True, silence=SILENCE))
+            found.extend(
+                each.kind for each in await bare.redis.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+            )
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         for worker in ("w1", "w2", "w3"):
             group.create_task(work(worker))
         group.create_task(check())
-    assert (found, len(await bare.desk.ids(Place.DONE))) == ([], len(ids))
+    assert (found, len(await bare.desk.ids(JobState.DONE))) == ([], len(ids))
 
 
 async def test_with_nothing_left_but_the_lists_no_job_is_lost(scene: Scene) -> None:
@@ -391,10 +396,10 @@ async def test_with_nothing_left_but_the_lists_no_job_is_lost(scene: Scene) -> N
             break
     await scene.repair()
     scene.clock.advance(LONGER)
-    sweep = StuckJobs(scene.store.jobs, silence=SILENCE)
+    sweep = StuckJobs(scene.store.jobs, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     page = await sweep.find(None, 10)
-    await sweep.apply([sweep.decide(state, page.at) for state in page])
-    ran = {taken.job.id for taken in await scene.desk.take()}
+    await sweep.apply([sweep.decide(info, page.at) for info in page])
+    ran = {claimed.job.id for claimed in await scene.desk.claim()}
     assert ran >= {"held-1", "held-2", "waiting", "given", "named", *MEMBERS}
-    assert set(await scene.desk.ids(Place.DEAD)) == {"dead-1", "dead-2"}
+    assert set(await scene.desk.ids(JobState.DEAD)) == {"dead-1", "dead-2"}
     assert await scene.check() == []

@@ -25,7 +25,7 @@ from wrasse.ports.records import Collection
 from wrasse.ports.status_index import IndexEntry, StatusRange
 from wrasse.ports.streams import START, Draft
 
-SILENCE = timedelta(seconds=30)
+HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 THINGS = Collection.named("some/things")
 FLAT = Collection("o:flat", "o:flat:due", "o:flat:buckets", timedelta(minutes=1), flat=True)
 SPOT = IndexEntry("shelf", 1)
@@ -57,15 +57,15 @@ class Yard:
         return await self.redis.client.ask(*command)
 
     async def fill(self) -> None:
-        things, due = self.redis.records(THINGS), self.clock.now() - SILENCE
+        things, due = self.redis.records(THINGS), self.clock.now() - HEARTBEAT_TIMEOUT
         for name in ("a", "b"):
             await things.create(name, VALUE, due_at=due)
             await self.flat.create(name, VALUE, due_at=due, index_entry=SPOT)
         await self.redis.streams.append([Draft("a.b", body, key=f"key-{body!r}") for body in sorted(BODIES)])
         await self.redis.groups.join("a.b", "g", StartAt(first=True))
         groups = self.redis.groups
-        held = await groups.deliver(["a.b"], "g", "c", 4, ack_timeout=SILENCE)
-        await groups.extend("c", held[:1], ack_timeout=SILENCE)
+        held = await groups.deliver(["a.b"], "g", "c", 4, ack_timeout=HEARTBEAT_TIMEOUT)
+        await groups.extend("c", held[:1], ack_timeout=HEARTBEAT_TIMEOUT)
         self.clock.advance(timedelta(seconds=5))
 
     async def works(self) -> set[bytes]:
@@ -112,17 +112,17 @@ class Yard:
     async def _groups(self) -> set[bytes]:
         groups = self.redis.groups
         await groups.consumers("a.b", "g")
-        got = [*await groups.deliver(["a.b"], "g", "d", 100, ack_timeout=SILENCE)]
-        assert any(await groups.extend("d", got[:2], ack_timeout=SILENCE))
+        got = [*await groups.deliver(["a.b"], "g", "d", 100, ack_timeout=HEARTBEAT_TIMEOUT)]
+        assert any(await groups.extend("d", got[:2], ack_timeout=HEARTBEAT_TIMEOUT))
         dead = DeadLetter("a.b", "g", got[1].entry.id, Draft("dead.b", b"letter"))
         naks = [Nak("a.b", "g", got[0].entry.id, timedelta(0))]
         assert [*await groups.answer([*naks, dead])] == [Outcome.DONE] * 2
-        (again,) = await groups.deliver(["a.b"], "g", "e", 1, ack_timeout=SILENCE)
+        (again,) = await groups.deliver(["a.b"], "g", "e", 1, ack_timeout=HEARTBEAT_TIMEOUT)
         assert again.entry.id == got[0].entry.id
         await self.do("XDEL", self.keys.of("a.b").log, str(got[0].entry.id), str(got[2].entry.id))
         await groups.answer([Nak("a.b", "g", got[2].entry.id, timedelta(0))])
         self.clock.advance(HOUR)
-        await groups.deliver(["a.b"], "g", "e", 1, ack_timeout=SILENCE)
+        await groups.deliver(["a.b"], "g", "e", 1, ack_timeout=HEARTBEAT_TIMEOUT)
         assert await groups.answer([Ack("a.b", "g", each.entry.id) for each in got[3:]])
         for state in await groups.consumers("a.b", "g"):
             await groups.retire("a.b", "g", state.consumer)

@@ -10,31 +10,31 @@ from pathlib import Path
 import pytest
 
 from backends.redis.scene import EVERY, GARBAGE, HOUR, KINDS, MEMBERS, Scene
-from conformance.desk import LONGER, SILENCE, fresh
+from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, fresh
 from conformance.stores import Store
 from wrasse.errors import StoreBroken
-from wrasse.ports.jobs import Cancel, Complete, Delete, Job, JobFilter, JobGroup, Place, Progress, Rate, RequeueDead
+from wrasse.ports.jobs import Cancel, Complete, Delete, Job, JobFilter, JobGroup, JobState, Progress, Rate, RequeueDead
 from wrasse.ports.outcome import Outcome
 
 # Which field of which hash, and the jobs that it may cost.
 TEXTS: dict[str, tuple[Callable[[Scene], tuple[str, str]], tuple[str, ...]]] = {
-    "hold": (lambda scene: (scene.keys.holds, scene.take_of("held-1")), ("held-1",)),
+    "hold": (lambda scene: (scene.keys.holds, scene.claim_key_of("held-1")), ("held-1",)),
     "done": (lambda scene: (scene.keys.finished, "done-1"), ("done-1",)),
     "kept": (lambda scene: (scene.keys.finished, "kept"), ("kept",)),
     "dead": (lambda scene: (scene.keys.finished, "dead-1"), ("dead-1",)),
-    "way to a held job": (lambda scene: (scene.keys.where, "held-1"), ("held-1",)),
+    "way to a running job": (lambda scene: (scene.keys.where, "held-1"), ("held-1",)),
     "way to a done job": (lambda scene: (scene.keys.where, "done-1"), ("done-1",)),
     "given id": (lambda scene: (scene.keys.ids, "given"), ()),
     "lasting id": (lambda scene: (scene.keys.ids, "done-1"), ()),
     "unique name": (lambda scene: (scene.keys.uniques, "name-2"), ()),
-    "unique name of a held job": (lambda scene: (scene.keys.uniques, "name-1"), ()),
+    "unique name of a running job": (lambda scene: (scene.keys.uniques, "name-1"), ()),
     "unique name with a window": (lambda scene: (scene.keys.uniques, "name-3"), ()),
     "size of a group": (lambda scene: (scene.keys.groups, "s:g1"), ()),
     "done of a group": (lambda scene: (scene.keys.groups, "d:g1"), ()),
     "dead of a group": (lambda scene: (scene.keys.groups, "x:g1"), ()),
     "callback of a group": (lambda scene: (scene.keys.groups, "c:g1"), ()),
     "mark of a fired group": (lambda scene: (scene.keys.groups, "f:g1"), ()),
-    "number of held jobs": (lambda scene: (scene.keys.counts, "held:low"), ()),
+    "number of running jobs": (lambda scene: (scene.keys.counts, "held:low"), ()),
     "number of done jobs": (lambda scene: (scene.keys.counts, "done:low"), ()),
     "number of dead jobs": (lambda scene: (scene.keys.counts, "dead:low"), ()),
     "progress": (lambda scene: (scene.keys.progress, "held-1"), ()),
@@ -62,54 +62,56 @@ async def _overwrite(scene: Scene, key: str, field: str, kind: str) -> None:
 async def _works_on(scene: Scene, spared: set[str]) -> None:
     """Everything that can be asked of the queue, about every job but these."""
     desk, jobs = scene.desk, scene.desk.jobs
-    holds = [hold for id, hold in scene.holds.items() if id not in spared]
+    claims = [claim for id, claim in scene.holds.items() if id not in spared]
     # Reads.
-    for place in Place:
-        await desk.ids(place)
-        await desk.ids(place, newest=True, limit=1)
-        await desk.ids(place, JobFilter(queue="low"))
+    for state in JobState:
+        await desk.ids(state)
+        await desk.ids(state, newest=True, limit=1)
+        await desk.ids(state, JobFilter(queue="low"))
     for id in EVERY:
         found = await jobs.get(id)
         assert id in spared or found is not None, id
     await jobs.counts()
-    await scene.redis.damages.check(repair=False, silence=SILENCE)
+    await scene.redis.damages.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     await scene.redis.examine()
     # Enqueue, with every kind of record beside the job.
     fresh_jobs = [Job("new-1"), Job("new-2", unique="name-9"), Job("new-3", lasting=True), Job("new-4", group="g9")]
-    put = await jobs.put(fresh_jobs, request=fresh(), groups=[JobGroup("g9", 1, Job("back-9"))])
+    put = await jobs.enqueue(fresh_jobs, request=fresh(), groups=[JobGroup("g9", 1, Job("back-9"))])
     assert [each.new for each in put] == [True] * 4
     for again in (Job("given"), Job("done-1", lasting=True), Job("again-1", unique="name-1")):
-        await desk.put(again)
+        await desk.enqueue(again)
     for number, name in enumerate(("name-2", "name-3")):
-        await desk.put(Job(f"again-{number + 2}", unique=name))
+        await desk.enqueue(Job(f"again-{number + 2}", unique=name))
     # Heartbeats and settlements.
-    told = {hold.id: Progress(0.7, "more") for hold in scene.holds.values()}
-    mine = await jobs.beat(desk.worker, [*scene.holds.values()], silence=SILENCE, progress=told)
-    assert len(mine.mine) == len(scene.holds)
-    assert await desk.beat(*holds, silence=SILENCE) == [True] * len(holds)
-    taken = await jobs.take(
-        ("low",), 100, worker="w1", silence=HOUR, request=fresh(), rates=[Rate("low", 1000, HOUR)]
+    told = {claim.id: Progress(0.7, "more") for claim in scene.holds.values()}
+    mine = await jobs.heartbeat(
+        desk.worker, [*scene.holds.values()], heartbeat_timeout=HEARTBEAT_TIMEOUT, progress=told
     )
-    ready = {each.job.id: each.hold for each in taken.jobs}
+    assert len(mine.mine) == len(scene.holds)
+    assert await desk.heartbeat(*claims, heartbeat_timeout=HEARTBEAT_TIMEOUT) == [True] * len(claims)
+    claimed = await jobs.claim(
+        ("low",), 100, worker="w1", heartbeat_timeout=HOUR, request=fresh(), rates=[Rate("low", 1000, HOUR)]
+    )
+    ready = {each.job.id: each.claim for each in claimed.jobs}
     assert {*MEMBERS, "new-1", "new-2", "new-3", "new-4", "waiting"} <= {*ready}
     assert await desk.finish(ready["new-1"], ready["new-4"], *(ready[id] for id in MEMBERS)) == [Outcome.DONE] * 5
     assert await desk.fail(ready["new-2"]) == [Outcome.DONE]
     assert await desk.bury(ready["new-3"]) == [Outcome.DONE]
-    assert await desk.place("back-9") is Place.READY, "the callback of another group"
+    assert await desk.place("back-9") is JobState.READY, "the callback of another group"
     # Rescues: what was held, and is silent now.
     scene.clock.advance(LONGER)
     overdue = await jobs.overdue(None, 10)
-    assert {hold.id for hold in holds} <= {state.id for state in overdue}
-    outcomes = dict(zip([s.id for s in overdue], [(await desk.rescue(s.hold))[0] for s in overdue], strict=True))
-    assert {outcomes[hold.id] for hold in holds} <= {Outcome.DONE}
-    await scene.redis.strays.look(None, 100, silence=SILENCE, dry=False)
+    assert {claim.id for claim in claims} <= {info.id for info in overdue}
+    outcomes = dict(zip([s.id for s in overdue], [(await desk.rescue(s.claim))[0] for s in overdue], strict=True))
+    assert {outcomes[claim.id] for claim in claims} <= {Outcome.DONE}
+    await scene.redis.strays.look(None, 100, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     # Cancels, revivals, deletes.
     await desk.move(*[Cancel(id, "enough") for id in EVERY])
-    for state in await jobs.page(Place.DEAD, JobFilter(), None, 1):
-        await desk.move(RequeueDead(state.hold))
-    for place in (Place.DONE, Place.DEAD, Place.READY):
-        states = [*await jobs.page(place, JobFilter(), None, 100)]
-        await jobs.delete([Delete(state.hold, place) for state in states])
+    for info in await jobs.page(JobState.DEAD, JobFilter(), None, 1):
+        await desk.move(RequeueDead(info.claim))
+    for state in (JobState.DONE, JobState.DEAD, JobState.READY):
+        states = [*await jobs.page(state, JobFilter(), None, 100)]
+        await jobs.delete([Delete(state.hold, state) for state in states])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -119,7 +121,7 @@ async def test_any_bytes_in_a_text_cost_what_it_belongs_to(scene: Scene, what: s
     await _overwrite(scene, *where(scene), kind)
     await _works_on(scene, {*costs})
     scene.clock.advance(HOUR)
-    await scene.redis.damages.check(repair=True, silence=SILENCE)
+    await scene.redis.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert await scene.check() == [], "fsck repairs what it finds"
 
 
@@ -136,14 +138,14 @@ async def test_any_bytes_among_the_entries_of_a_key_cost_that_entry(scene: Scene
     await scene.do("SET", scene.keys.heartbeat("w8"), text)
     await _works_on(scene, set())
     scene.clock.advance(HOUR)
-    await scene.redis.damages.check(repair=True, silence=SILENCE)
+    await scene.redis.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert await scene.check() == [], "fsck repairs what it finds"
 
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_any_bytes_for_the_cursor_of_strays_begin_the_scan_anew(scene: Scene, kind: str) -> None:
     await scene.do("SET", scene.keys.strays, GARBAGE[kind](b"1 2 3"))
-    await scene.redis.strays.look(None, 1_000, silence=SILENCE, dry=False)
+    await scene.redis.strays.look(None, 1_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     assert (await scene.do("GET", scene.keys.strays)).isdigit()
 
 
@@ -154,8 +156,8 @@ async def test_any_bytes_for_a_remembered_answer_cost_that_request(scene: Scene,
         for key in scene.keys.requests:
             await scene.do("HSET", key, f"{letter}asked", GARBAGE[kind](b"1 2 3"))
     asked = (
-        lambda: desk.jobs.put([Job("new")], request="asked"),
-        lambda: desk.jobs.take(("low",), 1, worker="w1", silence=SILENCE, request="asked"),
+        lambda: desk.jobs.enqueue([Job("new")], request="asked"),
+        lambda: desk.jobs.claim(("low",), 1, worker="w1", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="asked"),
         lambda: desk.jobs.settle([Complete(scene.holds["held-1"])], request="asked"),
     )
     for ask in asked:
@@ -168,9 +170,9 @@ async def test_any_bytes_for_a_remembered_answer_cost_that_request(scene: Scene,
 async def test_any_bytes_for_the_counter_of_tokens_change_nothing_and_are_named(scene: Scene, kind: str) -> None:
     await scene.do("SET", scene.keys.token, GARBAGE[kind](b"12 13"))
     with pytest.raises(StoreBroken, match="a counter of ours that is not a number") as failed:
-        await scene.desk.take()
+        await scene.desk.claim()
     assert "wrasse jobs fsck --repair" in failed.value.do
     await scene.do("DEL", scene.keys.token)
-    await scene.redis.damages.check(repair=True, silence=SILENCE)
+    await scene.redis.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert await scene.check() == []
     assert await scene.missing() == set()

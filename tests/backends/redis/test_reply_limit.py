@@ -26,7 +26,7 @@ from wrasse.ports.jobs import (
     Delete,
     Job,
     JobFilter,
-    Place,
+    JobState,
     Reason,
     RequeueDead,
 )
@@ -117,9 +117,7 @@ async def _delivered(redis: Redis, subjects: list[str], count: int) -> list[Deli
 
 
 @pytest.mark.parametrize("subjects", [[S], [S, "gbe.events.audit.other"]], ids=["one stream", "two streams"])
-async def test_large_fields_of_other_programs_are_delivered_a_few_at_a_time(
-    redis: Redis, subjects: list[str]
-) -> None:
+async def test_large_fields_of_other_programs_are_delivered_a_few_at_a_time(redis: Redis, subjects: list[str]) -> None:
     for subject in subjects:
         await redis.groups.join(subject, "g", StartAt(first=True))
     for _ in range(20):
@@ -192,41 +190,41 @@ async def test_many_large_jobs_are_moved_and_deleted_in_scripts_of_bounded_size(
         told = sections(await redis.client.ask("INFO", "commandstats"))["cmdstat_evalsha"]
         return int(told.partition("calls=")[2].partition(",")[0])
 
-    async def holds(place: Place) -> list[Claim]:
+    async def holds(state: JobState) -> list[Claim]:
         found: list[Claim] = []
-        page = await redis.jobs.page(place, JobFilter(), None, 100)
+        page = await redis.jobs.page(state, JobFilter(), None, 100)
         while True:
-            found += [state.hold for state in page]
+            found += [info.claim for info in page]
             if page.cursor is None:
                 return found
-            page = await redis.jobs.page(place, JobFilter(), page.cursor, 100)
+            page = await redis.jobs.page(state, JobFilter(), page.cursor, 100)
 
     for id in ids:
-        await desk.put(Job(id, payload=bytes(100_000)))
+        await desk.enqueue(Job(id, payload=bytes(100_000)))
     done, steps = [Outcome.DONE] * len(ids), []
     for act in ("cancel", "revive", "delete"):
-        dead, ready, before = await holds(Place.DEAD), await holds(Place.READY), await scripts()
+        dead, ready, before = await holds(JobState.DEAD), await holds(JobState.READY), await scripts()
         if act == "delete":
-            outcomes = await redis.jobs.delete([Delete(hold, Place.READY) for hold in ready])
+            outcomes = await redis.jobs.delete([Delete(claim, JobState.READY) for claim in ready])
         else:
-            asked = [Cancel(id) for id in ids] if act == "cancel" else [RequeueDead(hold) for hold in dead]
+            asked = [Cancel(id) for id in ids] if act == "cancel" else [RequeueDead(claim) for claim in dead]
             outcomes = await redis.jobs.move(asked)  # 60 jobs of 133 kB are 8 MB: 8 scripts
         assert [*outcomes] == done
         steps.append(await scripts() - before)
     assert min(steps) >= 7
     for id in ids:
-        await desk.put(Job(id, payload=bytes(100_000)))
+        await desk.enqueue(Job(id, payload=bytes(100_000)))
     await desk.move(*[Cancel(id) for id in ids])
-    dead, before = await holds(Place.DEAD), await scripts()
-    assert [*await redis.jobs.delete([Delete(hold, Place.DEAD) for hold in dead])] == done
+    dead, before = await holds(JobState.DEAD), await scripts()
+    assert [*await redis.jobs.delete([Delete(claim, JobState.DEAD) for claim in dead])] == done
     assert await scripts() - before >= 7
-    assert await desk.ids(Place.DEAD) == []
+    assert await desk.ids(JobState.DEAD) == []
 
 
 async def test_large_waiting_jobs_are_found_wherever_they_stand(redis: Redis) -> None:
     desk = Desk(redis.jobs)
     for n in range(60):
-        await desk.put(Job(f"{n:02}", payload=bytes(300_000)), Job(f"d{n:02}", delay=timedelta(hours=1)))
+        await desk.enqueue(Job(f"{n:02}", payload=bytes(300_000)), Job(f"d{n:02}", delay=timedelta(hours=1)))
     for id in ("00", "31", "59", "d00", "d59"):
         assert (await desk.record(id)).job.id == id
     assert await redis.jobs.get("nobody") is None
@@ -241,16 +239,16 @@ async def test_many_of_the_largest_jobs_are_claimed_and_listed(server: Valkey) -
         desk = Desk(store.jobs)
         ids = [f"{n:02}" for n in range(14)]
         for id in ids:
-            await desk.put(Job(id, payload=bytes(PAYLOAD_BYTES_MAX)))
-        assert await desk.ids(Place.READY) == ids
-        taken = []
-        while len(taken) < len(ids):
-            some = await desk.take(100)
+            await desk.enqueue(Job(id, payload=bytes(PAYLOAD_BYTES_MAX)))
+        assert await desk.ids(JobState.READY) == ids
+        claimed = []
+        while len(claimed) < len(ids):
+            some = await desk.claim(100)
             assert 1 <= len(some) <= 3  # 32 MiB, and the job that goes beyond
-            taken += some
-        assert sorted(await desk.ids(Place.HELD)) == ids
-        for each in taken:
-            await store.jobs.move([DeadLetterJob(each.hold, Reason.FAILED, "x")])
-        assert sorted(await desk.ids(Place.DEAD)) == ids
+            claimed += some
+        assert sorted(await desk.ids(JobState.RUNNING)) == ids
+        for each in claimed:
+            await store.jobs.move([DeadLetterJob(each.claim, Reason.FAILED, "x")])
+        assert sorted(await desk.ids(JobState.DEAD)) == ids
     finally:
         await store.close()

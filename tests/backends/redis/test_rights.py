@@ -15,7 +15,7 @@ from servers.valkey import Valkey, newest, oldest, valkey
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.errors import Refused
-from wrasse.ports.jobs import JobFilter, Place
+from wrasse.ports.jobs import JobFilter, JobState
 from wrasse.ports.records import Collection
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/run-on-redis.md"
@@ -47,27 +47,27 @@ async def store(server: Valkey) -> AsyncIterator[Redis]:
 
 async def test_they_are_enough_for_jobs_and_records(store: Redis) -> None:
     desk = Desk(store.jobs)
-    await desk.put("a", "b", "c")
-    first, second, _ = [taken.hold for taken in await desk.take()]
-    await desk.beat(first, second)
+    await desk.enqueue("a", "b", "c")
+    first, second, _ = [claimed.claim for claimed in await desk.claim()]
+    await desk.heartbeat(first, second)
     await desk.finish(first)
     await desk.bury(second)
     await store.jobs.overdue(None, 10)
-    listed = {place: await desk.ids(place, JobFilter()) for place in (Place.HELD, Place.DONE, Place.DEAD)}
+    listed = {state: await desk.ids(state, JobFilter()) for state in (JobState.RUNNING, JobState.DONE, JobState.DEAD)}
     counts = await store.jobs.counts()
     records = store.records(Collection.named("things"))
     written = await records.create("a", b"1", due_at=counts.at)
     page = await records.due(None, None, 10)
     deleted = await records.delete("a", at=written.version or "")
     await store.forget(Collection.named("things"))
-    assert listed == {Place.HELD: ["c"], Place.DONE: ["a"], Place.DEAD: ["b"]}
+    assert listed == {JobState.RUNNING: ["c"], JobState.DONE: ["a"], JobState.DEAD: ["b"]}
     assert (len(page), bool(deleted)) == (1, True)
 
 
 async def test_they_are_enough_for_checks_repairs_and_admin_commands(store: Redis) -> None:
-    await Desk(store.jobs).put("a")
+    await Desk(store.jobs).enqueue("a")
     await store.client.ask("LPUSH", store.lists.names["dead_letter"], b"no job")
-    found = await store.damages.check(repair=True, silence=timedelta(seconds=30))
+    found = await store.damages.check(repair=True, heartbeat_timeout=timedelta(seconds=30))
     lengths = await store.lists.lengths("jobqueue:rate_limit:producer")
     purged = await store.lists.purge("jobqueue:rate_limit:producer", force=True, dry=False)
     assert (len(found), len(lengths.named), bool(purged.keys)) == (1, 2, True)

@@ -25,7 +25,7 @@ from wrasse.ports.jobs import (
     Job,
     JobFilter,
     JobGroup,
-    Place,
+    JobState,
     Progress,
     Rate,
     Reason,
@@ -68,17 +68,19 @@ async def _native(redis: Redis) -> object:
 
 def _take(redis: Redis, wait: timedelta = timedelta(0)) -> Awaitable[object]:
     rates = [Rate("low", 5, SECOND)]
-    return redis.jobs.take(["low", "high"], 3, worker="w", silence=SECOND, request="r", wait=wait, rates=rates)
+    return redis.jobs.claim(
+        ["low", "high"], 3, worker="w", heartbeat_timeout=SECOND, request="r", wait=wait, rates=rates
+    )
 
 
 CALLS: dict[str, Call] = {
-    "jobs.put": lambda redis: redis.jobs.put([Job("j1"), Job("j2")], request="r"),
-    "jobs.put unique": lambda redis: redis.jobs.put([Job("j1", unique="u"), Job("j2", delay=SECOND)], request="r"),
-    "jobs.put group": lambda redis: redis.jobs.put((), request="r", groups=[JobGroup("g", 1, Job("c"))]),
+    "jobs.put": lambda redis: redis.jobs.enqueue([Job("j1"), Job("j2")], request="r"),
+    "jobs.put unique": lambda redis: redis.jobs.enqueue([Job("j1", unique="u"), Job("j2", delay=SECOND)], request="r"),
+    "jobs.put group": lambda redis: redis.jobs.enqueue((), request="r", groups=[JobGroup("g", 1, Job("c"))]),
     "jobs.take": _take,
     "jobs.take waiting": lambda redis: _take(redis, SECOND / 50),
-    "jobs.beat": lambda redis: redis.jobs.beat(
-        WorkerInfo("w"), [HOLD], silence=SECOND, progress={"j1": Progress(0.5)}
+    "jobs.beat": lambda redis: redis.jobs.heartbeat(
+        WorkerInfo("w"), [HOLD], heartbeat_timeout=SECOND, progress={"j1": Progress(0.5)}
     ),
     "jobs.settle": lambda redis: redis.jobs.settle([Complete(HOLD), BURY, REQUEUE], request="r"),
     "jobs.move held": lambda redis: redis.jobs.move([REQUEUE, BURY]),
@@ -86,17 +88,17 @@ CALLS: dict[str, Call] = {
     "jobs.move cancel": lambda redis: redis.jobs.move([Cancel("j1")]),
     "jobs.get": lambda redis: redis.jobs.get("j1"),
     **{
-        f"jobs.page {place} {newest}": lambda redis, place=place, newest=newest: redis.jobs.page(  # type: ignore[misc]
+        f"jobs.page {state} {newest}": lambda redis, place=state, newest=newest: redis.jobs.page(  # type: ignore[misc]
             place, JobFilter(), None, 5, newest=newest
         )
-        for place in Place
+        for state in JobState
         for newest in (False, True)
     },
     "jobs.overdue": lambda redis: redis.jobs.overdue(None, 5),
     "jobs.counts": lambda redis: redis.jobs.counts(),
     **{
-        f"jobs.delete {place}": lambda redis, place=place: redis.jobs.delete([Delete(HOLD, place)])  # type: ignore[misc]
-        for place in (Place.READY, Place.DONE, Place.DEAD)
+        f"jobs.delete {state}": lambda redis, place=state: redis.jobs.delete([Delete(HOLD, place)])  # type: ignore[misc]
+        for state in (JobState.READY, JobState.DONE, JobState.DEAD)
     },
     "streams.append": lambda redis: redis.streams.append([Draft("a.b", b"x")]),
     "streams.append keyed": lambda redis: redis.streams.append([Draft("a.b", b"x", "k"), Draft("a.c", b"x")]),
@@ -119,8 +121,8 @@ CALLS: dict[str, Call] = {
     "pulse": lambda redis: redis.health_sample(),
     "examine": lambda redis: redis.examine(),
     "check_streams": lambda redis: redis.check_streams(),
-    "damages.check": lambda redis: redis.damages.check(repair=False, silence=SECOND),
-    "strays.look": lambda redis: redis.strays.look(None, 5, silence=SECOND, dry=False),
+    "damages.check": lambda redis: redis.damages.check(repair=False, heartbeat_timeout=SECOND),
+    "strays.look": lambda redis: redis.strays.look(None, 5, heartbeat_timeout=SECOND, dry=False),
     "surveys.survey": lambda redis: redis.surveys.survey("a.*", None, 5),
     "limiter.allow": lambda redis: redis.limiter.allow("k", 1, rate=5, burst=5),
     "limiter.give_back": lambda redis: redis.limiter.give_back("k", 1, rate=5),

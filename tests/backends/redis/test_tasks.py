@@ -11,7 +11,7 @@ import pytest
 from conformance.desk import Desk
 from conformance.stores import Store
 from wrasse.clock import to_micros
-from wrasse.ports.jobs import Budget, Job, Place, Reason, Requeue
+from wrasse.ports.jobs import Budget, Job, JobState, Reason, Requeue
 from wrasse.ports.outcome import Outcome
 from wrasse.streams.envelope import Envelope, encode
 
@@ -63,7 +63,7 @@ async def look(store: Store) -> None:
     """Rounds of looks until one has ended."""
     after: str | None = None
     for _ in range(1_000):
-        looked = await store.jobs.strays.look(after, 1_000, silence=STEP, dry=False)
+        looked = await store.jobs.strays.look(after, 1_000, heartbeat_timeout=STEP, dry=False)
         if looked.ended:
             return
         after = looked.cursor
@@ -91,7 +91,7 @@ async def test_a_task_that_another_program_claimed_and_left_is_rescued(store: St
     await store.pass_time(timedelta(seconds=1))
 
     (stuck,) = await store.jobs.overdue(None, 10)
-    outcomes = await desk.move(Requeue(stuck.hold, Budget.RESCUES, Reason.WORKER_DIED))
+    outcomes = await desk.move(Requeue(stuck.claim, Budget.RESCUES, Reason.WORKER_DIED))
 
     fields = await foreign.read("task_1")
     assert (len(early), outcomes, fields["state"], fields["retry_count"]) == (0, [Outcome.DONE], "pending", "1")
@@ -103,36 +103,36 @@ async def test_a_task_of_another_producer_is_worked_with_the_parameters_of_its_e
     await foreign.write("task_1", state="pending", updated_at=foreign.now, task_type="low", task_id="task_1")
     await foreign.publish(b'{"task_id":"task_1","task_type":"low","params":{"n":1},"retry_count":0}')
 
-    (taken,) = await desk.take()
-    await desk.finish(taken.hold)
+    (claimed,) = await desk.claim()
+    await desk.finish(claimed.claim)
 
-    assert (taken.job.payload, (await foreign.read("task_1"))["state"]) == (b'{"n":1}', "completed")
+    assert (claimed.job.payload, (await foreign.read("task_1"))["state"]) == (b'{"n":1}', "completed")
 
 
 async def test_a_change_by_another_program_is_never_written_over(store: Store) -> None:
     foreign, desk = Foreign(store), Desk(store.jobs)
-    hold = await desk.held("task_1")
+    claim = await desk.held("task_1")
     await store.pass_time(STEP)
     (stuck,) = await store.jobs.overdue(None, 10)
     await foreign.write("task_1", state="completed", updated_at=foreign.now)
 
-    outcomes = await desk.move(Requeue(stuck.hold, Budget.RESCUES, Reason.WORKER_DIED))
+    outcomes = await desk.move(Requeue(stuck.claim, Budget.RESCUES, Reason.WORKER_DIED))
 
-    assert (outcomes, await desk.finish(hold)) == ([Outcome.CONFLICT], [Outcome.CONFLICT])
+    assert (outcomes, await desk.finish(claim)) == ([Outcome.CONFLICT], [Outcome.CONFLICT])
     assert ((await foreign.read("task_1"))["state"], await foreign.length()) == ("completed", 1)
 
 
 async def test_a_batch_on_redis_is_served_in_its_order(store: Store) -> None:
     desk = Desk(store.jobs)
     names = [f"task_{n}" for n in range(150)]
-    await desk.put(*map(Job, names))
+    await desk.enqueue(*map(Job, names))
 
-    assert [taken.job.id for taken in await desk.take(limit=150)] == names
+    assert [claimed.job.id for claimed in await desk.claim(limit=150)] == names
 
 
 async def test_numbers_and_listings_are_right_again_after_a_look_whoever_changed_or_deleted_tasks(store: Store) -> None:
     foreign, desk = Foreign(store), Desk(store.jobs)
-    await desk.put("task_1", "task_2", "task_3")
+    await desk.enqueue("task_1", "task_2", "task_3")
     await foreign.write("task_1", state="completed", updated_at=foreign.now)
     await foreign.write("task_9", state="pending", updated_at=foreign.now)
     await foreign.delete("task_3")
@@ -141,16 +141,16 @@ async def test_numbers_and_listings_are_right_again_after_a_look_whoever_changed
 
     count = await desk.count()
     assert (count.ready, count.done) == (2, 1)
-    assert [await desk.ids(place) for place in (Place.READY, Place.DONE)] == [["task_9", "task_2"], ["task_1"]]
+    assert [await desk.ids(state) for state in (JobState.READY, JobState.DONE)] == [["task_9", "task_2"], ["task_1"]]
 
 
 async def test_a_listing_never_shows_a_task_where_another_program_has_taken_it_away(store: Store) -> None:
     foreign, desk = Foreign(store), Desk(store.jobs)
-    await desk.put("task_1", "task_2", "task_3")
+    await desk.enqueue("task_1", "task_2", "task_3")
     await foreign.write("task_1", state="completed", updated_at=foreign.now)
     await foreign.delete("task_2")
 
-    assert await desk.ids(Place.READY) == ["task_3"]
+    assert await desk.ids(JobState.READY) == ["task_3"]
 
 
 async def test_a_task_that_another_program_wrote_counts_as_soon_as_a_look_has_found_it(store: Store) -> None:
@@ -158,6 +158,6 @@ async def test_a_task_that_another_program_wrote_counts_as_soon_as_a_look_has_fo
     await foreign.write("task_1", state="pending", updated_at=foreign.now)
     store.jobs.strays._after["low"] = "low:zzz"  # the round over all names is elsewhere
 
-    await store.jobs.strays.look("0", 100_000, silence=STEP, dry=False)
+    await store.jobs.strays.look("0", 100_000, heartbeat_timeout=STEP, dry=False)
 
-    assert ((await desk.count()).ready, await desk.ids(Place.READY)) == (1, ["task_1"])
+    assert ((await desk.count()).ready, await desk.ids(JobState.READY)) == (1, ["task_1"])

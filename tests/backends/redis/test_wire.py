@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from backends.redis.peer import GARBAGE
-from conformance.desk import EVERYTHING, SILENCE, Desk, fresh
+from conformance.desk import EVERYTHING, HEARTBEAT_TIMEOUT, Desk, fresh
 from servers.proxy import proxy
 from servers.valkey import Valkey, valkey
 from wrasse.backends.redis.connect import Redis
@@ -31,7 +31,7 @@ from wrasse.backends.redis.options import RedisOptions
 from wrasse.bounded import EARLIEST
 from wrasse.clock import EPOCH, ManualClock
 from wrasse.errors import UsageError
-from wrasse.ports.jobs import Complete, DeadLetterJob, Job, JobGroup, JobState, Place, Reason
+from wrasse.ports.jobs import Complete, DeadLetterJob, Job, JobGroup, JobInfo, JobState, Reason
 from wrasse.ports.outcome import Outcome
 
 HIGH, LOW = "jobqueue:high_priority", "jobqueue:low_priority"
@@ -157,7 +157,7 @@ def test_a_number_that_is_no_count_is_named_with_its_field(name: str, value: obj
 
 
 def test_the_eight_fields_come_first_and_all_of_them() -> None:
-    raw = encode(Job("a", "mail", headers={"x": "1"}, lasting=True, timeout=SILENCE), rfc3339(MADE), "low")
+    raw = encode(Job("a", "mail", headers={"x": "1"}, lasting=True, timeout=HEARTBEAT_TIMEOUT), rfc3339(MADE), "low")
     eight = ["id", "filepath", "filesize", "priority", "retries", "creation_time", "trace_id", "span_id"]
     assert list(msgspec.json.decode(raw))[:8] == eight
 
@@ -227,14 +227,16 @@ def test_the_reason_why_bytes_are_no_job_names_the_field(raw: bytes, why: str) -
 async def test_what_is_no_job_is_buried_with_its_bytes(peer: Peer, raw: bytes, why: str) -> None:
     await peer.known("low")
     await peer.push(raw, GO)
-    (waiting, _) = await peer.redis.jobs.page(Place.READY, EVERYTHING, None, 10)
+    (waiting, _) = await peer.redis.jobs.page(JobState.READY, EVERYTHING, None, 10)
     assert waiting.reason is Reason.INVALID_PAYLOAD or decode(raw) is not None
     await peer.redis.jobs.counts()
-    assert [each.kind for each in await peer.redis.damages.check(repair=False, silence=SILENCE)] == ["invalid_entry"]
-    answer = await peer.redis.jobs.take(["low"], 10, worker="w1", silence=SILENCE, request=fresh())
+    assert [
+        each.kind for each in await peer.redis.damages.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    ] == ["invalid_entry"]
+    answer = await peer.redis.jobs.claim(["low"], 10, worker="w1", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=fresh())
     (rejected,) = answer.rejected
     assert ([each.job.id for each in answer.jobs], why in rejected.error, rejected.queue) == ([FILE.id], True, "low")
-    (dead,) = await peer.redis.jobs.page(Place.DEAD, EVERYTHING, None, 10)
+    (dead,) = await peer.redis.jobs.page(JobState.DEAD, EVERYTHING, None, 10)
     assert (dead.reason, dead.queue, why in dead.error) == (Reason.INVALID_PAYLOAD, "low", True)
     assert await peer.redis.jobs.get(dead.id) is not None or not dead.id.startswith("unreadable")
     bodies = await peer.list("dead_letter")
@@ -246,13 +248,13 @@ async def test_what_is_no_job_is_buried_with_its_bytes(peer: Peer, raw: bytes, w
 async def test_what_is_no_job_is_rescued_from_a_worker_that_died_with_it(peer: Peer, raw: bytes) -> None:
     """Another program's worker had it, or one of an older version of ours."""
     await peer.do("LPUSH", f"{peer.root}:worker:gone:processing", raw)
-    await peer.redis.strays.look(None, 1_000_000, silence=timedelta(milliseconds=1), dry=False)
-    overdue: tuple[JobState, ...] = ()
+    await peer.redis.strays.look(None, 1_000_000, heartbeat_timeout=timedelta(milliseconds=1), dry=False)
+    overdue: tuple[JobInfo, ...] = ()
     async with asyncio.timeout(10):  # the server's own clock
         while not overdue:
             overdue = (await peer.redis.jobs.overdue(None, 10)).items
     (held,) = overdue
-    (outcome,) = await peer.redis.jobs.move([DeadLetterJob(held.hold, Reason.INVALID_PAYLOAD, error=held.error)])
+    (outcome,) = await peer.redis.jobs.move([DeadLetterJob(held.claim, Reason.INVALID_PAYLOAD, error=held.error)])
     assert (outcome, await peer.list("worker:gone:processing")) == (Outcome.DONE, [])
     assert len(await peer.list("dead_letter")) == 1
 
@@ -260,9 +262,9 @@ async def test_what_is_no_job_is_rescued_from_a_worker_that_died_with_it(peer: P
 async def test_a_repair_dead_letters_entries_that_are_no_job(peer: Peer) -> None:
     await peer.known("low")
     await peer.push(*[raw for raw, _ in GARBAGE], GO)
-    (found, *_) = await peer.redis.damages.check(repair=True, silence=SILENCE)
+    (found, *_) = await peer.redis.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert (found.kind, found.count, found.repaired) == ("invalid_entry", len(GARBAGE), len(GARBAGE))
-    dead = await peer.redis.jobs.page(Place.DEAD, EVERYTHING, None, 100)
+    dead = await peer.redis.jobs.page(JobState.DEAD, EVERYTHING, None, 100)
     assert ({each.reason for each in dead}, len(dead)) == ({Reason.INVALID_PAYLOAD}, len(GARBAGE))
     assert await peer.list("queue:low") == [GO]
 
@@ -275,7 +277,7 @@ async def test_scores_of_other_programs_are_listed_page_by_page(peer: Peer) -> N
     await peer.known("low")
     found, after = list[str](), None
     while True:
-        page = await peer.redis.jobs.page(Place.READY, EVERYTHING, after, 1)
+        page = await peer.redis.jobs.page(JobState.READY, EVERYTHING, after, 1)
         found += [each.id for each in page]
         if not page.more:
             break
@@ -315,33 +317,33 @@ async def test_fields_with_one_meaning_are_read_in_any_spelling(
     assert wire is not None
     assert {name: getattr(wire, name) for name in read} == read
     await peer.push(raw)
-    (taken,) = await peer.desk.take()
-    assert taken.job.id == wire.id
-    assert await peer.desk.place(wire.id) is Place.HELD
-    await peer.desk.fail(taken.hold)
-    (again,) = await peer.desk.take()
+    (claimed,) = await peer.desk.claim()
+    assert claimed.job.id == wire.id
+    assert await peer.desk.place(wire.id) is JobState.RUNNING
+    await peer.desk.fail(claimed.claim)
+    (again,) = await peer.desk.claim()
     assert (again.failures, again.attempt) == (wire.retries + 1, wire.attempts + 2)
-    await peer.desk.finish(again.hold)
-    assert await peer.desk.place(wire.id) is Place.DONE
-    assert await peer.redis.damages.check(repair=False, silence=SILENCE) == ()
+    await peer.desk.finish(again.claim)
+    assert await peer.desk.place(wire.id) is JobState.DONE
+    assert await peer.redis.damages.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT) == ()
 
 
 async def test_a_take_goes_on_behind_what_is_no_job(peer: Peer) -> None:
     await peer.push(*[b"null"] * 5, GO)
-    assert [each.job.id for each in await peer.desk.take(limit=2)] == [FILE.id]
+    assert [each.job.id for each in await peer.desk.claim(limit=2)] == [FILE.id]
 
 
 async def test_what_is_no_job_takes_no_id(peer: Peer) -> None:
     await peer.push(b'{"id":"a","filesize":1.5}')
-    await peer.desk.take()
-    assert (await peer.desk.put("a"), await peer.do("EXISTS", f"{peer.root}:where")) == ([True], 0)
+    await peer.desk.claim()
+    assert (await peer.desk.enqueue("a"), await peer.do("EXISTS", f"{peer.root}:where")) == ([True], 0)
 
 
 @pytest.mark.parametrize("extra", [b"", b',"colour":"red"', b',"trace_id":null', b',"nested":{"ID":1}'])
 async def test_a_job_of_the_origin_runs(peer: Peer, extra: bytes) -> None:
     await peer.push(b'{"id":"a","filepath":"/x","filesize":3,"priority":"low"' + extra + b"}")
-    (taken,) = await peer.desk.take()
-    assert (taken.job.id, taken.job.payload) == ("a", b'{"filepath":"/x","filesize":3}')
+    (claimed,) = await peer.desk.claim()
+    assert (claimed.job.id, claimed.job.payload) == ("a", b'{"filepath":"/x","filesize":3}')
 
 
 # The lists
@@ -349,22 +351,22 @@ async def test_a_job_of_the_origin_runs(peer: Peer, extra: bytes) -> None:
 
 async def test_jobs_of_any_program_are_served_in_the_order_they_were_pushed(peer: Peer) -> None:
     await peer.push(*(b'{"id":"job-%d"}' % n for n in range(3)))
-    await peer.desk.put("ours")
-    assert [each.job.id for each in await peer.desk.take()] == ["job-0", "job-1", "job-2", "ours"]
+    await peer.desk.enqueue("ours")
+    assert [each.job.id for each in await peer.desk.claim()] == ["job-0", "job-1", "job-2", "ours"]
 
 
 async def test_a_queue_named_by_its_key_is_that_key(peer: Peer) -> None:
     queue = f"{peer.root}:high_priority"
     await peer.push(GO, queue="high_priority")
-    (taken,) = await peer.desk.take(queues=[queue])
-    await peer.desk.fail(taken.hold)
+    (claimed,) = await peer.desk.claim(queues=[queue])
+    await peer.desk.fail(claimed.claim)
     assert len(await peer.list("high_priority")) == 1
 
 
 @pytest.mark.parametrize("name", ["held", "completed", "requests:1", "workers:info"])
 async def test_a_queue_cannot_be_one_of_our_own_keys(peer: Peer, name: str) -> None:
     with pytest.raises(UsageError, match="queue"):
-        await peer.desk.put(Job("a", queue=f"{peer.root}:{name}"))
+        await peer.desk.enqueue(Job("a", queue=f"{peer.root}:{name}"))
 
 
 async def test_a_job_is_in_exactly_one_list_after_every_step(peer: Peer) -> None:
@@ -373,17 +375,17 @@ async def test_a_job_is_in_exactly_one_list_after_every_step(peer: Peer) -> None
     async def look() -> None:
         places.append(await peer.everywhere())
 
-    await peer.desk.put("a")
+    await peer.desk.enqueue("a")
     await look()
-    hold = await peer.desk.take_one()
+    claim = await peer.desk.take_one()
     await look()
-    await peer.desk.fail(hold)
+    await peer.desk.fail(claim)
     await look()
-    await peer.desk.fail(await peer.desk.take_one(), delay=SILENCE)
+    await peer.desk.fail(await peer.desk.take_one(), delay=HEARTBEAT_TIMEOUT)
     await look()
-    await peer.desk.put("b")
-    (b,) = [each for each in await peer.desk.take() if each.job.id == "b"]
-    await peer.desk.bury(b.hold)
+    await peer.desk.enqueue("b")
+    (b,) = [each for each in await peer.desk.claim() if each.job.id == "b"]
+    await peer.desk.bury(b.claim)
     places.append([id for id in await peer.everywhere() if id == "b"])
     assert places == [["a"], ["a"], ["a"], ["a"], ["b"]]
 
@@ -391,9 +393,9 @@ async def test_a_job_is_in_exactly_one_list_after_every_step(peer: Peer) -> None
 async def test_a_success_moves_the_very_bytes_and_ends_the_heartbeat(peer: Peer) -> None:
     raw = b'{ "priority":"low", "id" : "a", "mine": [1.0, 2] }'
     await peer.push(raw)
-    (taken,) = await peer.desk.take(silence=timedelta(hours=1))
+    (claimed,) = await peer.desk.claim(heartbeat_timeout=timedelta(hours=1))
     held = await peer.list("worker:w1:processing"), await peer.do("EXISTS", f"{peer.root}:processing:worker:w1")
-    await peer.desk.finish(taken.hold)
+    await peer.desk.finish(claimed.claim)
     assert held == ([raw], 1)
     assert (await peer.list("completed"), await peer.list("worker:w1:processing")) == ([raw], [])
     # For a moment it stays: whoever has seen the list asks for the heartbeat next, and may find a new entry after that.
@@ -401,8 +403,8 @@ async def test_a_success_moves_the_very_bytes_and_ends_the_heartbeat(peer: Peer)
 
 
 async def test_the_heartbeat_stays_while_anything_is_held(peer: Peer) -> None:
-    await peer.desk.put("a", "b")
-    a, b = [taken.hold for taken in await peer.desk.take(silence=timedelta(hours=1))]
+    await peer.desk.enqueue("a", "b")
+    a, b = [claimed.claim for claimed in await peer.desk.claim(heartbeat_timeout=timedelta(hours=1))]
     await peer.desk.finish(a)
     between = await peer.do("PTTL", f"{peer.root}:processing:worker:w1")
     await peer.desk.finish(b)
@@ -410,31 +412,31 @@ async def test_the_heartbeat_stays_while_anything_is_held(peer: Peer) -> None:
 
 
 async def test_who_says_goodbye_leaves_no_heartbeat(peer: Peer) -> None:
-    await peer.desk.put("a")
-    await peer.desk.finish(*[taken.hold for taken in await peer.desk.take(silence=timedelta(hours=1))])
-    await peer.desk.beat(silence=timedelta(0))
+    await peer.desk.enqueue("a")
+    await peer.desk.finish(*[claimed.claim for claimed in await peer.desk.claim(heartbeat_timeout=timedelta(hours=1))])
+    await peer.desk.heartbeat(heartbeat_timeout=timedelta(0))
     assert await peer.do("EXISTS", f"{peer.root}:processing:worker:w1") == 0
 
 
 async def test_a_beat_renews_the_heartbeat_of_one_who_holds_something(peer: Peer) -> None:
-    hold = await peer.desk.held("a")
+    claim = await peer.desk.held("a")
     await peer.do("DEL", f"{peer.root}:processing:worker:w1")
-    await peer.desk.beat(hold)
+    await peer.desk.heartbeat(claim)
     left = await peer.do("PTTL", f"{peer.root}:processing:worker:w1")
     assert isinstance(left, int)
-    assert 0 < left <= SILENCE.total_seconds() * 1000
+    assert 0 < left <= HEARTBEAT_TIMEOUT.total_seconds() * 1000
 
 
 async def test_a_finish_is_lost_when_its_entry_is_gone(peer: Peer) -> None:
-    hold = await peer.desk.held("a")
+    claim = await peer.desk.held("a")
     await peer.do("DEL", f"{peer.root}:worker:w1:processing")
-    outcomes = await peer.desk.finish(hold)
+    outcomes = await peer.desk.finish(claim)
     assert (outcomes, await peer.list("completed"), await peer.desk.place("a")) == ([Outcome.CONFLICT], [], None)
 
 
 async def test_of_two_equal_jobs_each_is_finished_once(peer: Peer) -> None:
     await peer.push(GO, GO)
-    first, second = [taken.hold for taken in await peer.desk.take()]
+    first, second = [claimed.claim for claimed in await peer.desk.claim()]
     await peer.desk.finish(first)
     left = await peer.list("worker:w1:processing")
     outcomes = await peer.desk.finish(first) + await peer.desk.finish(second)
@@ -444,16 +446,16 @@ async def test_of_two_equal_jobs_each_is_finished_once(peer: Peer) -> None:
 
 async def test_a_finish_named_twice_in_one_batch_removes_one_of_two_equal_jobs(peer: Peer) -> None:
     await peer.push(GO, GO)
-    first, _ = [taken.hold for taken in await peer.desk.take()]
+    first, _ = [claimed.claim for claimed in await peer.desk.claim()]
     outcomes = await peer.desk.finish(first, first)
     assert (outcomes, await peer.list("worker:w1:processing")) == ([Outcome.DONE, Outcome.CONFLICT], [GO])
 
 
 async def test_an_id_that_was_made_is_known_once_its_job_was_taken(peer: Peer) -> None:
-    await peer.desk.jobs.put([Job("made", minted=True)], request=fresh())
+    await peer.desk.jobs.enqueue([Job("made", minted=True)], request=fresh())
     await peer.desk.take_one()
-    single = await peer.desk.put(Job("made", delay=SILENCE))
-    assert (single, await peer.desk.put("made", "other")) == ([False], [False, True])
+    single = await peer.desk.enqueue(Job("made", delay=HEARTBEAT_TIMEOUT))
+    assert (single, await peer.desk.enqueue("made", "other")) == ([False], [False, True])
 
 
 async def test_a_job_that_waits_again_is_in_no_index(peer: Peer) -> None:
@@ -464,27 +466,27 @@ async def test_a_job_that_waits_again_is_in_no_index(peer: Peer) -> None:
 
 async def test_a_group_that_is_known_stays_as_it_was_opened(peer: Peer) -> None:
     members = [Job(id, group="g") for id in "ab"]
-    await peer.desk.jobs.put(members, request=fresh(), groups=[JobGroup("g", 2, Job("callback"))])
-    await peer.desk.jobs.put([], request=fresh(), groups=[JobGroup("g", 1, Job("another"))])
-    a, b = [taken.hold for taken in await peer.desk.take()]
+    await peer.desk.jobs.enqueue(members, request=fresh(), groups=[JobGroup("g", 2, Job("callback"))])
+    await peer.desk.jobs.enqueue([], request=fresh(), groups=[JobGroup("g", 1, Job("another"))])
+    a, b = [claimed.claim for claimed in await peer.desk.claim()]
     await peer.desk.finish(a)
     early = await peer.list("queue:low")
     await peer.desk.finish(b)
-    (callback,) = await peer.desk.take()
+    (callback,) = await peer.desk.claim()
     assert (early, callback.job.id) == ([], "callback")
 
 
 async def test_nothing_is_counted_for_a_group_that_was_called(peer: Peer) -> None:
     group = JobGroup("g", 1, Job("callback", queue="other"))
-    await peer.desk.jobs.put([Job("a", group="g"), Job("b", group="g")], request=fresh(), groups=[group])
-    await peer.desk.finish(*[taken.hold for taken in await peer.desk.take()])
+    await peer.desk.jobs.enqueue([Job("a", group="g"), Job("b", group="g")], request=fresh(), groups=[group])
+    await peer.desk.finish(*[claimed.claim for claimed in await peer.desk.claim()])
     assert await peer.do("HGETALL", f"{peer.root}:groups") == [b"f:g", b"1"]
 
 
 async def test_the_completed_list_never_exceeds_its_bound(redis_server: Valkey) -> None:
     peer = await opened(redis_server, done_max=2)
-    await peer.desk.put(*"abcde")
-    await peer.desk.finish(*[taken.hold for taken in await peer.desk.take()])
+    await peer.desk.enqueue(*"abcde")
+    await peer.desk.finish(*[claimed.claim for claimed in await peer.desk.claim()])
     listed = [msgspec.json.decode(raw)["id"] for raw in await peer.list("completed")]
     await peer.redis.close()
     assert listed == ["e", "d"]
@@ -492,7 +494,7 @@ async def test_the_completed_list_never_exceeds_its_bound(redis_server: Valkey) 
 
 async def test_the_completed_list_can_be_turned_off(redis_server: Valkey) -> None:
     peer = await opened(redis_server, done_max=0)
-    await peer.desk.put("a")
+    await peer.desk.enqueue("a")
     await peer.desk.finish(await peer.desk.take_one())
     listed = await peer.list("completed")
     left = await peer.do("EXISTS", *(f"{peer.root}:{name}" for name in ("done", "finished", "where", "ids", "holds")))
@@ -509,7 +511,7 @@ async def test_a_dead_letter_says_why_and_keeps_what_it_does_not_know(peer: Peer
 
 
 async def test_a_worker_of_the_origin_finishes_our_job(peer: Peer) -> None:
-    await peer.desk.put(FILE)
+    await peer.desk.enqueue(FILE)
     (raw,) = await peer.list(f"queue:{HIGH}")
     theirs, list_ = f"{peer.root}:worker:go-1:processing", f"{peer.root}:queue:{HIGH}"
     await peer.do("BRPOPLPUSH", list_, theirs, 1)
@@ -523,9 +525,9 @@ async def test_a_worker_of_the_origin_finishes_our_job(peer: Peer) -> None:
 
 
 async def test_a_job_settled_by_another_process_leaves_the_list_of_its_taker(peer: Peer) -> None:
-    hold = await peer.desk.held("a")
+    claim = await peer.desk.held("a")
     other = await Redis.open(peer.redis.client.options)
-    outcomes = await other.jobs.settle([Complete(hold)], request=fresh())
+    outcomes = await other.jobs.settle([Complete(claim)], request=fresh())
     await other.close()
     assert (list(outcomes), await peer.list("worker:w1:processing")) == ([Outcome.DONE], [])
 
@@ -536,10 +538,10 @@ async def test_a_queued_job_costs_its_bytes_and_little_more(peer: Peer) -> None:
         return int(info.partition(b"used_memory:")[2].partition(b"\r")[0])
 
     batch = [Job(f"{n:026}", payload=b"x" * 40, minted=True) for n in range(1_000)]
-    await peer.desk.jobs.put(batch, request=fresh())
+    await peer.desk.jobs.enqueue(batch, request=fresh())
     before = used(await peer.do("INFO", "memory"))
     for _ in range(10):
-        await peer.desk.jobs.put(batch, request=fresh())
+        await peer.desk.jobs.enqueue(batch, request=fresh())
     spent = (used(await peer.do("INFO", "memory")) - before) / 10_000
     assert spent <= len((await peer.list("queue:low"))[0]) + 64
 
@@ -551,7 +553,7 @@ async def test_answers_are_remembered_for_a_minute_and_forgotten_in_the_third(re
     new = []
     for pause in (0, 60, 180):
         clock.advance(timedelta(seconds=pause))
-        new += [put.new for put in await redis.jobs.put([Job("a"), Job("b", unique="n")], request="same")]
+        new += [put.new for put in await redis.jobs.enqueue([Job("a"), Job("b", unique="n")], request="same")]
     kept = await redis.client.ask("HLEN", f"{options.root}:requests:{int(clock.now().timestamp()) // 60 % 3}")
     await redis.close()
     assert (new, kept) == ([True, True, True, True, False, False], 2)
@@ -564,11 +566,11 @@ async def test_our_own_put_wakes_a_taker_that_would_not_look_by_itself(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue, "POLL", 60)
-    waiting = asyncio.create_task(peer.desk.take(wait=timedelta(seconds=30)))
+    waiting = asyncio.create_task(peer.desk.claim(wait=timedelta(seconds=30)))
     await _blocked(peer)
-    await peer.desk.put("a")
+    await peer.desk.enqueue("a")
     async with asyncio.timeout(10):
-        assert [taken.job.id for taken in await waiting] == ["a"]
+        assert [claimed.job.id for claimed in await waiting] == ["a"]
 
 
 async def test_a_listener_that_lost_its_server_says_so_and_hears_again(
@@ -596,30 +598,30 @@ async def _said(caplog: pytest.LogCaptureFixture, words: str) -> None:
 
 
 async def test_a_put_leaves_only_a_few_tokens_for_those_who_wait(peer: Peer) -> None:
-    await peer.desk.jobs.put([Job(f"{n:026}", minted=True) for n in range(1_000)], request=fresh())
-    await peer.desk.put(*(f"given-{n}" for n in range(100)))
+    await peer.desk.jobs.enqueue([Job(f"{n:026}", minted=True) for n in range(1_000)], request=fresh())
+    await peer.desk.enqueue(*(f"given-{n}" for n in range(100)))
     assert len(await peer.list("queue:low:wake")) == 8
 
 
 async def test_a_job_that_another_program_pushes_is_found_while_a_taker_waits(peer: Peer) -> None:
-    waiting = asyncio.create_task(peer.desk.take(wait=timedelta(seconds=30)))
+    waiting = asyncio.create_task(peer.desk.claim(wait=timedelta(seconds=30)))
     await asyncio.sleep(0.1)
     await peer.push(GO)
     async with asyncio.timeout(10):
-        assert [taken.job.id for taken in await waiting] == [FILE.id]
+        assert [claimed.job.id for claimed in await waiting] == [FILE.id]
 
 
 async def test_a_taker_is_not_deaf_after_its_connections_were_cut() -> None:
     with valkey() as server:
         peer = await opened(server)
         other = Peer(await Redis.open(peer.redis.client.options))
-        waiting = asyncio.create_task(peer.desk.take(wait=timedelta(seconds=30)))
+        waiting = asyncio.create_task(peer.desk.claim(wait=timedelta(seconds=30)))
         for client in await _blocked(other):
             await other.do("CLIENT", "KILL", "ID", client)
         await _blocked(other)  # it listens again
-        await other.desk.put("a")
+        await other.desk.enqueue("a")
         async with asyncio.timeout(10):
-            assert [taken.job.id for taken in await waiting] == ["a"]
+            assert [claimed.job.id for claimed in await waiting] == ["a"]
         await peer.redis.close()
         await other.redis.close()
 
@@ -644,11 +646,11 @@ async def test_attempts_end_by_the_servers_time_also_after_the_clock_of_the_host
     clock = ManualClock()
     redis = await Redis.open(peer.redis.client.options, clock)
     desk = Desk(redis.jobs)
-    await desk.put("a")
-    (taken,) = await desk.take()
+    await desk.enqueue("a")
+    (claimed,) = await desk.claim()
     clock.step(jump)
-    await desk.settle(DeadLetterJob(taken.hold, Reason.FAILED, error="it broke"))
+    await desk.settle(DeadLetterJob(claimed.claim, Reason.FAILED, error="it broke"))
     record = await redis.jobs.get("a")
     await redis.close()
     assert record is not None
-    assert abs(record.history[-1].ended_at - record.history[-1].taken_at) < timedelta(days=1)
+    assert abs(record.history[-1].ended_at - record.history[-1].claimed_at) < timedelta(days=1)

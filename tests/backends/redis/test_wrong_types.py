@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from backends.redis.scene import HOUR, Scene
-from conformance.desk import LONGER, SILENCE, fresh
+from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, fresh
 from conformance.stores import Store
 from wrasse.backends.redis.keys import RedisKeys
 from wrasse.errors import StoreBroken
-from wrasse.ports.jobs import Budget, Complete, DeadLetterJob, Job, JobFilter, Place, Rate, Reason, Requeue
+from wrasse.ports.jobs import Budget, Complete, DeadLetterJob, Job, JobFilter, JobState, Rate, Reason, Requeue
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.rules.check_result import FAIL
 from wrasse.sweeps.stuck_jobs import StuckJobs
@@ -63,7 +63,7 @@ async def _restore(scene: Scene, key: str) -> None:
 
 
 async def _named(scene: Scene) -> str:
-    damages = await scene.redis.damages.check(repair=True, silence=SILENCE)
+    damages = await scene.redis.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     return " ".join(name for each in damages if each.kind == "wrong_type" for name in each.names)
 
 
@@ -73,17 +73,17 @@ async def _named(scene: Scene) -> str:
 async def test_a_key_of_one_queue_costs_that_queue(bare: Scene, part: str, kind: str) -> None:
     desk, (key_of, _) = bare.desk, OF_QUEUE[part]
     key = key_of(bare.keys)
-    await desk.put(Job("stays", queue="bad", delay=HOUR), Job("held", queue="bad"), Job("late", delay=HOUR), "one")
-    (held,) = await desk.take(queues=("bad",), silence=SILENCE)
+    await desk.enqueue(Job("stays", queue="bad", delay=HOUR), Job("held", queue="bad"), Job("late", delay=HOUR), "one")
+    (held,) = await desk.claim(queues=("bad",), heartbeat_timeout=HEARTBEAT_TIMEOUT)
     await _spoil(bare, key, kind)
     rates = [Rate("bad", 5, HOUR)]
-    taken = await bare.redis.jobs.take(
-        ("bad", "low"), 10, worker="w2", silence=HOUR, request=fresh(), rates=rates
+    claimed = await bare.redis.jobs.claim(
+        ("bad", "low"), 10, worker="w2", heartbeat_timeout=HOUR, request=fresh(), rates=rates
     )
-    assert [each.job.id for each in taken.jobs] == ["one"]
-    assert await desk.finish(taken.jobs[0].hold) == [Outcome.DONE]
-    await desk.put("two")
-    assert {"two", "late"} <= set(await desk.ids(Place.READY))
+    assert [each.job.id for each in claimed.jobs] == ["one"]
+    assert await desk.finish(claimed.jobs[0].claim) == [Outcome.DONE]
+    await desk.enqueue("two")
+    assert {"two", "late"} <= set(await desk.ids(JobState.READY))
     counts = await desk.jobs.counts()
     assert any(key in each and "holds a" in each for each in counts.damage)
     assert (await desk.count("low")).ready == 1
@@ -92,12 +92,12 @@ async def test_a_key_of_one_queue_costs_that_queue(bare: Scene, part: str, kind:
     # The rescue into the queue waits until its key is right again; nothing is lost.
     bare.clock.advance(LONGER)
     (found,) = (await desk.jobs.overdue(None, 10)).items
-    outcome = await desk.rescue(found.hold)
+    outcome = await desk.rescue(found.claim)
     await _restore(bare, key)
     if outcome == [Outcome.CONFLICT]:
-        assert await desk.rescue(found.hold) == [Outcome.DONE]
-    assert await desk.place("held") is Place.READY
-    assert await desk.place("stays") is Place.READY
+        assert await desk.rescue(found.claim) == [Outcome.DONE]
+    assert await desk.place("held") is JobState.READY
+    assert await desk.place("stays") is JobState.READY
     assert held.job.id == "held"
 
 
@@ -108,11 +108,11 @@ async def test_what_asks_for_the_bad_queue_is_told_the_key(bare: Scene, kind: st
     said = rf"the key {key} holds a {'sorted set' if kind == 'zset' else kind} instead of a list"
     for job in (Job("made", minted=True, queue="bad"), Job("given", queue="bad")):
         with pytest.raises(StoreBroken, match=said) as failed:
-            await bare.desk.put(job, Job("other"))
+            await bare.desk.enqueue(job, Job("other"))
         assert "RENAME" in failed.value.do
     with pytest.raises(StoreBroken, match=said):
-        await bare.desk.ids(Place.READY, JobFilter(queue="bad"))
-    assert await bare.desk.ids(Place.READY) == []  # a put is whole or nothing
+        await bare.desk.ids(JobState.READY, JobFilter(queue="bad"))
+    assert await bare.desk.ids(JobState.READY) == []  # an enqueue is whole or nothing
 
 
 @pytest.mark.parametrize("ending", ["finish", "fail", "bury"])
@@ -122,11 +122,11 @@ async def test_no_job_is_lost_when_its_way_is_of_a_wrong_type(bare: Scene, which
         "queue": bare.keys.queue("low").list, "processing": bare.keys.processing("w1"),
         "dead_letter": bare.keys.dead_letter, "completed": bare.keys.completed,
     }  # fmt: skip
-    hold = await bare.desk.held("one")
+    claim = await bare.desk.held("one")
     await _spoil(bare, keys[which], "string")
     ends = {
-        "finish": Complete(hold), "bury": DeadLetterJob(hold, Reason.FAILED, error="it broke"),
-        "fail": Requeue(hold, Budget.FAILURES, Reason.FAILED, error="it broke"),
+        "finish": Complete(claim), "bury": DeadLetterJob(claim, Reason.FAILED, error="it broke"),
+        "fail": Requeue(claim, Budget.FAILURES, Reason.FAILED, error="it broke"),
     }  # fmt: skip
     (outcome,) = await bare.desk.settle(ends[ending])
     assert await bare.desk.place("one") is not None
@@ -141,17 +141,17 @@ async def test_a_bad_key_of_one_worker_costs_that_worker(bare: Scene, which: str
     key = getattr(bare.keys, which)("w9")
     await _spoil(bare, key, "hash")
     await bare.desk.held("one")
-    await bare.desk.put("two")
+    await bare.desk.enqueue("two")
     assert key in await _named(bare)
     bare.clock.advance(LONGER)
     await bare.do("DEL", bare.keys.heartbeat("w1"))
-    await bare.redis.strays.look(None, 100, silence=SILENCE, dry=False)
-    sweep = StuckJobs(bare.redis.jobs, silence=SILENCE)
-    assert [state.id for state in (await sweep.find(None, 10)).items] == ["one"]
+    await bare.redis.strays.look(None, 100, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+    sweep = StuckJobs(bare.redis.jobs, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    assert [info.id for info in (await sweep.find(None, 10)).items] == ["one"]
     if which == "processing":
         with pytest.raises(StoreBroken, match=key):
-            await bare.redis.jobs.take(("low",), 1, worker="w9", silence=SILENCE, request=fresh())
-    assert set(await bare.desk.ids(Place.READY)) == {"two"}
+            await bare.redis.jobs.claim(("low",), 1, worker="w9", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=fresh())
+    assert set(await bare.desk.ids(JobState.READY)) == {"two"}
 
 
 @pytest.mark.parametrize(("name", "right"), SHARED.items())
@@ -161,14 +161,14 @@ async def test_a_bad_key_that_all_share_is_named_and_loses_nothing(bare: Scene, 
     await _spoil(bare, key, "stream")
     desk, failures = bare.desk, []
     steps = (
-        lambda: desk.put(Job("new", unique="n"), "plain"),
-        lambda: desk.take(limit=2),
-        lambda: desk.beat(*bare.holds.values(), silence=HOUR),
+        lambda: desk.enqueue(Job("new", unique="n"), "plain"),
+        lambda: desk.claim(limit=2),
+        lambda: desk.heartbeat(*bare.holds.values(), heartbeat_timeout=HOUR),
         lambda: desk.finish(bare.holds["held-1"]),
         lambda: desk.jobs.overdue(None, 10),
-        lambda: bare.redis.strays.look(None, 100, silence=SILENCE, dry=False),
+        lambda: bare.redis.strays.look(None, 100, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False),
         lambda: desk.jobs.get("waiting"),
-        lambda: desk.ids(Place.READY),
+        lambda: desk.ids(JobState.READY),
     )
     for step in steps:
         try:

@@ -223,7 +223,10 @@ async def test_a_prefix_of_another_ending_is_found_once_a_snapshot_has_shown_it(
 
 def test_secrets_of_a_url_are_not_shown() -> None:
     urls = ["postgresql://me:secret@db.example:5433/app?sslpassword=secret", "mysql://me:secret@db.example/app"]
-    assert [SqlAddress.parse(url).shown for url in urls] == ["postgresql://db.example:5433/app", "mysql://db.example/app"]
+    assert [SqlAddress.parse(url).shown for url in urls] == [
+        "postgresql://db.example:5433/app",
+        "mysql://db.example/app",
+    ]
     with pytest.raises(ConfigError) as error:
         SqlAddress.parse("oracle://me:secret@db/app")
     assert "secret" not in str(error.value)

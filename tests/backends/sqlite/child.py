@@ -19,7 +19,7 @@ from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.errors import WrasseError
 from wrasse.ports.jobs import Complete, Job
 
-SILENCE = timedelta(seconds=60)
+HEARTBEAT_TIMEOUT = timedelta(seconds=60)
 NOBODY = 65534
 
 
@@ -63,7 +63,7 @@ async def puts_one(path: Path) -> None:
     store = await Sqlite.open(path)
     say("waiting")
     await asyncio.to_thread(sys.stdin.readline)
-    await store.jobs.put([Job("from-outside")], request="r")
+    await store.jobs.enqueue([Job("from-outside")], request="r")
     say("put")
     await store.close()
 
@@ -75,12 +75,14 @@ async def takes_all(path: Path) -> None:
     await asyncio.to_thread(sys.stdin.readline)
     for number in count():
         request = f"{os.getpid()}-{number}"
-        taken = await store.jobs.take(["low"], 7, worker=str(os.getpid()), silence=SILENCE, request=request)
-        if not taken.jobs:
+        claimed = await store.jobs.claim(
+            ["low"], 7, worker=str(os.getpid()), heartbeat_timeout=HEARTBEAT_TIMEOUT, request=request
+        )
+        if not claimed.jobs:
             break
-        for job in taken.jobs:
-            say(job.hold.id)
-        await store.jobs.settle([Complete(job.hold) for job in taken.jobs], request=request)
+        for job in claimed.jobs:
+            say(job.claim.id)
+        await store.jobs.settle([Complete(job.claim) for job in claimed.jobs], request=request)
     await store.close()
 
 
@@ -91,15 +93,17 @@ async def churns(path: Path) -> None:
     async def produce(name: str) -> None:
         for number in count():
             jobs = [Job(f"{name}-{number}-{n}", payload=os.urandom(50 if n else 3_000), lasting=True) for n in range(3)]
-            await store.jobs.put(jobs, request=f"{name}-{number}")
+            await store.jobs.enqueue(jobs, request=f"{name}-{number}")
             for job in jobs:
                 say(job.id)
 
     async def work(name: str) -> None:
         for number in count():
             request = f"{name}-{number}"
-            taken = await store.jobs.take(["low"], 2, worker=name, silence=SILENCE, request=request)
-            await store.jobs.settle([Complete(job.hold, b"result") for job in taken.jobs], request=request)
+            claimed = await store.jobs.claim(
+                ["low"], 2, worker=name, heartbeat_timeout=HEARTBEAT_TIMEOUT, request=request
+            )
+            await store.jobs.settle([Complete(job.claim, b"result") for job in claimed.jobs], request=request)
 
     async with asyncio.TaskGroup() as group:
         for n in range(4):
@@ -113,7 +117,7 @@ async def fills(path: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (3 << 20, resource.RLIM_INFINITY))
     for number in count():
         try:
-            await store.jobs.put([Job(f"job-{number}", payload=os.urandom(1_000))], request=str(number))
+            await store.jobs.enqueue([Job(f"job-{number}", payload=os.urandom(1_000))], request=str(number))
         except WrasseError as error:
             say(f"{type(error).__name__}: {error.message} {error.do}")
             break
@@ -121,7 +125,7 @@ async def fills(path: Path) -> None:
     found = await store.jobs.get("job-0")
     say("read" if found is not None else "lost")
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    await store.jobs.put([Job("after")], request="after")
+    await store.jobs.enqueue([Job("after")], request="after")
     say("after")
     await store.close()
 

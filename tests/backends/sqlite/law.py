@@ -15,8 +15,8 @@ def broken_laws(path: Path) -> list[str]:
     db = apsw.Connection(str(path))
     try:
         wrong = [f"integrity: {text}" for (text,) in db.execute("PRAGMA integrity_check") if text != "ok"]
-        counted = set(db.execute("SELECT queue, place, count(*) FROM jobs GROUP BY queue, place"))
-        noted = set(db.execute("SELECT queue, place, n FROM counts WHERE n > 0"))
+        counted = set(db.execute("SELECT queue, state, count(*) FROM jobs GROUP BY queue, state"))
+        noted = set(db.execute("SELECT queue, state, n FROM counts WHERE n > 0"))
         if counted != noted:
             wrong.append(f"counts say {sorted(noted)} and the jobs are {sorted(counted)}")
         wrong += [f"{what}: {', '.join(ids)}" for what, sql in _LAWS if (ids := [id for (id,) in db.execute(sql)])]
@@ -35,11 +35,14 @@ def stored_ids(path: Path) -> set[str]:
 
 
 _LAWS = (
-    ("held without a deadline, or the other way round", "SELECT id FROM jobs WHERE (place = 2) <> (until IS NOT NULL)"),
-    ("finished without a time, or the other way round", "SELECT id FROM jobs WHERE (place >= 3) <> (finished_at > 0)"),
+    (
+        "held without a deadline, or the other way round",
+        "SELECT id FROM jobs WHERE (state = 2) <> (deadline IS NOT NULL)",
+    ),
+    ("finished without a time, or the other way round", "SELECT id FROM jobs WHERE (state >= 3) <> (finished_at > 0)"),
     ("no payload", "SELECT id FROM jobs WHERE payload IS NULL AND seq NOT IN (SELECT seq FROM payloads)"),
     ("a payload of nobody", "SELECT CAST(seq AS TEXT) FROM payloads WHERE seq NOT IN (SELECT seq FROM jobs)"),
     ("history of nobody", "SELECT CAST(seq AS TEXT) FROM attempts WHERE seq NOT IN (SELECT seq FROM jobs)"),
-    ("two jobs with one turn", "SELECT min(id) FROM jobs WHERE place = 0 GROUP BY queue, rank HAVING count(*) > 1"),
+    ("two jobs with one turn", "SELECT min(id) FROM jobs WHERE state = 0 GROUP BY queue, rank HAVING count(*) > 1"),
     ("a number not yet drawn", "SELECT id FROM jobs, numbers WHERE max(seq, token, rank) >= back OR rank <= front"),
 )

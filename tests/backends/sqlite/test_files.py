@@ -47,7 +47,7 @@ async def test_an_empty_file_is_as_good_as_none(tmp_path: Path) -> None:
     path = tmp_path / "wrasse.db"
     path.touch()
     store = await Sqlite.open(path)
-    assert await store.jobs.put([Job("a")], request="r") == (Enqueued("a", new=True),)
+    assert await store.jobs.enqueue([Job("a")], request="r") == (Enqueued("a", new=True),)
     await store.close()
 
 
@@ -111,7 +111,7 @@ async def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path:
 async def test_a_damaged_database_says_so(tmp_path: Path) -> None:
     path = tmp_path / "wrasse.db"
     store = await Sqlite.open(path)
-    await store.jobs.put([Job(f"job-{n}", payload=b"x" * 500) for n in range(500)], request="r")
+    await store.jobs.enqueue([Job(f"job-{n}", payload=b"x" * 500) for n in range(500)], request="r")
     await store.close()
     content = bytearray(path.read_bytes())
     content[8 * 4096 : -4096] = os.urandom(len(content) - 9 * 4096)
@@ -197,9 +197,9 @@ async def test_a_file_that_was_moved_away_takes_no_more_jobs(tmp_path: Path) -> 
     store = await Sqlite.open(tmp_path / "wrasse.db")
     (tmp_path / "wrasse.db").rename(tmp_path / "backup.db")
     with pytest.raises(StoreUnavailable, match="was moved, replaced or deleted"):
-        await store.jobs.put([Job("a")], request="r")
+        await store.jobs.enqueue([Job("a")], request="r")
     (tmp_path / "backup.db").rename(tmp_path / "wrasse.db")
-    assert await store.jobs.put([Job("a")], request="r") == (Enqueued("a", new=True),)
+    assert await store.jobs.enqueue([Job("a")], request="r") == (Enqueued("a", new=True),)
     await store.close()
 
 
@@ -208,7 +208,7 @@ async def test_after_close_everything_is_refused(tmp_path: Path) -> None:
     await store.close()
     await store.close()
     with pytest.raises(StoreUnavailable, match="is closed"):
-        await store.jobs.put([Job("a")], request="r")
+        await store.jobs.enqueue([Job("a")], request="r")
     with pytest.raises(StoreUnavailable, match="is closed"):
         await store.health_sample()
 

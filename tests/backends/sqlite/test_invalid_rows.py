@@ -15,11 +15,11 @@ from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
 from wrasse.engine.run import RunContext, run_once
 from wrasse.ids import Ids
-from wrasse.ports.jobs import Cancel, Claim, Complete, Delete, Job, JobFilter, Place, Reason, WorkerInfo
+from wrasse.ports.jobs import Cancel, Claim, Complete, Delete, Job, JobFilter, JobState, Reason, WorkerInfo
 from wrasse.ports.outcome import Outcome
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
-SILENCE = timedelta(seconds=30)
+HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 FAR, BEFORE = (1 << 63) - 1, -(1 << 63)
 NO_TEXT = "CAST(x'61ff' AS TEXT)"
 # What makes a row one that cannot be run as a job.
@@ -48,7 +48,7 @@ class Yard:
 
     async def open(self, *ids: str) -> Sqlite:
         self.store = await Sqlite.open(self.path, self.clock)
-        await self.store.jobs.put([Job(id, payload=id.encode()) for id in ids], request="put")
+        await self.store.jobs.enqueue([Job(id, payload=id.encode()) for id in ids], request="put")
         return self.store
 
     def damage(self, id: str, how: str) -> None:
@@ -61,15 +61,17 @@ class Yard:
 
     async def take(self, limit: int = 10) -> list[str]:
         request = f"take {next(self.requests)}"
-        taken = await self.store.jobs.take(["low"], limit, worker="w", silence=SILENCE, request=request)
-        return [each.job.id for each in taken.jobs]
+        claimed = await self.store.jobs.claim(
+            ["low"], limit, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=request
+        )
+        return [each.job.id for each in claimed.jobs]
 
-    async def listed(self, place: Place) -> dict[str, Reason | None]:
+    async def listed(self, state: JobState) -> dict[str, Reason | None]:
         found = {}
         after = None
         while True:
-            page = await self.store.jobs.page(place, JobFilter(), after, 2)
-            found |= {state.id: state.reason for state in page}
+            page = await self.store.jobs.page(state, JobFilter(), after, 2)
+            found |= {info.id: info.reason for info in page}
             if not page.more:
                 return found
             after = page.cursors[-1]
@@ -86,20 +88,20 @@ async def test_a_claim_goes_past_an_invalid_row_and_dead_letters_it(yard: Yard, 
     store = await yard.open("bad", "a", "worse", "b")
     yard.damage("bad", how)
     yard.damage("worse", how)
-    await yard.listed(Place.READY)
+    await yard.listed(JobState.READY)
     assert await store.jobs.get("bad") is not None
     assert (await store.jobs.counts()).queues[0].ready == 4
     taken = await yard.take(limit) + await yard.take(limit)
     assert (taken, await yard.take()) == (["a", "b"], [])
-    assert await yard.listed(Place.DEAD) == {"bad": Reason.INVALID_PAYLOAD, "worse": Reason.INVALID_PAYLOAD}
+    assert await yard.listed(JobState.DEAD) == {"bad": Reason.INVALID_PAYLOAD, "worse": Reason.INVALID_PAYLOAD}
     counted = (await store.jobs.counts()).queues[0]
-    assert (counted.ready, counted.held, counted.dead) == (0, 2, 2)
+    assert (counted.ready, counted.running, counted.dead) == (0, 2, 2)
     found = await store.jobs.get("bad")
     assert found is not None
-    assert "of the table jobs is invalid" in found.state.error
-    gone = Delete(Claim("bad", found.state.token, found.state.nonce), Place.DEAD)
+    assert "of the table jobs is invalid" in found.info.error
+    gone = Delete(Claim("bad", found.info.token, found.info.nonce), JobState.DEAD)
     await store.jobs.delete([gone])
-    assert await yard.listed(Place.DEAD) == {"worse": Reason.INVALID_PAYLOAD}
+    assert await yard.listed(JobState.DEAD) == {"worse": Reason.INVALID_PAYLOAD}
     await store.close()
 
 
@@ -108,28 +110,28 @@ async def test_a_row_with_odd_numbers_is_a_job(yard: Yard, how: str) -> None:
     store = await yard.open("a", "odd", "also", "b")
     yard.damage("odd", how)
     yard.damage("also", how)
-    assert set(await yard.listed(Place.READY)) == {"a", "odd", "also", "b"}
+    assert set(await yard.listed(JobState.READY)) == {"a", "odd", "also", "b"}
     await store.jobs.counts()
     taken = [id for _ in range(4) for id in await yard.take()]
     assert taken == ["a", "odd", "also", "b"]
     await store.close()
 
 
-@pytest.mark.parametrize("place", [Place.READY, Place.HELD, Place.DEAD])
+@pytest.mark.parametrize("place", [JobState.READY, JobState.RUNNING, JobState.DEAD])
 @pytest.mark.parametrize("how", STATES)
-async def test_a_listing_shows_an_invalid_row_as_invalid(yard: Yard, how: str, place: Place) -> None:
+async def test_a_listing_shows_an_invalid_row_as_invalid(yard: Yard, how: str, state: JobState) -> None:
     store = await yard.open("a", "bad", "c")
-    if place is not Place.READY:
+    if state is not JobState.READY:
         await yard.take()
-    if place is Place.DEAD:
+    if state is JobState.DEAD:
         yard.clock.advance(timedelta(minutes=5))
         await run_once(StuckJobs(store.jobs, rescues_max=0), RunContext(store.journal, yard.clock, Ids(yard.clock)))
     yard.damage("bad", how)
-    reason = Reason.WORKER_DIED if place is Place.DEAD else None
-    assert await yard.listed(place) == {"a": reason, "bad": Reason.INVALID_PAYLOAD, "c": reason}
+    reason = Reason.WORKER_DIED if state is JobState.DEAD else None
+    assert await yard.listed(state) == {"a": reason, "bad": Reason.INVALID_PAYLOAD, "c": reason}
     found = await store.jobs.get("bad")
     assert found is not None
-    assert "of the table jobs is invalid" in found.state.error
+    assert "of the table jobs is invalid" in found.info.error
     await store.jobs.counts()
     await store.close()
 
@@ -141,19 +143,19 @@ async def test_stuck_jobs_go_past_an_invalid_row(yard: Yard, how: str) -> None:
     yard.damage("bad", how)
     yard.clock.advance(timedelta(minutes=5))
     await run_once(StuckJobs(store.jobs), RunContext(store.journal, yard.clock, Ids(yard.clock)))
-    assert {"a", "c"} <= set(await yard.listed(Place.READY))
+    assert {"a", "c"} <= set(await yard.listed(JobState.READY))
     assert {"a", "c"} <= set(await yard.take())
     await store.close()
 
 
 async def test_a_place_that_is_none_is_shown_and_harms_nothing(yard: Yard) -> None:
     store = await yard.open("a", "bad", "c")
-    yard.damage("bad", "place = 9")
+    yard.damage("bad", "state = 9")
     found = await store.jobs.get("bad")
     assert found is not None
-    assert (found.state.place, found.state.reason) == (Place.DEAD, Reason.INVALID_PAYLOAD)
-    assert await yard.listed(Place.READY) == {"a": None, "c": None}
-    assert await yard.listed(Place.DEAD) == {"bad": Reason.INVALID_PAYLOAD}
+    assert (found.info.state, found.info.reason) == (JobState.DEAD, Reason.INVALID_PAYLOAD)
+    assert await yard.listed(JobState.READY) == {"a": None, "c": None}
+    assert await yard.listed(JobState.DEAD) == {"bad": Reason.INVALID_PAYLOAD}
     assert await yard.take() == ["a", "c"]
     await store.close()
 
@@ -161,7 +163,7 @@ async def test_a_place_that_is_none_is_shown_and_harms_nothing(yard: Yard) -> No
 async def test_an_id_that_is_no_text_costs_its_job_only(yard: Yard) -> None:
     store = await yard.open("a", "bad", "c")
     yard.damage("bad", f"id = {NO_TEXT}")
-    assert await yard.listed(Place.READY) == {"a": None, "a\ufffd": Reason.INVALID_PAYLOAD, "c": None}
+    assert await yard.listed(JobState.READY) == {"a": None, "a\ufffd": Reason.INVALID_PAYLOAD, "c": None}
     assert await yard.take() == ["a", "c"]
     assert await yard.take() == []
     await store.close()
@@ -170,8 +172,8 @@ async def test_an_id_that_is_no_text_costs_its_job_only(yard: Yard) -> None:
 async def test_counts_go_past_instants_outside_of_the_calendar(yard: Yard) -> None:
     store = await yard.open("a")
     yard.damage("a", f"ready_at = {BEFORE}")
-    await store.jobs.beat(WorkerInfo("w", "host", 1, 1), [], silence=SILENCE)
-    yard.write(f"UPDATE workers SET until = {FAR}, beat_at = {BEFORE}")
+    await store.jobs.heartbeat(WorkerInfo("w", "host", 1, 1), [], heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    yard.write(f"UPDATE workers SET deadline = {FAR}, heartbeat_at = {BEFORE}")
     counts = await store.jobs.counts()
     assert (counts.queues[0].ready, len(counts.workers)) == (1, 1)
     await store.close()
@@ -196,24 +198,24 @@ async def test_changes_of_other_jobs_go_past_an_invalid_row(tmp_path: Path, how:
         with closing(apsw.Connection(str(path))) as db:
             db.execute(f"UPDATE jobs SET {DAMAGE[how]} WHERE id = ?", (id,))
 
-    await desk.put("bad", "a", "b", "c", "d")
-    holds = {taken.job.id: taken.hold for taken in await desk.take()}
+    await desk.enqueue("bad", "a", "b", "c", "d")
+    claims = {claimed.job.id: claimed.claim for claimed in await desk.claim()}
     damage("bad")
-    assert (await desk.beat(*holds.values()))[1:] == [True] * 4
-    ended = await desk.settle(Complete(holds["a"], b"1"), Complete(holds["bad"], b"2"), Complete(holds["b"], b"3"))
+    assert (await desk.heartbeat(*claims.values()))[1:] == [True] * 4
+    ended = await desk.settle(Complete(claims["a"], b"1"), Complete(claims["bad"], b"2"), Complete(claims["b"], b"3"))
     assert (ended[0], ended[2]) == (Outcome.DONE, Outcome.DONE)
-    assert await desk.finish(holds["c"]) == [Outcome.DONE], "done jobs beyond `done_max` go"
+    assert await desk.finish(claims["c"]) == [Outcome.DONE], "done jobs beyond `done_max` go"
     outcomes = await desk.move(Cancel("bad", "enough"), Cancel("d", "enough"))
     assert outcomes[1] is Outcome.DONE
-    for place in (Place.DONE, Place.DEAD):
-        states = [*await jobs.page(place, JobFilter(), None, 10)]
-        gone = await jobs.delete([Delete(state.hold, place) for state in states])
+    for state in (JobState.DONE, JobState.DEAD):
+        states = [*await jobs.page(state, JobFilter(), None, 10)]
+        gone = await jobs.delete([Delete(state.hold, state) for state in states])
         assert {end for end, state in zip(gone, states, strict=True) if state.id in "abcd"} == {Outcome.DONE}
 
-    await desk.put(Job("late", delay=timedelta(seconds=1)), Job("later", delay=timedelta(seconds=1)))
+    await desk.enqueue(Job("late", delay=timedelta(seconds=1)), Job("later", delay=timedelta(seconds=1)))
     with closing(apsw.Connection(str(path))) as db:
         db.execute(f"UPDATE jobs SET {DAMAGE[how].replace('61ff', '62ff')} WHERE id = 'late'")
     clock.advance(timedelta(seconds=2))
-    await desk.put("e")
-    assert {taken.job.id for taken in await desk.take()} >= {"later", "e"}
+    await desk.enqueue("e")
+    assert {claimed.job.id for claimed in await desk.claim()} >= {"later", "e"}
     await store.close()

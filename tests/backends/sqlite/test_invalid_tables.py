@@ -16,7 +16,7 @@ import pytest
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
 from wrasse.ports.groups import StartAt
-from wrasse.ports.jobs import DeadLetterJob, Job, JobFilter, Place, Reason, WorkerInfo
+from wrasse.ports.jobs import DeadLetterJob, Job, JobFilter, JobState, Reason, WorkerInfo
 from wrasse.ports.journal import Intent, LineFilter, SettledIntent
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
@@ -26,7 +26,7 @@ from wrasse.ports.streams import START, Draft
 from wrasse.streams.survey import PlainSurvey
 
 T = TypeVar("T")
-SILENCE = timedelta(seconds=30)
+HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 CLOCK = ManualClock()
 THINGS = Collection.named("some/things")
 NO_TEXT = "CAST(x'61ff' AS TEXT)"
@@ -46,17 +46,17 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def _fill(path: Path) -> None:
     store = await Sqlite.open(path, CLOCK)
-    await store.jobs.put([Job("a"), Job("b", payload=b"y" * 5_000), Job("c", unique="u")], request="put")
-    taken = await store.jobs.take(["low"], 1, worker="w", silence=SILENCE, request="take")
-    await store.jobs.beat(WorkerInfo("w", "host", 1, 1), [], silence=SILENCE)
-    await store.jobs.settle([DeadLetterJob(taken.jobs[0].hold, Reason.FAILED, error="x")], request="settle")
+    await store.jobs.enqueue([Job("a"), Job("b", payload=b"y" * 5_000), Job("c", unique="u")], request="put")
+    claimed = await store.jobs.claim(["low"], 1, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="take")
+    await store.jobs.heartbeat(WorkerInfo("w", "host", 1, 1), [], heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    await store.jobs.settle([DeadLetterJob(claimed.jobs[0].claim, Reason.FAILED, error="x")], request="settle")
     await store.journal.intend([Intent(f"i{n}", "run", "sweep", "verb", "suspect", "why", 1) for n in range(2)])
     await store.journal.settle([SettledIntent("i0", Outcome.DONE)])
     for name in ("k0", "k1"):
-        await store.records(THINGS).create(name, b"{}", due_at=CLOCK.now() - SILENCE)
+        await store.records(THINGS).create(name, b"{}", due_at=CLOCK.now() - HEARTBEAT_TIMEOUT)
     await store.streams.append([Draft("a.b", b"1", fields={"x": b"1"}), Draft("a.b", b"2"), Draft("c.d", b"3")])
     await store.groups.join("a.b", "g", StartAt(first=True))
-    await store.groups.deliver(["a.b"], "g", "c", 1, ack_timeout=SILENCE)
+    await store.groups.deliver(["a.b"], "g", "c", 1, ack_timeout=HEARTBEAT_TIMEOUT)
     at = CLOCK.now()
     seen = [NewSighting(Sighting(f"unit/{n}", Evidence.OWNER_UNKNOWN, "f", 1, b"", 1, at, 1)) for n in range(2)]
     await store.sightings.commit(CompleteScan("root", "r", 1, at, at, 1, {}), [seen])
@@ -72,7 +72,7 @@ def views(store: Sqlite) -> dict[str, Callable[[], Awaitable[object]]]:
         "overdue": lambda: jobs.overdue(None, 10),
         "job a": lambda: jobs.get("a"),
         "job b": lambda: jobs.get("b"),
-        **{f"page {place}": lambda place=place: jobs.page(place, JobFilter(), None, 10) for place in Place},
+        **{f"page {state}": lambda state=state: jobs.page(state, JobFilter(), None, 10) for state in JobState},
         "journal": lambda: store.journal.page(LineFilter(), None, 10),
         "open lines": lambda: store.journal.page(LineFilter(open=True), None, 10, newest=True),
         "records": lambda: things.page("", None, 10),
@@ -87,7 +87,7 @@ def views(store: Sqlite) -> dict[str, Callable[[], Awaitable[object]]]:
         "stream c": lambda: streams.read("c.d", START, 10),
         "consumers": lambda: store.groups.consumers("a.b", "g"),
         "sightings": lambda: store.sightings.page("root", None, 10),
-        "take": lambda: jobs.take(["low"], 1, worker="v", silence=SILENCE, request="another"),
+        "take": lambda: jobs.claim(["low"], 1, worker="v", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="another"),
     }
 
 
@@ -163,34 +163,34 @@ async def test_a_group_whose_position_was_set_back_delivers_again(filled: Path, 
     with closing(apsw.Connection(str(path))) as db:
         db.execute("UPDATE entry_groups SET delivered_ms = -1, delivered_seq = -1")
     store = await Sqlite.open(path, CLOCK)
-    again = await store.groups.deliver(["a.b"], "g", "d", 10, ack_timeout=SILENCE)
+    again = await store.groups.deliver(["a.b"], "g", "d", 10, ack_timeout=HEARTBEAT_TIMEOUT)
     assert [each.entry.body for each in again] == [b"1", b"2"]
     await store.close()
 
 
-@pytest.mark.parametrize("place", [9, -1])
-async def test_a_job_in_a_place_that_is_none_is_listed_counted_and_repaired(tmp_path: Path, place: int) -> None:
+@pytest.mark.parametrize("state", [9, -1])
+async def test_a_job_in_a_state_that_is_none_is_listed_counted_and_repaired(tmp_path: Path, state: int) -> None:
     path = tmp_path / "wrasse.db"
     store = await Sqlite.open(path, CLOCK)
-    await store.jobs.put([Job(id, payload=id.encode()) for id in ("a", "bad", "c")], request="put")
+    await store.jobs.enqueue([Job(id, payload=id.encode()) for id in ("a", "bad", "c")], request="put")
     with closing(apsw.Connection(str(path))) as db:
-        db.execute("UPDATE jobs SET place = ? WHERE id = 'bad'", (place,))
-    dead = [state async for state in _all(lambda after: store.jobs.page(Place.DEAD, JobFilter(), after, 1))]
-    assert [(state.id, state.reason) for state in dead] == [("bad", Reason.INVALID_PAYLOAD)]
+        db.execute("UPDATE jobs SET state = ? WHERE id = 'bad'", (state,))
+    dead = [info async for info in _all(lambda after: store.jobs.page(JobState.DEAD, JobFilter(), after, 1))]
+    assert [(info.id, info.reason) for info in dead] == [("bad", Reason.INVALID_PAYLOAD)]
     assert (await store.jobs.counts()).queues[0].dead == 1
 
-    found = await store.damages.check(repair=False, silence=SILENCE)
+    found = await store.damages.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert [(each.kind, each.count, each.repaired) for each in found] == [("place", 1, 0), ("counts", 1, 0)]
     assert found[0].names == ("bad",)
-    repaired = await store.damages.check(repair=True, silence=SILENCE)
+    repaired = await store.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert [(each.kind, each.repaired) for each in repaired] == [("place", 1), ("counts", 1)]
-    assert not await store.damages.check(repair=False, silence=SILENCE)
+    assert not await store.damages.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     (queue,) = (await store.jobs.counts()).queues
     assert (queue.ready, queue.dead) == (2, 1)
     shown = await store.jobs.get("bad")
     assert shown is not None
-    assert (shown.state.place, shown.job.payload) == (Place.DEAD, b"bad")
-    assert f"its place was {place}" in shown.state.error
+    assert (shown.info.state, shown.job.payload) == (JobState.DEAD, b"bad")
+    assert f"its state was {state}" in shown.info.error
     await store.close()
 
 

@@ -22,7 +22,7 @@ from wrasse.ports.jobs import (
     Job,
     JobFilter,
     JobGroup,
-    Place,
+    JobState,
     Progress,
     Rate,
     Reason,
@@ -36,7 +36,7 @@ from wrasse.ports.records import Collection
 from wrasse.ports.status_index import IndexEntry, StatusRange
 
 LARGE = ("jobs", "payloads", "attempts", "ids", "requests", "records", "lines", "uniques", "teams", "limited_takes")
-SILENCE = timedelta(seconds=30)
+HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 # These read the first few rows in the order of the table itself, without a condition, and stop there.
 BOUNDED = (
     "SELECT n FROM requests ORDER BY n LIMIT",
@@ -78,56 +78,70 @@ def faults(sql: str, lines: list[str]) -> list[str]:
 async def use_jobs(store: Sqlite, clock: ManualClock) -> None:
     jobs = store.jobs
     long = Job("long", payload=bytes(5_000))
-    await jobs.put([Job("a", lasting=True), Job("b"), Job("c", delay=SILENCE / 2), long, Job("d")], request="p")
-    taken = await jobs.take(["high", "low"], 4, worker="w", silence=SILENCE, request="t")
-    await jobs.take(["high", "low"], 4, worker="w", silence=SILENCE, request="t")
-    a, b, c, d = (job.hold for job in taken.jobs)
-    await jobs.beat(WorkerInfo("w"), [a, b], silence=SILENCE)
-    back = Requeue(b, Budget.FAILURES, Reason.FAILED, delay=SILENCE)
+    await jobs.enqueue(
+        [Job("a", lasting=True), Job("b"), Job("c", delay=HEARTBEAT_TIMEOUT / 2), long, Job("d")], request="p"
+    )
+    claimed = await jobs.claim(["high", "low"], 4, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="t")
+    await jobs.claim(["high", "low"], 4, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="t")
+    a, b, c, d = (job.claim for job in claimed.jobs)
+    await jobs.heartbeat(WorkerInfo("w"), [a, b], heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    back = Requeue(b, Budget.FAILURES, Reason.FAILED, delay=HEARTBEAT_TIMEOUT)
     await jobs.settle([Complete(a, b"result", (Job("e"),)), back], request="s")
-    clock.advance(2 * SILENCE)
+    clock.advance(2 * HEARTBEAT_TIMEOUT)
     page = await jobs.overdue(None, 1)
     await jobs.overdue(page.cursors[0], 1)
     await jobs.move([Requeue(c, Budget.RESCUES, Reason.WORKER_DIED), DeadLetterJob(d, Reason.WORKER_DIED), Cancel("e")])
     dead = await jobs.get("e")
     assert dead is not None
-    await jobs.move([RequeueDead(dead.state.hold)])
+    await jobs.move([RequeueDead(dead.info.claim)])
     await jobs.counts()
-    again = await jobs.take(["low"], 9, worker="w", silence=SILENCE, request="t2")
-    await jobs.settle([Complete(job.hold) for job in again.jobs], request="s2")
-    await jobs.delete([Delete(a, Place.DONE), Delete(Claim("nothing", 0, ""), Place.READY)])
+    again = await jobs.claim(["low"], 9, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="t2")
+    await jobs.settle([Complete(job.claim) for job in again.jobs], request="s2")
+    await jobs.delete([Delete(a, JobState.DONE), Delete(Claim("nothing", 0, ""), JobState.READY)])
 
 
 async def use_comforts(store: Sqlite, clock: ManualClock) -> None:
     jobs = store.jobs
-    member = Job("member", queue="few", group="g", keep=SILENCE)
+    member = Job("member", queue="few", group="g", keep=HEARTBEAT_TIMEOUT)
     groups = [JobGroup("g", 1, Job("callback"))]
-    await jobs.put([Job("one", unique="u"), Job("two", unique="u", window=SILENCE), member], request="c", groups=groups)
-    rates = [Rate("few", 1, SILENCE)]
-    taken = await jobs.take(["few"], 4, worker="w", silence=SILENCE, request="c", rates=rates)
-    await jobs.take(["few"], 1, worker="w", silence=SILENCE, request="c2", rates=rates, wait=timedelta(milliseconds=1))
-    (hold,) = (job.hold for job in taken.jobs)
-    await jobs.beat(WorkerInfo("w"), [hold], silence=SILENCE, progress={"member": Progress(0.5)})
-    await jobs.settle([Complete(hold, b"1")], request="c")
+    await jobs.enqueue(
+        [Job("one", unique="u"), Job("two", unique="u", window=HEARTBEAT_TIMEOUT), member], request="c", groups=groups
+    )
+    rates = [Rate("few", 1, HEARTBEAT_TIMEOUT)]
+    claimed = await jobs.claim(["few"], 4, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="c", rates=rates)
+    await jobs.claim(
+        ["few"],
+        1,
+        worker="w",
+        heartbeat_timeout=HEARTBEAT_TIMEOUT,
+        request="c2",
+        rates=rates,
+        wait=timedelta(milliseconds=1),
+    )
+    (claim,) = (job.claim for job in claimed.jobs)
+    await jobs.heartbeat(
+        WorkerInfo("w"), [claim], heartbeat_timeout=HEARTBEAT_TIMEOUT, progress={"member": Progress(0.5)}
+    )
+    await jobs.settle([Complete(claim, b"1")], request="c")
 
 
 async def list_jobs(store: Sqlite, clock: ManualClock) -> None:
     """Every listing, from its start and from a cursor, both ways."""
-    await store.jobs.put([Job(f"job-{n}", delay=SILENCE * (n % 2)) for n in range(9)], request="list")
-    await store.jobs.take(["low"], 2, worker="w", silence=SILENCE, request="list")
+    await store.jobs.enqueue([Job(f"job-{n}", delay=HEARTBEAT_TIMEOUT * (n % 2)) for n in range(9)], request="list")
+    await store.jobs.claim(["low"], 2, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="list")
     ends = {"ready": "ready:1:1", "held": "held:1:1", "done": "done:1:1", "dead": "dead:1:1"}
     filters = [
         JobFilter(),
         JobFilter(queue="low"),
         JobFilter(kind="k", reason=Reason.FAILED, error_contains="e"),
-        JobFilter(finished_before=clock.now(), finished_after=clock.now() - SILENCE),
+        JobFilter(finished_before=clock.now(), finished_after=clock.now() - HEARTBEAT_TIMEOUT),
     ]
-    for place in Place:
+    for state in JobState:
         for where in filters:
             for newest in (False, True):
-                for after in (None, ends[place]):
-                    await store.jobs.page(place, where, after, 5, newest=newest)
-    await store.jobs.page(Place.READY, JobFilter(delayed=True), "delayed:1:1", 5)
+                for after in (None, ends[state]):
+                    await store.jobs.page(state, where, after, 5, newest=newest)
+    await store.jobs.page(JobState.READY, JobFilter(scheduled=True), "delayed:1:1", 5)
 
 
 async def use_records(store: Sqlite, clock: ManualClock) -> None:
@@ -171,7 +185,7 @@ async def use_journal(store: Sqlite, clock: ManualClock) -> None:
         for newest in (False, True):
             await store.journal.page(where, None, 5, newest=newest)
             await store.journal.page(where, line.id, 5, newest=newest)
-    await store.journal.delete(clock.now() + SILENCE, 5)
+    await store.journal.delete(clock.now() + HEARTBEAT_TIMEOUT, 5)
 
 
 async def test_no_statement_reads_or_sorts_a_whole_table(tmp_path: Path, statements: Statements) -> None:

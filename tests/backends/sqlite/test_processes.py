@@ -19,7 +19,7 @@ from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.jobs import Enqueued, Job
 
-SILENCE = timedelta(seconds=60)
+HEARTBEAT_TIMEOUT = timedelta(seconds=60)
 
 
 def ready(child: subprocess.Popen[str]) -> subprocess.Popen[str]:
@@ -38,7 +38,7 @@ async def test_processes_that_race_for_jobs_each_win_different_ones(tmp_path: Pa
     path = tmp_path / "wrasse.db"
     store = await Sqlite.open(path)
     ids = [f"job-{n}" for n in range(500)]
-    await store.jobs.put([Job(id) for id in ids], request="r")
+    await store.jobs.enqueue([Job(id) for id in ids], request="r")
     children = [ready(sqlite_child.start("takes_all", path)) for _ in range(3)]
     for child in children:
         go(child)
@@ -56,7 +56,9 @@ async def test_a_put_by_another_process_wakes_a_waiting_taker(tmp_path: Path) ->
     child = ready(sqlite_child.start("puts_one", path))
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         wait = timedelta(hours=1)
-        take = group.create_task(store.jobs.take(["low"], 1, worker="w", silence=SILENCE, request="t", wait=wait))
+        take = group.create_task(
+            store.jobs.claim(["low"], 1, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="t", wait=wait)
+        )
         while not store._wakeups._wakeups:  # noqa: ASYNC110
             await asyncio.sleep(0)
         go(child)
@@ -88,14 +90,14 @@ def test_a_killed_process_leaves_every_answered_put_and_a_sound_file(tmp_path: P
 
 async def test_a_program_that_keeps_the_file_locked_delays_writes_and_no_reads(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db", patience=timedelta(milliseconds=200))
-    await store.jobs.put([Job("before")], request="before")
+    await store.jobs.enqueue([Job("before")], request="before")
     other = apsw.Connection(str(tmp_path / "wrasse.db"))
     other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreUnavailable, match="stayed locked by another process"):
-        await store.jobs.put([Job("meanwhile")], request="meanwhile")
+        await store.jobs.enqueue([Job("meanwhile")], request="meanwhile")
     assert await store.jobs.get("before") is not None
     other.execute("ROLLBACK")
-    assert await store.jobs.put([Job("meanwhile")], request="meanwhile") == (Enqueued("meanwhile", new=True),)
+    assert await store.jobs.enqueue([Job("meanwhile")], request="meanwhile") == (Enqueued("meanwhile", new=True),)
     await store.close()
 
 
@@ -103,6 +105,6 @@ async def test_a_store_that_came_through_a_fork_is_refused(tmp_path: Path) -> No
     store = await Sqlite.open(tmp_path / "wrasse.db")
     store._writer._lane._pid -= 1  # as the child of a fork sees it
     with pytest.raises(Exception, match="was opened before a fork"):
-        await store.jobs.put([Job("a")], request="r")
+        await store.jobs.enqueue([Job("a")], request="r")
     store._writer._lane._pid += 1
     await store.close()

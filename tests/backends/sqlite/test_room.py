@@ -32,8 +32,8 @@ def test_a_file_that_may_not_grow_keeps_every_answered_put_and_goes_on_when_it_m
 async def test_a_full_database_still_lets_jobs_finish(tmp_path: Path) -> None:
     path = tmp_path / "wrasse.db"
     store = await Sqlite.open(path)
-    await store.jobs.put([Job(f"job-{n}") for n in range(100)], request="first")
-    taken = await store.jobs.take(["low"], 10, worker="w", silence=timedelta(seconds=9), request="t")
+    await store.jobs.enqueue([Job(f"job-{n}") for n in range(100)], request="first")
+    claimed = await store.jobs.claim(["low"], 10, worker="w", heartbeat_timeout=timedelta(seconds=9), request="t")
 
     def freeze(step: object) -> None:
         db = step.db  # type: ignore[attr-defined]
@@ -41,8 +41,8 @@ async def test_a_full_database_still_lets_jobs_finish(tmp_path: Path) -> None:
 
     await store._writer.do(freeze)
     with pytest.raises(StoreFull):
-        await store.jobs.put([Job(f"more-{n}", payload=b"x" * 900) for n in range(1_000)], request="second")
-    outcomes = await store.jobs.settle([Complete(job.hold) for job in taken.jobs], request="s")
+        await store.jobs.enqueue([Job(f"more-{n}", payload=b"x" * 900) for n in range(1_000)], request="second")
+    outcomes = await store.jobs.settle([Complete(job.claim) for job in claimed.jobs], request="s")
     await store.close()
     assert {str(outcome) for outcome in outcomes} == {"done"}
     assert broken_laws(path) == []
@@ -62,6 +62,6 @@ async def test_a_put_without_room_fails_at_once_instead_of_being_tried_again(tmp
     jobs = [producer.job(payload=b"x" * 900) for _ in range(1_000)]
     async with asyncio.timeout(60):
         with pytest.raises(StoreFull, match="no room left"):
-            await producer.put_many(jobs)
+            await producer.enqueue_many(jobs)
     await store.close()
     assert producer.tally.unavailable == 0

@@ -13,13 +13,15 @@ from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
 from wrasse.ports.jobs import Budget, Claimed, Job, Reason, Requeue
 
-SILENCE = timedelta(seconds=30)
+HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 HOUR = timedelta(hours=1)
 
 
 async def taker(store: Sqlite, queue: str = "low", wait: timedelta = HOUR) -> Claimed:
     async with asyncio.timeout(60):
-        return await store.jobs.take([queue], 1, worker="w", silence=SILENCE, request=f"t-{queue}", wait=wait)
+        return await store.jobs.claim(
+            [queue], 1, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=f"t-{queue}", wait=wait
+        )
 
 
 async def waiting(store: Sqlite, count: int = 1) -> None:
@@ -29,7 +31,7 @@ async def waiting(store: Sqlite, count: int = 1) -> None:
 
 @pytest.fixture
 def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks at what other processes do: what wakes a taker is this process itself."""
+    """Nobody looks at what other processes do: what wakes a worker is this process itself."""
     monkeypatch.setattr("wrasse.backends.sqlite.wakeups.TICK", 3600)
 
 
@@ -39,23 +41,23 @@ async def test_a_put_wakes_those_who_wait_for_its_queue(tmp_path: Path) -> None:
     async with asyncio.TaskGroup() as group:
         low, high = group.create_task(taker(store)), group.create_task(taker(store, "high"))
         await waiting(store, 2)
-        await store.jobs.put([Job("a", queue="high")], request="1")
+        await store.jobs.enqueue([Job("a", queue="high")], request="1")
         await high
         assert not low.done()
-        await store.jobs.put([Job("b")], request="2")
+        await store.jobs.enqueue([Job("b")], request="2")
     await store.close()
-    assert [taken.result().jobs[0].job.id for taken in (high, low)] == ["a", "b"]
+    assert [claimed.result().jobs[0].job.id for claimed in (high, low)] == ["a", "b"]
 
 
 @pytest.mark.usefixtures("no_ticks")
 async def test_a_requeue_wakes_who_waits(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
-    await store.jobs.put([Job("a")], request="p")
-    taken = await store.jobs.take(["low"], 1, worker="w", silence=SILENCE, request="first")
+    await store.jobs.enqueue([Job("a")], request="p")
+    claimed = await store.jobs.claim(["low"], 1, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="first")
     async with asyncio.TaskGroup() as group:
         take = group.create_task(taker(store))
         await waiting(store)
-        back = Requeue(taken.jobs[0].hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED)
+        back = Requeue(claimed.jobs[0].claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED)
         await store.jobs.settle([back], request="s")
     await store.close()
     assert take.result().jobs[0].attempt == 2
@@ -64,7 +66,7 @@ async def test_a_requeue_wakes_who_waits(tmp_path: Path) -> None:
 async def test_a_delayed_job_wakes_who_waits_when_it_is_due(tmp_path: Path) -> None:
     clock = ManualClock()
     store = await Sqlite.open(tmp_path / "wrasse.db", clock)
-    await store.jobs.put([Job("later", delay=timedelta(minutes=5))], request="p")
+    await store.jobs.enqueue([Job("later", delay=timedelta(minutes=5))], request="p")
     async with asyncio.TaskGroup() as group:
         take = group.create_task(taker(store))
         await waiting(store)
@@ -75,14 +77,14 @@ async def test_a_delayed_job_wakes_who_waits_when_it_is_due(tmp_path: Path) -> N
 
 async def test_a_wait_ends_in_time_when_nothing_comes(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
-    taken = await taker(store, wait=timedelta(milliseconds=50))
+    claimed = await taker(store, wait=timedelta(milliseconds=50))
     await store.close()
-    assert taken.jobs == ()
+    assert claimed.jobs == ()
 
 
 async def test_waiting_costs_next_to_nothing(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
-    await store.jobs.put([Job("later", delay=HOUR)], request="p")
+    await store.jobs.enqueue([Job("later", delay=HOUR)], request="p")
     before = time.process_time(), time.monotonic()
     await taker(store, wait=timedelta(seconds=2))
     cost = (time.process_time() - before[0]) / (time.monotonic() - before[1])

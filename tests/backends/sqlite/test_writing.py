@@ -1,4 +1,4 @@
-"""The writer: what waits goes together, what fails fails alone, and a taker that goes away leaves nothing behind."""
+"""The writer: what waits goes together, what fails fails alone, and a worker that goes away leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.backends.sqlite.write_transaction import WriteTransaction
 from wrasse.clock import ManualClock
 from wrasse.errors import UsageError
-from wrasse.ports.jobs import REQUESTS_KEPT, Budget, Complete, Enqueued, Job, JobFilter, Place, Reason, Requeue
+from wrasse.ports.jobs import REQUESTS_KEPT, Budget, Complete, Enqueued, Job, JobFilter, JobState, Reason, Requeue
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection
 
-SILENCE = timedelta(seconds=30)
+HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 
 
 def commits(db: apsw.Connection, seen: list[str]) -> None:
@@ -30,7 +30,7 @@ async def test_operations_that_wait_together_share_one_commit(tmp_path: Path) ->
     seen: list[str] = []
     await store._writer.do(lambda step: commits(step.db, seen))
     seen.clear()
-    await asyncio.gather(*(store.jobs.put([Job(f"job-{n}")], request=f"r-{n}") for n in range(100)))
+    await asyncio.gather(*(store.jobs.enqueue([Job(f"job-{n}")], request=f"r-{n}") for n in range(100)))
     await store.close()
     assert 1 <= seen.count("COMMIT") <= 3
 
@@ -42,12 +42,12 @@ async def test_an_operation_that_fails_spoils_none_of_its_group(tmp_path: Path) 
         step.db.execute("INSERT INTO jobs (seq, id) VALUES (1, 'bad')")
 
     answers = await asyncio.gather(
-        store.jobs.put([Job("before")], request="1"),
+        store.jobs.enqueue([Job("before")], request="1"),
         store._writer.do(bad),
-        store.jobs.put([Job("after")], request="2"),
+        store.jobs.enqueue([Job("after")], request="2"),
         return_exceptions=True,
     )
-    found = [job.id for job in await store.jobs.page(Place.READY, JobFilter(), None, 10)]
+    found = [job.id for job in await store.jobs.page(JobState.READY, JobFilter(), None, 10)]
     await store.close()
     assert [all(answers[0]), type(answers[1]), all(answers[2])] == [True, apsw.ConstraintError, True]
     assert found == ["before", "after"]
@@ -59,8 +59,8 @@ async def test_an_operation_cancelled_before_its_turn_is_not_done(tmp_path: Path
     other = apsw.Connection(str(tmp_path / "wrasse.db"))
     other.execute("BEGIN IMMEDIATE")
     async with asyncio.TaskGroup() as group:
-        first = group.create_task(store.jobs.put([Job("first")], request="1"))
-        second = group.create_task(store.jobs.put([Job("second")], request="2"))
+        first = group.create_task(store.jobs.enqueue([Job("first")], request="1"))
+        second = group.create_task(store.jobs.enqueue([Job("second")], request="2"))
         await asyncio.sleep(0)
         second.cancel()
         await asyncio.sleep(0)
@@ -71,13 +71,15 @@ async def test_an_operation_cancelled_before_its_turn_is_not_done(tmp_path: Path
 
 async def test_a_take_whose_taker_goes_away_gives_its_jobs_back(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
-    await store.jobs.put([Job(f"job-{n}") for n in range(3)], request="p")
-    take = asyncio.ensure_future(store.jobs.take(["low"], 2, worker="w", silence=SILENCE, request="t"))
+    await store.jobs.enqueue([Job(f"job-{n}") for n in range(3)], request="p")
+    take = asyncio.ensure_future(
+        store.jobs.claim(["low"], 2, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="t")
+    )
     await asyncio.sleep(0)
     take.cancel()
     with pytest.raises(asyncio.CancelledError):
         await take
-    again = await store.jobs.take(["low"], 9, worker="w", silence=SILENCE, request="t")
+    again = await store.jobs.claim(["low"], 9, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="t")
     await store.close()
     assert [(job.job.id, job.attempt) for job in again.jobs] == [("job-0", 1), ("job-1", 1), ("job-2", 1)]
     assert broken_laws(tmp_path / "wrasse.db") == []
@@ -89,12 +91,12 @@ async def test_closing_does_what_was_asked_before_it(tmp_path: Path) -> None:
     other.execute("BEGIN IMMEDIATE")
     lane = store._writer._lane
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        first = group.create_task(store.jobs.put([Job("first")], request="first"))
+        first = group.create_task(store.jobs.enqueue([Job("first")], request="first"))
         await asyncio.sleep(0)
         while not lane._asks.empty():  # noqa: ASYNC110
             await asyncio.sleep(0)
         # The writer waits for the lock, and what is asked now waits for the writer.
-        puts = [group.create_task(store.jobs.put([Job(f"job-{n}")], request=str(n))) for n in range(50)]
+        puts = [group.create_task(store.jobs.enqueue([Job(f"job-{n}")], request=str(n))) for n in range(50)]
         await asyncio.sleep(0)
         group.create_task(store.close())
         while not lane._closing:  # noqa: ASYNC110
@@ -106,7 +108,9 @@ async def test_closing_does_what_was_asked_before_it(tmp_path: Path) -> None:
 async def test_closing_ends_the_wait_of_a_taker(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     wait = timedelta(hours=1)
-    take = asyncio.ensure_future(store.jobs.take(["low"], 1, worker="w", silence=SILENCE, request="t", wait=wait))
+    take = asyncio.ensure_future(
+        store.jobs.claim(["low"], 1, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="t", wait=wait)
+    )
     while not store._wakeups._wakeups:  # noqa: ASYNC110
         await asyncio.sleep(0)
     await store.close()
@@ -118,7 +122,7 @@ async def test_remembered_answers_do_not_pile_up(tmp_path: Path) -> None:
     clock = ManualClock()
     store = await Sqlite.open(tmp_path / "wrasse.db", clock)
     for n in range(100):
-        await store.jobs.put([Job(f"job-{n}")], request=f"r-{n}")
+        await store.jobs.enqueue([Job(f"job-{n}")], request=f"r-{n}")
         clock.advance(REQUESTS_KEPT / 10)
     kept = await store._writer.do(lambda step: step.db.execute("SELECT count(*) FROM requests").get)
     await store.close()
@@ -128,11 +132,11 @@ async def test_remembered_answers_do_not_pile_up(tmp_path: Path) -> None:
 async def test_a_step_of_the_wall_clock_does_not_make_an_answer_forgotten(tmp_path: Path) -> None:
     clock = ManualClock()
     store = await Sqlite.open(tmp_path / "wrasse.db", clock)
-    await store.jobs.put([Job("a")], request="r")
+    await store.jobs.enqueue([Job("a")], request="r")
     clock.step(timedelta(days=1))
-    assert await store.jobs.put([Job("a")], request="r") == (Enqueued("a", new=True),)
+    assert await store.jobs.enqueue([Job("a")], request="r") == (Enqueued("a", new=True),)
     clock.step(timedelta(days=-2))
-    assert await store.jobs.put([Job("a")], request="r") == (Enqueued("a", new=True),)
+    assert await store.jobs.enqueue([Job("a")], request="r") == (Enqueued("a", new=True),)
     await store.close()
 
 
@@ -140,22 +144,25 @@ async def test_a_large_take_is_cut_by_bytes_and_the_rest_comes_next(tmp_path: Pa
     store = await Sqlite.open(tmp_path / "wrasse.db")
     sizes = [1, 15 << 20, 15 << 20, 15 << 20, 2]
     for n, size in enumerate(sizes):
-        await store.jobs.put([Job(f"job-{n}", payload=bytes(size))], request=f"p-{n}")
-    takes = [await store.jobs.take(["low"], 9, worker="w", silence=SILENCE, request=f"t-{n}") for n in range(3)]
+        await store.jobs.enqueue([Job(f"job-{n}", payload=bytes(size))], request=f"p-{n}")
+    takes = [
+        await store.jobs.claim(["low"], 9, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=f"t-{n}")
+        for n in range(3)
+    ]
     await store.close()
-    assert [[len(job.job.payload) for job in taken.jobs] for taken in takes] == [sizes[:3], sizes[3:], []]
+    assert [[len(job.job.payload) for job in claimed.jobs] for claimed in takes] == [sizes[:3], sizes[3:], []]
 
 
 async def test_finishes_of_many_takes_in_one_batch_are_each_judged(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
-    await store.jobs.put([Job(f"job-{n}") for n in range(30)], request="p")
-    holds = []
+    await store.jobs.enqueue([Job(f"job-{n}") for n in range(30)], request="p")
+    claims = []
     for n in range(30):
-        taken = await store.jobs.take(["low"], 1, worker="w", silence=SILENCE, request=f"t-{n}")
-        holds.append(taken.jobs[0].hold)
-    back = Requeue(holds[7], Budget.FAILURES, Reason.FAILED)
+        claimed = await store.jobs.claim(["low"], 1, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=f"t-{n}")
+        claims.append(claimed.jobs[0].claim)
+    back = Requeue(claims[7], Budget.FAILURES, Reason.FAILED)
     await store.jobs.settle([back], request="back")
-    outcomes = await store.jobs.settle([*(Complete(hold) for hold in holds), Complete(holds[0])], request="s")
+    outcomes = await store.jobs.settle([*(Complete(claim) for claim in claims), Complete(claims[0])], request="s")
     await store.close()
     assert [n for n, outcome in enumerate(outcomes) if outcome is Outcome.CONFLICT] == [7, 30]
     assert broken_laws(tmp_path / "wrasse.db") == []
@@ -181,5 +188,5 @@ async def test_deleted_records_are_remembered_in_bounds(tmp_path: Path, monkeypa
 async def test_a_store_is_not_made_for_nothing(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     with pytest.raises(UsageError):
-        await store.jobs.take(["low"], 0, worker="w", silence=SILENCE, request="t")
+        await store.jobs.claim(["low"], 0, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="t")
     await store.close()

@@ -21,7 +21,7 @@ from wrasse.jobs.record_queue.queue import RecordedJobs, RecordedOptions
 from wrasse.ports.jobs import Complete
 from wrasse.ports.outcome import Outcome
 
-SILENCE = timedelta(seconds=1)
+HEARTBEAT_TIMEOUT = timedelta(seconds=1)
 
 
 async def consume(folder: Path, log: int) -> None:
@@ -31,13 +31,18 @@ async def consume(folder: Path, log: int) -> None:
     me, number = f"consumer-{os.getpid()}", 0
     while True:
         number += 1
-        taken = await jobs.take(
-            ["low"], 3, worker=me, silence=SILENCE, request=f"{me}-{number}", wait=timedelta(seconds=5)
+        claimed = await jobs.claim(
+            ["low"],
+            3,
+            worker=me,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT,
+            request=f"{me}-{number}",
+            wait=timedelta(seconds=5),
         )
-        for each in taken.jobs:
+        for each in claimed.jobs:
             os.write(log, f"ran {each.job.id}\n".encode())
             await asyncio.sleep(random.uniform(0, 0.01))
-            (outcome,) = await jobs.settle([Complete(each.hold)], request=f"{me}-{number}-{each.job.id}")
+            (outcome,) = await jobs.settle([Complete(each.claim)], request=f"{me}-{number}-{each.job.id}")
             if outcome is Outcome.DONE:
                 os.write(log, f"finished {each.job.id}\n".encode())
 

@@ -18,7 +18,7 @@ from wrasse.backends.directory.connect import Directory
 from wrasse.clock import ManualClock, SystemClock
 from wrasse.jobs.record_queue.queue import RecordedJobs
 from wrasse.jobs.record_queue.store import JobRecordNames
-from wrasse.ports.jobs import Job, JobFilter, Place
+from wrasse.ports.jobs import Job, JobFilter, JobState
 
 ACTOR = Path(__file__).with_name("consumer_actor.py")
 CONSUMERS = 3
@@ -52,12 +52,12 @@ class Yard:
 
 
 async def run(folder: Path, count: int, kills: int) -> Counter[str]:
-    """Puts jobs, lets consumers work them and kills so many of these; what the log says."""
+    """Enqueues jobs, lets consumers work them and kills so many of these; what the log says."""
     store = await Directory.open(folder / "data", SystemClock())
     jobs = RecordedJobs(store.records, store.objects, SystemClock())
     for begin in range(0, count, 500):
         batch = [Job(f"j{n}", minted=True) for n in range(begin, min(begin + 500, count))]
-        await jobs.put(batch, request=f"from {begin}")
+        await jobs.enqueue(batch, request=f"from {begin}")
     log = folder / "log"
     actor = await asyncio.create_subprocess_exec(
         sys.executable, ACTOR, str(folder / "data"), str(log),
@@ -81,7 +81,9 @@ async def run(folder: Path, count: int, kills: int) -> Counter[str]:
 
 
 async def _left(jobs: RecordedJobs) -> bool:
-    pages = [await jobs.page(place, JobFilter(), None, 1) for place in (Place.READY, Place.HELD, Place.DEAD)]
+    pages = [
+        await jobs.page(state, JobFilter(), None, 1) for state in (JobState.READY, JobState.RUNNING, JobState.DEAD)
+    ]
     return any(len(page) for page in pages)
 
 
@@ -90,7 +92,7 @@ async def loose(folder: Path) -> list[str]:
     clock = ManualClock(SystemClock().now() + timedelta(hours=1))
     store = await Directory.open(folder / "data", clock)
     jobs = RecordedJobs(store.records, store.objects, clock)
-    await jobs.take(["low"], 10, worker="w", silence=timedelta(seconds=5), request="late")
+    await jobs.claim(["low"], 10, worker="w", heartbeat_timeout=timedelta(seconds=5), request="late")
     await jobs.close()
     records = await store.records(JobRecordNames().jobs).page("", None, 10)
     objects = await store.objects.page("jobs/ready/", None, 10)

@@ -31,7 +31,7 @@ from wrasse.ports.jobs import (
     Job,
     JobFilter,
     JobGroup,
-    Place as In,
+    JobState as In,
     Rate,
     Reason,
     Requeue,
@@ -39,7 +39,7 @@ from wrasse.ports.jobs import (
 from wrasse.ports.outcome import Outcome
 
 T = TypeVar("T")
-SILENCE = timedelta(seconds=5)
+HEARTBEAT_TIMEOUT = timedelta(seconds=5)
 LATER = timedelta(seconds=6)
 LARGE = bytes(INLINE_BYTES_MAX + 1)
 FEW = pytest.mark.parametrize("place", ["memory", "directory", "strict s3"], indirect=True)
@@ -48,13 +48,13 @@ MEMORY = pytest.mark.parametrize("place", ["memory"], indirect=True)
 
 
 async def take(jobs: RecordedJobs, limit: int = 1) -> list[ClaimedJob]:
-    taken = await jobs.take(["low"], limit, worker="w", silence=SILENCE, request=fresh())
-    return list(taken.jobs)
+    claimed = await jobs.claim(["low"], limit, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=fresh())
+    return list(claimed.jobs)
 
 
 async def one(jobs: RecordedJobs) -> Claim:
-    (taken,) = await take(jobs)
-    return taken.hold
+    (claimed,) = await take(jobs)
+    return claimed.claim
 
 
 # What is left behind
@@ -64,22 +64,22 @@ async def one(jobs: RecordedJobs) -> Claim:
 @pytest.mark.parametrize("payload", [b"small", LARGE], ids=["small", "large"])
 async def test_nothing_is_left_of_a_finished_job(place: Place, payload: bytes) -> None:
     jobs = await process(place)
-    await Desk(jobs).put(Job("a", payload=payload))
-    hold = await one(jobs)
-    await jobs.settle([Requeue(hold, Budget.FAILURES, Reason.FAILED)], request=fresh())
-    (taken,) = await take(jobs)
-    ended = await jobs.settle([Complete(taken.hold, result=LARGE)], request=fresh())
+    await Desk(jobs).enqueue(Job("a", payload=payload))
+    claim = await one(jobs)
+    await jobs.settle([Requeue(claim, Budget.FAILURES, Reason.FAILED)], request=fresh())
+    (claimed,) = await take(jobs)
+    ended = await jobs.settle([Complete(claimed.claim, result=LARGE)], request=fresh())
     await jobs.close()
-    assert (taken.job.payload, list(ended), await stored(place)) == (payload, [Outcome.DONE], [])
+    assert (claimed.job.payload, list(ended), await stored(place)) == (payload, [Outcome.DONE], [])
 
 
 @FEW
 async def test_follow_ups_come_although_the_finished_job_is_gone(place: Place) -> None:
     jobs = await process(place)
-    await Desk(jobs).put("a")
-    await jobs.settle([Complete(await one(jobs), puts=(Job("next"),))], request=fresh())
+    await Desk(jobs).enqueue("a")
+    await jobs.settle([Complete(await one(jobs), enqueues=(Job("next"),))], request=fresh())
     (following,) = await take(jobs)
-    await jobs.settle([Complete(following.hold)], request=fresh())
+    await jobs.settle([Complete(following.claim)], request=fresh())
     await jobs.close()
     assert (following.job.id, await stored(place)) == ("next", [])
 
@@ -129,9 +129,9 @@ class Gated(Network):
 
 async def finish_next(jobs: RecordedJobs) -> list[str]:
     """Runs what follows; its ids."""
-    taken = await take(jobs)
-    await jobs.settle([Complete(each.hold) for each in taken], request=fresh())
-    return [each.job.id for each in taken]
+    claimed = await take(jobs)
+    await jobs.settle([Complete(each.claim) for each in claimed], request=fresh())
+    return [each.job.id for each in claimed]
 
 
 @FEW
@@ -142,8 +142,8 @@ async def test_follow_ups_come_once_although_another_looks_for_what_is_overdue_m
     finishing, looking = Gate("create"), Gate("create")
     jobs = await process(place, Gated(Script({})))
     other = jobs if same else await process(place, Gated(Script({})))
-    await Desk(jobs).put("a")
-    ending = Complete(await one(jobs), puts=(Job("next"),))
+    await Desk(jobs).enqueue("a")
+    ending = Complete(await one(jobs), enqueues=(Job("next"),))
     finish = await finishing.hold(jobs.settle([ending], request=fresh()))
     assert finishing.reached.is_set()
     look = await looking.hold(other.expire("a"))  # sees a job that has ended, with something left to do
@@ -159,8 +159,8 @@ async def test_follow_ups_come_once_although_another_looks_for_what_is_overdue_m
 async def test_follow_ups_come_once_although_the_process_that_promised_them_stood_still(place: Place) -> None:
     standing = Gate("reply to put")
     jobs, other = await process(place, Gated(Script({}))), await process(place)
-    await Desk(jobs).put("a")
-    ending = Complete(await one(jobs), puts=(Job("next"),))
+    await Desk(jobs).enqueue("a")
+    ending = Complete(await one(jobs), enqueues=(Job("next"),))
     finish = await standing.hold(jobs.settle([ending], request=fresh()))
     assert standing.reached.is_set()
     await other.expire("a")
@@ -178,19 +178,19 @@ async def test_follow_ups_come_once_although_the_process_that_promised_them_stoo
 WAYS = ("finish", "finish with more to do", "requeue", "bury", "put", "take")
 
 
-async def go(jobs: RecordedJobs, way: str, hold: Claim) -> None:
+async def go(jobs: RecordedJobs, way: str, claim: Claim) -> None:
     settlement = {
-        "finish": Complete(hold),
-        "finish with more to do": Complete(hold, puts=(Job("next", payload=LARGE),)),
-        "requeue": Requeue(hold, Budget.FAILURES, Reason.FAILED),
-        "bury": DeadLetterJob(hold, Reason.FAILED),
+        "finish": Complete(claim),
+        "finish with more to do": Complete(claim, enqueues=(Job("next", payload=LARGE),)),
+        "requeue": Requeue(claim, Budget.FAILURES, Reason.FAILED),
+        "bury": DeadLetterJob(claim, Reason.FAILED),
     }.get(way)
     if settlement is not None:
         await jobs.settle([settlement], request="the end")
     elif way == "put":
-        await jobs.put([Job("b", payload=LARGE)], request="the put")
+        await jobs.enqueue([Job("b", payload=LARGE)], request="the enqueue")
     else:
-        await jobs.settle([Requeue(hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED)], request="back")
+        await jobs.settle([Requeue(claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED)], request="back")
         await take(jobs)
     await jobs.close()
 
@@ -198,16 +198,16 @@ async def go(jobs: RecordedJobs, way: str, hold: Claim) -> None:
 async def crash(place: Place, way: str, step: int) -> bool:
     """The job `a`, with a large payload, is held by a process that dies before this call of its store."""
     calm = await process(place)
-    await calm.put([Job("a", payload=LARGE)], request=fresh())
+    await calm.enqueue([Job("a", payload=LARGE)], request=fresh())
     await calm.close()
     script = Script({})
     network = Network(script)
     mortal = await process(place, network)
-    hold = await one(mortal)
+    claim = await one(mortal)
     await mortal.close()
     script.faults = {len(script.calls) + step: CRASH}
     with suppress(Crashed):
-        await go(mortal, way, hold)
+        await go(mortal, way, claim)
     return network.dead
 
 
@@ -224,11 +224,11 @@ async def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing_for_long(pla
             await place.pass_time(STALE)
             jobs = await process(place)
             for dead in await jobs.page(In.DEAD, _ANY, None, 10):
-                await jobs.delete([Delete(dead.hold, In.DEAD)])
-            for taken in await take(jobs, 10):
-                assert taken.job.payload in (LARGE, b"")
-                ran.append(taken.job.id)
-                await jobs.settle([Complete(taken.hold)], request=fresh())
+                await jobs.delete([Delete(dead.claim, In.DEAD)])
+            for claimed in await take(jobs, 10):
+                assert claimed.job.payload in (LARGE, b"")
+                ran.append(claimed.job.id)
+                await jobs.settle([Complete(claimed.claim)], request=fresh())
             await jobs.close()
         if way in ("requeue", "put", "take"):
             assert "a" in ran, (way, step)
@@ -240,18 +240,18 @@ async def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing_for_long(pla
 
 @MEMORY
 async def test_a_sign_that_a_crash_left_shows_no_job_twice_and_goes_once_it_is_old(place: Place) -> None:
-    await Desk(await process(place)).put("a")
+    await Desk(await process(place)).enqueue("a")
     mortal = await process(place, Network(Script({0: CRASH}, "delete")))
     await take(mortal)
     await mortal.close()
     jobs = await process(place)
     await place.pass_time(LATER)
-    hold = await one(jobs)
-    await jobs.settle([Requeue(hold, Budget.FAILURES, Reason.FAILED, delay=2 * STALE)], request=fresh())
+    claim = await one(jobs)
+    await jobs.settle([Requeue(claim, Budget.FAILURES, Reason.FAILED, delay=2 * STALE)], request=fresh())
     await jobs.close()
-    early = [state.id for state in await jobs.page(In.READY, _ANY, None, 10)], len(await stored(place))
+    early = [info.id for info in await jobs.page(In.READY, _ANY, None, 10)], len(await stored(place))
     await place.pass_time(STALE)
-    late = [state.id for state in await jobs.page(In.READY, _ANY, None, 10)]
+    late = [info.id for info in await jobs.page(In.READY, _ANY, None, 10)]
     await jobs.close()
     assert (early, late, len(await stored(place))) == ((["a"], 3), ["a"], 2)  # the record, its sign, and the loose one
 
@@ -260,14 +260,14 @@ async def test_a_sign_that_a_crash_left_shows_no_job_twice_and_goes_once_it_is_o
 async def test_a_finish_whose_reply_was_lost_is_never_told_as_lost(place: Place) -> None:
     script = Script({}, "delete")
     jobs = await process(place, Network(script))
-    await Desk(jobs).put("a")
-    hold = await one(jobs)
+    await Desk(jobs).enqueue("a")
+    claim = await one(jobs)
     await jobs.close()
     script.faults = {len(script.calls): LOST_REPLY}
     with pytest.raises(StoreUnavailable):
-        await jobs.settle([Complete(hold)], request="the end")
-    again = await jobs.settle([Complete(hold)], request="the end")
-    another = await jobs.settle([Complete(hold)], request="another")
+        await jobs.settle([Complete(claim)], request="the end")
+    again = await jobs.settle([Complete(claim)], request="the end")
+    another = await jobs.settle([Complete(claim)], request="another")
     assert (list(again), list(another)) == ([Outcome.UNKNOWN], [Outcome.CONFLICT])
 
 
@@ -277,16 +277,16 @@ async def test_a_finish_whose_reply_was_lost_is_never_told_as_lost(place: Place)
 @FEW
 async def test_a_consumer_that_dies_spends_the_rescue_budget_without_any_sweep(place: Place) -> None:
     jobs = await process(place, options=RecordedOptions(rescues_max=2))
-    await Desk(jobs).put("a")
+    await Desk(jobs).enqueue("a")
     rescues = []
     for _ in range(4):
-        rescues += [taken.rescues for taken in await take(jobs)]
+        rescues += [claimed.rescues for claimed in await take(jobs)]
         await place.pass_time(LATER)
     assert rescues == [0, 1, 2]
     await take(jobs)
     record = await jobs.get("a")
     assert record is not None
-    assert (record.state.place, record.state.reason) == (In.DEAD, Reason.WORKER_DIED)
+    assert (record.info.state, record.info.reason) == (In.DEAD, Reason.WORKER_DIED)
 
 
 @pytest.mark.parametrize("number", [0, 2])
@@ -296,11 +296,11 @@ async def test_the_budget_in_the_settings_is_kept_without_any_sweep(
     monkeypatch.setenv("WRASSE_WORKER_RESCUES_MAX", str(number))
     clock = ManualClock()
     async with connect(f"file://{tmp_path}/data", clock=clock) as app:
-        await app.jobs.put("resize", {}, id="a")
+        await app.jobs.enqueue("resize", {}, id="a")
         _, jobs = await app._jobs()
         queues, taken = list(app.config.settings.worker.queues.values()), 0
         for _ in range(5):
-            found = await jobs.take(queues, 1, worker="w", silence=SILENCE, request=fresh())
+            found = await jobs.claim(queues, 1, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=fresh())
             taken += len(found.jobs)
             clock.advance(LATER)
     assert taken == 1 + number
@@ -309,7 +309,7 @@ async def test_the_budget_in_the_settings_is_kept_without_any_sweep(
 @MEMORY
 async def test_a_job_with_a_number_of_attempts_has_no_more_however_they_end(place: Place) -> None:
     jobs = await process(place)
-    await Desk(jobs).put(Job("a", headers={ATTEMPTS_HEADER: "2"}))
+    await Desk(jobs).enqueue(Job("a", headers={ATTEMPTS_HEADER: "2"}))
     delivered = 0
     for _ in range(5):
         delivered += len(await take(jobs))
@@ -320,24 +320,24 @@ async def test_a_job_with_a_number_of_attempts_has_no_more_however_they_end(plac
 @MEMORY
 async def test_overdue_jobs_are_seen_to_while_there_is_other_work(place: Place) -> None:
     jobs = await process(place)
-    await Desk(jobs).put("stuck")
+    await Desk(jobs).enqueue("stuck")
     await take(jobs)
-    await Desk(jobs).put(*(str(n) for n in range(10)))
+    await Desk(jobs).enqueue(*(str(n) for n in range(10)))
     await place.pass_time(timedelta(seconds=20))
     await take(jobs)
     await jobs.close()
-    assert [taken.job.id for taken in await take(jobs)] == ["stuck"]
+    assert [claimed.job.id for claimed in await take(jobs)] == ["stuck"]
 
 
 @MEMORY
 async def test_a_worker_that_beats_keeps_its_job(place: Place) -> None:
     jobs, other = await process(place), await process(place)
-    await Desk(jobs).put("a")
-    hold = await one(jobs)
+    await Desk(jobs).enqueue("a")
+    claim = await one(jobs)
     for _ in range(3):
         await place.pass_time(timedelta(seconds=4))
-        await Desk(jobs).beat(hold, silence=SILENCE)
-    assert (await take(other), list(await jobs.settle([Complete(hold)], request=fresh()))) == ([], [Outcome.DONE])
+        await Desk(jobs).heartbeat(claim, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    assert (await take(other), list(await jobs.settle([Complete(claim)], request=fresh()))) == ([], [Outcome.DONE])
 
 
 # What it cannot have
@@ -351,14 +351,16 @@ async def test_what_it_cannot_have_is_refused(place: Place, what: str) -> None:
     async def ask() -> None:
         match what:
             case "a unique name":
-                await jobs.put([Job("a", unique="x")], request=fresh())
+                await jobs.enqueue([Job("a", unique="x")], request=fresh())
             case "members":
-                await jobs.put([Job("a", group="g")], request=fresh())
+                await jobs.enqueue([Job("a", group="g")], request=fresh())
             case "a group":
-                await jobs.put([], request=fresh(), groups=[JobGroup("g", 1, Job("c"))])
+                await jobs.enqueue([], request=fresh(), groups=[JobGroup("g", 1, Job("c"))])
             case _:
-                rates = [Rate("low", 1, SILENCE)]
-                await jobs.take(["low"], 1, worker="w", silence=SILENCE, request=fresh(), rates=rates)
+                rates = [Rate("low", 1, HEARTBEAT_TIMEOUT)]
+                await jobs.claim(
+                    ["low"], 1, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=fresh(), rates=rates
+                )
 
     with pytest.raises(UsageError, match="on records"):
         await ask()

@@ -17,7 +17,7 @@ from wrasse.lease_server.queues.service import ConsumerProof, QueueService
 from wrasse.leases.leases import Leases
 from wrasse.ports.jobs import Budget, ClaimedJob, Complete, Job, Reason, Requeue, WorkerInfo
 
-SILENCE = timedelta(seconds=5)
+HEARTBEAT_TIMEOUT = timedelta(seconds=5)
 BUCKETS = pytest.mark.parametrize("place", ["strict s3", pytest.param("s3", marks=pytest.mark.full)], indirect=True)
 
 
@@ -28,11 +28,13 @@ class Watched:
         self.wire, self.jobs = wire, jobs
 
     async def put(self, *ids: str) -> None:
-        await self.jobs.put([Job(id, minted=True) for id in ids], request=fresh())
+        await self.jobs.enqueue([Job(id, minted=True) for id in ids], request=fresh())
 
     async def take(self, limit: int = 1) -> list[ClaimedJob]:
-        taken = await self.jobs.take(["low"], limit, worker="w", silence=SILENCE, request=fresh())
-        return list(taken.jobs)
+        claimed = await self.jobs.claim(
+            ["low"], limit, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=fresh()
+        )
+        return list(claimed.jobs)
 
     async def told(self) -> list[str]:
         """What was asked since the last time."""
@@ -61,15 +63,15 @@ async def warm(place: Place) -> Watched:
     """A process that has seen this minute's bucket of deadlines and looked at what is overdue."""
     process = await watched(place)
     await process.put("warm", "warmer")
-    for taken in await process.take(2):
-        await process.jobs.settle([Complete(taken.hold)], request=fresh())
+    for claimed in await process.take(2):
+        await process.jobs.settle([Complete(claimed.claim)], request=fresh())
     await process.take()
     await process.told()
     return process
 
 
 async def aligned(place: Place) -> None:
-    """Not at the end of a minute, where a hold gets an entry in the next one."""
+    """Not at the end of a minute, where a claim gets an entry in the next one."""
     second = place.clock.now().second
     if second > 45:
         await (asyncio.sleep(61 - second) if place.name == "s3" else place.pass_time(timedelta(seconds=61 - second)))
@@ -101,9 +103,9 @@ async def test_a_finish_is_two_requests(place: Place) -> None:
     await aligned(place)
     process = await warm(place)
     await process.put("a")
-    (taken,) = await process.take()
+    (claimed,) = await process.take()
     await process.told()
-    await process.jobs.settle([Complete(taken.hold)], request=fresh())
+    await process.jobs.settle([Complete(claimed.claim)], request=fresh())
     assert await process.told() == ["DELETE", "DELETE"]
 
 
@@ -112,10 +114,10 @@ async def test_a_beat_is_one_request_for_each_job_and_one_for_the_worker(place: 
     await aligned(place)
     process = await warm(place)
     await process.put("a", "b")
-    holds = [taken.hold for taken in await process.take(2)]
-    await process.jobs.beat(WorkerInfo("w"), holds, silence=SILENCE)
+    claims = [claimed.claim for claimed in await process.take(2)]
+    await process.jobs.heartbeat(WorkerInfo("w"), claims, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     await process.told()
-    await process.jobs.beat(WorkerInfo("w"), holds, silence=SILENCE)
+    await process.jobs.heartbeat(WorkerInfo("w"), claims, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert await process.told() == ["PUT", "PUT", "PUT"]
 
 
@@ -124,9 +126,9 @@ async def test_a_job_given_back_is_three_requests(place: Place) -> None:
     await aligned(place)
     process = await warm(place)
     await process.put("a")
-    (taken,) = await process.take()
+    (claimed,) = await process.take()
     await process.told()
-    await process.jobs.settle([Requeue(taken.hold, Budget.FAILURES, Reason.FAILED)], request=fresh())
+    await process.jobs.settle([Requeue(claimed.claim, Budget.FAILURES, Reason.FAILED)], request=fresh())
     assert await process.told() == ["DELETE", "PUT", "PUT"]
 
 
@@ -135,7 +137,7 @@ async def test_a_look_at_an_empty_queue_costs_the_same_whatever_is_stored_elsewh
     process = await warm(place)
     await process.take()
     empty = await process.told()
-    await process.jobs.put([Job(str(n), queue="other", minted=True) for n in range(30)], request=fresh())
+    await process.jobs.enqueue([Job(str(n), queue="other", minted=True) for n in range(30)], request=fresh())
     await process.told()
     await process.take()
     assert (await process.told(), len(empty) <= 6) == (empty, True)
@@ -153,13 +155,13 @@ async def test_a_message_over_http_costs_no_more_than_a_job(place: Place) -> Non
     await aligned(place)
     costs = []
     for id in ("first", "second"):
-        await desk.put("default", Job(id, queue="low", minted=True))
+        await desk.enqueue("default", Job(id, queue="low", minted=True))
         await process.told()
-        (taken,) = await desk.take("default", "low", "me", 1, SILENCE, timedelta(0))
+        (claimed,) = await desk.claim("default", "low", "me", 1, HEARTBEAT_TIMEOUT, timedelta(0))
         costs = [await process.told()]
-        shown = ConsumerProof("default", "low", taken.hold)
-        state = await desk.held(shown)
-        acked = not isinstance(state, str) and await desk.ack(shown, state.attempts)
+        shown = ConsumerProof("default", "low", claimed.claim)
+        info = await desk.running(shown)
+        acked = not isinstance(info, str) and await desk.ack(shown, info.attempts)
         costs.append(await process.told())
         assert acked
     assert costs == [["GET", "PUT", "PUT", "delete"], ["DELETE", "DELETE"]]

@@ -64,7 +64,7 @@ class Yard:
         stores = Stores(SystemClock())
         home = task_home(load(self.folder / "wrasse.yaml", environ={}))
         assert home is not None
-        await (await open_tasks(home, stores)).put([Job(id, queue="mail") for id in ids], request="put")
+        await (await open_tasks(home, stores)).enqueue([Job(id, queue="mail") for id in ids], request="put")
         await stores.close()
 
     async def _ended(self) -> list[dict[str, object]]:

@@ -16,7 +16,7 @@ from servers.strict_s3 import BUSY, StrictS3, all_well
 from wrasse.clock import SystemClock
 from wrasse.config.load import load
 from wrasse.jobs.stream_tasks.store import INLINE_MAX
-from wrasse.ports.jobs import Job, JobFilter, JobState, Place
+from wrasse.ports.jobs import Job, JobFilter, JobInfo, JobState
 from wrasse.runtime.backends import Stores
 from wrasse.runtime.stream_tasks import open_tasks, task_home
 
@@ -37,15 +37,15 @@ def served() -> Iterator[StrictS3]:
         loop.close()
 
 
-async def _put_and_get(folder: Path, jobs: list[Job], id: str) -> JobState | None:
+async def _put_and_get(folder: Path, jobs: list[Job], id: str) -> JobInfo | None:
     home = task_home(load(folder / "wrasse.yaml", environ={}))
     assert home is not None
     stores = Stores(SystemClock())
     try:
         tasks = await open_tasks(home, stores)
         if jobs:
-            await tasks.put(jobs, request="put")
-        page = await tasks.page(Place.READY, JobFilter(), None, 100)
+            await tasks.enqueue(jobs, request="put")
+        page = await tasks.page(JobState.READY, JobFilter(), None, 100)
         return next((each for each in page if each.id == id), None)
     finally:
         await stores.close()
@@ -65,7 +65,7 @@ def test_a_task_whose_parameters_are_away_is_released_until_they_are_back(
         server.plan = lambda method, path: BUSY
         with running(tmp_path, "--role=worker") as daemon:
 
-            def released() -> JobState | None:
+            def released() -> JobInfo | None:
                 found = asyncio.run(_put_and_get(tmp_path, [], "large"))
                 return found if found is not None and found.interruptions else None
 

@@ -37,7 +37,7 @@ def test_nothing_is_opened_before_it_is_used(tmp_path: Path, monkeypatch: pytest
     monkeypatch.chdir(tmp_path)
     app = wrasse.sync.connect("sqlite:here.db")
     assert not list(tmp_path.iterdir())
-    app.jobs.put("x")
+    app.jobs.enqueue("x")
     assert (tmp_path / "here.db").exists()
     app.close()
 
@@ -51,8 +51,8 @@ async def test_handlers_run_what_is_ready_and_results_are_kept(app: wrasse.App) 
     def plain(job: wrasse.RunningJob) -> str:
         return job.payload.decode()
 
-    await app.jobs.put("double", 21, id="a")
-    await app.jobs.put("plain", b"\xc3\xa9", id="b")
+    await app.jobs.enqueue("double", 21, id="a")
+    await app.jobs.enqueue("plain", b"\xc3\xa9", id="b")
     assert await app.run_pending() == 2
     assert [await app.jobs.wait("a"), await app.jobs.wait("b")] == [42, "é"]
 
@@ -62,7 +62,7 @@ async def test_handlers_run_what_is_ready_and_results_are_kept(app: wrasse.App) 
     [(b"raw\x00", b"raw\x00"), ("text", b'"text"'), ({"a": 1}, b'{"a":1}'), (None, b""), ([1, None], b"[1,null]")],
 )
 async def test_bytes_go_out_as_they_are_and_the_rest_as_json(app: wrasse.App, data: object, payload: bytes) -> None:
-    put = await app.jobs.put("x", data)
+    put = await app.jobs.enqueue("x", data)
     record = await app.jobs.get(put.id)
     assert record is not None
     assert record.job.payload == payload
@@ -70,37 +70,37 @@ async def test_bytes_go_out_as_they_are_and_the_rest_as_json(app: wrasse.App, da
 
 async def test_data_that_is_no_json_is_refused_before_anything_is_put(app: wrasse.App) -> None:
     with pytest.raises(UsageError, match="cannot be written as JSON"):
-        await app.jobs.put("x", object())
+        await app.jobs.enqueue("x", object())
     assert (await app.jobs.counts()).queues == ()
 
 
 async def test_a_put_takes_priority_delay_timeout_headers_and_id(app: wrasse.App) -> None:
-    put = await app.jobs.put("x", b"", priority="high", delay="5m", id="mine", timeout="9s", headers={"a": "b"})
-    again = await app.jobs.put("x", b"", id="mine")
+    put = await app.jobs.enqueue("x", b"", priority="high", delay="5m", id="mine", timeout="9s", headers={"a": "b"})
+    again = await app.jobs.enqueue("x", b"", id="mine")
     record = await app.jobs.get("mine")
     assert record is not None
     assert (put.new, again.new) == (True, False)
     assert (record.job.queue, record.job.timeout, record.job.headers) == ("high", timedelta(seconds=9), {"a": "b"})
-    assert record.state.not_before is not None
+    assert record.info.not_before is not None
 
 
 async def test_mistakes_in_a_put_are_told(app: wrasse.App) -> None:
     with pytest.raises(UnknownName, match="priority 'hihg'"):
-        await app.jobs.put("x", priority="hihg")
+        await app.jobs.enqueue("x", priority="hihg")
     with pytest.raises(BadDuration, match="no unit"):
-        await app.jobs.put("x", delay="5")
+        await app.jobs.enqueue("x", delay="5")
     with pytest.raises(UsageError, match="duration of -1s"):
-        await app.jobs.put("x", delay=timedelta(seconds=-1))
+        await app.jobs.enqueue("x", delay=timedelta(seconds=-1))
 
 
 async def test_many_are_put_in_their_order(app: wrasse.App) -> None:
-    puts = await app.jobs.put_many(NewJob("x", n, id=f"j-{n}") for n in range(2500))
+    puts = await app.jobs.enqueue_many(NewJob("x", n, id=f"j-{n}") for n in range(2500))
     assert [put.id for put in puts] == [f"j-{n}" for n in range(2500)]
-    assert [state.id async for state in app.jobs.list("ready")] == [f"j-{n}" for n in range(2500)]
+    assert [info.id async for info in app.jobs.list("ready")] == [f"j-{n}" for n in range(2500)]
 
 
 async def test_waiting_for_a_job_that_dies_raises(app: wrasse.App) -> None:
-    await app.jobs.put("x", id="a")
+    await app.jobs.enqueue("x", id="a")
     assert await app.jobs.cancel("a", "not needed")
     with pytest.raises(JobFailed, match="cancelled"):
         await app.jobs.wait("a")
@@ -109,13 +109,13 @@ async def test_waiting_for_a_job_that_dies_raises(app: wrasse.App) -> None:
 
 
 async def test_waiting_longer_than_the_time_given_raises(app: wrasse.App) -> None:
-    await app.jobs.put("x", id="a")
+    await app.jobs.enqueue("x", id="a")
     with pytest.raises(TimeoutError):
         await app.jobs.wait("a", timeout="10ms")
 
 
 async def test_a_dead_job_is_requeued_and_another_is_not(app: wrasse.App) -> None:
-    await app.jobs.put("x", id="a")
+    await app.jobs.enqueue("x", id="a")
     assert not await app.jobs.requeue("a")
     await app.jobs.cancel("a")
     assert await app.jobs.requeue("a")
@@ -136,13 +136,13 @@ async def test_a_typed_payload_is_checked(app: wrasse.App) -> None:
 
     seen: list[Picture] = []
     app.handler("resize")(lambda job: seen.append(job.decode(Picture)))
-    await app.jobs.put("resize", {"path": "a.png", "width": 3})
-    await app.jobs.put("resize", {"path": "a.png", "width": "wide"}, id="bad")
+    await app.jobs.enqueue("resize", {"path": "a.png", "width": 3})
+    await app.jobs.enqueue("resize", {"path": "a.png", "width": "wide"}, id="bad")
     await app.run_pending()
     record = await app.jobs.get("bad")
     assert seen == [Picture("a.png", 3)]
     assert record is not None
-    assert record.state.reason == "invalid_payload"
+    assert record.info.reason == "invalid_payload"
 
 
 async def test_a_worker_in_a_program_works_until_it_is_stopped(app: wrasse.App) -> None:
@@ -150,7 +150,7 @@ async def test_a_worker_in_a_program_works_until_it_is_stopped(app: wrasse.App) 
     worker = app.worker(concurrency=2)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(worker.run())
-        put = await app.jobs.put("x")
+        put = await app.jobs.enqueue("x")
         assert await app.jobs.wait(put.id) == "done"
         worker.stop(grace="1s")
     assert running.done()
@@ -167,7 +167,7 @@ async def test_a_worker_leaves_signals_to_the_program_it_is_part_of(app: wrasse.
     before = signal.getsignal(signal.SIGTERM)
     worker = app.worker(signals=signals)
     run = asyncio.ensure_future(worker.run())
-    await app.jobs.put("x", id="a")
+    await app.jobs.enqueue("x", id="a")
     await app.jobs.wait("a", timeout="30s")
     worker.stop("0s")
     await run
@@ -201,7 +201,7 @@ async def test_the_engine_of_an_app_plans_and_sweeps() -> None:
     clock = ManualClock()
     async with wrasse.connect("memory:", clock=clock) as app:
         app.handler("x")(lambda job: None)
-        await app.jobs.put("x", id="old")
+        await app.jobs.enqueue("x", id="old")
         await app.run_pending()
         clock.advance(timedelta(days=2))
         engine = await app.engine()
@@ -230,27 +230,27 @@ async def test_a_settings_file_may_be_named(tmp_path: Path) -> None:
 
 def test_an_app_belongs_to_one_event_loop_until_it_is_closed() -> None:
     app = wrasse.connect("memory:")
-    asyncio.run(app.jobs.put("x"))
+    asyncio.run(app.jobs.enqueue("x"))
     with pytest.raises(UsageError, match="another event loop"):
-        asyncio.run(app.jobs.put("x"))
+        asyncio.run(app.jobs.enqueue("x"))
     asyncio.run(app.close())
-    asyncio.run(app.jobs.put("x"))
+    asyncio.run(app.jobs.enqueue("x"))
 
 
 def test_a_program_without_a_loop_does_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with wrasse.sync.connect("sqlite:sync.db") as app:
         app.handler("x")(lambda job: job.data + 1)
-        put = app.jobs.put("x", 1, id="a")
+        put = app.jobs.enqueue("x", 1, id="a")
         assert app.run_pending() == 1
         record = app.jobs.get("a")
         assert record is not None
-        assert (put.new, app.jobs.wait("a"), record.state.place) == (True, 2, "done")
+        assert (put.new, app.jobs.wait("a"), record.info.state) == (True, 2, "done")
         with app.lease("k") as lease:
             assert lease.alive
             with pytest.raises(LeaseLost), app.lease("k", wait="0s"):
                 pass
-        app.jobs.put("x", 1, id="b")
+        app.jobs.enqueue("x", 1, id="b")
         assert app.jobs.cancel("b")
         assert app.jobs.requeue("b")
         assert [each.ready for each in app.jobs.counts().queues] == [1]

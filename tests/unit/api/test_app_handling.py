@@ -13,7 +13,7 @@ import pytest
 
 import wrasse
 from wrasse.errors import UsageError
-from wrasse.ports.jobs import JobRecord, Place
+from wrasse.ports.jobs import JobRecord, JobState
 
 
 @pytest.fixture(params=["memory:", "sqlite:here.db"])
@@ -26,7 +26,7 @@ async def app(
 
 
 async def ran(app: wrasse.App, kind: str) -> JobRecord:
-    put = await app.jobs.put(kind)
+    put = await app.jobs.enqueue(kind)
     await app.run_pending()
     record = await app.jobs.get(put.id)
     assert record is not None
@@ -52,9 +52,9 @@ async def test_a_kind_has_its_own_retries(app: wrasse.App) -> None:
     app.handler("once", retry=wrasse.Retry(failures_max=0))(raising(OSError("down")))
     app.handler("slow", retry=wrasse.Retry(base="1h", max="2h"))(raising(OSError("down")))
     once, slow = await ran(app, "once"), await ran(app, "slow")
-    assert (once.state.place, once.state.failures) == (Place.DEAD, 1)
-    assert slow.state.not_before is not None
-    assert slow.state.not_before - slow.history[0].ended_at >= timedelta(hours=1)
+    assert (once.info.state, once.info.failures) == (JobState.DEAD, 1)
+    assert slow.info.not_before is not None
+    assert slow.info.not_before - slow.history[0].ended_at >= timedelta(hours=1)
 
 
 async def test_an_exception_may_be_tried_again_or_not(app: wrasse.App) -> None:
@@ -62,35 +62,35 @@ async def test_an_exception_may_be_tried_again_or_not(app: wrasse.App) -> None:
     app.handler("only", retry=retry)(raising(ConnectionError("again")))
     app.handler("other", retry=retry)(raising(ValueError("no use")))
     app.handler("never", retry=retry)(raising(FileNotFoundError("no use")))
-    assert (await ran(app, "only")).state.place is Place.READY
+    assert (await ran(app, "only")).info.state is JobState.READY
     other, never = await ran(app, "other"), await ran(app, "never")
-    assert [other.state.place, never.state.place] == [Place.DEAD] * 2
-    assert other.state.reason == "failed"
-    assert "ValueError: no use" in other.state.error
+    assert [other.info.state, never.info.state] == [JobState.DEAD] * 2
+    assert other.info.reason == "failed"
+    assert "ValueError: no use" in other.info.error
 
 
 async def test_a_handler_may_ask_for_a_later_attempt_and_spends_a_failure(app: wrasse.App) -> None:
     app.handler("later", retry=wrasse.Retry(only=(OSError,)))(raising(wrasse.RetryLater("2h", "the shop is closed")))
     record = await ran(app, "later")
-    assert (record.state.place, record.state.failures, record.history[0].error) == (
-        Place.READY,
+    assert (record.info.state, record.info.failures, record.history[0].error) == (
+        JobState.READY,
         1,
         "the shop is closed",
     )
-    assert record.state.not_before is not None
-    assert record.state.not_before - record.history[0].ended_at == timedelta(hours=2)
+    assert record.info.not_before is not None
+    assert record.info.not_before - record.history[0].ended_at == timedelta(hours=2)
 
 
 async def test_asking_for_later_too_often_buries(app: wrasse.App) -> None:
     app.handler("later", retry=wrasse.Retry(failures_max=0))(raising(wrasse.RetryLater("1s")))
-    assert (await ran(app, "later")).state.place is Place.DEAD
+    assert (await ran(app, "later")).info.state is JobState.DEAD
 
 
 async def test_a_handler_may_give_up(app: wrasse.App) -> None:
     app.handler("x")(raising(wrasse.GiveUp("the order was deleted")))
     record = await ran(app, "x")
-    assert (record.state.place, record.state.reason, record.state.error) == (
-        Place.DEAD,
+    assert (record.info.state, record.info.reason, record.info.error) == (
+        JobState.DEAD,
         "failed",
         "the order was deleted",
     )
@@ -133,7 +133,7 @@ async def test_middleware_wraps_async_and_plain_handlers_in_the_order_of_registr
         return f"async {tenant.get()}"
 
     app.handler("plain")(lambda job: f"plain {tenant.get()}")
-    one, two = await app.jobs.put("async"), await app.jobs.put("plain")
+    one, two = await app.jobs.enqueue("async"), await app.jobs.enqueue("plain")
     await app.run_pending()
     assert [await one.result(), await two.result()] == [["async acme"], ["plain acme"]]
     assert sorted(seen) == ["inner", "inner", "outer async", "outer plain"]
@@ -152,7 +152,7 @@ async def test_middleware_may_answer_itself_and_see_what_was_raised(app: wrasse.
             return "mended"
 
     app.handler("*")(lambda job: 1 // 0)
-    skipped, mended = await app.jobs.put("skipped"), await app.jobs.put("broken")
+    skipped, mended = await app.jobs.enqueue("skipped"), await app.jobs.enqueue("broken")
     await app.run_pending()
     assert [await skipped.result(), await mended.result()] == ["not called", "mended"]
 
@@ -171,7 +171,7 @@ async def test_a_timeout_reaches_a_handler_inside_middleware(app: wrasse.App) ->
     async def hangs(job: wrasse.RunningJob) -> None:
         await asyncio.Event().wait()
 
-    put = await app.jobs.put("hangs", timeout="20ms")
+    put = await app.jobs.enqueue("hangs", timeout="20ms")
     await app.run_pending()
     record = await app.jobs.get(put.id)
     assert record is not None
@@ -206,13 +206,13 @@ async def test_progress_is_seen_while_the_handler_runs(app: wrasse.App) -> None:
     worker = app.worker(concurrency=1)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         group.create_task(worker.run())
-        put = await app.jobs.put("x")
+        put = await app.jobs.enqueue("x")
         record = await told(app, put.id)
         seen.set()
         await put.result()
         worker.stop("1s")
     assert record.progress is not None
-    assert (record.state.place, record.progress.note) == (Place.HELD, "a quarter")
+    assert (record.info.state, record.progress.note) == (JobState.RUNNING, "a quarter")
 
 
 async def test_a_progress_beyond_the_whole_is_refused(app: wrasse.App) -> None:

@@ -25,27 +25,27 @@ async def app(
 
 async def test_a_put_is_awaited_for_its_result(app: wrasse.App) -> None:
     app.handler("double")(lambda job: int(job.data) * 2)
-    put = await app.jobs.put("double", 21, keep="1h")
+    put = await app.jobs.enqueue("double", 21, keep="1h")
     async with asyncio.TaskGroup() as group:
         waiting = group.create_task(put.result(timeout="30s"))
         await app.run_pending()
     assert waiting.result() == 42
-    state = await put.state()
-    assert state is not None
-    assert state.kept_until is not None
-    assert state.finished_at is not None
-    assert state.kept_until - state.finished_at == timedelta(hours=1)
+    info = await put.info()
+    assert info is not None
+    assert info.kept_until is not None
+    assert info.finished_at is not None
+    assert info.kept_until - info.finished_at == timedelta(hours=1)
 
 
 async def test_bytes_that_are_no_json_come_back_as_bytes(app: wrasse.App) -> None:
     app.handler("x")(lambda job: b"\xff\x00")
-    put = await app.jobs.put("x")
+    put = await app.jobs.enqueue("x")
     await app.run_pending()
     assert await put.result() == b"\xff\x00"
 
 
 async def test_a_result_that_is_not_to_come_raises_what_became_of_its_job(app: wrasse.App) -> None:
-    put = await app.jobs.put("x")
+    put = await app.jobs.enqueue("x")
     with pytest.raises(TimeoutError):
         await put.result(timeout="10ms")
     assert await put.cancel("not needed")
@@ -59,7 +59,7 @@ async def test_what_results_are_kept_for_may_be_a_setting(tmp_path: Path) -> Non
     settings.write_text("backends: {jobs: 'memory:', records: 'memory:'}\nworker: {result_kept: 10m, done_max: 0}\n")
     async with wrasse.connect(settings) as app:
         app.handler("x")(lambda job: "kept")
-        kept, gone = await app.jobs.put("x"), await app.jobs.put("x", keep="0s")
+        kept, gone = await app.jobs.enqueue("x"), await app.jobs.enqueue("x", keep="0s")
         await app.run_pending()
         assert await kept.result() == "kept"
         with pytest.raises(UsageError, match="no job"):
@@ -68,18 +68,18 @@ async def test_what_results_are_kept_for_may_be_a_setting(tmp_path: Path) -> Non
 
 async def test_a_unique_name_is_put_once_while_its_job_is_not_finished(app: wrasse.App) -> None:
     app.handler("x")(lambda job: None)
-    first = await app.jobs.put("x", unique="report")
-    second = await app.jobs.put("x", unique="report")
+    first = await app.jobs.enqueue("x", unique="report")
+    second = await app.jobs.enqueue("x", unique="report")
     assert (bool(first), bool(second), second.id) == (True, False, first.id)
     await app.run_pending()
-    assert await app.jobs.put("x", unique="report", window="1h")
+    assert await app.jobs.enqueue("x", unique="report", window="1h")
     await app.run_pending()
-    assert not await app.jobs.put("x", unique="report")
+    assert not await app.jobs.enqueue("x", unique="report")
 
 
 async def test_a_window_without_a_unique_name_is_refused(app: wrasse.App) -> None:
     with pytest.raises(UsageError, match="window without a unique name"):
-        await app.jobs.put("x", window="1m")
+        await app.jobs.enqueue("x", window="1m")
 
 
 async def test_a_group_calls_back_once_all_its_members_are_finished(app: wrasse.App) -> None:
@@ -94,7 +94,7 @@ async def test_a_group_calls_back_once_all_its_members_are_finished(app: wrasse.
         return [sum(results), job.headers["wrasse-group-done"], job.headers["wrasse-group-dead"]]
 
     then = await app.jobs.group([NewJob("part", n) for n in (1, 2, 3)], then=NewJob("sum"))
-    assert await then.state() is None
+    assert await then.info() is None
     assert await app.run_pending() == 4
     assert await then.result(timeout="30s") == [6, "3", "0"]
 
@@ -126,7 +126,7 @@ async def test_a_group_larger_than_one_step_calls_back_once(app: wrasse.App) -> 
 
 
 async def test_members_that_could_never_count_are_refused(app: wrasse.App) -> None:
-    await app.jobs.put("x", id="mine")
+    await app.jobs.enqueue("x", id="mine")
     with pytest.raises(UsageError, match="'mine' is known already"):
         await app.jobs.group([NewJob("x", id="mine")], NewJob("then"))
     with pytest.raises(UsageError, match="has a unique name"):

@@ -22,21 +22,21 @@ def app(tmp_path: Path) -> Iterator[wrasse.sync.App]:
 
 def test_results_groups_unique_names_and_retries_are_the_same_without_async(app: wrasse.sync.App) -> None:
     app.handler("double", retry=wrasse.Retry(failures_max=0))(lambda job: int(job.data) * 2)
-    put = app.jobs.put("double", 21, keep="1h", unique="one")
-    again = app.jobs.put("double", 21, unique="one")
+    put = app.jobs.enqueue("double", 21, keep="1h", unique="one")
+    again = app.jobs.enqueue("double", 21, unique="one")
     then = app.jobs.group([wrasse.NewJob("double", 1), wrasse.NewJob("double", "x")], wrasse.NewJob("double", 4))
     app.run_pending()
     assert put.result() == 42
     assert (bool(put), again.new, again.id) == (True, False, put.id)
     assert then.result() == 8
-    state = put.state()
-    assert state is not None
-    assert state.kept_until is not None
+    info = put.info()
+    assert info is not None
+    assert info.kept_until is not None
     assert not put.cancel()
 
 
 def test_a_dead_job_raises_without_async(app: wrasse.sync.App) -> None:
-    put = app.jobs.put("x")
+    put = app.jobs.enqueue("x")
     assert put.cancel("no")
     with pytest.raises(JobFailed):
         put.result(timeout="1s")
@@ -45,13 +45,13 @@ def test_a_dead_job_raises_without_async(app: wrasse.sync.App) -> None:
 def test_a_worker_runs_in_the_background_for_as_long_as_its_block(app: wrasse.sync.App) -> None:
     app.handler("double")(lambda job: int(job.data) * 2)
     with app.worker(concurrency=2) as worker:
-        given = app.jobs.put("double", 21, keep="1h").result(timeout="30s")
+        given = app.jobs.enqueue("double", 21, keep="1h").result(timeout="30s")
         was = worker.running
-    late = app.jobs.put("double", 1, keep="1h")
-    state = late.state()
+    late = app.jobs.enqueue("double", 1, keep="1h")
+    info = late.info()
     assert (given, was, worker.running) == (42, True, False)
-    assert state is not None
-    assert state.place == "ready"
+    assert info is not None
+    assert info.state == "ready"
 
 
 def test_stopping_a_worker_lets_its_handler_finish(app: wrasse.sync.App) -> None:
@@ -65,7 +65,7 @@ def test_stopping_a_worker_lets_its_handler_finish(app: wrasse.sync.App) -> None
 
     worker = app.worker()
     worker.start()
-    put = app.jobs.put("slow", keep="1h")
+    put = app.jobs.enqueue("slow", keep="1h")
     assert begun.wait(30)
     threading.Timer(0.05, go_on.set).start()
     worker.stop(grace="30s")
@@ -102,20 +102,20 @@ import wrasse
 
 app = wrasse.sync.connect("sqlite:here.db")
 app.handler("x")(lambda job: os.getpid())
-app.jobs.put("x", id="parent-before")
+app.jobs.enqueue("x", id="parent-before")
 children = []
 for number in range(3):
     pid = os.fork()
     if not pid:
         for each in range(20):
-            app.jobs.put("x", id=f"child-{number}-{each}")
+            app.jobs.enqueue("x", id=f"child-{number}-{each}")
         sys.exit(0)  # the clean way, with all that is registered for the end
     children.append(pid)
 for each in range(20):
-    app.jobs.put("x", id=f"parent-{each}")
+    app.jobs.enqueue("x", id=f"parent-{each}")
 codes = [os.waitpid(pid, 0)[1] for pid in children]
 assert codes == [0, 0, 0], codes
-app.jobs.put("x", id="parent-after")
+app.jobs.enqueue("x", id="parent-after")
 (count,) = app.jobs.counts().queues
 print(count.ready)
 """

@@ -151,10 +151,7 @@ class World:
     async def verified(self) -> list[Verified]:
         """What `verify` says."""
         return [
-            each
-            async for each in verify(
-                self.memory.objects, "archive", ">", group=GROUP, streams=self.memory.streams
-            )
+            each async for each in verify(self.memory.objects, "archive", ">", group=GROUP, streams=self.memory.streams)
         ]
 
     async def broken(self) -> str:

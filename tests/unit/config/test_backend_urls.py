@@ -375,7 +375,11 @@ def test_a_section_that_needs_jobs_is_refused_where_none_can_be(section: str) ->
         ("", "", "file:wrasse-data"),
         ("s3://bbb/p?endpoint=http%3A%2F%2Fe", "", "s3://bbb/p?endpoint=http%3A%2F%2Fe"),
         ("s3://bbb/p", ", destination: s3", "s3://bbb/p"),
-        ("s3://bbb/p?endpoint=http%3A%2F%2Fe", ", destination: s3, bucket: other", "s3://other?endpoint=http%3A%2F%2Fe"),
+        (
+            "s3://bbb/p?endpoint=http%3A%2F%2Fe",
+            ", destination: s3, bucket: other",
+            "s3://other?endpoint=http%3A%2F%2Fe",
+        ),
         ("", ", destination: s3, bucket: other", "s3://other"),
         ("s3://bbb/p", ", destination: 'file:mine'", "file:mine"),
     ],

@@ -123,10 +123,12 @@ class Scene:
     async def held_jobs(self, count: int, worker: str = "w1", silence: timedelta = SILENCE) -> tuple[ClaimedJob, ...]:
         """So many new jobs, held by a worker that has just beaten."""
         ids = [f"{worker}-{number:05}" for number in range(count)]
-        await self.jobs.put([Job(id, queue=worker) for id in ids], request=f"put-{worker}")
-        taken = await self.jobs.take([worker], count, worker=worker, silence=silence, request=f"take-{worker}")
-        await self.jobs.beat(WorkerInfo(worker), [job.hold for job in taken.jobs], silence=silence)
-        return taken.jobs
+        await self.jobs.enqueue([Job(id, queue=worker) for id in ids], request=f"put-{worker}")
+        claimed = await self.jobs.claim(
+            [worker], count, worker=worker, heartbeat_timeout=silence, request=f"take-{worker}"
+        )
+        await self.jobs.heartbeat(WorkerInfo(worker), [job.claim for job in claimed.jobs], heartbeat_timeout=silence)
+        return claimed.jobs
 
     async def lines(self, **where: str | bool) -> tuple[Line, ...]:
         page = await self.memory.journal.page(LineFilter(**where), None, 1_000)  # type: ignore[arg-type]

@@ -180,7 +180,7 @@ def test_a_fleet_of_which_half_is_alive_is_never_held(alive: int, gone: list[int
 
 async def test_the_guard_counts_the_workers_of_the_queue(scene: Scene) -> None:
     for number in range(6):
-        await scene.jobs.beat(WorkerInfo(f"w{number}"), [], silence=SILENCE)
+        await scene.jobs.heartbeat(WorkerInfo(f"w{number}"), [], heartbeat_timeout=SILENCE)
     guard = MassDeath(scene.jobs, SILENCE)
     assert await guard.held() is None
     scene.pass_time(SILENCE + SECOND)
@@ -189,7 +189,7 @@ async def test_the_guard_counts_the_workers_of_the_queue(scene: Scene) -> None:
 
 async def test_a_hold_for_a_mass_death_goes_on_in_another_process(scene: Scene) -> None:
     for number in range(6):
-        await scene.jobs.beat(WorkerInfo(f"w{number}"), [], silence=SILENCE)
+        await scene.jobs.heartbeat(WorkerInfo(f"w{number}"), [], heartbeat_timeout=SILENCE)
     scene.pass_time(SILENCE + SECOND)
     here, elsewhere = MassDeath(scene.jobs, SILENCE), MassDeath(scene.jobs, SILENCE)
     await here.held()

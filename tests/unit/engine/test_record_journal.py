@@ -17,9 +17,7 @@ from wrasse.ports.outcome import Outcome
 SECOND = timedelta(seconds=1)
 DAY = timedelta(days=1)
 GAPS = st.sampled_from((timedelta(0), timedelta(milliseconds=1), SECOND, timedelta(minutes=7), 3 * DAY, 40 * DAY))
-BATCHES = st.lists(
-    st.tuples(GAPS, st.integers(1, 4), st.sampled_from(["", *Outcome])), min_size=1, max_size=12
-)
+BATCHES = st.lists(st.tuples(GAPS, st.integers(1, 4), st.sampled_from(["", *Outcome])), min_size=1, max_size=12)
 
 
 def intents(ids: Ids, count: int, sweep: str = "stuck_jobs") -> list[Intent]:

@@ -174,9 +174,7 @@ class _Witness(OldBottles):
     __slots__ = ()
 
     async def resolve(self, lines: tuple[Line, ...]) -> list[Outcome]:
-        return [
-            Outcome.CONFLICT if line.intent.suspect in self.status.bottles else Outcome.DONE for line in lines
-        ]
+        return [Outcome.CONFLICT if line.intent.suspect in self.status.bottles else Outcome.DONE for line in lines]
 
 
 async def test_a_sweep_that_can_find_out_resolves_what_a_crash_left_open(scene: Scene) -> None:

@@ -195,7 +195,7 @@ async def test_two_engines_that_both_believe_to_be_the_only_one_rescue_each_job_
     turns = (take_turn(_every(StuckJobs(scene.jobs, batch_max=7)), engine, force=True) for engine in apart)
     reports = [found.report for found in await asyncio.gather(*turns) if isinstance(found, Ran)]
     records = [await scene.jobs.get(job.job.id) for job in jobs]
-    assert [record.state.rescues for record in records if record is not None] == [1] * 200
+    assert [record.info.rescues for record in records if record is not None] == [1] * 200
     assert (len(reports), sum(report.done for report in reports)) == (2, 200)
 
 

@@ -25,10 +25,10 @@ class Nobody:
     def loop(self) -> asyncio.AbstractEventLoop:
         raise AssertionError
 
-    async def mine(self, hold: Claim) -> bool:
+    async def mine(self, claim: Claim) -> bool:
         raise AssertionError
 
-    def note_group(self, hold: Claim, group: int) -> None: ...
+    def note_group(self, claim: Claim, group: int) -> None: ...
 
 
 def script(text: str, kill_after: timedelta = timedelta(seconds=5)) -> Command:
@@ -240,10 +240,19 @@ def test_a_value_never_becomes_code(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["sh -c 'echo {{x}} $1' sh {x}", "sh script.sh {x}", "fish {x} -c", "awk -v x={x} '{{print x}}' {y}",
-     "env X={x} convert {y}", "timeout 5 convert {y}", "sed p {x}",
-     "bash -o pipefail -c 'echo $1' bash {x}", "node --eval=1 {x}", "python3 -W error script.py {x}",
-     "tini -- convert {x}"]
+    [
+        "sh -c 'echo {{x}} $1' sh {x}",
+        "sh script.sh {x}",
+        "fish {x} -c",
+        "awk -v x={x} '{{print x}}' {y}",
+        "env X={x} convert {y}",
+        "timeout 5 convert {y}",
+        "sed p {x}",
+        "bash -o pipefail -c 'echo $1' bash {x}",
+        "node --eval=1 {x}",
+        "python3 -W error script.py {x}",
+        "tini -- convert {x}",
+    ],
 )
 def test_a_value_beside_a_script_is_an_argument(text: str) -> None:
     assert Command(text).text == text

@@ -19,7 +19,7 @@ from wrasse.errors import UsageError
 from wrasse.jobs.handlers import ANY, Handlers
 from wrasse.jobs.http_handler import RETRY_AFTER_MAX, HttpHandler, HttpHandlerSettings, retry_after
 from wrasse.jobs.retry import RetryPolicy
-from wrasse.ports.jobs import PAYLOAD_BYTES_MAX, Cancel, Job, JobRecord, Place, Reason
+from wrasse.ports.jobs import PAYLOAD_BYTES_MAX, Cancel, Job, JobRecord, JobState, Reason
 
 Serve = Callable[[web.Request], Awaitable[web.StreamResponse]]
 PATIENT = replace(QUICK, retry=RetryPolicy(failures_max=3, base=timedelta(hours=1), max=timedelta(hours=1)))
@@ -51,7 +51,7 @@ async def settled(store: Memory, id: str = "a") -> JobRecord:
 
     async def ended() -> bool:
         found = await record(store.jobs, id)
-        return found.state.place in (Place.DONE, Place.DEAD) or bool(found.history)
+        return found.info.state in (JobState.DONE, JobState.DEAD) or bool(found.history)
 
     await eventually(ended)
     return await record(store.jobs, id)
@@ -86,7 +86,7 @@ async def test_the_payload_is_the_body_and_headers_say_which_job_it_is() -> None
     store = memory()
     await put(store.jobs, job)
     async with serving(serve) as url, working(store.jobs, posting(url + "/work")):
-        done = await until(store.jobs, job.id, Place.DONE)
+        done = await until(store.jobs, job.id, JobState.DONE)
     assert done.result == b"small"
     [(path, body, headers)] = seen
     assert (path, body) == ("/work", b'{"n": 1}')
@@ -115,33 +115,33 @@ async def test_bytes_that_are_no_json_are_sent_as_bytes_and_without_a_trace_that
 
 async def test_no_content_is_done_without_a_result() -> None:
     done = await answered(status(204))
-    assert (done.state.place, done.result) == (Place.DONE, None)
+    assert (done.info.state, done.result) == (JobState.DONE, None)
 
 
 @pytest.mark.parametrize("code", [400, 409, 410, 422])
 async def test_a_refused_job_is_dead_at_once_with_what_was_said(code: int) -> None:
     dead = await answered(status(code, "no such picture"))
-    assert (dead.state.place, dead.state.reason, dead.state.attempts) == (Place.DEAD, Reason.FAILED, 1)
-    assert dead.state.error.endswith(f"answered {code}: no such picture")
+    assert (dead.info.state, dead.info.reason, dead.info.attempts) == (JobState.DEAD, Reason.FAILED, 1)
+    assert dead.info.error.endswith(f"answered {code}: no such picture")
 
 
 async def test_a_refused_job_is_tried_again_where_the_settings_say_so() -> None:
-    waits = await answered(status(422), HttpHandlerSettings(bury_refused=False))
-    assert (waits.state.place, waits.state.failures) == (Place.READY, 1)
+    waits = await answered(status(422), HttpHandlerSettings(dead_letter_refused=False))
+    assert (waits.info.state, waits.info.failures) == (JobState.READY, 1)
 
 
 @pytest.mark.parametrize("code", [401, 403, 404, 408, 429, 500, 503, 302, 303])
 async def test_what_is_not_about_the_job_fails_and_is_tried_again(code: int) -> None:
     waits = await answered(status(code, Location="/other"))
-    assert (waits.state.place, waits.state.failures, waits.history[0].reason) == (Place.READY, 1, Reason.FAILED)
+    assert (waits.info.state, waits.info.failures, waits.history[0].reason) == (JobState.READY, 1, Reason.FAILED)
     assert f"answered {code}" in waits.history[0].error
 
 
 @pytest.mark.parametrize("code", [429, 503])
 async def test_retry_after_says_when_it_is_tried_again(code: int) -> None:
     waits = await answered(status(code, Retry_After="7200"))
-    assert waits.state.not_before is not None
-    wait = waits.state.not_before - waits.history[0].ended_at
+    assert waits.info.not_before is not None
+    wait = waits.info.not_before - waits.history[0].ended_at
     assert abs(wait - timedelta(hours=2)) < timedelta(seconds=1)
 
 
@@ -164,7 +164,7 @@ async def test_a_connection_that_breaks_is_a_failure() -> None:
         return web.Response()
 
     waits = await answered(serve)
-    assert (waits.state.failures, waits.history[0].reason) == (1, Reason.FAILED)
+    assert (waits.info.failures, waits.history[0].reason) == (1, Reason.FAILED)
     assert "could not be asked" in waits.history[0].error
 
 
@@ -199,7 +199,7 @@ async def test_a_cancelled_job_hangs_up() -> None:
         await asked.wait()
         await store.jobs.move([Cancel("a")])
         await hung_up.wait()
-        assert (await record(store.jobs, "a")).state.place is Place.DEAD
+        assert (await record(store.jobs, "a")).info.state is JobState.DEAD
 
 
 async def test_a_redirect_on_the_same_host_is_posted_again() -> None:
@@ -224,7 +224,7 @@ async def test_a_redirect_to_another_host_is_never_followed(code: int) -> None:
             status(code, Location=elsewhere + "/x"), HttpHandlerSettings(authorization="Bearer secret")
         )
     assert strangers == []
-    assert (waits.state.place, waits.state.failures) == (Place.READY, 1)
+    assert (waits.info.state, waits.info.failures) == (JobState.READY, 1)
     assert f"answered {code}" in waits.history[0].error
 
 
@@ -258,7 +258,7 @@ async def test_an_answer_is_never_unpacked() -> None:
         return web.Response(body=gzip.compress(bytes(8 << 20)), headers={"Content-Encoding": "gzip"})
 
     waits = await answered(serve)
-    assert (asked, waits.state.place) == (["identity"], Place.READY)
+    assert (asked, waits.info.state) == (["identity"], JobState.READY)
     assert "in the encoding 'gzip'" in waits.history[0].error
 
 
@@ -270,7 +270,7 @@ async def test_a_refusal_without_end_is_known_by_its_beginning() -> None:
             await answer.write(b"no " * 4096)
 
     dead = await answered(serve)
-    assert (dead.state.place, "answered 422: no no" in dead.history[0].error) == (Place.DEAD, True)
+    assert (dead.info.state, "answered 422: no no" in dead.history[0].error) == (JobState.DEAD, True)
 
 
 async def test_the_key_is_sent_and_connections_are_kept_between_jobs() -> None:
@@ -289,7 +289,7 @@ async def test_the_key_is_sent_and_connections_are_kept_between_jobs() -> None:
         working(store.jobs, posting(url, HttpHandlerSettings(authorization="Bearer k")), one),
     ):
         for n in range(20):
-            await until(store.jobs, f"j{n}", Place.DONE)
+            await until(store.jobs, f"j{n}", JobState.DONE)
     assert {key for _, key in peers} == {"Bearer k"}
     assert len({peer for peer, _ in peers}) < 20
 

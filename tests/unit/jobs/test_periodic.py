@@ -17,7 +17,7 @@ from wrasse.errors import ConfigError, StoreUnavailable
 from wrasse.jobs.periodic import SLOTS_MAX, Every, Missed, Periodic, due_slots, newest_slots, parse_cron, read_when
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.scheduler import PERIODIC, PeriodicScheduler
-from wrasse.ports.jobs import JobFilter, Place
+from wrasse.ports.jobs import JobFilter, JobState
 from wrasse.ports.records import Records
 
 START = datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
@@ -97,7 +97,7 @@ class Scene:
         return PeriodicScheduler(periodic, Producer(self.store.jobs, self.clock), self.records, self.clock)
 
     async def ids(self) -> list[str]:
-        return [state.id for state in await self.store.jobs.page(Place.READY, JobFilter(), None, 500)]
+        return [info.id for info in await self.store.jobs.page(JobState.READY, JobFilter(), None, 500)]
 
 
 async def looked(repeaters: Iterable[PeriodicScheduler]) -> None:

@@ -1,4 +1,4 @@
-"""Putting jobs: each once, however often the backend has to be asked."""
+"""Enqueueing jobs: each once, however often the backend has to be asked."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from faults import LOST_REPLY, LOST_REQUEST, FaultyJobs, Network, Script
 from unit.jobs.worker.scene import CLOCK, memory, record
 from wrasse.errors import StoreUnavailable, TooLarge, UnknownName, UsageError
 from wrasse.jobs.producer import BATCH_BYTES_MAX, Producer
-from wrasse.ports.jobs import BATCH_MAX, PAYLOAD_BYTES_MAX, Job, Place
+from wrasse.ports.jobs import BATCH_MAX, PAYLOAD_BYTES_MAX, Job, JobState
 
 
 async def test_a_put_whose_reply_was_lost_is_stored_once() -> None:
     store = memory()
     producer = Producer(FaultyJobs(store.jobs, Network(Script({0: LOST_REPLY, 1: LOST_REQUEST}, only="put"))), CLOCK)
-    put = await producer.put(producer.job("resize", b"x"))
+    put = await producer.enqueue(producer.job("resize", b"x"))
     assert put.new
     assert (await store.jobs.counts()).queues[0].ready == 1
     assert (producer.tally.produced.total(), producer.tally.unavailable) == (1, 2)
@@ -28,15 +28,15 @@ async def test_a_put_that_is_never_answered_is_said_to_have_failed() -> None:
     network.down = True
     producer = Producer(FaultyJobs(memory().jobs, network), CLOCK, patience=timedelta(milliseconds=200))
     with pytest.raises(StoreUnavailable):
-        await producer.put(producer.job())
+        await producer.enqueue(producer.job())
     assert producer.tally.produced.total() == 0
 
 
 async def test_an_id_that_is_known_is_not_put_again_and_not_counted() -> None:
     store = memory()
     producer = Producer(store.jobs, CLOCK)
-    first = await producer.put(producer.job("resize", b"first", id="a"))
-    second = await producer.put(producer.job("resize", b"second", id="a"))
+    first = await producer.enqueue(producer.job("resize", b"first", id="a"))
+    second = await producer.enqueue(producer.job("resize", b"second", id="a"))
     assert (first.new, second.new) == (True, False)
     assert (await record(store.jobs, "a")).job.payload == b"first"
     assert producer.tally.produced["low"] == 1
@@ -47,7 +47,7 @@ async def test_many_jobs_go_out_in_pieces_and_come_back_in_order() -> None:
     store = memory()
     producer = Producer(FaultyJobs(store.jobs, Network(script)), CLOCK)
     jobs = [producer.job(id=f"{number}") for number in range(2 * BATCH_MAX + 1)]
-    puts = await producer.put_many(jobs)
+    puts = await producer.enqueue_many(jobs)
     assert [put.id for put in puts] == [job.id for job in jobs]
     assert script.calls == ["put"] * 3
     assert (await store.jobs.counts()).queues[0].ready == len(jobs)
@@ -64,7 +64,7 @@ async def test_a_piece_that_was_sent_is_awaited_where_the_next_one_cannot_be_mad
         raise ValueError("there are no more")
 
     with pytest.raises(ValueError, match="no more"):
-        await producer.put_many(jobs())
+        await producer.enqueue_many(jobs())
     assert producer.tally.produced.total() == BATCH_MAX
     assert (await store.jobs.counts()).queues[0].ready == BATCH_MAX
 
@@ -73,7 +73,7 @@ async def test_pieces_are_bounded_by_bytes_too() -> None:
     script = Script({})
     producer = Producer(FaultyJobs(memory().jobs, Network(script)), CLOCK)
     payload = bytes(BATCH_BYTES_MAX // 4)
-    await producer.put_many([producer.job(payload=payload) for _ in range(9)])
+    await producer.enqueue_many([producer.job(payload=payload) for _ in range(9)])
     assert script.calls == ["put"] * 3
 
 
@@ -106,7 +106,7 @@ async def test_what_cannot_be_put_is_refused_before_anything_is_sent() -> None:
 async def test_a_delayed_job_waits_and_is_not_served() -> None:
     store = memory()
     producer = Producer(store.jobs, CLOCK)
-    await producer.put(producer.job(id="a", delay=timedelta(hours=1)))
-    state = (await record(store.jobs, "a")).state
-    assert state.place is Place.READY
-    assert state.not_before is not None
+    await producer.enqueue(producer.job(id="a", delay=timedelta(hours=1)))
+    info = (await record(store.jobs, "a")).info
+    assert info.state is JobState.READY
+    assert info.not_before is not None

@@ -11,7 +11,7 @@ from unit.jobs.worker.scene import CLOCK, eventually, handlers, memory, numbered
 from wrasse.backends.memory.connect import Memory
 from wrasse.jobs.replay import JobReplay, ReplayPlan, ReplayResult, Watched, verdict
 from wrasse.jobs.worker.running_job import RunningJob
-from wrasse.ports.jobs import Cancel, JobFilter, Place, Rate
+from wrasse.ports.jobs import Cancel, JobFilter, JobState, Rate
 
 SOON = timedelta(seconds=20)
 
@@ -29,8 +29,8 @@ async def replayed(store: Memory, plan: ReplayPlan) -> ReplayResult:
     )
 
 
-async def count_of(store: Memory, place: Place) -> int:
-    return len(await store.jobs.page(place, JobFilter(), None, 1_000))
+async def count_of(store: Memory, state: JobState) -> int:
+    return len(await store.jobs.page(state, JobFilter(), None, 1_000))
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,11 @@ async def test_when_the_canaries_do_well_the_rest_follows() -> None:
     async with working(store.jobs, handlers(x=mended)):
         done = await replayed(store, ReplayPlan(canaries=10, watch=SOON))
         await eventually(lambda: store_done(store))
-    assert (done.revived, done.canaries, done.why) == (60, Watched(10, 10, 0), "")
+    assert (done.requeued, done.canaries, done.why) == (60, Watched(10, 10, 0), "")
 
 
 async def store_done(store: Memory) -> bool:
-    return await count_of(store, Place.DONE) == 60
+    return await count_of(store, JobState.DONE) == 60
 
 
 async def test_when_the_canaries_fail_again_the_rest_stays_dead() -> None:
@@ -70,15 +70,15 @@ async def test_when_the_canaries_fail_again_the_rest_stays_dead() -> None:
 
     async with working(store.jobs, handlers(x=broken)):
         done = await replayed(store, ReplayPlan(canaries=10, watch=SOON))
-    assert (done.revived, done.why) == (10, f"{done.canaries.failed} of 10 canaries failed again")
-    assert await count_of(store, Place.DEAD) >= 50
+    assert (done.requeued, done.why) == (10, f"{done.canaries.failed} of 10 canaries failed again")
+    assert await count_of(store, JobState.DEAD) >= 50
 
 
 async def test_without_a_worker_the_rest_stays_dead() -> None:
     store = await with_dead(30)
     done = await replayed(store, ReplayPlan(canaries=5, watch=timedelta(milliseconds=20)))
-    assert (done.revived, done.why) == (5, "none of 5 canaries ended while they were watched")
-    assert await count_of(store, Place.DEAD) == 25
+    assert (done.requeued, done.why) == (5, "none of 5 canaries ended while they were watched")
+    assert await count_of(store, JobState.DEAD) == 25
 
 
 async def test_what_dies_again_is_not_replayed_twice() -> None:
@@ -93,12 +93,12 @@ async def test_what_dies_again_is_not_replayed_twice() -> None:
         killing = group.create_task(killer())
         done = await replayed(store, ReplayPlan(canaries=0))
         killing.cancel()
-    assert done.revived == 20
+    assert done.requeued == 20
 
 
 async def test_a_rate_is_kept() -> None:
     store = await with_dead(12)
     began = CLOCK.monotonic()
     done = await replayed(store, ReplayPlan(canaries=0, rate=Rate("", 40, timedelta(seconds=1))))
-    assert done.revived == 12
+    assert done.requeued == 12
     assert CLOCK.monotonic() - began >= 0.2

@@ -44,5 +44,5 @@ def test_a_job_that_always_fails_runs_once_more_than_its_failures_allow(failures
 def test_a_failure_spends_the_failure_budget_and_says_why(failures: int, reason: Reason, error: str, u: float) -> None:
     verdict = RetryPolicy().after_failure(HOLD, failures, u, reason, error)
     assert isinstance(verdict, Requeue | DeadLetterJob)
-    assert (verdict.hold, verdict.spends, verdict.reason) == (HOLD, Budget.FAILURES, reason)
+    assert (verdict.claim, verdict.spends, verdict.reason) == (HOLD, Budget.FAILURES, reason)
     assert verdict.error == error[:ERROR_CHARS_MAX]

@@ -21,8 +21,8 @@ class Field:
         self._clock, self._looks, self._takes = clock, looks, takes
         self.asked: list[tuple[str | None, int, timedelta, bool]] = []
 
-    async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> StrayScan:
-        self.asked.append((after, limit, silence, dry))
+    async def look(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
+        self.asked.append((after, limit, heartbeat_timeout, dry))
         self._clock.advance(self._takes)
         number = len(self.asked)
         return StrayScan(3, 2, 1, str(number), ended=number >= self._looks)

@@ -35,9 +35,7 @@ class Desk:
         self.leases = self.behind(self.network)
 
     def behind(self, network: Network) -> Leases:
-        return Leases(
-            lambda where: FaultyRecords(self.memory.records(where), network), self.memory.objects, self.clock
-        )
+        return Leases(lambda where: FaultyRecords(self.memory.records(where), network), self.memory.objects, self.clock)
 
     def hold(self, wait: timedelta | None = None) -> lease_key:
         return lease_key(self.leases, "k", "me", TTL, self.clock, wait=wait)

@@ -42,9 +42,11 @@ def test_what_is_no_key_is_refused_and_the_rest_has_no_hidden_meaning(text: str)
     except BadName:
         return
     segments = key.split("/")
-    assert (all(segments), any(each.startswith(".") for each in segments), set(key) <= set("/._-") | set(
-        "abcdefghijklmnopqrstuvwxyz0123456789"
-    )) == (True, False, True)
+    assert (
+        all(segments),
+        any(each.startswith(".") for each in segments),
+        set(key) <= set("/._-") | set("abcdefghijklmnopqrstuvwxyz0123456789"),
+    ) == (True, False, True)
 
 
 @pytest.mark.parametrize(

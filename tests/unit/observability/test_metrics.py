@@ -52,7 +52,7 @@ def facts(queues: int = 2) -> MetricInputs:
         tally.lost.add(queue)
         tally.fail(queue, Reason.TIMEOUT)
         tally.durations.of(queue).observe(0.02)
-        counted.append(QueueCount(queue, ready=n, held=1, oldest_ready_at=NOW - timedelta(seconds=n)))
+        counted.append(QueueCount(queue, ready=n, running=1, oldest_ready_at=NOW - timedelta(seconds=n)))
     totals = Totals(3, seen=9, kept=4, done=5, conflict=1, failed=2, unknown=1, seconds=1.5, last_good_at=NOW)
     totals.stopped["traffic"] = 1
     messages = StreamTally()
@@ -170,6 +170,7 @@ def test_an_odd_queue_name_cannot_break_the_text() -> None:
     tally.produced.add('a"b\\c\nd')
     found = samples(MetricInputs(tally, {}, LogTally()))
     assert found["jobs_produced_total", (("queue", 'a"b\\c\nd'),)] == 1
+
 
 PROMTOOL = shutil.which("promtool")
 

@@ -68,8 +68,8 @@ async def test_each_attempt_is_one_span_with_queue_job_and_outcome() -> None:
             return job.data
 
         for kind in ("works", "fails", "unknown"):
-            await app.jobs.put(kind, {"secret": SECRET}, id=kind)
-        await app.jobs.put("reads", SECRET.encode(), id="reads")
+            await app.jobs.enqueue(kind, {"secret": SECRET}, id=kind)
+        await app.jobs.enqueue("reads", SECRET.encode(), id="reads")
         assert await app.run_pending() == 4
         spans = by_job(receiver.spans)
     assert len(receiver.spans) == 4
@@ -93,9 +93,9 @@ async def test_the_ids_of_a_job_are_the_parent_and_bad_ids_begin_a_trace() -> No
         @app.handler("*")
         async def works(job: RunningJob) -> None: ...
 
-        await app.jobs.put("a", headers={"trace_id": TRACE, "span_id": SPAN}, id="child")
-        await app.jobs.put("a", headers={"trace_id": "0" * 32, "span_id": SPAN}, id="bad")
-        await app.jobs.put("a", id="none")
+        await app.jobs.enqueue("a", headers={"trace_id": TRACE, "span_id": SPAN}, id="child")
+        await app.jobs.enqueue("a", headers={"trace_id": "0" * 32, "span_id": SPAN}, id="bad")
+        await app.jobs.enqueue("a", id="none")
         await app.run_pending()
         spans = by_job(receiver.spans)
     assert (spans["child"].trace_id, spans["child"].parent_id) == (TRACE, SPAN)
@@ -108,13 +108,13 @@ async def test_a_job_that_a_handler_puts_belongs_to_its_trace() -> None:
 
         @app.handler("first")
         async def first(job: RunningJob) -> None:
-            await app.jobs.put("second", id="second")
-            await app.jobs.put("second", id="elsewhere", headers={"trace_id": TRACE, "span_id": SPAN})
+            await app.jobs.enqueue("second", id="second")
+            await app.jobs.enqueue("second", id="elsewhere", headers={"trace_id": TRACE, "span_id": SPAN})
 
         @app.handler("second")
         async def second(job: RunningJob) -> None: ...
 
-        await app.jobs.put("first", id="first")
+        await app.jobs.enqueue("first", id="first")
         await app.run_pending()
         spans = by_job(receiver.spans)
     assert (spans["second"].trace_id, spans["second"].parent_id) == (spans["first"].trace_id, spans["first"].span_id)
@@ -144,8 +144,8 @@ async def test_a_worker_that_stops_sends_what_waits_and_says_what_was_cut() -> N
         async def late(job: RunningJob) -> None:
             await asyncio.Event().wait()
 
-        await app.jobs.put("slow", id="slow")
-        await app.jobs.put("late", id="late", timeout="50ms")
+        await app.jobs.enqueue("slow", id="slow")
+        await app.jobs.enqueue("late", id="late", timeout="50ms")
         worker = app.worker()
         async with asyncio.TaskGroup() as group:
             group.create_task(worker.run())
@@ -185,7 +185,7 @@ async def test_the_span_is_current_in_async_handlers_in_threads_in_logs_and_over
 
         app.registry.add("posted", HttpHandler(url, SystemClock()))
         for kind in ("looped", "threaded", "posted"):
-            await app.jobs.put(kind, id=kind)
+            await app.jobs.enqueue(kind, id=kind)
         await app.run_pending()
         spans = {str(id): span.span_id for id, span in by_job(receiver.spans).items()}
         outside = current()
@@ -204,7 +204,7 @@ async def test_a_receiver_that_refuses_costs_no_job_and_is_counted(status: int) 
         async def works(job: RunningJob) -> str:
             return "done"
 
-        await app.jobs.put("a", id="a")
+        await app.jobs.enqueue("a", id="a")
         working = await app._build_worker(None)
         assert await working.run_pending() == 1
         assert working.traces is not None
@@ -223,7 +223,7 @@ async def test_nobody_listening_costs_no_job_and_no_stop() -> None:
         async def works(job: RunningJob) -> str:
             return "done"
 
-        await app.jobs.put("a", id="a")
+        await app.jobs.enqueue("a", id="a")
         async with asyncio.timeout(30):
             assert await app.run_pending() == 1
         assert (await app.jobs.get("a")).result == b'"done"'

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from lifecycle import RULES, Step, budget_spent, legal, steps_between, token_grew
-from wrasse.ports.jobs import Budget, Place
+from wrasse.ports.jobs import Budget, JobState
 
-PLACES = (None, *Place)
+PLACES = (None, *JobState)
 
 
 def test_every_step_has_one_rule() -> None:
@@ -15,21 +15,21 @@ def test_every_step_has_one_rule() -> None:
 
 
 def test_a_finished_job_is_never_held_again_in_one_step() -> None:
-    assert not steps_between(Place.DONE, Place.HELD) | steps_between(Place.DEAD, Place.HELD)
+    assert not steps_between(JobState.DONE, JobState.RUNNING) | steps_between(JobState.DEAD, JobState.RUNNING)
 
 
 def test_a_done_job_can_only_be_deleted() -> None:
-    assert {step for place in PLACES for step in steps_between(Place.DONE, place)} == {Step.DELETE}
+    assert {step for place in PLACES for step in steps_between(JobState.DONE, place)} == {Step.DELETE}
 
 
 def test_a_held_job_is_never_deleted() -> None:
-    assert not legal(Step.DELETE, Place.HELD, None)
+    assert not legal(Step.DELETE, JobState.RUNNING, None)
 
 
 def test_every_place_can_be_reached_and_left() -> None:
-    for place in Place:
-        assert any(steps_between(before, place) for before in PLACES if before is not place)
-        assert any(steps_between(place, after) for after in PLACES if after is not place)
+    for state in JobState:
+        assert any(steps_between(before, state) for before in PLACES if before is not state)
+        assert any(steps_between(state, after) for after in PLACES if after is not state)
 
 
 @pytest.mark.parametrize("step", Step)

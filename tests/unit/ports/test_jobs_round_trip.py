@@ -15,6 +15,7 @@ from wrasse.clock import ManualClock
 from wrasse.errors import UsageError
 from wrasse.jobs.record_core.claims import whole_up
 from wrasse.jobs.record_core.known_ids import plain
+from wrasse.jobs.record_core.stored_names import encode_job_record
 from wrasse.jobs.record_queue.store import JobRecordNames, Recorded, decode_recorded, read_marker
 from wrasse.jobs.stream_tasks.fields import FAR, decode_fields, encode_fields, read_flat
 from wrasse.ports.jobs import Job, check_job
@@ -85,8 +86,8 @@ def _as_task(job: Job) -> None:
     stored = added(job, _AT, rank=back(_AT))
     fields = read_flat(msgspec.json.encode(encode_fields(stored, {}, _AT)))
     found = decode_fields(job.queue, job.id, fields)
-    due = stored.state.not_before
-    assert found.state == replace(stored.state, not_before=None if due is None else due.replace(
+    due = stored.info.not_before
+    assert found.info == replace(stored.info, not_before=None if due is None else due.replace(
         microsecond=due.microsecond // 1_000 * 1_000
     ))  # fmt: skip
     # When it may run is in its state; durations are kept in milliseconds.
@@ -101,7 +102,7 @@ def _as_task(job: Job) -> None:
 def _as_record(job: Job) -> None:
     due = max(job.not_before or _AT, _AT + job.delay, _AT)
     recorded = Recorded(added(job, _AT, rank=back(due)), "mark")
-    assert decode_recorded(plain(job.id), msgspec.json.encode(recorded)) == recorded
+    assert decode_recorded(plain(job.id), encode_job_record(recorded)) == recorded
     name = JobRecordNames().marker(recorded.stored, "mark")
     assert name is not None
     sign = read_marker(name, "")

@@ -38,9 +38,7 @@ def test_the_doctor_says_what_the_server_removes(found: StreamState, enabled: bo
     assert says in finding.what
 
 
-@pytest.mark.parametrize(
-    "quiet", [stream("gbe.events.a", None, ours=True), stream("gbe.notify.a", DAY, ours=False)]
-)
+@pytest.mark.parametrize("quiet", [stream("gbe.events.a", None, ours=True), stream("gbe.notify.a", DAY, ours=False)])
 def test_the_doctor_says_nothing_where_nothing_that_is_needed_is_removed(quiet: StreamState) -> None:
     assert not list(judged([quiet], RULES, enabled=True))
 

@@ -68,7 +68,7 @@ async def test_the_child_that_beats_finds_tasks_by_one_text(tmp_path: Path, monk
     found = task_home(load(environ={"WRASSE_TASK_TYPES": "{mail: {}}"}))
     assert found is not None
     url = found.url()
-    await (await open_task_jobs(url)).put([Job("task_1", queue="mail")], request="r")
+    await (await open_task_jobs(url)).enqueue([Job("task_1", queue="mail")], request="r")
     monkeypatch.chdir("/")
 
     assert await (await open_task_jobs(url)).get("task_1") is not None

@@ -43,9 +43,7 @@ def stream(first: datetime, **floors: datetime) -> StreamState:
     ],
 )
 def test_the_rule_that_names_a_stream_most_closely_is_about_it(subject: str, winner: str | None) -> None:
-    given_rules = rules(
-        "gbe.>", "gbe.events.>", "gbe.events.*.call", "gbe.events.audit.*", "gbe.events.audit.change"
-    )
+    given_rules = rules("gbe.>", "gbe.events.>", "gbe.events.*.call", "gbe.events.audit.*", "gbe.events.audit.change")
 
     found = rule_for(given_rules, subject)
 

@@ -11,7 +11,7 @@ import pytest
 from orphan_field import HOUR, Field
 from wrasse.leases.leases import Leases
 from wrasse.ports.groups import StartAt
-from wrasse.ports.jobs import Complete, DeadLetterJob, Job, JobFilter, Place, Reason, RequeueDead, WorkerInfo
+from wrasse.ports.jobs import Complete, DeadLetterJob, Job, JobFilter, JobState, Reason, RequeueDead, WorkerInfo
 from wrasse.ports.streams import Draft
 from wrasse.streams.alerts import ALERTS, Alerts
 from wrasse.streams.group_census import IDLE_OBSERVATIONS, Census, IdleObservations
@@ -30,28 +30,30 @@ from wrasse.sweeps.spent_decisions import SpentDecisions
 from wrasse.sweeps.stuck_jobs import StuckJobs
 from wrasse.testing import SweepCase, World, check_sweep
 
-SILENCE = timedelta(seconds=30)
+HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 DAY = timedelta(days=1)
 MINUTE = timedelta(minutes=1)
 
 
 async def taken(world: World, *ids: str, worker: str) -> None:
-    await world.store.jobs.put([Job(id) for id in ids], request=f"put-{ids}")
-    await world.store.jobs.take(["low"], len(ids), worker=worker, silence=SILENCE, request=f"take-{ids}")
+    await world.store.jobs.enqueue([Job(id) for id in ids], request=f"put-{ids}")
+    await world.store.jobs.claim(
+        ["low"], len(ids), worker=worker, heartbeat_timeout=HEARTBEAT_TIMEOUT, request=f"take-{ids}"
+    )
 
 
 async def beats(world: World, *workers: str) -> None:
     for worker in workers:
-        held = await world.store.jobs.page(Place.HELD, JobFilter(), None, 100)
-        holds = [job.hold for job in held if job.worker == worker]
-        await world.store.jobs.beat(WorkerInfo(worker), holds, silence=SILENCE)
+        held = await world.store.jobs.page(JobState.RUNNING, JobFilter(), None, 100)
+        claims = [job.claim for job in held if job.worker == worker]
+        await world.store.jobs.heartbeat(WorkerInfo(worker), claims, heartbeat_timeout=HEARTBEAT_TIMEOUT)
 
 
 async def one_worker_fell_silent(world: World) -> None:
     await taken(world, "a", "b", "c", worker="silent")
     await taken(world, "d", worker="beating")
-    await world.store.jobs.put([Job("e")], request="put")
-    world.clock.advance(SILENCE)
+    await world.store.jobs.enqueue([Job("e")], request="put")
+    world.clock.advance(HEARTBEAT_TIMEOUT)
     await beats(world, "beating")
 
 
@@ -62,18 +64,18 @@ async def it_beats_again(world: World) -> None:
 async def some_are_finished(world: World) -> None:
     jobs = world.store.jobs
     for name in ("dead", "old", "young"):
-        await jobs.put([Job(f"{name}-{n}") for n in range(3)], request=f"put-{name}")
-        mine = await jobs.take(["low"], 3, worker="w", silence=SILENCE, request=f"take-{name}")
+        await jobs.enqueue([Job(f"{name}-{n}") for n in range(3)], request=f"put-{name}")
+        mine = await jobs.claim(["low"], 3, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=f"take-{name}")
         ends = [
-            DeadLetterJob(each.hold, Reason.FAILED) if name == "dead" else Complete(each.hold) for each in mine.jobs
+            DeadLetterJob(each.claim, Reason.FAILED) if name == "dead" else Complete(each.claim) for each in mine.jobs
         ]
         await jobs.settle(ends, request=f"settle-{name}")
         world.clock.advance(DAY)
 
 
 async def the_dead_are_revived(world: World) -> None:
-    dead = await world.store.jobs.page(Place.DEAD, JobFilter(), None, 100)
-    await world.store.jobs.move([RequeueDead(job.hold) for job in dead])
+    dead = await world.store.jobs.page(JobState.DEAD, JobFilter(), None, 100)
+    await world.store.jobs.move([RequeueDead(job.claim) for job in dead])
 
 
 FIELDS: dict[int, Field] = {}
@@ -117,24 +119,24 @@ async def holds(world: World, *keys: str, ttl: timedelta, give_back: bool = Fals
 
 
 async def some_leases_ended(world: World) -> None:
-    await holds(world, "a", "b/c", ttl=SILENCE)
-    await holds(world, "d", ttl=10 * SILENCE)
-    world.clock.advance(SILENCE)
+    await holds(world, "a", "b/c", ttl=HEARTBEAT_TIMEOUT)
+    await holds(world, "d", ttl=10 * HEARTBEAT_TIMEOUT)
+    world.clock.advance(HEARTBEAT_TIMEOUT)
 
 
 async def they_are_taken_again(world: World) -> None:
-    await holds(world, "a", "b/c", ttl=SILENCE)
+    await holds(world, "a", "b/c", ttl=HEARTBEAT_TIMEOUT)
 
 
 async def some_keys_are_old(world: World) -> None:
-    await holds(world, "a", "b/c", ttl=SILENCE, give_back=True)
-    await holds(world, "d", ttl=SILENCE)
+    await holds(world, "a", "b/c", ttl=HEARTBEAT_TIMEOUT, give_back=True)
+    await holds(world, "d", ttl=HEARTBEAT_TIMEOUT)
     world.clock.advance(2 * DAY)
-    await holds(world, "e", ttl=SILENCE, give_back=True)
+    await holds(world, "e", ttl=HEARTBEAT_TIMEOUT, give_back=True)
 
 
 async def they_are_used_again(world: World) -> None:
-    await holds(world, "a", "b/c", ttl=SILENCE, give_back=True)
+    await holds(world, "a", "b/c", ttl=HEARTBEAT_TIMEOUT, give_back=True)
 
 
 TRANSACTIONS = {name: f"{name:0>19}0" for name in ("a1", "b2", "c3")}
@@ -151,10 +153,10 @@ async def transacts(world: World, name: str, *keys: str, ttl: timedelta, end: bo
 
 
 async def some_transactions_are_overdue(world: World) -> None:
-    await transacts(world, "a1", "a", "b", ttl=SILENCE)
-    await transacts(world, "b2", "c", "d", ttl=SILENCE)
-    await transacts(world, "c3", "e", "f", ttl=10 * SILENCE)
-    world.clock.advance(SILENCE)
+    await transacts(world, "a1", "a", "b", ttl=HEARTBEAT_TIMEOUT)
+    await transacts(world, "b2", "c", "d", ttl=HEARTBEAT_TIMEOUT)
+    await transacts(world, "c3", "e", "f", ttl=10 * HEARTBEAT_TIMEOUT)
+    world.clock.advance(HEARTBEAT_TIMEOUT)
 
 
 async def they_are_committed_after_all(world: World) -> None:
@@ -165,10 +167,10 @@ async def they_are_committed_after_all(world: World) -> None:
 
 
 async def some_decisions_are_old(world: World) -> None:
-    await transacts(world, "a1", "a", "b", ttl=SILENCE, end=True)
-    await transacts(world, "b2", "c", ttl=SILENCE, end=True)
+    await transacts(world, "a1", "a", "b", ttl=HEARTBEAT_TIMEOUT, end=True)
+    await transacts(world, "b2", "c", ttl=HEARTBEAT_TIMEOUT, end=True)
     world.clock.advance(DAY)
-    await transacts(world, "c3", "d", ttl=SILENCE, end=True)
+    await transacts(world, "c3", "d", ttl=HEARTBEAT_TIMEOUT, end=True)
 
 
 async def they_were_asked_for(world: World) -> None:
@@ -183,7 +185,7 @@ async def some_entries_are_old(world: World) -> None:
     await groups.join("gbe.tasks.mail.queue", "mail-workers", StartAt(first=True))
     await groups.join("gbe._deadletter.tasks", "archiver", StartAt(first=True))
     await groups.mark("gbe._deadletter.tasks", "archiver", ids[0])
-    world.clock.advance(DAY + SILENCE)
+    world.clock.advance(DAY + HEARTBEAT_TIMEOUT)
     await streams.append([Draft("gbe.a", b"young"), Draft("gbe.c", b"young")])
 
 
@@ -203,7 +205,7 @@ def aged_entries_of(world: World) -> AgedEntries:
 async def asks(world: World, *consumers: str) -> None:
     for subject in ("gbe.a", "gbe.b"):
         for consumer in consumers:
-            await world.store.groups.deliver([subject], "g", consumer, 1, ack_timeout=SILENCE)
+            await world.store.groups.deliver([subject], "g", consumer, 1, ack_timeout=HEARTBEAT_TIMEOUT)
 
 
 async def some_consumers_fell_silent(world: World) -> None:
@@ -211,7 +213,7 @@ async def some_consumers_fell_silent(world: World) -> None:
         await world.store.groups.join(subject, "g", StartAt(first=True))
     await world.store.streams.append([Draft("gbe.a", b"1")])
     await asks(world, "one", "two")
-    world.clock.advance(SILENCE + 10 * MINUTE)
+    world.clock.advance(HEARTBEAT_TIMEOUT + 10 * MINUTE)
     await asks(world, "alive")
 
 
@@ -231,15 +233,18 @@ CASES = {
         aged_entries_of, some_entries_are_old, somebody_else_trims_them, ("gbe.tasks.mail.queue", "gbe.c"), grace=DAY
     ),
     "dead_consumers": SweepCase(
-        dead_consumers_of, some_consumers_fell_silent, they_ask_again, ("gbe.a g alive", "gbe.b g alive"),
-        grace=SILENCE + 10 * MINUTE,
+        dead_consumers_of,
+        some_consumers_fell_silent,
+        they_ask_again,
+        ("gbe.a g alive", "gbe.b g alive"),
+        grace=HEARTBEAT_TIMEOUT + 10 * MINUTE,
     ),
     "open_transactions": SweepCase(
         lambda world: OpenTransactions(leases_of(world)),
         some_transactions_are_overdue,
         they_are_committed_after_all,
         (TRANSACTIONS["c3"],),
-        grace=SILENCE,
+        grace=HEARTBEAT_TIMEOUT,
     ),
     "spent_decisions": SweepCase(
         lambda world: SpentDecisions(leases_of(world)),
@@ -253,7 +258,7 @@ CASES = {
         some_leases_ended,
         they_are_taken_again,
         ("default/d",),
-        grace=SILENCE,
+        grace=HEARTBEAT_TIMEOUT,
     ),
     "aged_records": SweepCase(
         lambda world: AgedRecords(leases_of(world), world.store.namespaces, retention=2 * DAY),
@@ -266,7 +271,11 @@ CASES = {
         orphans_of, two_are_superseded, they_are_restored, ("archives/ws/c/",), grace=2 * HOUR
     ),
     "stuck_jobs": SweepCase(
-        lambda world: StuckJobs(world.store.jobs), one_worker_fell_silent, it_beats_again, ("d", "e"), grace=SILENCE
+        lambda world: StuckJobs(world.store.jobs),
+        one_worker_fell_silent,
+        it_beats_again,
+        ("d", "e"),
+        grace=HEARTBEAT_TIMEOUT,
     ),
     "finished_jobs": SweepCase(
         lambda world: FinishedJobs(world.store.jobs, dead_kept=2 * DAY, done_kept=10 * DAY),

@@ -15,13 +15,13 @@ from wrasse.engine.budget import RunBudget
 from wrasse.engine.run import RunContext, run_once
 from wrasse.engine.sweep import Action, Keep
 from wrasse.ids import Ids
-from wrasse.ports.jobs import Complete, DeadLetterJob, Job, JobFilter, JobState, Place, Reason, RequeueDead
+from wrasse.ports.jobs import Complete, DeadLetterJob, Job, JobFilter, JobInfo, JobState, Reason, RequeueDead
 from wrasse.ports.journal import LineFilter
 from wrasse.ports.outcome import Outcome
 from wrasse.sweeps.finished_jobs import FinishedJobs
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
-SILENCE = timedelta(seconds=30)
+HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 DAY = timedelta(days=1)
 SPANS = st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=200))
 
@@ -36,16 +36,18 @@ class Yard:
         self.frame = RunContext(self.memory.journal, self.clock, Ids(self.clock))
         self.sweep = FinishedJobs(self.jobs)
 
-    async def finished(self, place: Place, *jobs: Job) -> None:
-        request = f"{place}-{jobs[0].id}-{len(jobs)}"
-        await self.jobs.put(jobs, request=f"put-{request}")
-        taken = await self.jobs.take(["low"], len(jobs), worker="w", silence=SILENCE, request=f"take-{request}")
-        holds = [job.hold for job in taken.jobs]
-        ends = [Complete(hold) if place is Place.DONE else DeadLetterJob(hold, Reason.FAILED) for hold in holds]
+    async def finished(self, state: JobState, *jobs: Job) -> None:
+        request = f"{state}-{jobs[0].id}-{len(jobs)}"
+        await self.jobs.enqueue(jobs, request=f"put-{request}")
+        claimed = await self.jobs.claim(
+            ["low"], len(jobs), worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=f"take-{request}"
+        )
+        claims = [job.claim for job in claimed.jobs]
+        ends = [Complete(claim) if state is JobState.DONE else DeadLetterJob(claim, Reason.FAILED) for claim in claims]
         await self.jobs.settle(ends, request=f"settle-{request}")
 
-    async def ids(self, place: Place) -> list[str]:
-        return [state.id for state in await self.jobs.page(place, JobFilter(), None, 1_000)]
+    async def ids(self, state: JobState) -> list[str]:
+        return [info.id for info in await self.jobs.page(state, JobFilter(), None, 1_000)]
 
 
 @pytest.fixture
@@ -53,68 +55,68 @@ def yard() -> Yard:
     return Yard()
 
 
-def _state(place: Place, finished_at: datetime | None) -> JobState:
-    return JobState("j", "", "low", "low", 0, place, 3, "n", 1, 0, 0, 0, T0, finished_at=finished_at)
+def _state(state: JobState, finished_at: datetime | None) -> JobInfo:
+    return JobInfo("j", "", "low", "low", 0, state, 3, "n", 1, 0, 0, 0, T0, finished_at=finished_at)
 
 
-@given(place=st.sampled_from(Place), kept=SPANS, age=SPANS)
-def test_only_what_is_finished_and_old_enough_is_deleted(place: Place, kept: timedelta, age: timedelta) -> None:
+@given(state=st.sampled_from(JobState), kept=SPANS, age=SPANS)
+def test_only_what_is_finished_and_old_enough_is_deleted(state: JobState, kept: timedelta, age: timedelta) -> None:
     sweep = FinishedJobs(Memory().jobs, done_kept=kept, dead_kept=kept)
-    finished = place in (Place.DONE, Place.DEAD)
-    found = sweep.decide(_state(place, T0 if finished else None), T0 + age)
+    finished = state in (JobState.DONE, JobState.DEAD)
+    found = sweep.decide(_state(state, T0 if finished else None), T0 + age)
     assert isinstance(found, Action) is (finished and age >= kept)
 
 
-@given(place=st.sampled_from([Place.DONE, Place.DEAD]), age=SPANS, later=SPANS)
-def test_a_job_once_old_enough_stays_so_as_time_passes(place: Place, age: timedelta, later: timedelta) -> None:
+@given(state=st.sampled_from([JobState.DONE, JobState.DEAD]), age=SPANS, later=SPANS)
+def test_a_job_once_old_enough_stays_so_as_time_passes(state: JobState, age: timedelta, later: timedelta) -> None:
     sweep = FinishedJobs(Memory().jobs)
-    if isinstance(sweep.decide(_state(place, T0), T0 + age), Action):
-        assert isinstance(sweep.decide(_state(place, T0), T0 + age + later), Action)
+    if isinstance(sweep.decide(_state(state, T0), T0 + age), Action):
+        assert isinstance(sweep.decide(_state(state, T0), T0 + age + later), Action)
 
 
 def test_a_job_without_the_time_it_finished_is_kept() -> None:
-    assert FinishedJobs(Memory().jobs).decide(_state(Place.DONE, None), T0) == Keep("not finished")
+    assert FinishedJobs(Memory().jobs).decide(_state(JobState.DONE, None), T0) == Keep("not finished")
 
 
 async def test_done_jobs_are_forgotten_after_a_day_and_dead_ones_after_three_months(yard: Yard) -> None:
-    await yard.finished(Place.DONE, Job("well"))
-    await yard.finished(Place.DEAD, Job("badly"))
+    await yard.finished(JobState.DONE, Job("well"))
+    await yard.finished(JobState.DEAD, Job("badly"))
     yard.clock.advance(DAY)
     assert (await run_once(yard.sweep, yard.frame)).done == 1
-    assert (await yard.ids(Place.DONE), await yard.ids(Place.DEAD)) == ([], ["badly"])
+    assert (await yard.ids(JobState.DONE), await yard.ids(JobState.DEAD)) == ([], ["badly"])
     yard.clock.advance(89 * DAY)
     assert (await run_once(yard.sweep, yard.frame)).done == 1
-    assert await yard.ids(Place.DEAD) == []
+    assert await yard.ids(JobState.DEAD) == []
 
 
 async def test_what_is_ready_or_held_is_not_even_looked_at(yard: Yard) -> None:
-    await yard.jobs.put([Job("held"), Job("ready")], request="p")
-    await yard.jobs.take(["low"], 1, worker="w", silence=SILENCE, request="t")
+    await yard.jobs.enqueue([Job("held"), Job("ready")], request="p")
+    await yard.jobs.claim(["low"], 1, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="t")
     yard.clock.advance(365 * DAY)
     assert (await run_once(yard.sweep, yard.frame)).seen == 0
 
 
 async def test_a_dead_job_made_ready_between_look_and_change_stays(yard: Yard) -> None:
-    await yard.finished(Place.DEAD, Job("a"))
+    await yard.finished(JobState.DEAD, Job("a"))
     yard.clock.advance(100 * DAY)
     page = await yard.sweep.find(None, 10)
     actions = [found for item in page if isinstance(found := yard.sweep.decide(item, page.at), Action)]
-    await yard.jobs.move([RequeueDead(page.items[0].hold)])
+    await yard.jobs.move([RequeueDead(page.items[0].claim)])
     assert list(await yard.sweep.apply(actions)) == [Outcome.CONFLICT]
-    assert await yard.ids(Place.READY) == ["a"]
+    assert await yard.ids(JobState.READY) == ["a"]
 
 
 async def test_a_lasting_id_outlives_its_job(yard: Yard) -> None:
-    await yard.finished(Place.DONE, Job("once", lasting=True), Job("again"))
+    await yard.finished(JobState.DONE, Job("once", lasting=True), Job("again"))
     yard.clock.advance(DAY)
     await run_once(yard.sweep, yard.frame)
-    puts = await yard.jobs.put([Job("once", lasting=True), Job("again")], request="p2")
+    puts = await yard.jobs.enqueue([Job("once", lasting=True), Job("again")], request="p2")
     assert [put.new for put in puts] == [False, True]
 
 
 async def test_a_large_backlog_is_worked_off_run_by_run_from_the_oldest(yard: Yard) -> None:
     for start in range(0, 1_500, 500):
-        await yard.finished(Place.DONE, *(Job(f"j{n:04}") for n in range(start, start + 500)))
+        await yard.finished(JobState.DONE, *(Job(f"j{n:04}") for n in range(start, start + 500)))
         yard.clock.advance(timedelta(seconds=1))
     yard.clock.advance(DAY)
     cursor, done = None, []
@@ -126,11 +128,11 @@ async def test_a_large_backlog_is_worked_off_run_by_run_from_the_oldest(yard: Ya
 
 
 async def test_a_run_reads_what_is_due_and_not_what_is_stored(yard: Yard) -> None:
-    for place in (Place.DONE, Place.DEAD):
-        await yard.finished(place, *(Job(f"old-{place}-{n}") for n in range(3)))
+    for state in (JobState.DONE, JobState.DEAD):
+        await yard.finished(state, *(Job(f"old-{state}-{n}") for n in range(3)))
     yard.clock.advance(DAY)
-    for place in (Place.DONE, Place.DEAD):
-        await yard.finished(place, *(Job(f"new-{place}-{n}") for n in range(900)))
+    for state in (JobState.DONE, JobState.DEAD):
+        await yard.finished(state, *(Job(f"new-{state}-{n}") for n in range(900)))
     script = Script({})
     watched = FinishedJobs(FaultyJobs(yard.jobs, Network(script)), dead_kept=DAY, batch_max=100)
     report = await run_once(watched, yard.frame)
@@ -139,7 +141,7 @@ async def test_a_run_reads_what_is_due_and_not_what_is_stored(yard: Yard) -> Non
 
 
 async def test_a_batch_of_deletes_has_one_line_in_the_journal(yard: Yard) -> None:
-    await yard.finished(Place.DONE, *(Job(f"j{n}") for n in range(40)))
+    await yard.finished(JobState.DONE, *(Job(f"j{n}") for n in range(40)))
     yard.clock.advance(DAY)
     await run_once(yard.sweep, yard.frame)
     lines = await yard.memory.journal.page(LineFilter(), None, 10)
@@ -149,11 +151,11 @@ async def test_a_batch_of_deletes_has_one_line_in_the_journal(yard: Yard) -> Non
 
 
 async def test_a_dry_run_plans_exactly_what_the_run_then_deletes(yard: Yard) -> None:
-    await yard.finished(Place.DONE, *(Job(f"a{n}") for n in range(7)))
-    await yard.finished(Place.DEAD, *(Job(f"b{n}") for n in range(7)))
+    await yard.finished(JobState.DONE, *(Job(f"a{n}") for n in range(7)))
+    await yard.finished(JobState.DEAD, *(Job(f"b{n}") for n in range(7)))
     yard.clock.advance(100 * DAY)
     plan = await run_once(yard.sweep, yard.frame, dry_run=True)
-    assert len(await yard.ids(Place.DONE)) == 7
+    assert len(await yard.ids(JobState.DONE)) == 7
     done = await run_once(yard.sweep, yard.frame)
     assert (plan.planned, plan.cursor) == (done.done, done.cursor)
     assert {line.suspect for line in plan.plan} == {f"{c}{n}" for c in "ab" for n in range(7)}
@@ -161,4 +163,4 @@ async def test_a_dry_run_plans_exactly_what_the_run_then_deletes(yard: Yard) -> 
 
 def test_nothing_is_deleted_before_its_time_by_an_odd_setting() -> None:
     sweep = replace(FinishedJobs(Memory().jobs), done_kept=timedelta(days=36_500))
-    assert isinstance(sweep.decide(_state(Place.DONE, T0), T0 + 1_000 * DAY), Keep)
+    assert isinstance(sweep.decide(_state(JobState.DONE, T0), T0 + 1_000 * DAY), Keep)

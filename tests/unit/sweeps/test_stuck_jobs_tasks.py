@@ -16,18 +16,18 @@ from wrasse.engine.sweep import Action, Keep
 from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ids import Ids
 from wrasse.jobs.stream_tasks.events import EVERY
-from wrasse.ports.jobs import DeadLetterJob, JobState, Place, Requeue
+from wrasse.ports.jobs import DeadLetterJob, JobInfo, JobState, Requeue
 from wrasse.ports.records import Collection, Records, Written
 from wrasse.sweeps.stuck_jobs import RETRIES_MAX, StuckJobs
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
-SWEEP = StuckJobs(Memory().jobs, silence=timedelta(0), retries={"mail": 2})
+SWEEP = StuckJobs(Memory().jobs, heartbeat_timeout=timedelta(0), retries={"mail": 2})
 
 counts = st.integers(0, 8)
-states = st.builds(
-    lambda queue, failures, rescues, most: JobState(
-        "j", "", queue, "", 0, Place.HELD, 3, "n", 1, failures, rescues, 0, T0,
-        worker="w", taken_at=T0, beat_at=T0, until=T0 + STEP, retries_max=most,
+infos = st.builds(
+    lambda queue, failures, rescues, most: JobInfo(
+        "j", "", queue, "", 0, JobState.RUNNING, 3, "n", 1, failures, rescues, 0, T0,
+        worker="w", claimed_at=T0, heartbeat_at=T0, deadline=T0 + STEP, retries_max=most,
     ),
     st.sampled_from(["mail", "unheard-of"]),
     counts,
@@ -36,20 +36,20 @@ states = st.builds(
 )  # fmt: skip
 
 
-@given(state=states, passed=st.integers(0, 90))
-def test_a_task_is_stuck_when_its_deadline_has_passed_and_never_before(state: JobState, passed: int) -> None:
-    verdict = SWEEP.decide(state, T0 + timedelta(seconds=passed))
+@given(info=infos, passed=st.integers(0, 90))
+def test_a_task_is_stuck_when_its_deadline_has_passed_and_never_before(info: JobInfo, passed: int) -> None:
+    verdict = SWEEP.decide(info, T0 + timedelta(seconds=passed))
 
     assert isinstance(verdict, Keep) == (passed < STEP.total_seconds())
 
 
-@given(state=states)
-def test_a_task_fails_once_its_retries_are_spent_whatever_they_were_spent_on(state: JobState) -> None:
-    verdict = SWEEP.decide(state, T0 + STEP)
+@given(info=infos)
+def test_a_task_fails_once_its_retries_are_spent_whatever_they_were_spent_on(info: JobInfo) -> None:
+    verdict = SWEEP.decide(info, T0 + STEP)
 
-    most = state.retries_max if state.retries_max is not None else {"mail": 2}.get(state.queue, RETRIES_MAX)
+    most = info.retries_max if info.retries_max is not None else {"mail": 2}.get(info.queue, RETRIES_MAX)
     assert isinstance(verdict, Action)
-    assert isinstance(verdict.change, DeadLetterJob if state.failures + state.rescues >= most else Requeue)
+    assert isinstance(verdict.change, DeadLetterJob if info.failures + info.rescues >= most else Requeue)
 
 
 async def test_a_report_is_told_when_something_changed_and_every_ten_minutes() -> None:
@@ -111,8 +111,8 @@ class Stolen(Locks):
 async def test_a_run_that_loses_the_lock_on_the_way_stops() -> None:
     world = TaskWorld()
     for number in range(3):
-        await world.desk.put(f"task_{number}")
-    await world.desk.take(3, silence=STEP)
+        await world.desk.enqueue(f"task_{number}")
+    await world.desk.claim(3, heartbeat_timeout=STEP)
     world.clock.advance(2 * STEP)
     sweep = replace(world.sweep, batch_max=1)
 
@@ -151,15 +151,15 @@ async def test_a_dry_run_takes_no_lock_and_tells_who_has_it(holder: str) -> None
 
 async def test_a_look_at_what_is_stuck_changes_nothing() -> None:
     world = TaskWorld()
-    await world.desk.put("task_1")
-    await world.desk.take(silence=STEP)
+    await world.desk.enqueue("task_1")
+    await world.desk.claim(heartbeat_timeout=STEP)
     world.clock.advance(2 * STEP)
     before = await world.fields("task_1")
 
     await world.sweep.prepare_dry()
     page = await world.sweep.find(None, 10)
 
-    assert ([state.queue for state in page], await world.fields("task_1")) == ([MAIL], before)
+    assert ([info.queue for info in page], await world.fields("task_1")) == ([MAIL], before)
 
 
 class DamagedWorld(TaskWorld):
@@ -184,8 +184,8 @@ class DamagedWorld(TaskWorld):
 async def test_a_task_whose_record_cannot_be_written_does_not_stop_the_others() -> None:
     world = DamagedWorld()
     for id in ("task_1", "task_2", "task_3"):
-        await world.desk.put(id)
-        await world.desk.take(silence=STEP)
+        await world.desk.enqueue(id)
+        await world.desk.claim(heartbeat_timeout=STEP)
     world.clock.advance(2 * STEP)
     world.damaged = f"{MAIL}:task_2"
 

@@ -184,7 +184,7 @@ async def test_a_world_shows_every_change_of_every_port() -> None:
     assert await changed()
     await world.store.objects.create("o", b"bytes")
     assert await changed()
-    await world.store.jobs.put([Job("j")], request="r")
+    await world.store.jobs.enqueue([Job("j")], request="r")
     assert await changed()
     assert not await changed()
 
@@ -198,7 +198,7 @@ async def test_handlers_are_tried_on_an_app_in_memory_whose_time_is_the_tests_ow
         return job.data["n"] * 2
 
     async with app:
-        await app.jobs.put("double", {"n": 21}, id="d", delay="1h")
+        await app.jobs.enqueue("double", {"n": 21}, id="d", delay="1h")
         assert await app.run_pending() == 0
         clock.advance(HOUR)
         assert await app.run_pending() == 1

@@ -21,7 +21,7 @@ from wrasse.web.pages import page
 from wrasse.web.snapshot import ProcessSnapshot, Subject, SubjectWatch
 
 NASTY = "<script>alert(1)</script>&\"'"
-SILENCE = timedelta(seconds=30)
+HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 
 
 class Shown:
@@ -56,9 +56,11 @@ class Shown:
 
     async def leave_behind(self, id: str, worker: str = "w") -> None:
         """A job that a worker took; nobody beats for it from here on."""
-        await self.store.jobs.put([Job(id, queue=NASTY)], request=id)
-        await self.store.jobs.beat(WorkerInfo(worker), (), silence=SILENCE)
-        await self.store.jobs.take([NASTY], 1, worker=worker, silence=SILENCE, request=f"take {id}")
+        await self.store.jobs.enqueue([Job(id, queue=NASTY)], request=id)
+        await self.store.jobs.heartbeat(WorkerInfo(worker), (), heartbeat_timeout=HEARTBEAT_TIMEOUT)
+        await self.store.jobs.claim(
+            [NASTY], 1, worker=worker, heartbeat_timeout=HEARTBEAT_TIMEOUT, request=f"take {id}"
+        )
 
     async def look(self) -> ProcessSnapshot:
         """A fresh look."""

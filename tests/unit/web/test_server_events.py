@@ -92,7 +92,7 @@ async def stage(*, clients_max: int = 4, beat: float = 60.0) -> AsyncIterator[St
 
 
 async def put(shown: Shown, id: str) -> None:
-    await shown.store.jobs.put([Job(id)], request=id)
+    await shown.store.jobs.enqueue([Job(id)], request=id)
     shown.clock.advance(QUICK)
 
 
@@ -166,7 +166,7 @@ async def test_a_client_that_does_not_read_is_dropped(monkeypatch: pytest.Monkey
         writer.write(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         await at.until_clients(1)
         jobs = [Job(f"long-{n}", queue=f"{'q' * 200}{n}") for n in range(100)]
-        await at.shown.store.jobs.put(jobs, request="long")
+        await at.shown.store.jobs.enqueue(jobs, request="long")
         # Each change sends the long page once more, until no buffer takes another one.
         async with asyncio.timeout(60):
             n = 0

@@ -137,14 +137,14 @@ async def test_a_backend_of_streams_that_is_down_hides_nothing_else(shown: Shown
 
 
 async def test_a_long_table_is_cut_and_says_so(shown: Shown) -> None:
-    await shown.store.jobs.put([Job(f"j{n}", queue=f"q{n}") for n in range(ROWS_MAX + 7)], request="many")
+    await shown.store.jobs.enqueue([Job(f"j{n}", queue=f"q{n}") for n in range(ROWS_MAX + 7)], request="many")
     text = tables(await shown.look())
     assert text.count('<tr role="row" data-key="q') == ROWS_MAX
     assert "and 7 more in /status.json" in text
 
 
 async def test_the_same_facts_are_the_same_text_however_much_time_has_passed(shown: Shown) -> None:
-    await shown.store.jobs.put([Job("a", queue="low")], request="a")
+    await shown.store.jobs.enqueue([Job("a", queue="low")], request="a")
     first = tables(await shown.look())
     shown.clock.advance(timedelta(hours=3))
     assert tables(await shown.look()) == first
@@ -156,7 +156,7 @@ async def test_times_are_ours_even_where_the_backends_clock_is_not(shown: Shown)
     at = (await shown.look()).at - timedelta(hours=1)
     counts = (await shown.look()).counts
     assert counts is not None
-    off = replace(counts, at=at, workers=tuple(replace(each, beat_at=at, until=at) for each in counts.workers))
+    off = replace(counts, at=at, workers=tuple(replace(each, heartbeat_at=at, deadline=at) for each in counts.workers))
     text = tables(replace(snapshot, counts=off), snapshot.at)
     workers = text[text.index('id="workers"') : text.index('id="sweeps"')]
     assert ">now</time>" in workers

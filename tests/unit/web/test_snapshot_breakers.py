@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from unit.jobs.worker.scene import eventually
-from unit.web.status_scene import SILENCE, Shown
+from unit.web.status_scene import HEARTBEAT_TIMEOUT, Shown
 from wrasse.jobs.worker.breakers import SHUT_QUEUES, ShutQueues
 from wrasse.jobs.worker.in_flight import InFlightJob
 from wrasse.observability.json_format import to_json
@@ -21,7 +21,7 @@ from wrasse.ports.jobs import (
     Delete,
     Job,
     JobFilter,
-    Place,
+    JobState,
     Reason,
     Requeue,
     WorkerInfo,
@@ -43,7 +43,7 @@ def failed(shown: Shown, queue: str, times: int) -> None:
         )
         work = InFlightJob(job, 0, 0.0, 1.0)
         assert shown.breakers.admit(work)
-        shown.breakers.hear(work, Requeue(job.hold, Budget.FAILURES, Reason.FAILED))
+        shown.breakers.hear(work, Requeue(job.claim, Budget.FAILURES, Reason.FAILED))
 
 
 async def test_a_breaker_that_stays_open_too_long_makes_the_process_unready(shown: Shown) -> None:
@@ -73,7 +73,7 @@ async def test_queues_that_any_beating_worker_leaves_alone_are_shown(shown: Show
     records = shown.store.records(SHUT_QUEUES)
     for worker in ("w-1", "w-2"):
         await ShutQueues(shown.breakers, worker, shown.store.jobs, records, shown.clock).look()
-    await shown.store.jobs.beat(WorkerInfo("w-1"), (), silence=SILENCE)
+    await shown.store.jobs.heartbeat(WorkerInfo("w-1"), (), heartbeat_timeout=HEARTBEAT_TIMEOUT)
     snapshot = await shown.look()
     assert [(each.queue, each.state, each.worker) for each in snapshot.shut] == [("low", "open", "w-1")]
     assert json.loads(to_json(snapshot_json(snapshot)))["breakers"][0]["since"] == "2026-01-01T00:00:00Z"
@@ -102,14 +102,14 @@ async def test_what_a_killed_worker_told_is_deleted_by_the_next_and_its_own_word
 
 
 async def test_a_queue_that_is_gone_is_gone_from_the_metrics_within_the_sample_interval(shown: Shown) -> None:
-    await shown.store.jobs.put([Job("a", queue="old"), Job("b", queue="old")], request="1")
+    await shown.store.jobs.enqueue([Job("a", queue="old"), Job("b", queue="old")], request="1")
     shown.clock.advance(shown.watch.kept)
     before = exposition(await shown.watch.facts()).decode()
-    states = (await shown.store.jobs.page(Place.READY, JobFilter(queue="old"), None, 10)).items
-    await shown.store.jobs.delete([Delete(states[0].hold, Place.READY)])
+    infos = (await shown.store.jobs.page(JobState.READY, JobFilter(queue="old"), None, 10)).items
+    await shown.store.jobs.delete([Delete(infos[0].claim, JobState.READY)])
     shown.clock.advance(shown.watch.kept)
     fewer = exposition(await shown.watch.facts()).decode()
-    await shown.store.jobs.delete([Delete(states[1].hold, Place.READY)])
+    await shown.store.jobs.delete([Delete(infos[1].claim, JobState.READY)])
     shown.clock.advance(shown.watch.kept)
     after = exposition(await shown.watch.facts()).decode()
     assert 'queue_length{queue="old"} 2.0' in before

@@ -45,10 +45,10 @@ from wrasse.ports.jobs import (
     Job,
     JobFilter,
     JobGroup,
+    JobInfo,
     JobRecord,
     JobState,
     Move,
-    Place,
     Progress,
     QueueCount,
     Rate,
@@ -56,9 +56,9 @@ from wrasse.ports.jobs import (
     WorkerInfo,
     WorkerState,
     bounded,
-    check_put,
+    check_claim,
+    check_enqueue,
     check_settlements,
-    check_take,
     moved_id,
 )
 from wrasse.ports.outcome import Outcome
@@ -78,7 +78,7 @@ class KnownIds:
         self._order: list[tuple[datetime, str]] = []
 
     def has(self, id: str, now: datetime) -> bool:
-        """Whether a put of this id is to be refused."""
+        """Whether an enqueue of this id is to be refused."""
         until = self._until.get(id)
         return until is not None and now < until
 
@@ -93,35 +93,35 @@ class KnownIds:
 
 
 class Rates:
-    """When jobs of limited queues were taken."""
+    """When jobs of limited queues were claimed."""
 
-    __slots__ = ("_takes",)
+    __slots__ = ("_claims",)
 
     def __init__(self) -> None:
-        self._takes: dict[str, deque[datetime]] = {}
+        self._claims: dict[str, deque[datetime]] = {}
 
     def allowed(self, queue: str, rates: Sequence[Rate], now: datetime) -> int | None:
-        """How many jobs of this queue may be taken now; None if no rate speaks of it."""
+        """How many jobs of this queue may be claimed now; None if no rate speaks of it."""
         return min((rate.limit - self._within(rate, now) for rate in rates if rate.queue == queue), default=None)
 
     def took(self, queue: str, count: int, rates: Sequence[Rate], now: datetime) -> None:
-        """Notes that so many were taken."""
+        """Notes that so many were claimed."""
         limit = max((rate.limit for rate in rates if rate.queue == queue), default=0)
         if limit:
-            takes = self._takes.get(queue, ())
-            self._takes[queue] = deque([*takes, *[now] * count], maxlen=limit)
+            takes = self._claims.get(queue, ())
+            self._claims[queue] = deque([*takes, *[now] * count], maxlen=limit)
 
     def next_at(self, queues: Sequence[str], rates: Sequence[Rate], now: datetime) -> datetime | None:
         """When the first of the queues that are at their limit now may be taken from again."""
         ends = [
-            self._takes[rate.queue][-rate.limit] + rate.per
+            self._claims[rate.queue][-rate.limit] + rate.per
             for rate in rates
             if rate.queue in queues and self._within(rate, now) >= rate.limit
         ]
         return min(ends, default=None)
 
     def _within(self, rate: Rate, now: datetime) -> int:
-        return sum(at > now - rate.per for at in self._takes.get(rate.queue, ()))
+        return sum(at > now - rate.per for at in self._claims.get(rate.queue, ()))
 
 
 _FORGOTTEN = 2  # names looked at for every new one
@@ -148,7 +148,7 @@ class Uniques:
         return name.id if name is not None and self._counts(name, now) else None
 
     def take(self, job: Job, now: datetime) -> None:
-        """Gives the name to a job that was just put."""
+        """Gives the name to a job that was just enqueued."""
         for old in [name for name, _ in zip(self._names, range(_FORGOTTEN), strict=False)]:
             held = self._names.pop(old)
             if self._counts(held, now):
@@ -209,7 +209,7 @@ def called(group: JobGroup, done: int, dead: int) -> Job:
     return replace(group.callback, headers={**group.callback.headers, **told})
 
 
-SILENT_WORKERS_KEPT = timedelta(hours=1)
+DEAD_WORKERS_KEPT = timedelta(hours=1)
 _SHORTEST_WAIT = 0.001  # so that a clock slower than the event loop's is not asked in a tight loop
 
 
@@ -226,74 +226,78 @@ class MemoryJobs:
         self._groups = JobGroups()
         self._rates = Rates()
         self._workers: dict[str, WorkerState] = {}
-        self._puts: Remembered[tuple[Enqueued, ...]] = Remembered(clock)
-        self._takes: Remembered[tuple[Claim, ...]] = Remembered(clock)
+        self._enqueues: Remembered[tuple[Enqueued, ...]] = Remembered(clock)
+        self._claim_requests: Remembered[tuple[Claim, ...]] = Remembered(clock)
         self._settles: Remembered[tuple[Outcome, ...]] = Remembered(clock)
         self._wakeups: dict[asyncio.Event, frozenset[str]] = {}
-        # Tokens come from one counter, so that they also grow for an id that is deleted and put again.
+        # Tokens come from one counter, so that they also grow for an id that is deleted and enqueued again.
         self._token, self._seq, self._back = count(1), count(1), count(1)
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
-        check_put(jobs, groups)
-        answer = self._puts.get(request)
+    async def enqueue(
+        self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
+    ) -> Sequence[Enqueued]:
+        check_enqueue(jobs, groups)
+        answer = self._enqueues.get(request)
         if answer is None:
             now = self._now()
             answer = tuple(self._add(job, now) for job in jobs)
             for group in groups:
                 self._call(self._groups.open(group, now), now)
-            self._puts.keep(request, answer)
+            self._enqueues.keep(request, answer)
         return answer
 
-    async def take(
+    async def claim(
         self,
         queues: Sequence[str],
         limit: int,
         *,
         worker: str,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         request: str,
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
     ) -> Claimed:
-        check_take(limit, silence)
+        check_claim(limit, heartbeat_timeout)
         limit = min(limit, BATCH_MAX)
         queues = tuple(dict.fromkeys(queues))
-        grant = partial(self._grant, queues, limit, worker, silence, request, rates)
-        taken = grant()
-        if taken.jobs or wait <= timedelta(0):
-            return taken
+        grant = partial(self._grant, queues, limit, worker, heartbeat_timeout, request, rates)
+        claimed = grant()
+        if claimed.jobs or wait <= timedelta(0):
+            return claimed
         wakeup = asyncio.Event()
         self._wakeups[wakeup] = frozenset(queues)
         try:
             async with asyncio.timeout(wait.total_seconds()):
-                while not taken.jobs:
+                while not claimed.jobs:
                     await self._rung(wakeup, queues, rates)
-                    taken = grant()
+                    claimed = grant()
         except TimeoutError:
-            taken = grant()
+            claimed = grant()
         finally:
             del self._wakeups[wakeup]
-        return taken
+        return claimed
 
-    async def beat(
+    async def heartbeat(
         self,
         worker: WorkerInfo,
-        holds: Sequence[Claim],
+        claims: Sequence[Claim],
         *,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> HeartbeatAnswer:
         now = self._now()
-        rows = [self._index.current(hold, Place.HELD) for hold in bounded(holds)]
+        rows = [self._index.current(claim, JobState.RUNNING) for claim in bounded(claims)]
         mine = HeartbeatAnswer(tuple(row is not None for row in rows), now)
-        if silence <= timedelta(0):
+        if heartbeat_timeout <= timedelta(0):
             self._workers.pop(worker.id, None)
             return mine
         self._forget_workers(now)
-        self._workers[worker.id] = WorkerState(worker, beat_at=now, until=now + silence)
+        self._workers[worker.id] = WorkerState(worker, heartbeat_at=now, deadline=now + heartbeat_timeout)
         for row in {row.seq: row for row in rows if row is not None}.values():
             told = progress.get(row.job.id)
-            if (after := rules.beat(row, row.state.hold, now, silence=silence, progress=told)) is not None:
+            if (
+                after := rules.heartbeat(row, row.info.claim, now, heartbeat_timeout=heartbeat_timeout, progress=told)
+            ) is not None:
                 self._index.set(after)
         return mine
 
@@ -317,11 +321,11 @@ class MemoryJobs:
         return None if row is None else row.shown
 
     async def page(
-        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
-    ) -> Page[JobState]:
-        return status_index.page(self._index, place, where, after, limit, newest=newest, at=self._now())
+        self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobInfo]:
+        return status_index.page(self._index, state, where, after, limit, newest=newest, at=self._now())
 
-    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+    async def overdue(self, after: str | None, limit: int) -> Page[JobInfo]:
         return status_index.overdue(self._index, after, limit, at=self._now())
 
     async def counts(self) -> Counts:
@@ -335,10 +339,10 @@ class MemoryJobs:
         return tuple(self._delete(delete, ids_kept, now) for delete in bounded(deletes))
 
     def _now(self) -> datetime:
-        """The time, with every delayed job that it makes ready moved to the end of its queue."""
+        """The time, with every scheduled job that it makes ready moved to the end of its queue."""
         now = self._clock.now()
-        while (row := self._index.first(JobStatus.DELAYED)) and (due := row.state.not_before) and due <= now:
-            ready = replace(row, rank=next(self._back), ready_at=due, state=replace(row.state, not_before=None))
+        while (row := self._index.first(JobStatus.SCHEDULED)) and (due := row.info.not_before) and due <= now:
+            ready = replace(row, rank=next(self._back), ready_at=due, info=replace(row.info, not_before=None))
             self._index.set(ready)
         return now
 
@@ -348,43 +352,49 @@ class MemoryJobs:
         other = self._uniques.in_the_way(job, now) if job.unique else None
         if other is not None:
             return Enqueued(other, new=False)
-        state, seq = rules.new_state(job, now), next(self._seq)
-        ready_at = state.not_before or now
-        self._ready(JobRow(rules.copied(job), state, next(self._back), seq=seq, ready_at=ready_at))
+        info, seq = rules.new_info(job, now), next(self._seq)
+        ready_at = info.not_before or now
+        self._ready(JobRow(rules.copied(job), info, next(self._back), seq=seq, ready_at=ready_at))
         if job.unique:
             self._uniques.take(job, now)
         return Enqueued(job.id, new=True)
 
     def _is_unfinished(self, id: str) -> bool:
         row = self._index.find(id)
-        return row is not None and row.state.place in (Place.READY, Place.HELD)
+        return row is not None and row.info.state in (JobState.READY, JobState.RUNNING)
 
     def _finish(self, row: JobRow, now: datetime) -> None:
         """Stores a row that is done or dead, and calls back if it was the last of its group."""
         member, counted = row.job.group, row.counted
         self._index.set(replace(row, counted=True) if member else row)
         if member and not counted:
-            self._call(self._groups.count(member, now, done=row.state.place is Place.DONE), now)
+            self._call(self._groups.count(member, now, done=row.info.state is JobState.DONE), now)
 
     def _call(self, callback: Job | None, now: datetime) -> None:
         if callback is not None:
             self._add(callback, now)
 
     def _ready(self, row: JobRow) -> None:
-        """Stores a row that is ready or delayed, and rings for whoever waits."""
+        """Stores a row that is ready or scheduled, and rings for whoever waits."""
         self._index.set(row)
         for wakeup, queues in self._wakeups.items():
             if row.job.queue in queues:
                 wakeup.set()
 
     def _grant(
-        self, queues: Sequence[str], limit: int, worker: str, silence: timedelta, request: str, rates: Sequence[Rate]
+        self,
+        queues: Sequence[str],
+        limit: int,
+        worker: str,
+        heartbeat_timeout: timedelta,
+        request: str,
+        rates: Sequence[Rate],
     ) -> Claimed:
         now = self._now()
-        answer = self._takes.get(request)
+        answer = self._claim_requests.get(request)
         if answer is not None:
-            rows = [self._index.current(hold, Place.HELD) for hold in answer]
-            return Claimed(tuple(row.taken for row in rows if row is not None), now)
+            rows = [self._index.current(claim, JobState.RUNNING) for claim in answer]
+            return Claimed(tuple(row.claimed for row in rows if row is not None), now)
         found: list[JobRow] = []
         for queue in queues:
             allowed = self._rates.allowed(queue, rates, now)
@@ -392,25 +402,27 @@ class MemoryJobs:
             next_ones = list(islice(self._index.walk(JobStatus.READY, queue), room))
             self._rates.took(queue, len(next_ones), rates, now)
             found += next_ones
-        jobs = tuple(self._hold(row, worker, now, silence).taken for row in found)
+        jobs = tuple(self._claim_row(row, worker, now, heartbeat_timeout).claimed for row in found)
         if jobs:
-            self._takes.keep(request, tuple(job.hold for job in jobs))
+            self._claim_requests.keep(request, tuple(job.claim for job in jobs))
         return Claimed(jobs, now)
 
-    def _hold(self, row: JobRow, worker: str, now: datetime, silence: timedelta) -> JobRow:
+    def _claim_row(self, row: JobRow, worker: str, now: datetime, heartbeat_timeout: timedelta) -> JobRow:
         token = next(self._token)
-        held = rules.take(row, now, worker=worker, nonce=f"{token:x}", silence=silence, token=token)
+        held = rules.claim(
+            row, now, worker=worker, nonce=f"{token:x}", heartbeat_timeout=heartbeat_timeout, token=token
+        )
         assert held is not None, "what is listed as ready is ready"
         self._index.set(held)
         return held
 
     async def _rung(self, wakeup: asyncio.Event, queues: Sequence[str], rates: Sequence[Rate]) -> None:
-        """Waits for a change in one of the queues, or until the next delayed job of one of them is due or a limit
+        """Waits for a change in one of the queues, or until the next scheduled job of one of them is due or a limit
         allows more."""
         wakeup.clear()
         now = self._clock.now()
-        nexts = [row for queue in queues if (row := self._index.first(JobStatus.DELAYED, queue)) is not None]
-        moments = [row.state.not_before for row in nexts] + [self._rates.next_at(queues, rates, now)]
+        nexts = [row for queue in queues if (row := self._index.first(JobStatus.SCHEDULED, queue)) is not None]
+        moments = [row.info.not_before for row in nexts] + [self._rates.next_at(queues, rates, now)]
         due = min((moment for moment in moments if moment is not None), default=None)
         seconds = None if due is None else max((due - now).total_seconds(), _SHORTEST_WAIT)
         with suppress(TimeoutError):
@@ -418,7 +430,7 @@ class MemoryJobs:
                 await wakeup.wait()
 
     def _end(self, settlement: Settlement, now: datetime) -> Outcome:
-        row = self._index.find(settlement.hold.id)
+        row = self._index.find(settlement.claim.id)
         if row is None:
             return Outcome.CONFLICT
         return self._changed(rules.settle(row, settlement, now, request="", rank=next(self._back)), now)
@@ -435,8 +447,8 @@ class MemoryJobs:
         """Stores what became of a row, with the follow-ups of a finish."""
         if row is None:
             return Outcome.CONFLICT
-        if row.state.place is Place.READY:
-            self._ready(replace(row, ready_at=row.state.not_before or now))
+        if row.info.state is JobState.READY:
+            self._ready(replace(row, ready_at=row.info.not_before or now))
         else:
             self._finish(replace(row, follow=()) if row.follow else row, now)
         for job in row.follow:
@@ -444,7 +456,7 @@ class MemoryJobs:
         return Outcome.DONE
 
     def _delete(self, delete: Delete, ids_kept: timedelta, now: datetime) -> Outcome:
-        row = self._index.find(delete.hold.id)
+        row = self._index.find(delete.claim.id)
         if row is None or not rules.deletable(row, delete, now):
             return Outcome.CONFLICT
         self._drop(row, ids_kept, now)
@@ -466,7 +478,7 @@ class MemoryJobs:
             self._drop(oldest, IDS_KEPT, now)
 
     def _forget_workers(self, now: datetime) -> None:
-        for id in [id for id, worker in self._workers.items() if now - worker.until > SILENT_WORKERS_KEPT]:
+        for id in [id for id, worker in self._workers.items() if now - worker.deadline > DEAD_WORKERS_KEPT]:
             del self._workers[id]
 
     def _count(self, queue: str) -> QueueCount:
@@ -476,8 +488,8 @@ class MemoryJobs:
         return QueueCount(
             queue,
             ready=count(JobStatus.READY, queue),
-            delayed=count(JobStatus.DELAYED, queue),
-            held=count(JobStatus.HELD, queue),
+            scheduled=count(JobStatus.SCHEDULED, queue),
+            running=count(JobStatus.RUNNING, queue),
             done=count(JobStatus.DONE, queue),
             dead=count(JobStatus.DEAD, queue),
             oldest_ready_at=min((row.ready_at for row in waiting if row is not None), default=None),
@@ -485,4 +497,4 @@ class MemoryJobs:
 
 
 def _is_kept(row: JobRow, now: datetime) -> bool:
-    return row.state.kept_until is not None and now < row.state.kept_until
+    return row.info.kept_until is not None and now < row.info.kept_until

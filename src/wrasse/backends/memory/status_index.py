@@ -17,7 +17,7 @@ from itertools import chain, islice
 
 from wrasse.backends.memory.ordered import Ordered
 from wrasse.clock import EPOCH, to_micros
-from wrasse.ports.jobs import Claim, JobFilter, JobState, Place
+from wrasse.ports.jobs import Claim, JobFilter, JobInfo, JobState
 from wrasse.ports.page import Page, check_limit, no_cursor, number_in, other_listing
 from wrasse.ports.rules.job_transitions import JobStatus, StoredJob
 
@@ -53,10 +53,10 @@ class JobIndex:
         seq = self._seqs.get(id)
         return None if seq is None else self._rows[seq]
 
-    def current(self, hold: Claim, place: Place) -> JobRow | None:
+    def current(self, claim: Claim, state: JobState) -> JobRow | None:
         """The row that this hold names, if the job is in this place and nobody else was given it since."""
-        row = self.find(hold.id)
-        if row is None or row.state.place is not place or row.state.hold != hold:
+        row = self.find(claim.id)
+        if row is None or row.info.state is not state or row.info.claim != claim:
             return None
         return row
 
@@ -113,30 +113,30 @@ _BEYOND = 1 << 62  # a number of a row above all others
 
 
 def page(
-    index: JobIndex, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool, at: datetime
-) -> Page[JobState]:
+    index: JobIndex, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool, at: datetime
+) -> Page[JobInfo]:
     """Jobs of one place that match, in its order."""
     rows = chain.from_iterable(
-        _within(index, status, where, start, newest=newest) for status, start in _index(place, where, after, newest)
+        _within(index, status, where, start, newest=newest) for status, start in _index(state, where, after, newest)
     )
-    return _cut((row for row in rows if where.allows(row.state)), limit, at)
+    return _cut((row for row in rows if where.allows(row.info)), limit, at)
 
 
-def overdue(index: JobIndex, after: str | None, limit: int, *, at: datetime) -> Page[JobState]:
+def overdue(index: JobIndex, after: str | None, limit: int, *, at: datetime) -> Page[JobInfo]:
     """Held jobs whose deadline has passed, longest ago first."""
     start = None if after is None else _position(after)[1]
     return _cut(
-        _until(index.walk(JobStatus.HELD, after=start), lambda row: row.position[0] > to_micros(at)), limit, at
+        _until(index.walk(JobStatus.RUNNING, after=start), lambda row: row.position[0] > to_micros(at)), limit, at
     )
 
 
 def _index(
-    place: Place, where: JobFilter, after: str | None, newest: bool
+    state: JobState, where: JobFilter, after: str | None, newest: bool
 ) -> Iterator[tuple[JobStatus, Position | None]]:
     """The statuses of a place that are still to be read, each with where to begin."""
-    index = [JobStatus.READY, JobStatus.DELAYED] if place is Place.READY else [JobStatus(place)]
-    if place is Place.READY and where.delayed is not None:
-        index = [JobStatus.DELAYED if where.delayed else JobStatus.READY]
+    index = [JobStatus.READY, JobStatus.SCHEDULED] if state is JobState.READY else [JobStatus(state.value)]
+    if state is JobState.READY and where.scheduled is not None:
+        index = [JobStatus.SCHEDULED if where.scheduled else JobStatus.READY]
     if newest:
         index.reverse()
     begun, start = (index[0], None) if after is None else _position(after)
@@ -170,9 +170,9 @@ def _until(rows: Iterable[JobRow], ends: Callable[[JobRow], bool]) -> Iterator[J
         yield row
 
 
-def _cut(rows: Iterable[JobRow], limit: int, at: datetime) -> Page[JobState]:
+def _cut(rows: Iterable[JobRow], limit: int, at: datetime) -> Page[JobInfo]:
     check_limit(limit, "jobs")
-    found = [(f"{row.status}:{row.position[0]}:{row.position[1]}", row.state) for row in islice(rows, limit + 1)]
+    found = [(f"{row.status}:{row.position[0]}:{row.position[1]}", row.info) for row in islice(rows, limit + 1)]
     return Page.cut(found, limit, at)
 
 

@@ -14,12 +14,18 @@ import apsw
 import msgspec
 
 from wrasse.backends.sqlite.bulk import numbers
-from wrasse.backends.sqlite.write_transaction import DEAD, DELAYED, DONE, HELD, READY
+from wrasse.backends.sqlite.write_transaction import DEAD, DONE, READY, RUNNING, SCHEDULED
 from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import from_micros, to_micros
-from wrasse.ports.jobs import Claim, JobState, Place, Reason
+from wrasse.ports.jobs import Claim, JobInfo, JobState, Reason
 
-PLACES = {READY: Place.READY, DELAYED: Place.READY, HELD: Place.HELD, DONE: Place.DONE, DEAD: Place.DEAD}
+STATES = {
+    READY: JobState.READY,
+    SCHEDULED: JobState.READY,
+    RUNNING: JobState.RUNNING,
+    DONE: JobState.DONE,
+    DEAD: JobState.DEAD,
+}
 INLINE_BYTES_MAX = 1_024  # longer payloads stand apart
 _MICROSECOND = timedelta(microseconds=1)
 Micros = TypeVar("Micros", int, int | None)
@@ -30,13 +36,13 @@ class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     seq: int
     id: str
-    place: int
+    state: int
     queue: str
     token: int
     nonce: str
-    until: int | None
+    deadline: int | None
     worker: str
-    taken_at: int | None
+    claimed_at: int | None
     attempts: int
     failures: int
     rescues: int
@@ -46,9 +52,9 @@ class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
     team: str | None  # the group that has not counted it yet
     kept_until: int  # of a done job whose result is kept, else 0
 
-    def held_by(self, hold: Claim) -> bool:
+    def held_by(self, claim: Claim) -> bool:
         """Whether this hold is the newest one."""
-        return self.token == hold.token and self.nonce == hold.nonce
+        return self.token == claim.token and self.nonce == claim.nonce
 
 
 class StateRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -61,7 +67,7 @@ class StateRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     queue: str
     priority: str
     size: int
-    place: int
+    state: int
     token: int
     nonce: str
     attempts: int
@@ -71,9 +77,9 @@ class StateRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     created_at: int
     ready_at: int
     worker: str
-    taken_at: int | None
-    beat_at: int | None
-    until: int | None
+    claimed_at: int | None
+    heartbeat_at: int | None
+    deadline: int | None
     finished_at: int | None
     reason: Reason | None
     error: str
@@ -108,7 +114,7 @@ class BodyRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
     rescues: int
     interruptions: int
     created_at: int
-    until: int | None
+    deadline: int | None
     extras: str | None
 
 
@@ -129,7 +135,7 @@ def _columns(row: type[msgspec.Struct], *renamed: tuple[str, str]) -> str:
 FACT = _columns(
     Fact,
     ("team", "iif(member AND json_valid(extras), extras ->> '$.group', NULL)"),
-    ("kept_until", "iif(keep > 0 AND place = 3, finished_at + keep, 0)"),
+    ("kept_until", "iif(keep > 0 AND state = 3, finished_at + keep, 0)"),
 )
 BODY = _columns(BodyRow, ("payload", "CASE WHEN payload IS NOT NULL THEN hex(payload) END"))
 decode_numbers = msgspec.json.Decoder(list[int]).decode
@@ -207,8 +213,7 @@ def _values(raw: msgspec.Raw) -> list[Any]:
 def _converted_to(row: type[msgspec.Struct], raw: msgspec.Raw) -> list[Any]:
     """The values of such a row, each as near as can be."""
     return [
-        _converted(value, field.type)
-        for value, field in zip(_values(raw), msgspec.structs.fields(row), strict=True)
+        _converted(value, field.type) for value, field in zip(_values(raw), msgspec.structs.fields(row), strict=True)
     ]
 
 
@@ -225,16 +230,16 @@ def flaw_of(seq: int, error: str) -> str:
     return f"the row {seq} of the table jobs is invalid: {error}"
 
 
-def state_of(row: StateRow, now: int) -> JobState:
+def state_of(row: StateRow, now: int) -> JobInfo:
     """As a listing shows it; a row with values that no job has is shown without them, and with a reason and an error
     that say so."""
     try:
         return _state_of(row, now)
     except UNREADABLE as error:
-        instants = ("created_at", "ready_at", "taken_at", "beat_at", "until", "finished_at")
+        instants = ("created_at", "ready_at", "claimed_at", "heartbeat_at", "deadline", "finished_at")
         fixed: dict[str, Any] = {name: in_calendar(getattr(row, name), now) for name in instants}
-        if row.place not in PLACES:
-            fixed["place"] = DEAD
+        if row.state not in STATES:
+            fixed["state"] = DEAD
         flaw = flaw_of(row.seq, why(error))
         return _state_of(msgspec.structs.replace(row, **fixed, keep=0, reason=Reason.INVALID_PAYLOAD, error=flaw), now)
 
@@ -248,15 +253,15 @@ def in_calendar(micros: Micros, now: int) -> Micros | int:
     return micros
 
 
-def _state_of(row: StateRow, now: int) -> JobState:
+def _state_of(row: StateRow, now: int) -> JobInfo:
     """What was delayed until now is ready, whether or not anybody has moved it yet."""
-    return JobState(
+    return JobInfo(
         id=row.id,
         kind=row.kind,
         queue=row.queue,
         priority=row.priority,
         size=row.size,
-        place=PLACES[row.place],
+        state=STATES[row.state],
         token=row.token,
         nonce=row.nonce,
         attempts=row.attempts,
@@ -264,13 +269,13 @@ def _state_of(row: StateRow, now: int) -> JobState:
         rescues=row.rescues,
         interruptions=row.interruptions,
         created_at=from_micros(row.created_at),
-        not_before=from_micros(row.ready_at) if row.place == DELAYED and row.ready_at > now else None,
+        not_before=from_micros(row.ready_at) if row.state == SCHEDULED and row.ready_at > now else None,
         worker=row.worker,
-        taken_at=instant(row.taken_at),
-        beat_at=instant(row.beat_at),
-        until=instant(row.until),
+        claimed_at=instant(row.claimed_at),
+        heartbeat_at=instant(row.heartbeat_at),
+        deadline=instant(row.deadline),
         finished_at=instant(row.finished_at),
-        kept_until=instant(row.finished_at + row.keep) if row.keep and row.finished_at and row.place == DONE else None,
+        kept_until=instant(row.finished_at + row.keep) if row.keep and row.finished_at and row.state == DONE else None,
         reason=row.reason,
         error=row.error,
     )

@@ -320,3 +320,17 @@ END;
 
 -- Rows that another program gave a place that is none: found without reading the others. Empty as a rule.
 CREATE INDEX jobs_nowhere ON jobs (seq) WHERE (place < 0 OR place > 4);
+
+-- step 8
+
+-- The words of the field. A renamed column is written into the schema and into no row, so this takes no longer for a
+-- large table.
+ALTER TABLE jobs RENAME COLUMN place TO state;
+ALTER TABLE jobs RENAME COLUMN until TO deadline;
+ALTER TABLE jobs RENAME COLUMN taken_at TO claimed_at;
+ALTER TABLE jobs RENAME COLUMN beat_at TO heartbeat_at;
+ALTER TABLE attempts RENAME COLUMN taken_at TO claimed_at;
+ALTER TABLE counts RENAME COLUMN place TO state;
+ALTER TABLE workers RENAME COLUMN beat_at TO heartbeat_at;
+ALTER TABLE workers RENAME COLUMN until TO deadline;
+ALTER TABLE limited_takes RENAME TO limited_claims;

@@ -83,8 +83,8 @@ class SqliteWakeups:
             version = db.execute("PRAGMA data_version").get
             if version != seen:
                 seen = version
-                ready = [queue for (queue,) in db.execute("SELECT queue FROM counts WHERE place = 0 AND n > 0")]
-                due = db.execute("SELECT min(ready_at) FROM jobs WHERE place = 1").get
+                ready = [queue for (queue,) in db.execute("SELECT queue FROM counts WHERE state = 0 AND n > 0")]
+                due = db.execute("SELECT min(ready_at) FROM jobs WHERE state = 1").get
                 self._tell(frozenset((CHANGED, *ready)))
             if due is not None and due <= to_micros(self._clock.now()):
                 due = None  # whoever is woken moves it on, and that is a new version

@@ -17,21 +17,21 @@ from wrasse.backends.sqlite.bulk import texts, write_rows
 from wrasse.clock import Clock, to_micros
 from wrasse.ports.jobs import REQUESTS_KEPT
 
-READY, DELAYED, HELD, DONE, DEAD = range(5)  # the column `place`
-NOWHERE = "(place < 0 OR place > 4)"  # what no step of ours writes; it has an index of its own
+READY, SCHEDULED, RUNNING, DONE, DEAD = range(5)  # the column `state`
+NOWHERE = "(state < 0 OR state > 4)"  # what no step of ours writes; it has an index of its own
 
 # Monotonic time decides, for as long as the machine runs; what was written before it started is judged by the wall.
 _LOAD = """
     SELECT back, front, gone, done,
-      (SELECT min(ready_at) FROM jobs WHERE place = 1),
+      (SELECT min(ready_at) FROM jobs WHERE state = 1),
       (SELECT json_group_array(json_array(request, hex(answer))) FROM requests
        WHERE request IN carray(:asked) AND CASE WHEN ticks <= :ticks THEN :ticks - ticks <= :kept
          ELSE abs(:now - answered_at) <= 1000000 * :kept END)
     FROM numbers
 """
 _ADD = """) UPDATE counts SET n = max(0, min(counts.n + one.n, 1 << 53)) FROM one
-    WHERE counts.queue = one.queue AND counts.place = one.place"""
-_KNOWN = "SELECT queue, place FROM counts WHERE queue IN carray(?)"
+    WHERE counts.queue = one.queue AND counts.state = one.state"""
+_KNOWN = "SELECT queue, state FROM counts WHERE queue IN carray(?)"
 _KEPT_SECONDS = REQUESTS_KEPT.total_seconds()
 _decode_answers = msgspec.json.Decoder(list[tuple[str, str]]).decode
 
@@ -87,7 +87,7 @@ class WriteTransaction:
         return self._numbers().done
 
     def moved(self, queue: str, start: int | None, end: int | None, count: int = 1) -> None:
-        """Notes that jobs left one place and came to another; None is outside."""
+        """Notes that jobs left one state and came to another; None is outside."""
         if start is not None:
             self._moved[queue, start] -= count
         if end is not None:
@@ -100,7 +100,7 @@ class WriteTransaction:
         """When the next delayed job is due."""
         self._numbers()
         if self._next_due is None:
-            self._next_due = (self.db.execute("SELECT min(ready_at) FROM jobs WHERE place = 1").get,)
+            self._next_due = (self.db.execute("SELECT min(ready_at) FROM jobs WHERE state = 1").get,)
         return self._next_due[0]
 
     def due_changed(self, added: int | None = None) -> None:
@@ -133,10 +133,10 @@ class WriteTransaction:
             new = self._loaded
             values = (new.back, new.front, new.gone, new.done)
             self.db.execute("UPDATE numbers SET back = ?, front = ?, gone = ?, done = ?", values)
-        moved = [(queue, place, n) for (queue, place), n in self._moved.items() if n]
+        moved = [(queue, state, n) for (queue, state), n in self._moved.items() if n]
         if moved:
             before = self.db.total_changes()
-            write_rows(self.db, "WITH one (queue, place, n) AS (", moved, _ADD)
+            write_rows(self.db, "WITH one (queue, state, n) AS (", moved, _ADD)
             if self.db.total_changes() - before < len(moved):
                 self._add_counts(moved)
         if self._answers:
@@ -149,8 +149,8 @@ class WriteTransaction:
         """Rows that are not there yet: what comes to them is all that comes, so it is not negative."""
         known = set(self.db.execute(_KNOWN, (texts(queue for queue, _, _ in moved),)))
         # A number that another program spoilt never ends a step; fsck counts again.
-        new = [(queue, place, max(0, n)) for queue, place, n in moved if (queue, place) not in known]
-        write_rows(self.db, "INSERT INTO counts (queue, place, n)", new)
+        new = [(queue, state, max(0, n)) for queue, state, n in moved if (queue, state) not in known]
+        write_rows(self.db, "INSERT INTO counts (queue, state, n)", new)
 
     def _numbers(self) -> _Numbers:
         if self._loaded is None:

@@ -30,7 +30,7 @@ from wrasse.config.settings import Settings
 from wrasse.engine.report import Planned
 from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.jobs.new_job import NewJob
-from wrasse.ports.jobs import JobQueue, JobRecord, Place, WorkerState
+from wrasse.ports.jobs import JobQueue, JobRecord, JobState, WorkerState
 from wrasse.ports.journal import Line, LineFilter
 from wrasse.runtime.archiver import build_archiver, build_rules
 from wrasse.runtime.backends import Stores
@@ -118,6 +118,7 @@ class DemoStage:
 
     async def until(self, look: Callable[[], Awaitable[T | None]], what: str) -> T:
         """Looks until there is something to see."""
+
         async def looking() -> T:
             while True:
                 with contextlib.suppress(StoreUnavailable):  # a busy machine: it is asked again
@@ -205,9 +206,7 @@ async def publish_and_archive(config: Config, clock: Clock) -> ArchivedTotals:
         await (await build_archiver(config, stores, clock, owner_name())).drain()
         (rule,) = await build_rules(config, stores)
         archives = [each async for each in list_archives(rule.objects, rule.prefix, AUDIT)]
-        proven = [
-            each async for each in verify(rule.objects, rule.prefix, AUDIT, group=GROUP, streams=streams)
-        ]
+        proven = [each async for each in verify(rule.objects, rule.prefix, AUDIT, group=GROUP, streams=streams)]
         return ArchivedTotals(tuple(archives), tuple(proven))
 
 
@@ -250,7 +249,7 @@ class Demo:
             ("a lease changes hands, and its token grows", self._lease),
             ("a stream is archived, and nothing is missing", self._archive),
             ("the job is done by another worker", self._comes_back),
-            ("a poison job is buried after its budget", self._poison),
+            ("a poison job is dead-lettered after its budget", self._poison),
             ("a dry run says what would be swept next, and why", self._dry_run),
             ("the journal kept every action", self._journal),
             ("workers drain and stop cleanly", self._drain),
@@ -278,44 +277,44 @@ class Demo:
         self._say("starting four `wrasse run --role=worker` processes on one SQLite file: two for this, two for later")
         for fragile in (False, False, True, True):
             await stage.start_worker(fragile=fragile)
-        await stage.until(lambda: self._beating(4), "the first beat of four workers")
+        await stage.until(lambda: self._beating(4), "the first heartbeat of four workers")
         await self._put_poison()
-        await stage.app.jobs.put_many(NewJob("resize", {"picture": n}, priority="high") for n in range(JOBS))
+        await stage.app.jobs.enqueue_many(NewJob("resize", {"picture": n}, priority="high") for n in range(JOBS))
         self._say(f"put {JOBS} jobs in one step; waiting until they are done")
         await stage.until(lambda: self._done("high", JOBS), f"{JOBS} jobs done")
-        finished = [state async for state in stage.app.jobs.list(Place.DONE)]
-        attempts = sum(state.attempts for state in finished if state.queue == "high")
+        finished = [info async for info in stage.app.jobs.list(JobState.DONE)]
+        attempts = sum(info.attempts for info in finished if info.queue == "high")
         if attempts < JOBS:
             raise NotSeen(f"{JOBS} jobs took {attempts} attempts", do="report this")
         return f"{JOBS} done with {attempts} attempts"
 
     async def _put_poison(self) -> None:
-        """Runs beside the other scenes: its workers die one after the other, each after a silence."""
-        await self._stage.app.jobs.put("poison", b"", id="poison", queue="fragile")
+        """Runs beside the other scenes: its workers die one after the other, each after a heartbeat timeout."""
+        await self._stage.app.jobs.enqueue("poison", b"", id="poison", queue="fragile")
 
     async def _beating(self, count: int) -> bool | None:
         counts = await self._stage.app.jobs.counts()
-        return sum(1 for worker in counts.workers if worker.until > counts.at) >= count or None
+        return sum(1 for worker in counts.workers if worker.deadline > counts.at) >= count or None
 
     async def _done(self, queue: str, count: int) -> bool | None:
         counts = await self._stage.app.jobs.counts()
         return any(each.queue == queue and each.done >= count for each in counts.queues) or None
 
-    async def _job(self, id: str, place: Place) -> JobRecord | None:
+    async def _job(self, id: str, state: JobState) -> JobRecord | None:
         record = await self._stage.app.jobs.get(id)
-        return record if record is not None and record.state.place is place else None
+        return record if record is not None and record.info.state is state else None
 
     async def _killed_worker(self) -> str:
         stage = self._stage
         self._head("kill -9")
-        await stage.app.jobs.put("slow", {"report": 7}, id="slow-report")
-        held = await stage.until(lambda: self._job("slow-report", Place.HELD), "the take of slow-report")
-        worker = await stage.until(lambda: self._worker(held.state.worker), "its worker's beat")
+        await stage.app.jobs.enqueue("slow", {"report": 7}, id="slow-report")
+        held = await stage.until(lambda: self._job("slow-report", JobState.RUNNING), "the claim of slow-report")
+        worker = await stage.until(lambda: self._worker(held.info.worker), "its worker's beat")
         process = self._process(worker)
         self._say(f"worker {worker.info.id} holds slow-report; killing it with SIGKILL")
         process.send_signal(signal.SIGKILL)
         await process.wait()
-        self._say("nobody beats for the job now. `wrasse explain slow-report` says:")
+        self._say("nobody sends heartbeats for the job now. `wrasse explain slow-report` says:")
         counts = await stage.app.jobs.counts()
         for line in await outlook(held, stage.settings, await stage.queue(), counts.at):
             self._say(f"  next  {line}")
@@ -363,24 +362,26 @@ class Demo:
     async def _comes_back(self) -> str:
         stage = self._stage
         self._head("The job comes back")
-        record = await stage.until(lambda: self._job("slow-report", Place.DONE), "slow-report done by another worker")
+        record = await stage.until(
+            lambda: self._job("slow-report", JobState.DONE), "slow-report done by another worker"
+        )
         for attempt in record.history:
             self._say(f"attempt {attempt.number}: {attempt.reason.value}, {attempt.error}")
-        self._say(f"attempt {record.state.attempts}: done by {record.state.worker or 'another worker'}")
-        if record.state.rescues != 1:  # its budget here: a second one would have buried it
-            raise NotSeen(f"it was rescued {record.state.rescues} times", do="report this")
-        return f"done with attempt {record.state.attempts}, after 1 rescue; failures spent: {record.state.failures}"
+        self._say(f"attempt {record.info.attempts}: done by {record.info.worker or 'another worker'}")
+        if record.info.rescues != 1:  # its budget here: a second one would have dead-lettered it
+            raise NotSeen(f"it was rescued {record.info.rescues} times", do="report this")
+        return f"done with attempt {record.info.attempts}, after 1 rescue; failures spent: {record.info.failures}"
 
     async def _poison(self) -> str:
         stage = self._stage
         self._head("Poison")
         self._say("a job that kills every worker that takes it, with a budget of one rescue")
-        record = await stage.until(lambda: self._job("poison", Place.DEAD), "the burial of the poison job")
+        record = await stage.until(lambda: self._job("poison", JobState.DEAD), "the burial of the poison job")
         for attempt in record.history:
             self._say(f"attempt {attempt.number}: {attempt.reason.value}, {attempt.error}")
-        if record.state.attempts < 2:
-            raise NotSeen(f"it was taken {record.state.attempts} times", do="report this")
-        return f"dead after {record.state.attempts} workers: {record.state.reason}"
+        if record.info.attempts < 2:
+            raise NotSeen(f"it was claimed {record.info.attempts} times", do="report this")
+        return f"dead after {record.info.attempts} workers: {record.info.reason}"
 
     async def _dry_run(self) -> str:
         self._head("Look before you sweep")
@@ -396,7 +397,7 @@ class Demo:
         lines = await self._stage.until(self._journaled, "lines of what happened to poison and slow-report")
         self._tell(DemoText("", columns=("sweep", "did", "to", "outcome", "why"), rows=[_row(line) for line in lines]))
         verbs = [line.intent.verb for line in lines]
-        return f"{len(lines)} lines: {verbs.count('requeue')} requeued, {verbs.count('bury')} buried"
+        return f"{len(lines)} lines: {verbs.count('requeue')} requeued, {verbs.count('bury')} dead-lettered"
 
     async def _journaled(self) -> list[Line] | None:
         """What the sweep did, once all that was seen before has its outcome: a line gets that after the action."""

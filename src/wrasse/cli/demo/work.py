@@ -17,7 +17,7 @@ LEASE_TTL = "2s"
 async def handle(job: RunningJob) -> str:
     """The handler of every kind of job in the demo."""
     if job.kind == "poison":
-        # What a fault in a C library or the kernel's out-of-memory killer does: no exception, no goodbye.
+        # What a fault in a C library or the kernel's out-of-memory killer does: no exception, no clean stop.
         os.kill(os.getpid(), signal.SIGKILL)
     if job.kind == "slow" and job.attempt == 1:
         await asyncio.sleep(SLOW_FOR)

@@ -12,7 +12,16 @@ from datetime import timedelta
 import click
 
 from wrasse.cli.context import DURATION, CommandContext, asks, finish
-from wrasse.cli.jobs.inspect import PLACES, Span, died_within, job_filters, known_job, opened, opened_queue, place_of
+from wrasse.cli.jobs.inspect import (
+    STATES,
+    Span,
+    died_within,
+    job_filters,
+    job_state_of,
+    known_job,
+    opened,
+    opened_queue,
+)
 from wrasse.cli.output import counted, printable, progress, show_table
 from wrasse.clock import SystemClock
 from wrasse.errors import Refused, UsageError
@@ -20,7 +29,7 @@ from wrasse.jobs.replay import JobReplay, ReplayPlan, ReplayResult
 from wrasse.jobs.worker.queue_selector import parse_rate
 from wrasse.observability.json_format import picked
 from wrasse.ports.inconsistency import Inconsistency
-from wrasse.ports.jobs import Cancel, Delete, JobFilter, JobQueue, JobState, Move, Place, RequeueDead
+from wrasse.ports.jobs import Cancel, Delete, JobFilter, JobInfo, JobQueue, JobState, Move, RequeueDead
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import pages
 
@@ -59,17 +68,17 @@ class _Changes:
         self.changed: list[str] = []
         self.conflict: list[str] = []
 
-    def planned(self, states: Sequence[JobState]) -> None:
+    def planned(self, infos: Sequence[JobInfo]) -> None:
         """They would be changed."""
-        self.add(states, [Outcome.DONE] * len(states))
+        self.add(infos, [Outcome.DONE] * len(infos))
 
-    def add(self, states: Sequence[JobState], outcomes: Sequence[Outcome]) -> None:
+    def add(self, infos: Sequence[JobInfo], outcomes: Sequence[Outcome]) -> None:
         """They were changed, or had changed by themselves meanwhile."""
-        for state, outcome in zip(states, outcomes, strict=True):
+        for info, outcome in zip(infos, outcomes, strict=True):
             self.count += outcome is Outcome.DONE
             ids = self.changed if outcome is Outcome.DONE else self.conflict
             if len(ids) < IDS_MAX:
-                ids.append(state.id)
+                ids.append(info.id)
 
 
 async def _requeue(
@@ -77,31 +86,31 @@ async def _requeue(
 ) -> None:
     changes = _Changes()
     async with opened_queue(asked.config(), create=not dry_run) as store:
-        batches = _named(store.jobs, ids, Place.DEAD) if ids else _pages(store.jobs, Place.DEAD, where)
-        async for states in batches:
+        batches = _named(store.jobs, ids, JobState.DEAD) if ids else _pages(store.jobs, JobState.DEAD, where)
+        async for infos in batches:
             if dry_run:
-                changes.planned(states)
+                changes.planned(infos)
             else:
-                changes.add(states, await store.jobs.move([RequeueDead(state.hold, delay) for state in states]))
+                changes.add(infos, await store.jobs.move([RequeueDead(info.claim, delay) for info in infos]))
     _tell(asked, "requeue" if dry_run else "requeued", changes, dry_run)
 
 
-async def _named(queue: JobQueue, ids: Sequence[str], place: Place) -> AsyncIterator[list[JobState]]:
+async def _named(queue: JobQueue, ids: Sequence[str], state: JobState) -> AsyncIterator[list[JobInfo]]:
     """All of them are looked at before the first is changed, so that a mistake in one changes none."""
-    states = [(await known_job(queue, id)).state for id in dict.fromkeys(ids)]
-    for state in states:
-        if state.place is not place:
+    infos = [(await known_job(queue, id)).info for id in dict.fromkeys(ids)]
+    for info in infos:
+        if info.state is not state:
             raise UsageError(
-                f"the job {state.id!r} is {state.place.value}, not {place.value}",
-                do=f"see it with `wrasse jobs show {state.id}`",
+                f"the job {info.id!r} is {info.state.value}, not {state.value}",
+                do=f"see it with `wrasse jobs show {info.id}`",
             )
-    yield states
+    yield infos
 
 
-async def _pages(queue: JobQueue, place: Place, where: JobFilter) -> AsyncIterator[list[JobState]]:
-    """Every job of a place, page by page. What a change moves elsewhere is not met again."""
+async def _pages(queue: JobQueue, state: JobState, where: JobFilter) -> AsyncIterator[list[JobInfo]]:
+    """Every job of a state, page by page. What a change moves elsewhere is not met again."""
     with progress("jobs") as seen:
-        async for page in pages(lambda after: queue.page(place, where, after, PAGE)):
+        async for page in pages(lambda after: queue.page(state, where, after, PAGE)):
             seen(len(page))
             if page.items:
                 yield [*page]
@@ -143,23 +152,23 @@ def cancel(asked: CommandContext, ids: Sequence[str], why: str) -> None:
 async def _cancel(asked: CommandContext, ids: Sequence[str], why: str) -> None:
     changes = _Changes()
     async with opened_queue(asked.config(), create=True) as store:
-        states = [(await known_job(store.jobs, id)).state for id in dict.fromkeys(ids)]
-        moves: list[Move] = [Cancel(state.id, why) for state in states]
-        changes.add(states, await store.jobs.move(moves))
+        infos = [(await known_job(store.jobs, id)).info for id in dict.fromkeys(ids)]
+        moves: list[Move] = [Cancel(info.id, why) for info in infos]
+        changes.add(infos, await store.jobs.move(moves))
     _tell(asked, "cancelled", changes, False)
 
 
 @click.command()
-@click.argument("place", type=click.Choice([name for name in PLACES if name != "held"]))
+@click.argument("state", type=click.Choice([name for name in STATES if name != "running"]))
 @job_filters()
 @click.option("--older", type=DURATION, help="Only jobs that finished longer ago than this.")
 @click.option("--yes", is_flag=True, help="Really delete. There is no undo.")
 @click.option("--dry-run", is_flag=True, help="Show what would be deleted, and change nothing.")
 @asks
 def purge(
-    asked: CommandContext, place: str, where: JobFilter, older: timedelta | None, yes: bool, dry_run: bool
+    asked: CommandContext, state: str, where: JobFilter, older: timedelta | None, yes: bool, dry_run: bool
 ) -> None:
-    """Delete jobs of one PLACE for good. Held jobs are never deleted.
+    """Delete jobs of one STATE for good. Running jobs are never deleted.
 
     \b
     Examples:
@@ -167,23 +176,23 @@ def purge(
       wrasse jobs purge done --yes
     """
     if not (yes or dry_run):
-        raise Refused(f"deleting {place} jobs cannot be undone", do="look with --dry-run, then say --yes")
-    finish(_purge(asked, place, where, older, dry_run))
+        raise Refused(f"deleting {state} jobs cannot be undone", do="look with --dry-run, then say --yes")
+    finish(_purge(asked, state, where, older, dry_run))
 
 
 async def _purge(asked: CommandContext, name: str, where: JobFilter, older: timedelta | None, dry_run: bool) -> None:
-    place, delayed = place_of(name)
-    if older is not None and place is Place.READY:
+    state, scheduled = job_state_of(name)
+    if older is not None and state is JobState.READY:
         raise UsageError("--older asks when jobs finished, and these have not", do="leave it out")
     changes = _Changes()
     async with opened_queue(asked.config(), create=not dry_run) as store:
         horizon = (await store.store.health_sample()).at - older if older is not None else None
-        narrowed = replace(where, finished_before=horizon, delayed=delayed)
-        async for states in _pages(store.jobs, place, narrowed):
+        narrowed = replace(where, finished_before=horizon, scheduled=scheduled)
+        async for infos in _pages(store.jobs, state, narrowed):
             if dry_run:
-                changes.planned(states)
+                changes.planned(infos)
             else:
-                changes.add(states, await store.jobs.delete([Delete(state.hold, state.place) for state in states]))
+                changes.add(infos, await store.jobs.delete([Delete(info.claim, info.state) for info in infos]))
     _tell(asked, "delete" if dry_run else "deleted", changes, dry_run)
 
 
@@ -250,13 +259,14 @@ async def _replay(asked: CommandContext, where: JobFilter, span: Span, plan: Rep
 
 def _replayed_json(done: ReplayResult) -> dict[str, object]:
     canaries = {"count": done.canaries.count, "done": done.canaries.done, "failed": done.canaries.failed}
-    return {"revived": done.revived, "conflict": done.conflict, "canaries": canaries, "why": done.why, "dry_run": False}
+    sums = {"requeued": done.requeued, "conflict": done.conflict}
+    return {**sums, "canaries": canaries, "why": done.why, "dry_run": False}
 
 
 def _tell_replayed(done: ReplayResult) -> None:
     if done.canaries.count:
         click.echo(f"of {done.canaries.count} canaries {done.canaries.done} are done, {done.canaries.failed} failed")
-    click.echo(f"replayed {counted(done.revived, 'job')}")
+    click.echo(f"replayed {counted(done.requeued, 'job')}")
     if done.conflict:
         click.echo(f"left {counted(done.conflict, 'job')} alone, since they changed meanwhile")
 
@@ -292,7 +302,9 @@ async def _fsck(asked: CommandContext, repair: bool) -> None:
             )
             return
         with progress("looked at") as seen:
-            found = await store.damages.check(repair=repair, silence=config.settings.worker.heartbeat_ttl, seen=seen)
+            found = await store.damages.check(
+                repair=repair, heartbeat_timeout=config.settings.worker.heartbeat_ttl, seen=seen
+            )
     damage = [picked(each, "kind about repair count repaired names") for each in found]
     answer = {"checked": True, "damage": damage, "repaired": repair}
     asked.answer(answer, lambda: _tell_damage(found, repair))

@@ -74,10 +74,10 @@ def enqueue(
     named = dict(_header(each) for each in headers)
     new = NewJob(kind, b"", priority, queue, delay, None, id, timeout, named, unique, window, keep)
     if lines or json_lines:
-        finish(_put(asked, lambda producer: _many(producer, new, path, described=json_lines)))
+        finish(_enqueue(asked, lambda producer: _many(producer, new, path, described=json_lines)))
     else:
         one = replace(new, data=one_payload(payload, path, PAYLOAD_BYTES_MAX))
-        finish(_put(asked, lambda producer: iter([made(producer, one)])))
+        finish(_enqueue(asked, lambda producer: iter([made(producer, one)])))
 
 
 def _check_arguments(payload: str | None, more: Sequence[str]) -> None:
@@ -126,7 +126,7 @@ def _headers(value: object) -> Mapping[str, str]:
     return value
 
 
-async def _put(asked: CommandContext, jobs: Callable[[Producer], Iterator[Job]]) -> None:
+async def _enqueue(asked: CommandContext, jobs: Callable[[Producer], Iterator[Job]]) -> None:
     config, clock = asked.config(), SystemClock()
     answers: list[Enqueued] = []
     count = known = 0
@@ -134,7 +134,7 @@ async def _put(asked: CommandContext, jobs: Callable[[Producer], Iterator[Job]])
         async with Stores.of(config.settings.worker, clock) as stores:
             producer = build_producer(config.settings, await open_homes(config, stores, JOBS), clock, Tally())
             for piece in pieces_of(jobs(producer), BATCH_MAX, PAYLOAD_BYTES_MAX):
-                for answer in await producer.put_many(piece):
+                for answer in await producer.enqueue_many(piece):
                     count, known = count + answer.new, known + (not answer.new)
                     if len(answers) < BATCH_MAX:
                         answers.append(answer)
@@ -145,7 +145,7 @@ async def _put(asked: CommandContext, jobs: Callable[[Producer], Iterator[Job]])
             why.do = why.do if isinstance(why, UsageError) else f"{why.do.partition(';')[0]}, then put the rest"
         raise
     listed = [{"id": each.id, "new": each.new} for each in answers]
-    asked.answer({"put": count, "known": known, "jobs": listed}, lambda: _tell(answers, count, known))
+    asked.answer({"enqueued": count, "known": known, "jobs": listed}, lambda: _tell(answers, count, known))
 
 
 def _tell(answers: Sequence[Enqueued], count: int, known: int) -> None:

@@ -31,7 +31,7 @@ from wrasse.observability.json_format import (
     worker_json,
 )
 from wrasse.ports.backend import JobStore
-from wrasse.ports.jobs import JobFilter, JobQueue, JobRecord, JobState, Place, QueueCount, Reason
+from wrasse.ports.jobs import JobFilter, JobInfo, JobQueue, JobRecord, JobState, QueueCount, Reason
 from wrasse.ports.page import Page
 from wrasse.runtime.backends import Stores, with_jobs
 from wrasse.runtime.stream_tasks import open_tasks, task_home
@@ -64,7 +64,7 @@ async def opened(config: Config) -> AsyncIterator[JobStore]:
 
 
 T = TypeVar("T")
-PLACES = ("ready", "delayed", "held", "done", "dead")
+STATES = ("ready", "scheduled", "running", "done", "dead")
 REASONS = tuple(reason.value for reason in Reason)
 Span = tuple[timedelta | None, timedelta | None]  # how long ago at most and at least
 
@@ -104,18 +104,18 @@ def job_filters(
     return add
 
 
-def place_of(name: str) -> tuple[Place, bool | None]:
-    """The place a name means, and whether only delayed or only due jobs of it."""
-    if name == "delayed":
-        return Place.READY, True
-    return Place(name), False if name == "ready" else None
+def job_state_of(name: str) -> tuple[JobState, bool | None]:
+    """The state a name means, and whether only scheduled or only due jobs of it."""
+    if name == "scheduled":
+        return JobState.READY, True
+    return JobState(name), False if name == "ready" else None
 
 
 async def known_job(queue: JobQueue, id: str) -> JobRecord:
     """The job with this id; unknown ids are answered with the nearest of those in sight."""
     record = await queue.get(id)
     if record is None:
-        seen = [state.id for place in Place for state in await queue.page(place, JobFilter(), None, 100, newest=True)]
+        seen = [info.id for state in JobState for info in await queue.page(state, JobFilter(), None, 100, newest=True)]
         known = seen if len(seen) <= 20 else _near(id, seen)
         raise UnknownName(id, known, what="job", do="see `wrasse jobs list`")
     return record
@@ -127,16 +127,16 @@ def _near(id: str, seen: list[str]) -> list[str]:
 
 
 @click.command("list")
-@click.argument("place", type=click.Choice(PLACES), required=False)
+@click.argument("state", type=click.Choice(STATES), required=False)
 @job_filters()
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000), help="Jobs per page.")
 @click.option("--after", help="Go on after this cursor, which the last page gave.")
 @click.option("--newest", is_flag=True, help="Newest first.")
 @asks
 def list_jobs(
-    asked: CommandContext, place: str | None, where: JobFilter, limit: int, after: str | None, newest: bool
+    asked: CommandContext, state: str | None, where: JobFilter, limit: int, after: str | None, newest: bool
 ) -> None:
-    """List jobs of one PLACE, or of all places.
+    """List jobs of one STATE, or of all.
 
     \b
     Examples:
@@ -144,41 +144,41 @@ def list_jobs(
       wrasse jobs list dead --reason=timeout --json
       wrasse jobs list ready --queue=high --limit=100
     """
-    if after is not None and place is None:
-        raise click.UsageError("--after needs a place\ndo: write e.g. wrasse jobs list ready --after=CURSOR")
-    finish(_list(asked, (place,) if place else PLACES, where, limit, after, newest))
+    if after is not None and state is None:
+        raise click.UsageError("--after needs a state\ndo: write e.g. wrasse jobs list ready --after=CURSOR")
+    finish(_list(asked, (state,) if state else STATES, where, limit, after, newest))
 
 
 async def _list(
-    asked: CommandContext, places: tuple[str, ...], where: JobFilter, limit: int, after: str | None, newest: bool
+    asked: CommandContext, states: tuple[str, ...], where: JobFilter, limit: int, after: str | None, newest: bool
 ) -> None:
-    states: list[JobState] = []
-    page: Page[JobState] | None = None
+    infos: list[JobInfo] = []
+    page: Page[JobInfo] | None = None
     async with opened_queue(asked.config()) as store:
-        for name in places:
-            if len(states) < limit:
-                place, delayed = place_of(name)
-                narrowed = replace(where, delayed=delayed)
-                page = await store.jobs.page(place, narrowed, after, limit - len(states), newest=newest)
-                states += page.items
-    assert page is not None, "there is a place to look at"
-    cursor = page.cursor if len(places) == 1 else None
+        for name in states:
+            if len(infos) < limit:
+                state, scheduled = job_state_of(name)
+                narrowed = replace(where, scheduled=scheduled)
+                page = await store.jobs.page(state, narrowed, after, limit - len(infos), newest=newest)
+                infos += page.items
+    assert page is not None, "there is a state to look at"
+    cursor = page.cursor if len(states) == 1 else None
     asked.answer(
-        {"jobs": [state_json(state) for state in states], "next": cursor},
-        lambda: _show_states(states, page.at, cursor),
+        {"jobs": [state_json(info) for info in infos], "next": cursor},
+        lambda: _show_states(infos, page.at, cursor),
     )
 
 
-def _show_states(states: list[JobState], now: datetime, cursor: str | None) -> None:
-    columns = ("id", "kind", "queue", "place", "attempts", "when", "by / why")
-    show_table(columns, [_row(state, now) for state in states], empty="no jobs", after=cursor)
+def _show_states(infos: list[JobInfo], now: datetime, cursor: str | None) -> None:
+    columns = ("id", "kind", "queue", "state", "attempts", "when", "by / why")
+    show_table(columns, [_row(info, now) for info in infos], empty="no jobs", after=cursor)
 
 
-def _row(state: JobState, now: datetime) -> tuple[object, ...]:
-    what, at = when(state, now)
-    why = state.worker if state.place is Place.HELD else f"{state.reason or ''} {state.error}".strip()
-    place = "delayed" if what == "due" else state.place.value
-    return state.id, state.kind, state.queue, place, state.attempts, f"{what} {ago(at, now)}", why[:80]
+def _row(info: JobInfo, now: datetime) -> tuple[object, ...]:
+    what, at = when(info, now)
+    why = info.worker if info.state is JobState.RUNNING else f"{info.reason or ''} {info.error}".strip()
+    state = "scheduled" if what == "due" else info.state.value
+    return info.id, info.kind, info.queue, state, info.attempts, f"{what} {ago(at, now)}", why[:80]
 
 
 @click.command()
@@ -210,26 +210,26 @@ async def _show(asked: CommandContext, id: str, payload: bool, result: bool) -> 
 
 def show_record(record: JobRecord, now: datetime) -> None:
     """Writes a job for a person."""
-    state, job = record.state, record.job
-    what, at = when(state, now)
-    counts = f"{state.attempts} ({state.failures} failed, {state.rescues} rescued, {state.interruptions} interrupted)"
+    info, job = record.info, record.job
+    what, at = when(info, now)
+    counts = f"{info.attempts} ({info.failures} failed, {info.rescues} rescued, {info.interruptions} interrupted)"
     show_pairs(
         [
-            ("id", state.id),
-            ("kind", state.kind),
-            ("queue", state.queue),
-            ("place", f"{state.place.value}, {what} {ago(at, now)}"),
-            ("put", state.created_at.isoformat(timespec="seconds")),
-            ("attempts", counts if state.attempts else ""),
-            ("worker", state.worker if state.place is Place.HELD else ""),
-            ("last beat", ago(state.beat_at, now) if state.place is Place.HELD else ""),
+            ("id", info.id),
+            ("kind", info.kind),
+            ("queue", info.queue),
+            ("state", f"{info.state.value}, {what} {ago(at, now)}"),
+            ("enqueued", info.created_at.isoformat(timespec="seconds")),
+            ("attempts", counts if info.attempts else ""),
+            ("worker", info.worker if info.state is JobState.RUNNING else ""),
+            ("last heartbeat", ago(info.heartbeat_at, now) if info.state is JobState.RUNNING else ""),
             ("progress", _progress(record)),
-            ("kept until", state.kept_until.isoformat(timespec="seconds") if state.kept_until else ""),
-            ("reason", state.reason),
-            ("error", state.error),
+            ("kept until", info.kept_until.isoformat(timespec="seconds") if info.kept_until else ""),
+            ("reason", info.reason),
+            ("error", info.error),
             ("timeout", job.timeout),
             ("headers", ", ".join(f"{key}={value}" for key, value in job.headers.items())),
-            ("payload", f"{state.size} bytes: {glimpse(job.payload)}" if state.size else "empty"),
+            ("payload", f"{info.size} bytes: {glimpse(job.payload)}" if info.size else "empty"),
             ("result", None if record.result is None else glimpse(record.result)),
         ]
     )
@@ -265,15 +265,15 @@ async def _peek(asked: CommandContext, queue: str | None, count: int) -> None:
     records: list[JobRecord] = []
     async with opened_queue(config) as store:
         for name in dict.fromkeys(queues):
-            page = await store.jobs.page(Place.READY, JobFilter(queue=name, delayed=False), None, count - len(records))
-            records += [record for state in page if (record := await store.jobs.get(state.id)) is not None]
+            page = await store.jobs.page(
+                JobState.READY, JobFilter(queue=name, scheduled=False), None, count - len(records)
+            )
+            records += [record for info in page if (record := await store.jobs.get(info.id)) is not None]
             if len(records) >= count:
                 break
-    rows = [
-        (each.job.id, each.job.kind, each.job.queue, each.state.size, glimpse(each.job.payload)) for each in records
-    ]
+    rows = [(each.job.id, each.job.kind, each.job.queue, each.info.size, glimpse(each.job.payload)) for each in records]
     asked.answer(
-        {"jobs": [{**state_json(each.state), "payload": text_of(each.job.payload)} for each in records]},
+        {"jobs": [{**state_json(each.info), "payload": text_of(each.job.payload)} for each in records]},
         lambda: show_table(("id", "kind", "queue", "bytes", "payload"), rows, empty="nothing is ready"),
     )
 
@@ -281,7 +281,7 @@ async def _peek(asked: CommandContext, queue: str | None, count: int) -> None:
 @click.command()
 @asks
 def stats(asked: CommandContext) -> None:
-    """Show how many jobs are where, which workers beat, and which queues they leave alone.
+    """Show how many jobs are where, which workers are alive, and which queues they leave alone.
 
     \b
     Examples:
@@ -295,17 +295,18 @@ async def _stats(asked: CommandContext) -> None:
     config = asked.config()
     async with opened_queue(config) as queue:
         counts = await queue.jobs.counts()
-        beating = {worker.info.id for worker in counts.workers if worker.until > counts.at}
-        shut = await shut_queues(queue.store.records(SHUT_QUEUES), beating)
+        alive = {worker.info.id for worker in counts.workers if worker.deadline > counts.at}
+        shut = await shut_queues(queue.store.records(SHUT_QUEUES), alive)
 
     def text() -> None:
         rows = [_counted(each, counts.at) for each in counts.queues]
-        show_table(("queue", "ready", "delayed", "held", "done", "dead", "oldest ready"), rows, empty="no jobs")
+        show_table(("queue", "ready", "scheduled", "running", "done", "dead", "oldest ready"), rows, empty="no jobs")
         if counts.workers:
             rows = [
-                (w.info.id, w.info.slots, ago(w.beat_at, counts.at), _alive(w.until, counts.at)) for w in counts.workers
+                (w.info.id, w.info.slots, ago(w.heartbeat_at, counts.at), _alive(w.deadline, counts.at))
+                for w in counts.workers
             ]
-            show_table(("worker", "slots", "last beat", "state"), rows)
+            show_table(("worker", "slots", "last heartbeat", "state"), rows)
         if shut:
             left = [(each.queue, each.state, each.worker, ago(each.since, counts.at)) for each in shut]
             show_table(("queue left alone", "breaker", "by worker", "since"), left)
@@ -318,13 +319,13 @@ async def _stats(asked: CommandContext) -> None:
     asked.answer(answer, text)
 
 
-def _alive(until: datetime, now: datetime) -> str:
-    return "beating" if until > now else "silent"
+def _alive(deadline: datetime, now: datetime) -> str:
+    return "alive" if deadline > now else "dead"
 
 
 def _counted(count: QueueCount, now: datetime) -> tuple[object, ...]:
     oldest = ago(count.oldest_ready_at, now)
-    return count.queue, count.ready, count.delayed, count.held, count.done, count.dead, oldest
+    return count.queue, count.ready, count.scheduled, count.running, count.done, count.dead, oldest
 
 
 @click.command()
@@ -355,8 +356,8 @@ def died_within(where: JobFilter, now: datetime, since: timedelta | None, until:
 async def _dead(asked: CommandContext, where: JobFilter, span: Span, limit: int, after: str | None) -> None:
     async with opened_queue(asked.config()) as store:
         where = died_within(where, (await store.store.health_sample()).at, *span)
-        page = await store.jobs.page(Place.DEAD, where, after, limit, newest=True)
+        page = await store.jobs.page(JobState.DEAD, where, after, limit, newest=True)
     asked.answer(
-        {"jobs": [state_json(state) for state in page], "next": page.cursor},
+        {"jobs": [state_json(info) for info in page], "next": page.cursor},
         lambda: _show_states([*page], page.at, page.cursor),
     )

@@ -48,12 +48,25 @@ def holder_options(*, required: bool = True) -> Callable[[Callable[..., T]], Cal
     """Adds the options of a holder; the function gets them as `holder`."""
 
     def add(function: Callable[..., T]) -> Callable[..., T]:
-        @click.option("--lease", required=required, default=None if required else "", metavar="ID",
-                      help="The lease, as acquire gave it.")
-        @click.option("--token", type=int, metavar="N",
-                      help="Refuse unless the lease has this token; needed where leases.server is set.")
-        @click.option("--transaction", default="", metavar="ID",
-                      help="The transaction, as acquire gave it; needed where leases.server is set.")
+        @click.option(
+            "--lease",
+            required=required,
+            default=None if required else "",
+            metavar="ID",
+            help="The lease, as acquire gave it.",
+        )
+        @click.option(
+            "--token",
+            type=int,
+            metavar="N",
+            help="Refuse unless the lease has this token; needed where leases.server is set.",
+        )
+        @click.option(
+            "--transaction",
+            default="",
+            metavar="ID",
+            help="The transaction, as acquire gave it; needed where leases.server is set.",
+        )
         @functools.wraps(function)
         def wrapper(*args: Any, lease: str, token: int | None, transaction: str, **options: Any) -> T:
             return function(*args, holder=LeaseProof(lease, token, transaction), **options)
@@ -248,7 +261,13 @@ AS_HOLDER = holder_options(required=False)  # as the holder of a lease sees it
 @NAMESPACE
 @asks
 def attach(
-    asked: CommandContext, key: str, source: Path, holder: LeaseProof, name: str, content_type: str, keep: bool,
+    asked: CommandContext,
+    key: str,
+    source: Path,
+    holder: LeaseProof,
+    name: str,
+    content_type: str,
+    keep: bool,
     namespace: str,
 ) -> None:
     """Stage FILE as an attachment of KEY; - reads stdin and needs --name. `release` commits it.

@@ -24,7 +24,7 @@ from wrasse.leases.names import checked_key, checked_namespace
 from wrasse.leases.transactions.states import Decision, Transaction
 from wrasse.leases.xid import checked_transaction
 from wrasse.observability.json_format import ago
-from wrasse.ports.jobs import JobFilter, JobState, Place
+from wrasse.ports.jobs import JobFilter, JobInfo, JobState
 from wrasse.ports.page import Page
 from wrasse.runtime.backends import Stores
 from wrasse.runtime.leases import Leasing, lease_client, open_leasing
@@ -273,14 +273,17 @@ def _tell_transaction(id: str, state: Decision, keys: list[str], open_: Transact
     show_pairs(pairs)
 
 
-PLACES = (Place.DEAD, Place.READY, Place.HELD)
+PLACES = (JobState.DEAD, JobState.READY, JobState.RUNNING)
 
 
 @click.command()
 @click.argument("queue")
 @NAMESPACE
 @click.option(
-    "--place", type=click.Choice([each.value for each in PLACES]), default=Place.DEAD.value, show_default=True,
+    "--place",
+    type=click.Choice([each.value for each in PLACES]),
+    default=JobState.DEAD.value,
+    show_default=True,
     help="Dead messages, those that wait, or those that a consumer holds.",
 )
 @click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="How many at most.")
@@ -314,7 +317,7 @@ def messages(
         did = "requeued" if requeue else "deleted"
         asked.answer({"message": requeue or delete, did: True}, lambda: click.echo(f"{requeue or delete} {did}"))
         return
-    page = finish(_message_page(asked, name, queue, Place(place), limit, after))
+    page = finish(_message_page(asked, name, queue, JobState(place), limit, after))
     answer = {"queue": queue, "place": place, "messages": [_message_json(each) for each in page], "cursor": page.cursor}
     asked.answer(answer, lambda: _show_messages(page, queue, place))
 
@@ -330,28 +333,28 @@ async def _desk(asked: CommandContext) -> AsyncIterator[QueueService]:
 
 
 async def _message_page(
-    asked: CommandContext, namespace: str, queue: str, place: Place, limit: int, after: str | None
-) -> Page[JobState]:
+    asked: CommandContext, namespace: str, queue: str, state: JobState, limit: int, after: str | None
+) -> Page[JobInfo]:
     async with _desk(asked) as service:
-        return await service.jobs(namespace).page(place, JobFilter(queue=queue), after, limit)
+        return await service.jobs(namespace).page(state, JobFilter(queue=queue), after, limit)
 
 
 async def _change(asked: CommandContext, namespace: str, queue: str, requeue: str, delete: str) -> None:
     id = requeue or delete
     async with _desk(asked) as service:
-        if not await (service.revive if requeue else service.bin)(namespace, queue, id):
+        if not await (service.requeue if requeue else service.bin)(namespace, queue, id):
             raise UsageError(f"there is no dead message {id!r} in {queue!r}", do="list them without this option")
 
 
-def _message_json(state: JobState) -> Mapping[str, object]:
+def _message_json(info: JobInfo) -> Mapping[str, object]:
     return {
-        "message": state.id, "attempts": state.attempts, "failures": state.failures, "deaths": state.rescues,
-        "reason": None if state.reason is None else state.reason.value, "error": state.error, "bytes": state.size,
-        "created_at": state.created_at, "finished_at": state.finished_at,
+        "message": info.id, "attempts": info.attempts, "failures": info.failures, "deaths": info.rescues,
+        "reason": None if info.reason is None else info.reason.value, "error": info.error, "bytes": info.size,
+        "created_at": info.created_at, "finished_at": info.finished_at,
     }  # fmt: skip
 
 
-def _show_messages(page: Page[JobState], queue: str, place: str) -> None:
+def _show_messages(page: Page[JobInfo], queue: str, place: str) -> None:
     if not page.items:
         click.echo(f"nothing is {place} in {queue}")
         return

@@ -20,7 +20,7 @@ from wrasse.errors import StoreUnavailable
 from wrasse.jobs.file_producer.files import FileRules, FoundFile
 from wrasse.jobs.file_producer.walk import Scope, WalkedPaths, walk
 from wrasse.jobs.producer import Producer
-from wrasse.jobs.rate_limiter import SharedRate, put_paced, slept
+from wrasse.jobs.rate_limiter import SharedRate, enqueue_paced, slept
 from wrasse.ports.jobs import Enqueued, Job
 
 PATIENCE = timedelta(seconds=10)
@@ -48,17 +48,17 @@ class IntakeSettings:
 class Progressed:
     """What an intake has done so far; whoever shows it reads it."""
 
-    __slots__ = ("known", "put", "seen", "stopped")
+    __slots__ = ("enqueued", "known", "seen", "stopped")
 
     def __init__(self) -> None:
         self.seen = WalkedPaths()
-        self.put = 0
+        self.enqueued = 0
         self.known = 0
         self.stopped = False
 
     @property
     def skipped(self) -> int:
-        """How much was found and is not to be put."""
+        """How much was found and is not to be enqueued."""
         return self.seen.skipped.total()
 
 
@@ -73,7 +73,7 @@ class Intake:
         self._recent: OrderedDict[str, None] = OrderedDict()
 
     def stop(self) -> None:
-        """Ends what runs: at once while it waits, else after the put that is under way."""
+        """Ends what runs: at once while it waits, else after the enqueue that is under way."""
         self.done.stopped = True
         self.stopping.set()
 
@@ -85,20 +85,20 @@ class Intake:
         try:
             while more and not self.stopping.is_set():
                 files, more = await asyncio.to_thread(self._look, walking)
-                await self.put(files)
+                await self.enqueue(files)
         finally:
             # If this was cancelled, a thread may be in there still; what is open ends with it.
             with suppress(ValueError):
                 walking.close()
 
-    async def put(self, files: Sequence[FoundFile]) -> None:
+    async def enqueue(self, files: Sequence[FoundFile]) -> None:
         """Puts the jobs of these files, but for those that this process put just before."""
         jobs = [self._job(file) for file in files]
         jobs = [job for job in jobs if job.id not in self._recent]
         failed, since, done = 0, self._clock.monotonic(), 0
         while done < len(jobs) and not self.stopping.is_set():
             try:
-                async for puts in put_paced(self._producer, jobs[done:], self._pace, self.stopping):
+                async for puts in enqueue_paced(self._producer, jobs[done:], self._pace, self.stopping):
                     self._count(jobs[done : done + len(puts)], puts)
                     done += len(puts)
                     failed, since = 0, self._clock.monotonic()
@@ -109,7 +109,7 @@ class Intake:
                     raise
                 if failed == 1:
                     _log.warning("files wait for the backend: %s", why.message)
-                # What was put after all is known by its id, so it may be put again.
+                # What was enqueued after all is known by its id, so it may be enqueued again.
                 await slept(min(timedelta(seconds=0.1 * 2**failed), _AGAIN_MAX), self.stopping)
 
     def _look(self, walking: Iterator[FoundFile | None]) -> tuple[Sequence[FoundFile], bool]:
@@ -130,7 +130,7 @@ class Intake:
 
     def _count(self, jobs: Sequence[Job], puts: Sequence[Enqueued]) -> None:
         new = sum(put.new for put in puts)
-        self.done.put += new
+        self.done.enqueued += new
         self.done.known += len(puts) - new
         for job in jobs:
             self._recent[job.id] = None

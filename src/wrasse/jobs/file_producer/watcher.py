@@ -208,7 +208,7 @@ class Watching:
                 else:
                     self._intake.done.seen.found += 1
                     files.append(looked.file)
-        await self._intake.put(files)
+        await self._intake.enqueue(files)
         return True
 
     async def _walk_due(self) -> bool:

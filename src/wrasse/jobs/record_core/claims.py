@@ -1,6 +1,6 @@
 """Claims of jobs that are kept as records: each is one conditional write, known again by the nonce of its request.
 
-A take that is cancelled while it claims finishes that, and gives back what it got: nobody would know of it. What an
+A claim that is cancelled while it claims finishes that, and releases what it got: nobody would know of it. What an
 index says is ready is a hint: the record decides, and of two who claim one job one gets it.
 
 The store's clock in whole milliseconds, as tasks keep their instants: never ahead of the store's own, so that a
@@ -144,7 +144,7 @@ class RecordClaim:
     """Who takes, for how long, and the request by which a claim is known again."""
 
     worker: str
-    silence: timedelta
+    heartbeat_timeout: timedelta
     request: str
     queues: tuple[str, ...]
     limit: int
@@ -157,12 +157,12 @@ class RecordClaim:
 
     def holds(self, stored: StoredJob) -> bool:
         """Is this job held by this very claim?"""
-        state = stored.state
-        return rules.holds(stored, Claim(state.id, state.token, self.nonce(state.id)))
+        info = stored.info
+        return rules.is_current(stored, Claim(info.id, info.token, self.nonce(info.id)))
 
 
 class Claims(ABC, Generic[S]):
-    """Takes jobs from their records. `tries`: how often a claim reads again after another's write to the record."""
+    """Claims jobs from their records. `tries`: how often a claim reads again after another's write to the record."""
 
     tries = 1
 
@@ -170,7 +170,7 @@ class Claims(ABC, Generic[S]):
         self._records = store
 
     @abstractmethod
-    async def take(self, claim: RecordClaim, wait: timedelta) -> list[S]:
+    async def claim(self, claim: RecordClaim, wait: timedelta) -> list[S]:
         """Up to the claim's limit of jobs, waiting for the first for as long as `wait`."""
 
     async def again(self, claim: RecordClaim) -> list[S]:
@@ -180,12 +180,14 @@ class Claims(ABC, Generic[S]):
 
     async def _claim(self, claim: RecordClaim, seen: S) -> S | None:
         """The job, held; None if it is not to be had, or if this very claim has it already."""
-        state = seen.stored.state
+        info = seen.stored.info
         claim.tried.append(seen.key)
         for _ in range(self.tries):
             at = await self._records.time.now()
-            nonce = claim.nonce(state.id)
-            held = rules.take(seen.stored, at, worker=claim.worker, nonce=nonce, silence=claim.silence)
+            nonce = claim.nonce(info.id)
+            held = rules.claim(
+                seen.stored, at, worker=claim.worker, nonce=nonce, heartbeat_timeout=claim.heartbeat_timeout
+            )
             if held is None:
                 return self._new(claim, seen) if claim.holds(seen.stored) else None
             written = await self._records.put(seen, held, at)
@@ -195,7 +197,7 @@ class Claims(ABC, Generic[S]):
             if found is None:
                 return None
             seen = found
-        raise changing(state.id)
+        raise changing(info.id)
 
     def _new(self, claim: RecordClaim, seen: S) -> S | None:
         if seen.key in claim.got:
@@ -204,7 +206,7 @@ class Claims(ABC, Generic[S]):
         return seen
 
     async def _to_the_end(self, claiming: Coroutine[None, None, list[S]]) -> list[S]:
-        """Claims; cancelled, gives back what was claimed."""
+        """Claims; cancelled, releases what was claimed."""
         task = asyncio.ensure_future(claiming)
         try:
             return await asyncio.shield(task)
@@ -213,7 +215,7 @@ class Claims(ABC, Generic[S]):
             with suppress(WrasseError):
                 for seen in await task:
                     at = await self._records.time.now()
-                    await self._records.put(seen, rules.untake(seen.stored, at), at)
+                    await self._records.put(seen, rules.unclaim(seen.stored, at), at)
             raise
 
 

@@ -23,7 +23,7 @@ class QueueTally:
     oldest: int | None = None
 
     def add(self, where: str, since: int = 0) -> None:
-        """One more: `ready`, `delayed`, `held`, `done` or `dead`."""
+        """One more: `ready`, `scheduled`, `running`, `done` or `dead`."""
         self.numbers[where] += 1
         if where == "ready":
             self.oldest = since if self.oldest is None else min(self.oldest, since)

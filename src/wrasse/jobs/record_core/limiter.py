@@ -24,7 +24,7 @@ class RecordedLimiter:
         self._records = records
 
     async def allow(self, key: str, count: int, *, rate: int, burst: int) -> Allowance:
-        """Takes up to `count` out of the budget of this key."""
+        """Claims up to `count` out of the budget of this key."""
         return await self._change(key, lambda spent, now: spent.allow(now, count, rate=rate, burst=burst))
 
     async def give_back(self, key: str, count: int, *, rate: int) -> None:

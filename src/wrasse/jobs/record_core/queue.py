@@ -6,10 +6,10 @@ another was faster, again. Of two who want a job one gets it, and a crash betwee
 or where it was going. After a lost reply the record tells whose write it holds.
 
 What jobs on records cannot have is refused: unique names, groups and rates. A batch is stored job by job: a crash in
-the middle of a put leaves its first part, and asking again with the same request completes it.
+the middle of an enqueue leaves its first part, and asking again with the same request completes it.
 
-Who works: one record per worker that has beaten and has not said goodbye, listed for an hour after its last
-beat. Nothing is decided by it: what a worker holds is judged by the deadline of each job.
+Who works: one record per worker that has sent a heartbeat and has not deregistered, listed for an hour after its
+last beat. Nothing is decided by it: what a worker holds is judged by the deadline of each job.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Generic, Protocol
-
-import msgspec
 
 from wrasse.bounded import decoded
 from wrasse.clock import Clock
@@ -41,6 +39,7 @@ from wrasse.jobs.record_core.claims import (
 )
 from wrasse.jobs.record_core.job_counts import Numbers
 from wrasse.jobs.record_core.known_ids import RecordedIds
+from wrasse.jobs.record_core.stored_names import decode_worker, encode_worker
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.ports.jobs import (
     BATCH_MAX,
@@ -58,10 +57,10 @@ from wrasse.ports.jobs import (
     Job,
     JobFilter,
     JobGroup,
+    JobInfo,
     JobRecord,
     JobState,
     Move,
-    Place,
     Progress,
     Rate,
     Reason,
@@ -72,9 +71,9 @@ from wrasse.ports.jobs import (
     WorkerInfo,
     WorkerState,
     bounded,
+    check_claim,
     check_job,
     check_settlements,
-    check_take,
     moved_id,
 )
 from wrasse.ports.outcome import Outcome
@@ -84,10 +83,9 @@ from wrasse.ports.rules import job_transitions as rules
 from wrasse.ports.rules.job_transitions import StoredJob
 from wrasse.ports.rules.reply_cache import Remembered
 
-SILENT_KEPT = timedelta(hours=1)
+DEAD_WORKERS_KEPT = timedelta(hours=1)
 _PAGE = 1_000
-_OLD_MAX = 20  # removed by one beat
-_decode = msgspec.json.Decoder(WorkerState).decode
+_OLD_MAX = 20  # removed by one heartbeat
 
 
 class RecordedWorkers:
@@ -98,10 +96,10 @@ class RecordedWorkers:
         self._time = time
         self._versions: dict[str, str] = {}  # of the records that this process writes
 
-    async def beat(self, worker: WorkerInfo, at: datetime, silence: timedelta) -> None:
+    async def heartbeat(self, worker: WorkerInfo, at: datetime, heartbeat_timeout: timedelta) -> None:
         """Notes a sign of life."""
-        state = WorkerState(worker, beat_at=at, until=at + silence)
-        value, due_at = msgspec.json.encode(state), state.until + SILENT_KEPT
+        state = WorkerState(worker, heartbeat_at=at, deadline=at + heartbeat_timeout)
+        value, due_at = encode_worker(state), state.deadline + DEAD_WORKERS_KEPT
         version = self._versions.get(worker.id)
         if version is not None:
             written = await self._records.put(worker.id, value, at=version, due_at=due_at)
@@ -109,7 +107,7 @@ class RecordedWorkers:
             await self._forget(at)
             written = await self._records.create(worker.id, value, due_at=due_at)
         if written.outcome is not Outcome.DONE:
-            # Another process of the same worker, such as the child that beats for it, was here meanwhile.
+            # Another process of the same worker, such as the child that sends heartbeats for it, was here meanwhile.
             found = await self._records.get(worker.id)
             written = (
                 await self._records.create(worker.id, value, due_at=due_at)
@@ -135,8 +133,8 @@ class RecordedWorkers:
         async for page in pages(lambda after: self._records.page("", after, _PAGE)):
             for record in page:
                 with suppress(ValueError):  # nothing is decided by it: a row that cannot be read is not shown
-                    found.append(decoded(_decode, record.value))
-        return tuple(state for state in found if at - state.until <= SILENT_KEPT)
+                    found.append(decoded(decode_worker, record.value))
+        return tuple(state for state in found if at - state.deadline <= DEAD_WORKERS_KEPT)
 
     async def counts(self) -> Counts:
         """The workers alone, for whoever asks after them: jobs are not counted for that."""
@@ -163,9 +161,9 @@ class Views(Protocol):
     """What can be seen of jobs."""
 
     async def page(
-        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool
-    ) -> Page[JobState]:
-        """Jobs of one place that match, in its order."""
+        self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool
+    ) -> Page[JobInfo]:
+        """Jobs of one state that match, in its order."""
         ...
 
     async def counts(self) -> Numbers:
@@ -176,19 +174,19 @@ class Views(Protocol):
 def unreadable(
     id: str,
     queue: str,
-    place: Place,
+    state: JobState,
     size: int,
     at: datetime,
     error: str,
     *,
     kind: str = "",
     until: datetime | None = None,
-) -> JobState:
+) -> JobInfo:
     """What is shown of a job whose record cannot be read."""
-    return JobState(
-        id=id, kind=kind, queue=queue, priority="", size=size, place=place, token=0, nonce="", attempts=0, failures=0,
-        rescues=0, interruptions=0, created_at=at, until=until if place is Place.HELD else None,
-        finished_at=at if place in (Place.DONE, Place.DEAD) else None, reason=Reason.INVALID_PAYLOAD, error=error,
+    return JobInfo(
+        id=id, kind=kind, queue=queue, priority="", size=size, state=state, token=0, nonce="", attempts=0, failures=0,
+        rescues=0, interruptions=0, created_at=at, deadline=until if state is JobState.RUNNING else None,
+        finished_at=at if state in (JobState.DONE, JobState.DEAD) else None, reason=Reason.INVALID_PAYLOAD, error=error,
     )  # fmt: skip
 
 
@@ -208,7 +206,7 @@ class RecordQueue(ABC, Generic[S]):
     """The port, but for what the index of ready jobs and the layout of a record make different."""
 
     what = "jobs on records"  # as an error calls them
-    at_once = put_at_once = GATHERED_MAX  # jobs of one call that are changed at the same time
+    at_once = enqueue_at_once = GATHERED_MAX  # jobs of one call that are changed at the same time
     _views: Views
 
     def __init__(
@@ -218,19 +216,21 @@ class RecordQueue(ABC, Generic[S]):
         self.time = store.time
         self._ids = RecordedIds(ids, self.time)
         self.workers = RecordedWorkers(workers, self.time)
-        # One memory for each call, since one request id may name a put, a take and a settle. Only in this process:
-        # whoever restarts has no request left to ask again.
-        self._puts: Remembered[Sequence[Enqueued]] = Remembered(clock, ANSWERS_MAX)
-        self._takes: Remembered[RecordClaim] = Remembered(clock, ANSWERS_MAX)
+        # One memory for each call, since one request id may name an enqueue, a claim and a settle. Only in this
+        # process: whoever restarts has no request left to ask again.
+        self._enqueues: Remembered[Sequence[Enqueued]] = Remembered(clock, ANSWERS_MAX)
+        self._claim_requests: Remembered[RecordClaim] = Remembered(clock, ANSWERS_MAX)
         self._settles: Remembered[Sequence[Outcome]] = Remembered(clock, ANSWERS_MAX)
         self._doubtful: dict[str, None] = {}  # requests that began to end a job, and got no answer yet
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
+    async def enqueue(
+        self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
+    ) -> Sequence[Enqueued]:
         if groups:
             raise UsageError(f"a group of {self.what}", do="use a queue on SQLite or Redis")
         for job in bounded(jobs):
             self._check(job)
-        known = self._puts.get(request)
+        known = self._enqueues.get(request)
         if known is not None:
             return known
         at = await self.time.now()
@@ -238,95 +238,95 @@ class RecordQueue(ABC, Generic[S]):
         fresh = [job for n, job in enumerate(jobs) if first[job.id] == n]
         turns = [self._turn(max(job.not_before or at, at + job.delay, at), at) for job in fresh]
         adds = [partial(self._add, job, rank, at, request) for job, rank in zip(fresh, turns, strict=True)]
-        new = dict(zip((job.id for job in fresh), await gather_bounded(adds, self.put_at_once), strict=True))
+        new = dict(zip((job.id for job in fresh), await gather_bounded(adds, self.enqueue_at_once), strict=True))
         puts = [Enqueued(job.id, new=first[job.id] == n and new[job.id]) for n, job in enumerate(jobs)]
-        self._puts.keep(request, puts)
+        self._enqueues.keep(request, puts)
         return puts
 
-    async def take(
+    async def claim(
         self,
         queues: Sequence[str],
         limit: int,
         *,
         worker: str,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         request: str,
         wait: timedelta = _NOW,
         rates: Sequence[Rate] = (),
     ) -> Claimed:
-        check_take(limit, silence)
+        check_claim(limit, heartbeat_timeout)
         if rates:
             raise UsageError(f"a rate for {self.what}", do="use a queue on SQLite or Redis")
-        claim = self._takes.get(request)
+        claim = self._claim_requests.get(request)
         seen = [] if claim is None else await self._claims.again(claim)
         if claim is None:
-            claim = RecordClaim(worker, silence, request, self._served(queues), min(limit, BATCH_MAX))
-            self._takes.keep(request, claim)
+            claim = RecordClaim(worker, heartbeat_timeout, request, self._served(queues), min(limit, BATCH_MAX))
+            self._claim_requests.keep(request, claim)
         if not seen and not claim.got:  # new, or cut short before it got anything
-            seen = await self._claims.take(claim, wait)
+            seen = await self._claims.claim(claim, wait)
         if not seen:
-            self._takes.forget(request)
+            self._claim_requests.forget(request)
         self._took(seen)
         apart = [each for each in seen if each.apart]
         read = iter(
             await gather_bounded([partial(self._read_apart, each) for each in apart], self.at_once) if apart else ()
         )
-        found = [next(read) if each.apart else self._taken(each.stored) for each in seen]
+        found = [next(read) if each.apart else self._claimed(each.stored) for each in seen]
         rejected = tuple(each for each in found if isinstance(each, Rejected))
         return Claimed(tuple(each for each in found if isinstance(each, ClaimedJob)), await self.time.now(), rejected)
 
     async def _read_apart(self, seen: S) -> ClaimedJob | Rejected | None:
         """A claimed job with its payload. One whose payload cannot be read is dead-lettered; None for one whose store
         does not answer, which is released and due again after a growing delay."""
-        state = seen.stored.state
+        info = seen.stored.info
         try:
-            return self._taken(await self._records.whole(seen))
+            return self._claimed(await self._records.whole(seen))
         except StoreUnavailable as away:
-            delay = _AWAY.delay(state.interruptions + 1, 0.5)
+            delay = _AWAY.delay(info.interruptions + 1, 0.5)
             ended: Requeue | DeadLetterJob = Requeue(
-                state.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=away.message, delay=delay
+                info.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=away.message, delay=delay
             )
         except WrasseError as error:
             ended = DeadLetterJob(
-                state.hold, Reason.INVALID_PAYLOAD, error=f"its parameters cannot be read: {error.message}"
+                info.claim, Reason.INVALID_PAYLOAD, error=f"its parameters cannot be read: {error.message}"
             )
-        await self.settle([ended], request=f"params {state.token} {state.nonce}")
-        return Rejected(state.queue, state.id, ended.error) if isinstance(ended, DeadLetterJob) else None
+        await self.settle([ended], request=f"params {info.token} {info.nonce}")
+        return Rejected(info.queue, info.id, ended.error) if isinstance(ended, DeadLetterJob) else None
 
-    async def beat(
+    async def heartbeat(
         self,
         worker: WorkerInfo,
-        holds: Sequence[Claim],
+        claims: Sequence[Claim],
         *,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> HeartbeatAnswer:
         at = await self.time.now()
-        calls = [partial(self._is_current, hold) for hold in bounded(holds)]
-        if silence <= _NOW:
+        calls = [partial(self._is_current, claim) for claim in bounded(claims)]
+        if heartbeat_timeout <= _NOW:
             await self.workers.goodbye(worker)
         else:
-            await self.workers.beat(worker, at, silence)
-            calls = [partial(self._beat, hold, silence, progress.get(hold.id)) for hold in holds]
+            await self.workers.heartbeat(worker, at, heartbeat_timeout)
+            calls = [partial(self._heartbeat, claim, heartbeat_timeout, progress.get(claim.id)) for claim in claims]
         return HeartbeatAnswer(tuple(await gather_bounded(calls, self.at_once)), at)
 
-    async def _is_current(self, hold: Claim) -> bool:
-        seen = await self._named(hold.id, self._find)
-        return seen is not None and rules.holds(seen.stored, hold)
+    async def _is_current(self, claim: Claim) -> bool:
+        seen = await self._named(claim.id, self._find)
+        return seen is not None and rules.is_current(seen.stored, claim)
 
     async def _named(self, id: str, find: Callable[[str], Awaitable[S | None]]) -> S | None:
-        """A job that its holder names. A record that cannot be read is nobody's hold: it costs one job of a batch."""
+        """A job that its worker names. A record that cannot be read is nobody's hold: it costs one job of a batch."""
         try:
             return await find(id)
         except StoreBroken as broken:
             _log.error("job %s is left as it is: %s", id, broken)
             return None
 
-    async def _beat(self, hold: Claim, silence: timedelta, told: Progress | None = None) -> bool:
+    async def _heartbeat(self, claim: Claim, heartbeat_timeout: timedelta, told: Progress | None = None) -> bool:
         def beaten(stored: StoredJob, at: datetime) -> StoredJob | None:
-            return rules.beat(stored, hold, at, silence=silence, progress=told)
+            return rules.heartbeat(stored, claim, at, heartbeat_timeout=heartbeat_timeout, progress=told)
 
-        return await self._change(hold.id, beaten, told, again=True) is Outcome.DONE
+        return await self._change(claim.id, beaten, told, again=True) is Outcome.DONE
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
         check_settlements(settlements, self._check)
@@ -336,7 +336,7 @@ class RecordQueue(ABC, Generic[S]):
         # Each has a name of its own within the request, since one batch may name a job twice.
         one = self._settle if len(settlements) == 1 else self._settle_one
         calls = [partial(one, each, f"{request}#{n}") for n, each in enumerate(settlements)]
-        outcomes = await by_id([each.hold.id for each in settlements], calls, self.at_once)
+        outcomes = await by_id([each.claim.id for each in settlements], calls, self.at_once)
         self._settles.keep(request, outcomes)
         return outcomes
 
@@ -348,23 +348,23 @@ class RecordQueue(ABC, Generic[S]):
             return Outcome.FAILED
 
     async def _settle(self, settlement: Settlement, request: str, *, beside: bool = False) -> Outcome:
-        """Ends an attempt, by its holder. `beside`: a job that is done then has something beside it."""
-        hold, doubted = settlement.hold, request in self._doubtful
+        """Ends an attempt, by its worker. `beside`: a job that is done then has something beside it."""
+        claim, doubted = settlement.claim, request in self._doubtful
         delay = settlement.delay if isinstance(settlement, Requeue) else _NOW
         aside: dict[str, str] = {}  # what was stored for a write that came too late, for the next
         for _ in range(_TRIES):
-            seen = await self._named(hold.id, self._look)
+            seen = await self._named(claim.id, self._look)
             if seen is None:
                 # Gone; by this very request, if its reply was lost.
                 return Outcome.UNKNOWN if doubted else Outcome.CONFLICT
-            if rules.settled_by(seen.stored, hold, request):
+            if rules.settled_by(seen.stored, claim, request):
                 await self._go_on(seen)
                 return Outcome.DONE
             at = await self.time.now()
             rank = self._turn(at + delay, at)
             after = rules.settle(seen.stored, settlement, at, request=request, rank=rank)
             if after is None:
-                if self._was_outdated(hold.id, seen):
+                if self._was_outdated(claim.id, seen):
                     continue
                 return Outcome.CONFLICT
             self._doubtful[request] = None
@@ -373,10 +373,10 @@ class RecordQueue(ABC, Generic[S]):
             outcome = await self._end(seen, after, at, settlement, aside, beside=beside)
             if not doubted:
                 self._doubtful.pop(request, None)
-            self._was_outdated(hold.id, seen)
+            self._was_outdated(claim.id, seen)
             if outcome is not Outcome.CONFLICT:
                 return outcome
-        raise changing(hold.id)
+        raise changing(claim.id)
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
         one = self._move if len(moves) == 1 else self._move_one
@@ -419,10 +419,10 @@ class RecordQueue(ABC, Generic[S]):
 
     async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
         calls = [partial(self._delete, each, ids_kept) for each in bounded(deletes)]
-        return await by_id([each.hold.id for each in deletes], calls, self.at_once)
+        return await by_id([each.claim.id for each in deletes], calls, self.at_once)
 
     async def _delete(self, delete: Delete, ids_kept: timedelta) -> Outcome:
-        seen, at = await self._find(delete.hold.id), await self.time.now()
+        seen, at = await self._find(delete.claim.id), await self.time.now()
         return Outcome.CONFLICT if seen is None else await self._remove(seen, delete, at, ids_kept)
 
     async def _remove(self, seen: S, delete: Delete, at: datetime, ids_kept: timedelta) -> Outcome:
@@ -430,7 +430,7 @@ class RecordQueue(ABC, Generic[S]):
             return Outcome.CONFLICT
         if seen.stored.job.lasting:
             # Kept first: a crash in between leaves an id that is known twice, never one that is forgotten.
-            await self._ids.keep(seen.stored.state.id, at + ids_kept)
+            await self._ids.keep(seen.stored.info.id, at + ids_kept)
         return await self._drop(seen, at)
 
     async def get(self, id: str) -> JobRecord | None:
@@ -444,15 +444,15 @@ class RecordQueue(ABC, Generic[S]):
         except (StoreBroken, StoreUnavailable) as error:
             stored = seen.stored
             told = f"its parameters or result cannot be read now: {error.message}"
-            state = replace(stored.state, error=f"{stored.state.error}; {told}" if stored.state.error else told)
-            stored = replace(stored, state=state)
+            info = replace(stored.info, error=f"{stored.info.error}; {told}" if stored.info.error else told)
+            stored = replace(stored, info=info)
         return stored.at(await self.time.now()).shown
 
     async def page(
-        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
-    ) -> Page[JobState]:
+        self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobInfo]:
         check_limit(limit, "jobs")
-        return await self._views.page(place, where, after, limit, newest=newest)
+        return await self._views.page(state, where, after, limit, newest=newest)
 
     async def counts(self) -> Counts:
         queues, at = await self._views.counts()
@@ -465,14 +465,14 @@ class RecordQueue(ABC, Generic[S]):
             if await self._create(stored, at, request):
                 return True
         there = await self._named(job.id, lambda _: self._stored(job))
-        return there is not None and there.stored.put_by == request
+        return there is not None and there.stored.enqueued_by == request
 
     async def _is_known(self, job: Job, at: datetime) -> bool:
         return await self._ids.known(job.id, at)
 
     async def _follow(self, jobs: Sequence[Job], request: str) -> None:
         """Puts the jobs that a finish promised."""
-        await self.put(jobs, request=request)
+        await self.enqueue(jobs, request=request)
 
     def _check(self, job: Job) -> None:
         """Refuses a job that this queue cannot keep."""
@@ -491,9 +491,9 @@ class RecordQueue(ABC, Generic[S]):
         """The turn of a job that becomes ready then."""
         return self._turns.next(at)
 
-    def _taken(self, stored: StoredJob) -> ClaimedJob:
+    def _claimed(self, stored: StoredJob) -> ClaimedJob:
         """As its worker gets it."""
-        return stored.taken
+        return stored.claimed
 
     def _took(self, taken: Sequence[S]) -> None:
         """Notes what this process claimed."""

@@ -1,6 +1,6 @@
 """A JobQueue made of Records and Objects alone, so that a bucket or a directory is a job queue.
 
-Nothing is left behind once a job is finished and not to be kept. Nobody has to sweep: whoever takes sees to what is
+Nothing is left behind once a job is finished and not to be kept. Nobody has to sweep: whoever claims sees to what is
 overdue when there is nothing else to do, and every ten seconds, so that a worker that died spends the budget of
 rescues; the sweep stuck_jobs does the same.
 
@@ -14,10 +14,10 @@ payload beyond 64 KiB 1 more each time. Listings and numbers follow what is stor
 
 Which job is next: signs in the order of service, listed when they run out, each claimed by one conditional write.
 
-A list may be out of date at any moment: whoever takes a job by its sign reads the record, and of two who take one one
+A list may be out of date at any moment: whoever claims a job by its sign reads the record, and of two who take one one
 wins. So a list that is wrong costs a request and nothing else. Bounded: a page of signs for each queue.
 
-What a take costs on a bucket, for each job: its record is read while the entry of its deadline is made, and written:
+What a claim costs on a bucket, for each job: its record is read while the entry of its deadline is made, and written:
 three requests before the answer. A queue whose list has run out is listed, which is one more. The sign goes after the
 answer.
 """
@@ -59,9 +59,9 @@ from wrasse.ports.jobs import (
     Enqueued,
     Job,
     JobGroup,
+    JobInfo,
     JobRecord,
     JobState,
-    Place,
     Requeue,
     Settlement,
 )
@@ -96,7 +96,7 @@ class Ready:
     def __init__(self, store: RecordedStore, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._lists: OrderedDict[str, _List] = OrderedDict()
-        self._over: OrderedDict[str, None] = OrderedDict()  # signs whose job was taken: they never count again
+        self._over: OrderedDict[str, None] = OrderedDict()  # signs whose job was claimed: they never count again
 
     def note(self, queue: str, marker: ReadyMarker) -> None:
         """A sign that this process made: it takes its place in a list that is known."""
@@ -105,7 +105,7 @@ class Ready:
             insort(known.markers, (marker.name, marker), key=lambda each: each[0])
 
     def spent(self, marker: ReadyMarker) -> None:
-        """Its job was taken: it never counts again."""
+        """Its job was claimed: it never counts again."""
         self._over[marker.name] = None
         if len(self._over) > SEEN_MAX:
             self._over.popitem(last=False)
@@ -154,7 +154,7 @@ class Ready:
 
 
 class RecordQueueClaims(Claims[JobRecordRead]):
-    """Takes jobs by their signs. `expire` sees to what is overdue; `poll_max` is the longest pause between two looks
+    """Claims jobs by their signs. `expire` sees to what is overdue; `poll_max` is the longest pause between two looks
     while nothing is there."""
 
     def __init__(
@@ -175,10 +175,10 @@ class RecordQueueClaims(Claims[JobRecordRead]):
         name = self._store.names.marker(seen.stored, seen.recorded.mark)
         marker = None if name is None else read_marker(name, "")
         assert marker is not None, "what is ready has a sign"
-        self._ready.note(seen.stored.state.queue, marker)
+        self._ready.note(seen.stored.info.queue, marker)
         self.ring()
 
-    async def take(self, claim: RecordClaim, wait: timedelta) -> list[JobRecordRead]:
+    async def claim(self, claim: RecordClaim, wait: timedelta) -> list[JobRecordRead]:
         """Up to the claim's limit, waiting for the first for as long as `wait`."""
         taken = await self._to_the_end(self._look(claim))
         if taken or wait <= timedelta(0):
@@ -246,27 +246,28 @@ class RecordQueueClaims(Claims[JobRecordRead]):
     async def _claim_marker(self, claim: RecordClaim, marker: ReadyMarker) -> JobRecordRead | None:
         """The job, held; None if it is not to be had."""
         at = await self._store.time.now()
-        seen = await self._store.looked_at(marker.key, entering=at + claim.silence)
+        seen = await self._store.looked_at(marker.key, entering=at + claim.heartbeat_timeout)
         if isinstance(seen, StoreBroken):
             self._ready.spent(marker)
             _log.error("a job is passed over: %s", seen)
             return None
         if not await self._store.counts(marker, seen, at) or seen is None:
             return None  # not yet written, or no longer so
-        if seen.stored.at(at).delayed:
+        if seen.stored.at(at).scheduled:
             return None
         written = await self._claim(claim, seen)
         self._ready.spent(marker)
         return written
 
     async def _until_next(self, claim: RecordClaim) -> float:
-        """Seconds until a delayed job of these queues becomes ready, as far as it is known."""
+        """Seconds until a scheduled job of these queues becomes ready, as far as it is known."""
         at = await self._store.time.now()
         known = [each for each in map(self._ready.next_at, claim.queues) if each is not None]
         return min([max((each - at).total_seconds(), 0.005) for each in known], default=self._poll_max)
 
     async def _nap(self, seconds: float) -> None:
-        """Until something becomes ready here, or for so long. What was put since the last look is not slept over."""
+        """Until something becomes ready here, or for so long. What was enqueued since the last look is not slept
+        over."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._rung.wait()
@@ -274,7 +275,7 @@ class RecordQueueClaims(Claims[JobRecordRead]):
 
 
 ATTEMPTS_HEADER = "wrasse-attempts-max"  # of a job: after so many attempts that failed or died it is dead
-EXPIRED_MAX = 100  # overdue jobs that one take sees to
+EXPIRED_MAX = 100  # overdue jobs that one claim sees to
 
 
 class Fate(StrEnum):
@@ -288,18 +289,18 @@ class Fate(StrEnum):
 class Beside(Protocol):
     """What somebody keeps beside a job, under its id."""
 
-    async def fate(self, state: JobState) -> Fate:
+    async def fate(self, info: JobInfo) -> Fate:
         """Asked before a job is taken from a worker that is silent: its end may have been written elsewhere."""
         ...
 
-    async def ended(self, state: JobState) -> bool:
+    async def ended(self, info: JobInfo) -> bool:
         """Takes away what is beside a job that has ended; False if not all of it can go yet. It is asked again then."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedOptions:
-    """`rescues_max`: how often a job may lose its worker before a take buries it; None leaves that to the sweep.
+    """`rescues_max`: how often a job may lose its worker before a claim dead-letters it; None leaves that to the sweep.
     `done_max`: how many done jobs are kept. `poll_max`: seconds between two looks while nothing is ready."""
 
     names: JobRecordNames = field(default_factory=JobRecordNames)
@@ -315,7 +316,7 @@ OPTIONS = RecordedOptions()
 class RecordedJobs(RecordQueue[JobRecordRead]):
     """All queues below one root."""
 
-    at_once = put_at_once = 16
+    at_once = enqueue_at_once = 16
 
     def __init__(
         self,
@@ -333,11 +334,13 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         )
         self._views: RecordedViews = RecordedViews(self._store, clock)
         self._options = options
-        self._held: dict[str, JobRecordRead] = {}  # what this process took, as it wrote it last
+        self._known: dict[str, JobRecordRead] = {}  # what this process took, as it wrote it last
         self._finished = 0
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
-        puts = await super().put(jobs, request=request, groups=groups)
+    async def enqueue(
+        self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
+    ) -> Sequence[Enqueued]:
+        puts = await super().enqueue(jobs, request=request, groups=groups)
         self._marker_claims.ring()
         return puts
 
@@ -349,29 +352,30 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
             return await self._views.unreadable(plain(id))
         return None if seen is None or seen.leaving else await self._shown(seen)
 
-    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
-        """Held jobs whose deadline has passed; what a crash left to do after the end of others is done."""
+    async def overdue(self, after: str | None, limit: int) -> Page[JobInfo]:
+        """Running jobs whose deadline has passed; what a crash left to do after the end of others is done."""
         others, page = await self._views.overdue(after, limit)
         for seen in others:
             await self._expire(seen, page.at)
         return page
 
-    async def state(self, id: str) -> JobState | None:
+    async def state(self, id: str) -> JobInfo | None:
         """A job as this process wrote it last while it holds it, else as it is stored."""
-        seen = self._held.get(id) or await self._store.get(id)
-        return None if seen is None or seen.leaving else seen.stored.at(await self.time.now()).state
+        seen = self._known.get(id) or await self._store.get(id)
+        return None if seen is None or seen.leaving else seen.stored.at(await self.time.now()).info
 
-    async def extend(self, hold: Claim, silence: timedelta) -> datetime | None:
-        """Holds a job for `silence` from now, without a worker's row; None if the hold is no longer current."""
+    async def extend(self, claim: Claim, heartbeat_timeout: timedelta) -> datetime | None:
+        """Holds a job for `heartbeat_timeout` from now, without a worker's row; None if the claim is no longer
+        current."""
         at = await self.time.now()
-        return at + silence if await self._beat(hold, silence) else None
+        return at + heartbeat_timeout if await self._heartbeat(claim, heartbeat_timeout) else None
 
-    async def finish(self, hold: Claim, *, request: str) -> Outcome:
+    async def finish(self, claim: Claim, *, request: str) -> Outcome:
         """Finishes a job beside which something is kept, which goes with it, whatever crashes."""
-        return await self._settle(Complete(hold), request, beside=True)
+        return await self._settle(Complete(claim), request, beside=True)
 
     async def expire(self, id: str) -> None:
-        """Sees to one job that is overdue, as a take would."""
+        """Sees to one job that is overdue, as a claim would."""
         seen, at = await self._store.get(id), await self.time.now()
         if seen is not None:
             await self._expire(seen, at)
@@ -382,7 +386,7 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
 
     @property
     def waiting(self) -> int:
-        """How many takers wait."""
+        """How many workers wait."""
         return self._marker_claims.waiting
 
     async def close(self) -> None:
@@ -408,17 +412,17 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         return await self._store.get(job.id)
 
     async def _look(self, id: str) -> JobRecordRead | None:
-        return self._held.get(id) or await self._find(id)
+        return self._known.get(id) or await self._find(id)
 
     def _was_outdated(self, id: str, seen: JobRecordRead) -> bool:
-        return self._held.pop(id, None) is seen
+        return self._known.pop(id, None) is seen
 
     def _took(self, taken: Sequence[JobRecordRead]) -> None:
-        """Remembers what this process took, so that its holder need not read before it writes."""
+        """Remembers what this process took, so that its worker need not read before it writes."""
         for seen in taken:
-            self._held[seen.stored.state.id] = seen
-        while len(self._held) > BATCH_MAX:
-            del self._held[next(iter(self._held))]
+            self._known[seen.stored.info.id] = seen
+        while len(self._known) > BATCH_MAX:
+            del self._known[next(iter(self._known))]
 
     async def _create(self, stored: StoredJob, at: datetime, request: str) -> bool:
         seen = await self._store.add(stored)
@@ -444,7 +448,7 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         beside: bool,
     ) -> Outcome:
         """Writes the end of an attempt. One that is done and not kept goes at once, if nothing comes after it."""
-        goes = after.state.place is Place.DONE and not self._options.done_max and after.state.kept_until is None
+        goes = after.info.state is JobState.DONE and not self._options.done_max and after.info.kept_until is None
         alone = not (seen.apart or after.follow or after.job.lasting or beside)
         if goes and alone:
             return await self._store.delete(seen)
@@ -457,7 +461,7 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
             return Outcome.CONFLICT
         self._note(written)
         await self._go_on(written)
-        if after.state.place is Place.DONE and not goes:
+        if after.info.state is JobState.DONE and not goes:
             await self._trim()
         return Outcome.DONE
 
@@ -467,14 +471,14 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         if mine is None:
             return
         if mine.stored.follow:
-            await self._follow(mine.stored.follow, f"{mine.stored.state.id}#{mine.stored.state.token}")
+            await self._follow(mine.stored.follow, f"{mine.stored.info.id}#{mine.stored.info.token}")
         if not mine.leaving:
             await self._store.write(mine, replace(mine.stored, follow=()))
             return
         if mine.stored.job.lasting:
-            await self._ids.keep(mine.stored.state.id, await self.time.now() + IDS_KEPT)
+            await self._ids.keep(mine.stored.info.id, await self.time.now() + IDS_KEPT)
         beside = self._options.beside if mine.recorded.beside else None
-        if beside is not None and not await beside.ended(mine.stored.state):
+        if beside is not None and not await beside.ended(mine.stored.info):
             return
         await self._store.drop_parts(mine)
         await self._store.delete(mine)
@@ -495,10 +499,10 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         self._finished = 0
         await self._store.finished()
         at = await self.time.now()
-        for marker in await self._views.oldest(Place.DONE, most):
+        for marker in await self._views.oldest(JobState.DONE, most):
             seen = await self._store.looked_at(marker.key)
             if isinstance(seen, JobRecordRead) and seen.recorded.mark == marker.mark:
-                await self._remove(seen, Delete(seen.stored.state.hold, Place.DONE), at, IDS_KEPT)
+                await self._remove(seen, Delete(seen.stored.info.claim, JobState.DONE), at, IDS_KEPT)
 
     async def _drop(self, seen: JobRecordRead, at: datetime) -> Outcome:
         if not seen.apart:
@@ -517,33 +521,33 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
 
     async def _expire(self, seen: JobRecordRead, at: datetime) -> bool:
         """The same for one job; whether it became ready."""
-        state = seen.stored.state
+        info = seen.stored.info
         if seen.leaving or seen.stored.follow:
             if seen.due_at is None or seen.due_at <= at:
                 await self._go_on(seen)
-        elif state.place is Place.HELD and state.until is not None and state.until <= at:
-            return await self._rescue(state, at)
+        elif info.state is JobState.RUNNING and info.deadline is not None and info.deadline <= at:
+            return await self._rescue(info, at)
         return False
 
-    async def _rescue(self, state: JobState, at: datetime) -> bool:
+    async def _rescue(self, info: JobInfo, at: datetime) -> bool:
         most, beside = self._options.rescues_max, self._options.beside
         if most is None:
             return False
-        fate = Fate.RESCUED if beside is None else await beside.fate(state)
+        fate = Fate.RESCUED if beside is None else await beside.fate(info)
         if fate is Fate.FINISHED:
-            await self._settle(Complete(state.hold), f"{state.id}#{state.token}", beside=True)
+            await self._settle(Complete(info.claim), f"{info.id}#{info.token}", beside=True)
         if fate is not Fate.RESCUED:
             return False
-        change = rules.rescue(state, at, most)
+        change = rules.rescue(info, at, most)
         return await self._move(change) is Outcome.DONE and isinstance(change, Requeue)
 
     def _note(self, seen: JobRecordRead) -> None:
         """What was just written: ready here, or among what is held here."""
-        state = seen.stored.state
-        if state.place is Place.READY:
+        info = seen.stored.info
+        if info.state is JobState.READY:
             self._marker_claims.readied(seen)
-        if state.id in self._held:
-            if state.place is Place.HELD:
-                self._held[state.id] = seen
+        if info.id in self._known:
+            if info.state is JobState.RUNNING:
+                self._known[info.id] = seen
             else:
-                del self._held[state.id]
+                del self._known[info.id]

@@ -13,7 +13,7 @@ Where the parts of a queue on records are stored; pure.
     <root>/jobs/<key>.json                    the record: everything about one job; every change is one write of it
     <root>/ready/<queue>/<turn>.<key>.<mark>  a sign that a job is ready, in the order of service
     <root>/done/<when>.<key>.<mark>.<queue>   a sign that a job is done, by when it finished; likewise `dead`
-    <root>/due/<minute>/<key>                 found when the deadline of a held job should have passed
+    <root>/due/<minute>/<key>                 found when the deadline of a running job should have passed
     <root>/parts/<key>.<mark>                 a payload or result that is too large for the record
 
 A sign is a hint without bytes, so that one listing tells what is where. It is there before the record that it is for,
@@ -30,14 +30,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-import msgspec
-
 from wrasse.bounded import UNREADABLE, decoded, why
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
 from wrasse.jobs.record_core.claims import MillisecondTime, read_apart, whole
 from wrasse.jobs.record_core.known_ids import plain
-from wrasse.ports.jobs import Place
+from wrasse.jobs.record_core.stored_names import encode_job_record, job_record_decoder
+from wrasse.ports.jobs import JobState
 from wrasse.ports.objects import ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import pages
@@ -69,26 +68,26 @@ class JobRecordNames:
         """Ids that are remembered after their job is gone."""
         return Collection.named(f"{self.root}/ids")
 
-    def folder(self, place: Place) -> str:
-        """Where the signs of a place are."""
-        return f"{self.root}/{place.value}/"
+    def folder(self, state: JobState) -> str:
+        """Where the signs of a state are."""
+        return f"{self.root}/{state.value}/"
 
     def queue(self, queue: str) -> str:
         """Where the signs of what is ready in one queue are."""
-        return f"{self.folder(Place.READY)}{plain(queue)}/"
+        return f"{self.folder(JobState.READY)}{plain(queue)}/"
 
     def part(self, key: str, mark: str) -> str:
         """Of what is too large for a record."""
         return f"{self.root}/parts/{key}.{mark}"
 
     def marker(self, stored: StoredJob, mark: str) -> str | None:
-        """The sign of a job; a held one has none."""
-        state, key = stored.state, plain(stored.state.id)
-        if state.place is Place.READY:
-            return f"{self.queue(state.queue)}{stored.rank + _MIDDLE:020d}.{key}.{mark}"
-        if state.place is Place.HELD:
+        """The sign of a job; a running one has none."""
+        info, key = stored.info, plain(stored.info.id)
+        if info.state is JobState.READY:
+            return f"{self.queue(info.queue)}{stored.rank + _MIDDLE:020d}.{key}.{mark}"
+        if info.state is JobState.RUNNING:
             return None
-        return f"{self.folder(state.place)}{stored.index_position:020d}.{key}.{mark}.{plain(state.queue)}"
+        return f"{self.folder(info.state)}{stored.index_position:020d}.{key}.{mark}.{plain(info.queue)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ class ReadyMarker:
 
     @property
     def ready_at(self) -> int:
-        """Of a ready job: since when, in microseconds; what was given back is ready since then."""
+        """Of a ready job: since when, in microseconds; what was released is ready since then."""
         return abs(self.position) // 1_000
 
 
@@ -127,7 +126,7 @@ CHARGE = timedelta(seconds=10)  # for which the writer of a job with something l
 STALE = timedelta(minutes=10)  # from when on nobody can be on the way to the record of a sign
 VERSIONS_MAX = 10_000
 LATER_MAX = 64
-_FAR = timedelta(days=366)  # further than any hold lasts
+_FAR = timedelta(days=366)  # further than any claim lasts
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +185,7 @@ class Unreadable:
     error: str
 
 
-_decode = msgspec.json.Decoder(Recorded).decode
+_decode = job_record_decoder(Recorded)
 
 
 def decode_recorded(key: str, value: bytes) -> Recorded:
@@ -194,8 +193,8 @@ def decode_recorded(key: str, value: bytes) -> Recorded:
     try:
         recorded = decoded(_decode, value)
         check_stored(recorded.stored)
-        if plain(recorded.stored.state.id) != key:
-            raise ValueError(f"it is the record of {recorded.stored.state.id!r}, under the key of another job")
+        if plain(recorded.stored.info.id) != key:
+            raise ValueError(f"it is the record of {recorded.stored.info.id!r}, under the key of another job")
         return recorded
     except UNREADABLE as error:
         raise StoreBroken(
@@ -248,11 +247,11 @@ class RecordedStore:
 
     async def add(self, stored: StoredJob) -> JobRecordRead | None:
         """A new job; None if there is one of its id."""
-        mark, key, begun = secrets.token_hex(5), plain(stored.state.id), self._clock.monotonic()
+        mark, key, begun = secrets.token_hex(5), plain(stored.info.id), self._clock.monotonic()
         marker = await self._mark_ready(stored, mark)
         payload, stored = await self._apart(key, mark, stored)
         recorded = Recorded(stored, mark, payload)
-        written = await self._records.create(key, msgspec.json.encode(recorded))
+        written = await self._records.create(key, encode_job_record(recorded))
         self.time.heard(written.at)
         version = written.version
         if written.outcome is Outcome.UNKNOWN:
@@ -282,10 +281,10 @@ class RecordedStore:
         marker = None if leaving else await self._mark_ready(after, mark)
         part = await self._part(seen.key, mark, result) if result is not None else before.result
         recorded = replace(before, stored=after, mark=mark, leaving=leaving, result=part, beside=beside)
-        due_at = after.state.until
+        due_at = after.info.deadline
         if leaving or after.follow:
             due_at = await self.time.now() + CHARGE
-        written = await self._records.put(seen.key, msgspec.json.encode(recorded), at=seen.version, due_at=due_at)
+        written = await self._records.put(seen.key, encode_job_record(recorded), at=seen.version, due_at=due_at)
         self.time.heard(written.at)
         version = written.version
         if written.outcome is Outcome.UNKNOWN:
@@ -350,7 +349,7 @@ class RecordedStore:
         return False
 
     async def every_due(self) -> AsyncIterator[JobRecordRead | Unreadable]:
-        """Every record that is in the index of what is due: held jobs, and those with something left to do."""
+        """Every record that is in the index of what is due: running jobs, and those with something left to do."""
         far = await self.time.now() + _FAR
         async for page in pages(lambda after: self._records.due(far, after, 1_000)):
             self.time.heard(page.at)

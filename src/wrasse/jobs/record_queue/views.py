@@ -1,9 +1,9 @@
 """Listings and numbers of jobs that are kept as records, read from their signs.
 
 A page of ready, done or dead jobs costs one listing and one read for each that is shown; from the newest on, or by
-number, every sign of the place is listed, a thousand a request. Held jobs are read from the index of deadlines: as many
-as there are. Numbers are not counted again before ten times what counting took has passed, unless something changed
-here. A sign that a crash left is counted until it is old; a listing sees through it.
+number, every sign of the place is listed, a thousand a request. Running jobs are read from the index of deadlines: as
+many as there are. Numbers are not counted again before ten times what counting took has passed, unless something
+changed here. A sign that a crash left is counted until it is old; a listing sees through it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wrasse.errors import StoreBroken
 from wrasse.jobs.record_core.job_counts import CachedCounts, Numbers, QueueTally
 from wrasse.jobs.record_core.queue import unreadable
 from wrasse.jobs.record_queue.store import JobRecordRead, ReadyMarker, RecordedStore, Unreadable
-from wrasse.ports.jobs import Job, JobFilter, JobRecord, JobState, Place
+from wrasse.ports.jobs import Job, JobFilter, JobInfo, JobRecord, JobState
 from wrasse.ports.page import Page
 from wrasse.ports.status_index import index_cursor, read_cursor
 
@@ -38,33 +38,33 @@ class RecordedViews:
         self._queues: dict[str, str] = {}  # names of queues by the part of a sign
 
     async def page(
-        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool
-    ) -> Page[JobState]:
-        """Jobs of one place that match, in its order."""
+        self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool
+    ) -> Page[JobInfo]:
+        """Jobs of one state that match, in its order."""
         await self._store.finished()
-        if place is Place.HELD:
-            return await self._page_held(where, after, limit, newest=newest)
-        prefix = self._store.names.folder(place)
-        if place is Place.READY and where.queue is not None:
+        if state is JobState.RUNNING:
+            return await self._page_running(where, after, limit, newest=newest)
+        prefix = self._store.names.folder(state)
+        if state is JobState.READY and where.queue is not None:
             prefix = self._store.names.queue(where.queue)
         markers = self._backwards(prefix, after) if newest else self._forwards(prefix, after)
-        found: list[tuple[str, JobState]] = []
-        async for marker, state in self._states(markers, place):
-            if where.allows(state):
-                found.append((marker.name.removeprefix(prefix), state))
+        found: list[tuple[str, JobInfo]] = []
+        async for marker, info in self._states(markers, state):
+            if where.allows(info):
+                found.append((marker.name.removeprefix(prefix), info))
                 if len(found) > limit:
                     break
         return Page.cut(found, limit, await self._store.time.now())
 
-    async def overdue(self, after: str | None, limit: int) -> tuple[list[JobRecordRead], Page[JobState]]:
-        """Held jobs whose deadline has passed, longest ago first; and what else is due."""
+    async def overdue(self, after: str | None, limit: int) -> tuple[list[JobRecordRead], Page[JobInfo]]:
+        """Running jobs whose deadline has passed, longest ago first; and what else is due."""
         at = await self._store.time.now()
-        held, others = await self._held()
+        held, others = await self._running()
         # What cannot be read is shown, and never moved.
         readable = (each for each in held if each[1].queue != NO_QUEUE)
         late = sorted((each for each in readable if each[0][0] <= to_micros(at)), key=lambda each: each[0])
         start = None if after is None else read_cursor(after)
-        left = [(index_cursor(when, id), state) for (when, id), state in late if start is None or (when, id) > start]
+        left = [(index_cursor(when, id), info) for (when, id), info in late if start is None or (when, id) > start]
         return others, Page.cut(left[: limit + 1], limit, at)
 
     async def counts(self) -> Numbers:
@@ -75,18 +75,18 @@ class RecordedViews:
         await self._store.finished()
         at = await self._store.time.now()
         tally: dict[str, QueueTally] = {}
-        for place in (Place.READY, Place.DONE, Place.DEAD):
-            async for marker in self._forwards(self._store.names.folder(place), None):
-                delayed = place is Place.READY and marker.position > 0 and marker.ready_at > to_micros(at)
-                where = "delayed" if delayed else place.value
+        for state in (JobState.READY, JobState.DONE, JobState.DEAD):
+            async for marker in self._forwards(self._store.names.folder(state), None):
+                delayed = state is JobState.READY and marker.position > 0 and marker.ready_at > to_micros(at)
+                where = "scheduled" if delayed else state.value
                 tally.setdefault(await self._queue(marker), QueueTally()).add(where, marker.ready_at)
-        for _, state in (await self._held())[0]:
-            tally.setdefault(state.queue, QueueTally()).add("held")
+        for _, info in (await self._running())[0]:
+            tally.setdefault(info.queue, QueueTally()).add("running")
         return tuple(each.count(queue) for queue, each in sorted(tally.items())), at
 
-    async def oldest(self, place: Place, beyond: int) -> list[ReadyMarker]:
-        """The oldest signs of a place, of those beyond so many; all of them are listed."""
-        markers = [marker async for marker in self._forwards(self._store.names.folder(place), None)]
+    async def oldest(self, state: JobState, beyond: int) -> list[ReadyMarker]:
+        """The oldest signs of a state, of those beyond so many; all of them are listed."""
+        markers = [marker async for marker in self._forwards(self._store.names.folder(state), None)]
         return markers[: max(0, len(markers) - beyond)]
 
     async def unreadable(self, key: str) -> JobRecord | None:
@@ -95,16 +95,16 @@ class RecordedViews:
         if found is None:
             return None
         at = await self._store.time.now()
-        state = next((state for _, state in (await self._held())[0] if state.id == UNREADABLE + key), None)
-        for place in (Place.READY, Place.DONE, Place.DEAD) if state is None else ():
-            async for marker in self._forwards(self._store.names.folder(place), None):
+        info = next((info for _, info in (await self._running())[0] if info.id == UNREADABLE + key), None)
+        for state in (JobState.READY, JobState.DONE, JobState.DEAD) if info is None else ():
+            async for marker in self._forwards(self._store.names.folder(state), None):
                 if marker.key == key:
-                    state = _unreadable(key, marker.queue, place, found, marker.made_at or at)
-        state = state or _unreadable(key, NO_QUEUE, Place.READY, found, at)
-        return JobRecord(Job(state.id, queue=state.queue, payload=found.value), state)
+                    info = _unreadable(key, marker.queue, state, found, marker.made_at or at)
+        info = info or _unreadable(key, NO_QUEUE, JobState.READY, found, at)
+        return JobRecord(Job(info.id, queue=info.queue, payload=found.value), info)
 
-    async def _page_held(self, where: JobFilter, after: str | None, limit: int, *, newest: bool) -> Page[JobState]:
-        held, _ = await self._held()
+    async def _page_running(self, where: JobFilter, after: str | None, limit: int, *, newest: bool) -> Page[JobInfo]:
+        held, _ = await self._running()
         start = None if after is None else read_cursor(after)
         kept = [
             each
@@ -113,22 +113,22 @@ class RecordedViews:
         ]
         pick = heapq.nlargest if newest else heapq.nsmallest
         chosen = pick(limit + 1, kept, key=lambda each: each[0])
-        found = [(index_cursor(*position), state) for position, state in chosen]
+        found = [(index_cursor(*position), info) for position, info in chosen]
         return Page.cut(found, limit, await self._store.time.now())
 
-    async def _held(self) -> tuple[list[tuple[tuple[int, str], JobState]], list[JobRecordRead]]:
-        """Every held job with its deadline, and what else is due: of jobs that left something to do."""
-        held: list[tuple[tuple[int, str], JobState]] = []
+    async def _running(self) -> tuple[list[tuple[tuple[int, str], JobInfo]], list[JobRecordRead]]:
+        """Every running job with its deadline, and what else is due: of jobs that left something to do."""
+        held: list[tuple[tuple[int, str], JobInfo]] = []
         others: list[JobRecordRead] = []
         at = await self._store.time.now()
         async for seen in self._store.every_due():
             if isinstance(seen, Unreadable):
-                state = _unreadable(seen.key, NO_QUEUE, Place.HELD, seen, at)
-                held.append(((to_micros(seen.due_at or at), state.id), state))
+                info = _unreadable(seen.key, NO_QUEUE, JobState.RUNNING, seen, at)
+                held.append(((to_micros(seen.due_at or at), info.id), info))
                 continue
-            state = seen.stored.state
-            if state.place is Place.HELD and state.until is not None:
-                held.append(((to_micros(state.until), state.id), state))
+            info = seen.stored.info
+            if info.state is JobState.RUNNING and info.deadline is not None:
+                held.append(((to_micros(info.deadline), info.id), info))
             elif seen.recorded.leaving or seen.stored.follow:
                 others.append(seen)
         return held, others
@@ -151,29 +151,31 @@ class RecordedViews:
                 yield marker
 
     async def _states(
-        self, markers: AsyncIterator[ReadyMarker], place: Place
-    ) -> AsyncIterator[tuple[ReadyMarker, JobState]]:
+        self, markers: AsyncIterator[ReadyMarker], state: JobState
+    ) -> AsyncIterator[tuple[ReadyMarker, JobInfo]]:
         at = await self._store.time.now()
         batch: list[ReadyMarker] = []
         async for marker in markers:
             batch.append(marker)
             if len(batch) == _AT_ONCE:
-                for each in await self._read(batch, place, at):
+                for each in await self._read(batch, state, at):
                     yield each
                 batch.clear()
-        for each in await self._read(batch, place, at):
+        for each in await self._read(batch, state, at):
             yield each
 
-    async def _read(self, markers: list[ReadyMarker], place: Place, at: datetime) -> list[tuple[ReadyMarker, JobState]]:
+    async def _read(
+        self, markers: list[ReadyMarker], state: JobState, at: datetime
+    ) -> list[tuple[ReadyMarker, JobInfo]]:
         jobs = await asyncio.gather(*(self._store.looked_at(marker.key) for marker in markers))
-        found: list[tuple[ReadyMarker, JobState]] = []
+        found: list[tuple[ReadyMarker, JobInfo]] = []
         for marker, seen in zip(markers, jobs, strict=True):
             if isinstance(seen, StoreBroken):
                 known = Unreadable(marker.key, b"", None, seen.message)
-                found.append((marker, _unreadable(marker.key, marker.queue, place, known, marker.made_at or at)))
+                found.append((marker, _unreadable(marker.key, marker.queue, state, known, marker.made_at or at)))
             elif await self._store.counts(marker, seen, at) and seen is not None:
-                state = seen.stored.at(at).state
-                found += [(marker, state)] if state.place is place else []
+                info = seen.stored.at(at).info
+                found += [(marker, info)] if info.state is state else []
         return found
 
     async def _queue(self, marker: ReadyMarker) -> str:
@@ -186,9 +188,9 @@ class RecordedViews:
                 return marker.queue
             if len(self._queues) >= QUEUES_MAX:
                 self._queues.clear()
-            self._queues[marker.queue] = seen.stored.state.queue
+            self._queues[marker.queue] = seen.stored.info.queue
         return self._queues[marker.queue]
 
 
-def _unreadable(key: str, queue: str, place: Place, found: Unreadable, at: datetime) -> JobState:
-    return unreadable(UNREADABLE + key, queue, place, len(found.value), at, found.error, until=found.due_at)
+def _unreadable(key: str, queue: str, state: JobState, found: Unreadable, at: datetime) -> JobInfo:
+    return unreadable(UNREADABLE + key, queue, state, len(found.value), at, found.error, until=found.due_at)

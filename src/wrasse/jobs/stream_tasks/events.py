@@ -29,7 +29,7 @@ from wrasse.jobs.stream_tasks.fields import (
     wire_key,
 )
 from wrasse.ports.groups import DeadLetter, Delivery
-from wrasse.ports.jobs import Budget, Cancel, DeadLetterJob, Move, Place, Reason, Requeue, RequeueDead
+from wrasse.ports.jobs import Budget, Cancel, DeadLetterJob, JobState, Move, Reason, Requeue, RequeueDead
 from wrasse.ports.rules.job_transitions import StoredJob
 from wrasse.ports.streams import Draft, Entry, Streams
 
@@ -148,63 +148,63 @@ class _Hint(msgspec.Struct, frozen=True):
 
 def queued(stored: StoredJob, fields: Fields, *, source: str = SOURCE, reason: str = "", worker: str = "") -> Said:
     """Says that a task waits."""
-    state = stored.state
-    retries = state.failures + state.rescues
+    info = stored.info
+    retries = info.failures + info.rescues
     payload = stored.job.payload
     event = TaskQueued(
-        task_id=state.id,
+        task_id=info.id,
         job_id=fields.get("job_id", ""),
         org_id=fields.get("org_id", ""),
-        task_type=state.queue,
+        task_type=info.queue,
         params=msgspec.Raw(payload if _is_json(payload) else b"null"),
         retry_count=retries,
-        key=wire_key(state.queue, state.id),
+        key=wire_key(info.queue, info.id),
         source=source,
-        id=f"{state.id}:{retries}",
+        id=f"{info.id}:{retries}",
         params_ref=fields.get("params_ref", ""),
         reason=reason,
         previous_worker=worker,
     )
-    return Said(queue_of(state.queue), msgspec.json.encode(event))
+    return Said(queue_of(info.queue), msgspec.json.encode(event))
 
 
 def progressed(stored: StoredJob, fields: Fields, at: datetime) -> Said:
     """Says how far a task is."""
-    state, progress = stored.state, stored.progress
+    info, progress = stored.info, stored.progress
     assert progress is not None, "there is progress to tell"
-    event = TaskProgress(state.id, fields.get("job_id", ""), state.queue, progress.note, progress.fraction, _ms(at))
-    return Said(progress_of(state.queue), msgspec.json.encode(event))
+    event = TaskProgress(info.id, fields.get("job_id", ""), info.queue, progress.note, progress.fraction, _ms(at))
+    return Said(progress_of(info.queue), msgspec.json.encode(event))
 
 
 def ended(stored: StoredJob, fields: Fields, at: datetime, *, spent: bool = False) -> tuple[Said, ...]:
     """Says how a task ended; `spent` if a sweep gave it up."""
-    state = stored.state
-    subject, job_id = terminal_of(state.queue), fields.get("job_id", "")
-    if state.place is Place.DONE:
-        done = TaskCompleted(state.id, job_id, state.queue, _ms(at), fields.get("result_ref", ""))
+    info = stored.info
+    subject, job_id = terminal_of(info.queue), fields.get("job_id", "")
+    if info.state is JobState.DONE:
+        done = TaskCompleted(info.id, job_id, info.queue, _ms(at), fields.get("result_ref", ""))
         return (Said(subject, msgspec.json.encode(done)),)
     failed = TaskFailed(
-        state.id,
+        info.id,
         job_id,
-        state.queue,
+        info.queue,
         _ms(at),
-        error=SPENT if spent else state.error,
-        retry_count=state.failures + state.rescues,
-        max_retries=state.retries_max or 0,
-        state="cancelled" if state.reason is Reason.CANCELLED else "failed",
-        reason=state.reason.value if state.reason else "",
+        error=SPENT if spent else info.error,
+        retry_count=info.failures + info.rescues,
+        max_retries=info.retries_max or 0,
+        state="cancelled" if info.reason is Reason.CANCELLED else "failed",
+        reason=info.reason.value if info.reason else "",
     )
     said = (Said(subject, msgspec.json.encode(failed)),)
     if not spent:
         return said
-    return (*said, Said(ERRORS, msgspec.json.encode(BudgetSpent(wire_key(state.queue, state.id)))))
+    return (*said, Said(ERRORS, msgspec.json.encode(BudgetSpent(wire_key(info.queue, info.id)))))
 
 
 def after_attempt(before: StoredJob, after: StoredJob, fields: Fields, at: datetime) -> tuple[Said, ...]:
-    """What the end of an attempt tells. A delayed task is told of when its moment has come."""
-    if after.state.place is not Place.READY:
+    """What the end of an attempt tells. A scheduled task is told of when its moment has come."""
+    if after.info.state is not JobState.READY:
         return ended(after, fields, at)
-    return () if after.delayed else (queued(after, fields, reason="retry", worker=before.state.worker),)
+    return () if after.scheduled else (queued(after, fields, reason="retry", worker=before.info.worker),)
 
 
 def after_move(before: StoredJob, after: StoredJob, move: Move, fields: Fields, at: datetime) -> tuple[Said, ...]:
@@ -212,12 +212,12 @@ def after_move(before: StoredJob, after: StoredJob, move: Move, fields: Fields, 
     match move:
         case Requeue():
             source, reason = (WATCHER, "stuck") if move.spends is Budget.RESCUES else (SOURCE, "retry")
-            told = queued(after, fields, source=source, reason=reason, worker=before.state.worker)
-            return () if after.delayed else (told,)
+            told = queued(after, fields, source=source, reason=reason, worker=before.info.worker)
+            return () if after.scheduled else (told,)
         case DeadLetterJob():
             return ended(after, fields, at, spent=move.reason is Reason.WORKER_DIED)
         case RequeueDead():
-            return () if after.delayed else (queued(after, fields, reason="revived"),)
+            return () if after.scheduled else (queued(after, fields, reason="revived"),)
         case Cancel():
             return ended(after, fields, at)
 

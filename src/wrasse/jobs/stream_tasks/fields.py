@@ -12,7 +12,7 @@ streams `gbe.tasks.<type>.queue`, `.progress` and `.terminal`, and workers share
 
 Where a task stands among those of its type, and which tasks a filter means; pure.
 
-A status is a type and a place, delayed tasks apart; the position is the order in which a place is listed. What is
+A status is a type and a place, scheduled tasks apart; the position is the order in which a place is listed. What is
 written in the index entry is also what a listing reads in its cursor, so the two cannot differ.
 """
 
@@ -29,7 +29,8 @@ import msgspec
 from wrasse.bounded import DURATION_SECONDS_MAX, UNREADABLE, VALUE_MAX, decoded, instant, integer
 from wrasse.clock import EPOCH, from_micros, to_micros
 from wrasse.errors import StoreBroken, UsageError
-from wrasse.ports.jobs import NOTHING, Attempt, Job, JobState, Place, Progress, Reason
+from wrasse.jobs.record_core.stored_names import decode_history, encode_history, stored_status
+from wrasse.ports.jobs import NOTHING, Job, JobInfo, JobState, Progress, Reason
 from wrasse.ports.page import number_in
 from wrasse.ports.records import Collection
 from wrasse.ports.rules.job_transitions import JobStatus, SettledRequest, StoredJob, back
@@ -110,27 +111,27 @@ def group_of(task_type: str) -> str:
     return f"{task_type}-workers"
 
 
-Position = tuple[int, int, str]  # 0, or 1 among delayed ones; the position; the id
+Position = tuple[int, int, str]  # 0, or 1 among scheduled ones; the position; the id
 
 
-def status_name(task_type: str, status: str) -> str:
+def status_name(task_type: str, status: JobStatus) -> str:
     """The status of tasks of a type, as the index names it."""
-    return f"{task_type}/{status}"
+    return f"{task_type}/{stored_status(status)}"
 
 
-def statuses_of(place: Place) -> tuple[str, ...]:
-    """What a listing of a place is made of, in order."""
-    return (JobStatus.READY, JobStatus.DELAYED) if place is Place.READY else (place.value,)
+def statuses_of(state: JobState) -> tuple[JobStatus, ...]:
+    """What a listing of a state is made of, in order."""
+    return (JobStatus.READY, JobStatus.SCHEDULED) if state is JobState.READY else (JobStatus(state.value),)
 
 
 def index_entry_of(stored: StoredJob) -> IndexEntry:
     """Where a task stands."""
-    return IndexEntry(status_name(stored.state.queue, stored.status), stored.index_position)
+    return IndexEntry(status_name(stored.info.queue, stored.status), stored.index_position)
 
 
 def position_of(stored: StoredJob) -> Position:
     """A task's position in the listing of its place."""
-    return int(stored.delayed), stored.index_position, stored.state.id
+    return int(stored.scheduled), stored.index_position, stored.info.id
 
 
 def write_position(position: Position) -> str:
@@ -151,49 +152,49 @@ T = TypeVar("T")
 BLOCKED = "blocked"
 FAR = from_micros(253_402_300_799_000_000)  # in the year 9999: a blocked task waits for others, not for time
 NAMED = ("job_id", "org_id", "task_name")  # fields that a producer gives as headers
-_PLACES = {
-    BLOCKED: Place.READY,
-    "pending": Place.READY,
-    "claimed": Place.HELD,
-    "running": Place.HELD,
-    "completed": Place.DONE,
-    "failed": Place.DEAD,
-    "cancelled": Place.DEAD,
+_STATES = {
+    BLOCKED: JobState.READY,
+    "pending": JobState.READY,
+    "claimed": JobState.RUNNING,
+    "running": JobState.RUNNING,
+    "completed": JobState.DONE,
+    "failed": JobState.DEAD,
+    "cancelled": JobState.DEAD,
 }
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 def state_of(stored: StoredJob, before: Fields) -> str:
     """The state's name on the wire."""
-    state = stored.state
-    match state.place:
-        case Place.READY:
-            return BLOCKED if state.not_before == FAR and before.get("state") == BLOCKED else "pending"
-        case Place.HELD:
-            return "claimed" if state.beat_at == state.taken_at else "running"
-        case Place.DONE:
+    info = stored.info
+    match info.state:
+        case JobState.READY:
+            return BLOCKED if info.not_before == FAR and before.get("state") == BLOCKED else "pending"
+        case JobState.RUNNING:
+            return "claimed" if info.heartbeat_at == info.claimed_at else "running"
+        case JobState.DONE:
             return "completed"
-        case Place.DEAD:
-            return "cancelled" if state.reason is Reason.CANCELLED else "failed"
+        case JobState.DEAD:
+            return "cancelled" if info.reason is Reason.CANCELLED else "failed"
 
 
 def encode_fields(stored: StoredJob, before: Fields, at: datetime) -> dict[str, str]:
     """The fields of a task, over those that were there before. Empty ones are left out."""
-    state, job = stored.state, stored.job
+    info, job = stored.info, stored.job
     ours = {
         "state": state_of(stored, before),
-        "task_type": state.queue,
-        "task_id": state.id,
+        "task_type": info.queue,
+        "task_id": info.id,
         **{name: job.headers.get(name, before.get(name, "")) for name in NAMED},
-        "worker": state.worker,
+        "worker": info.worker,
         "current_step": stored.progress.note if stored.progress else before.get("current_step", ""),
-        "created_at": _instant(state.created_at),
+        "created_at": _instant(info.created_at),
         "updated_at": _instant(at),
-        "timeout_at": _instant(state.until),
-        "failed_at": _instant(state.finished_at) if state.place is Place.DEAD else "",
-        "error": state.error,
-        "retry_count": str(state.failures + state.rescues),
-        "max_retries": "" if state.retries_max is None else str(state.retries_max),
+        "timeout_at": _instant(info.deadline),
+        "failed_at": _instant(info.finished_at) if info.state is JobState.DEAD else "",
+        "error": info.error,
+        "retry_count": str(info.failures + info.rescues),
+        "max_retries": "" if info.retries_max is None else str(info.retries_max),
         **_own(stored, before),
     }
     return {name: text for name, text in {**before, **ours}.items() if text}
@@ -201,32 +202,32 @@ def encode_fields(stored: StoredJob, before: Fields, at: datetime) -> dict[str, 
 
 def _own(stored: StoredJob, before: Fields) -> dict[str, str]:
     """What the document has no field for."""
-    state, job = stored.state, stored.job
+    info, job = stored.info, stored.job
     return {
-        "kind": state.kind,
-        "priority": state.priority,
+        "kind": info.kind,
+        "priority": info.priority,
         "headers": _json(job.headers) if job.headers else "",
         "payload_b64": "" if before.get("params_ref") else base64.b64encode(job.payload).decode(),
-        "payload_size": str(state.size),
+        "payload_size": str(info.size),
         "timeout": _span(job.timeout),
         "keep": _span(job.keep or None),
         "lasting": "1" if job.lasting else "",
-        "claim_token": str(state.token),
-        "claim_nonce": state.nonce,
-        "claimed_at": _instant(state.taken_at),
-        "beat_at": _instant(state.beat_at),
-        "attempts": str(state.attempts),
-        "failures": str(state.failures),
-        "interruptions": str(state.interruptions),
-        "not_before": "" if state_of(stored, before) == BLOCKED else _instant(state.not_before),
-        "finished_at": _instant(state.finished_at),
-        "kept_until": _instant(state.kept_until),
-        "reason": state.reason.value if state.reason else "",
+        "claim_token": str(info.token),
+        "claim_nonce": info.nonce,
+        "claimed_at": _instant(info.claimed_at),
+        "beat_at": _instant(info.heartbeat_at),
+        "attempts": str(info.attempts),
+        "failures": str(info.failures),
+        "interruptions": str(info.interruptions),
+        "not_before": "" if state_of(stored, before) == BLOCKED else _instant(info.not_before),
+        "finished_at": _instant(info.finished_at),
+        "kept_until": _instant(info.kept_until),
+        "reason": info.reason.value if info.reason else "",
         "rank": str(stored.rank),
-        "history": _json(stored.history) if stored.history else "",
+        "history": encode_history(stored.history).decode() if stored.history else "",
         "result_b64": "-" if stored.result == b"" else base64.b64encode(stored.result or b"").decode(),
         "progress": _json(stored.progress) if stored.progress else "",
-        "put_by": stored.put_by,
+        "put_by": stored.enqueued_by,
         "settled_by": _json(stored.settled) if stored.settled else "",
         "follow": _json(stored.follow) if stored.follow else "",
     }
@@ -245,18 +246,18 @@ def decode_fields(task_type: str, id: str, fields: Fields) -> StoredJob:
 
 def _decode(task_type: str, id: str, fields: Fields) -> StoredJob:
     name = fields.get("state", "")
-    if name not in _PLACES:
+    if name not in _STATES:
         raise ValueError(f"its state is {name!r}")
     updated = _when(fields, "updated_at")
     if updated is None:
         raise ValueError("it has no updated_at")
-    state = _state(task_type, id, fields, updated)
+    info = _state(task_type, id, fields, updated)
     headers = _of(fields, "headers", dict[str, str]) or {n: fields[n] for n in NAMED if fields.get(n)} or NOTHING
     job = Job(
         id,
-        kind=state.kind,
+        kind=info.kind,
         queue=task_type,
-        priority=state.priority,
+        priority=info.priority,
         payload=base64.b64decode(fields.get("payload_b64", ""), validate=True),
         headers=headers,
         timeout=_duration(fields, "timeout"),
@@ -266,30 +267,30 @@ def _decode(task_type: str, id: str, fields: Fields) -> StoredJob:
     text = fields.get("result_b64", "")
     return StoredJob(
         job,
-        state,
+        info,
         rank=integer(fields["rank"], -VALUE_MAX, VALUE_MAX) if fields.get("rank") else back(updated),
-        history=_of(fields, "history", tuple[Attempt, ...]) or (),
+        history=decoded(decode_history, fields["history"].encode()) if fields.get("history") else (),
         result=(b"" if text == "-" else base64.b64decode(text, validate=True)) if text else None,
         progress=_of(fields, "progress", Progress),
-        put_by=fields.get("put_by", ""),
+        enqueued_by=fields.get("put_by", ""),
         settled=_of(fields, "settled_by", tuple[SettledRequest, ...]) or (),
         follow=_of(fields, "follow", tuple[Job, ...]) or (),
     )
 
 
-def _state(task_type: str, id: str, fields: Fields, updated: datetime) -> JobState:
-    place = _PLACES[fields["state"]]
-    held, finished = place is Place.HELD, place in (Place.DONE, Place.DEAD)
+def _state(task_type: str, id: str, fields: Fields, updated: datetime) -> JobInfo:
+    state = _STATES[fields["state"]]
+    held, finished = state is JobState.RUNNING, state in (JobState.DONE, JobState.DEAD)
     retries, failures = _number(fields, "retry_count"), _number(fields, "failures")
     created = _when(fields, "created_at") or updated
     died = Reason.CANCELLED if fields["state"] == "cancelled" else Reason.FAILED
-    return JobState(
+    return JobInfo(
         id=id,
         kind=fields.get("kind", ""),
         queue=task_type,
         priority=fields.get("priority", ""),
         size=_number(fields, "payload_size"),
-        place=place,
+        state=state,
         token=_number(fields, "claim_token"),
         nonce=fields.get("claim_nonce", ""),
         attempts=_number(fields, "attempts") or int(held),
@@ -298,14 +299,16 @@ def _state(task_type: str, id: str, fields: Fields, updated: datetime) -> JobSta
         interruptions=_number(fields, "interruptions"),
         created_at=created,
         not_before=FAR if fields["state"] == BLOCKED else _when(fields, "not_before"),
-        worker=fields.get("worker", "") if place is not Place.READY else "",
-        taken_at=(_when(fields, "claimed_at") or (updated if held else None)) if place is not Place.READY else None,
+        worker=fields.get("worker", "") if state is not JobState.READY else "",
+        claimed_at=(_when(fields, "claimed_at") or (updated if held else None))
+        if state is not JobState.READY
+        else None,
         # A beat of ours writes both; another program's sign of life is the newest change.
-        beat_at=updated if held else _when(fields, "beat_at"),
-        until=_when(fields, "timeout_at") if held else None,
+        heartbeat_at=updated if held else _when(fields, "beat_at"),
+        deadline=_when(fields, "timeout_at") if held else None,
         finished_at=(_when(fields, "finished_at") or _when(fields, "failed_at") or updated) if finished else None,
         kept_until=_when(fields, "kept_until") if finished else None,
-        reason=(Reason(fields["reason"]) if fields.get("reason") else died) if place is Place.DEAD else None,
+        reason=(Reason(fields["reason"]) if fields.get("reason") else died) if state is JobState.DEAD else None,
         error=fields.get("error", ""),
         retries_max=_number(fields, "max_retries") if fields.get("max_retries") else None,
     )

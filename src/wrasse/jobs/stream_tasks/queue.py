@@ -9,14 +9,14 @@ Follow-ups of a finish are promised in its write and put right after; a promise 
 whoever looks next.
 
 A record is named by type and id, so an id is looked for in all types unless this process has seen it lately. An id
-belongs to one task: a put looks in the other types first. Two puts of one id into two types at the same moment both
-succeed; ids that are made for their task, as ULIDs are, never meet so.
+belongs to one task: an enqueue looks in the other types first. Two puts of one id into two types at the same moment
+both succeed; ids that are made for their task, as ULIDs are, never meet so.
 
 Taking tasks: a queue entry is a hint, the record is the task.
 
 A hint is delivered, its task is claimed by a conditional write with a token, and only then is the hint acked; a hint
 whose claim is lost, or whose task is gone or not ready, is just acked. A worker that dies between the two leaves the
-hint to be delivered again, and that one finds the task held. Tasks that were given back go before the hints.
+hint to be delivered again, and that one finds the task held. Tasks that were released go before the hints.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ from wrasse.ports.jobs import (
     ClaimedJob,
     Job,
     JobFilter,
+    JobInfo,
     JobRecord,
     JobState,
-    Place,
     Progress,
     Settlement,
 )
@@ -91,7 +91,7 @@ class TaskClaims(Claims[Task]):
         self._search = search
         self._joined: set[str] = set()
 
-    async def take(self, claim: RecordClaim, wait: timedelta) -> list[Task]:
+    async def claim(self, claim: RecordClaim, wait: timedelta) -> list[Task]:
         """Up to the claim's limit of tasks, waiting for the first for as long as `wait`."""
         for task_type in claim.queues:
             await self._join(task_type)
@@ -111,11 +111,11 @@ class TaskClaims(Claims[Task]):
                     return taken
 
     async def _now(self, claim: RecordClaim, next_ones: Sequence[Task]) -> list[Task]:
-        """What is there now: queue by queue, in each first what was given back."""
+        """What is there now: queue by queue, in each first what was released."""
         taken: list[Task] = []
         for task_type in claim.queues:
             for task in next_ones:
-                if task.stored.state.queue == task_type and len(taken) < claim.limit:
+                if task.stored.info.queue == task_type and len(taken) < claim.limit:
                     found = await self._claim(claim, task)
                     taken += [] if found is None else [found]
             while len(taken) < claim.limit:
@@ -195,10 +195,10 @@ class TaskClaims(Claims[Task]):
 def _with_params(task: Task, params: bytes) -> Task:
     """With the parameters that the event of another program brings, where the record has none."""
     job = task.stored.job
-    if not params or job.payload or task.fields.get("params_ref") or task.stored.put_by:
+    if not params or job.payload or task.fields.get("params_ref") or task.stored.enqueued_by:
         return task
-    state = replace(task.stored.state, size=len(params))
-    return replace(task, stored=replace(task.stored, job=replace(job, payload=params), state=state))
+    info = replace(task.stored.info, size=len(params))
+    return replace(task, stored=replace(task.stored, job=replace(job, payload=params), info=info))
 
 
 _SEEN_MAX = 10_000
@@ -253,20 +253,20 @@ class StreamedJobs(RecordQueue[Task]):
         super().__init__(self._store, takes, ports.records(KNOWN_IDS), ports.records(WORKERS), ports.clock, turns)
         if not emits:
             # Where a record and its event are two steps, the next task waits for both: entries keep the batch's order.
-            self.put_at_once = 1
+            self.enqueue_at_once = 1
         self._views = views_of(self._store.status_index, self._store, self.search, list(self._types), ports.clock)
         self.strays = TaskStrays(records, ports.streams, self._store, self.search, tuple(self._types))
         self.reports = TaskReports(ports.streams, ports.post, ports.clock, self.search.malformed)
 
-    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+    async def overdue(self, after: str | None, limit: int) -> Page[JobInfo]:
         """Held tasks whose deadline has passed, from the index of what is due."""
         return await self._due(after, limit, is_stuck)
 
-    async def aged(self, place: Place, after: str | None, limit: int) -> Page[JobState]:
+    async def aged(self, state: JobState, after: str | None, limit: int) -> Page[JobInfo]:
         """Tasks that finished so long ago that they may go, longest ago first, from the index of what is due."""
-        return await self._due(after, limit, lambda task: task.stored.state.place is place)
+        return await self._due(after, limit, lambda task: task.stored.info.state is state)
 
-    async def _due(self, after: str | None, limit: int, which: Callable[[Task], bool]) -> Page[JobState]:
+    async def _due(self, after: str | None, limit: int, which: Callable[[Task], bool]) -> Page[JobInfo]:
         """Due tasks of every type, also of those that no setting names: other programs write them."""
         page = await due_tasks(self._store, self.search, after, limit, which)
         self._note(page)
@@ -281,21 +281,21 @@ class StreamedJobs(RecordQueue[Task]):
     def _served(self, queues: Sequence[str]) -> tuple[str, ...]:
         return tuple(each for each in super()._served(queues) if each in self._types)
 
-    def _taken(self, stored: StoredJob) -> ClaimedJob:
+    def _claimed(self, stored: StoredJob) -> ClaimedJob:
         """As its worker gets it. A type with one budget for all retries counts rescues among the failures."""
-        taken, state = stored.taken, stored.state
-        if state.retries_max is None or self._types[state.queue].retries_max is None:
-            return taken
-        return replace(taken, failures=state.failures + state.rescues)
+        claimed, info = stored.claimed, stored.info
+        if info.retries_max is None or self._types[info.queue].retries_max is None:
+            return claimed
+        return replace(claimed, failures=info.failures + info.rescues)
 
     def _took(self, taken: Sequence[Task]) -> None:
-        self._note(task.stored.state for task in taken)
+        self._note(task.stored.info for task in taken)
 
-    def _note(self, states: Iterable[JobState]) -> None:
+    def _note(self, infos: Iterable[JobInfo]) -> None:
         """Remembers where these are; so a task is found again whose type no setting names."""
-        for state in states:
-            self._seen.pop(state.id, None)
-            self._seen[state.id] = state.queue
+        for info in infos:
+            self._seen.pop(info.id, None)
+            self._seen[info.id] = info.queue
         while len(self._seen) > _SEEN_MAX:
             del self._seen[next(iter(self._seen))]
 
@@ -321,8 +321,8 @@ class StreamedJobs(RecordQueue[Task]):
         found = None if record is None else self.search.read(record)
         if record is None or not isinstance(found, Malformed):
             return None
-        state = unreadable(id, task_type, Place.READY, len(record.value), page.at, found.why, kind=task_type)
-        return JobRecord(Job(id, kind=task_type, queue=task_type, payload=record.value), state)
+        info = unreadable(id, task_type, JobState.READY, len(record.value), page.at, found.why, kind=task_type)
+        return JobRecord(Job(id, kind=task_type, queue=task_type, payload=record.value), info)
 
     def _in_order(self, id: str) -> Sequence[str]:
         """The types of which this may be a task, the likeliest first."""
@@ -362,15 +362,15 @@ class StreamedJobs(RecordQueue[Task]):
             return True
 
     async def _create(self, stored: StoredJob, at: datetime, request: str) -> bool:
-        job, state = stored.job, stored.state
-        if state.not_before is not None:
-            stored = replace(stored, state=replace(state, not_before=whole_up(state.not_before)))
+        job, info = stored.job, stored.info
+        if info.not_before is not None:
+            stored = replace(stored, info=replace(info, not_before=whole_up(info.not_before)))
         fields: Fields = {name: job.headers[name] for name in ("job_id", "org_id") if job.headers.get(name)}
         ref = await self._store.check_in(f"{job.queue}:{job.id}", "params", job.payload)
         if ref:
             fields = {**fields, "params_ref": ref}
             stored = replace(stored, job=replace(stored.job, payload=b""))
-        said = () if stored.delayed else (queued(stored, fields),)
+        said = () if stored.scheduled else (queued(stored, fields),)
         return bool(await self._store.create(stored, at, nonce=f"put:{request}", fields=fields, said=said))
 
     async def _write(self, seen: Task, after: StoredJob, at: datetime, cause: Cause) -> Outcome:
@@ -412,10 +412,10 @@ class AgedTasks(StreamedJobs):
     asks for them: from the index of what is due, so that what a run reads follows what goes, not what is stored."""
 
     async def page(
-        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
-    ) -> Page[JobState]:
-        assert place in (Place.DONE, Place.DEAD), "only what is finished goes"
-        return await self.aged(place, after, limit)
+        self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobInfo]:
+        assert state in (JobState.DONE, JobState.DEAD), "only what is finished goes"
+        return await self.aged(state, after, limit)
 
 
 async def _asked(records: Records) -> datetime:

@@ -23,7 +23,7 @@ from wrasse.jobs.stream_tasks.events import queued
 from wrasse.jobs.stream_tasks.fields import group_of, index_entry_of, queue_of
 from wrasse.jobs.stream_tasks.store import Malformed, Task, TaskStore, due_of
 from wrasse.ports.foreign_records import SharedRecords
-from wrasse.ports.jobs import Job, JobState, Place
+from wrasse.ports.jobs import Job, JobInfo, JobState
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit, pages
 from wrasse.ports.records import Record, Records
@@ -31,7 +31,7 @@ from wrasse.ports.strays import StrayScan
 from wrasse.ports.streams import Streams
 
 _PAGES_MAX = 10
-LOOK_MAX = 100  # due records that a taker looks at; the rest is for the sweep
+LOOK_MAX = 100  # due records that a worker looks at; the rest is for the sweep
 MALFORMED_MAX = 1_000  # remembered
 
 PutJobs = Callable[[Sequence[Job], str], Awaitable[None]]
@@ -54,15 +54,15 @@ class TaskSearch:
         self.malformed: dict[str, str] = {}  # why, by key; the newest MALFORMED_MAX
 
     async def look(self, within: timedelta) -> Due:
-        """Does what is due, and tells what is to be taken first."""
+        """Does what is due, and tells what is to be claimed first."""
         ready: list[Task] = []
         later: list[datetime] = []
         async for page in pages(lambda after: self._store.due(after, LOOK_MAX, within=within), most=_PAGES_MAX):
             at = self._store.time.heard(page.at)
-            idle = 0  # finished tasks that may go, and those of other workers: nothing to do for a taker
+            idle = 0  # finished tasks that may go, and those of other workers: nothing to do for a worker
             for record in page:
                 task = self.read(record)
-                if isinstance(task, Malformed) or task.stored.state.place is not Place.READY:
+                if isinstance(task, Malformed) or task.stored.info.state is not JobState.READY:
                     idle += 1
                     if isinstance(task, Malformed) or not (task.outbox or task.stored.follow):
                         continue
@@ -91,23 +91,23 @@ class TaskSearch:
         return needed
 
     async def mend(self, task: Task, at: datetime) -> Task:
-        """Pays what a task owes and lets a delayed one wait like the others; the task as it is then."""
+        """Pays what a task owes and lets a scheduled one wait like the others; the task as it is then."""
         if task.outbox:
             task = await self._store.deliver(task, at) or task
         if task.stored.follow:
             task = await self.follow(task, at)
         stored = task.stored.at(at)
-        if task.stored.delayed and not stored.delayed:
-            # It joins the end of its queue, and is told now, not when it was put.
+        if task.stored.scheduled and not stored.scheduled:
+            # It joins the end of its queue, and is told now, not when it was enqueued.
             told = replace(stored, rank=self._turns.next(at))
-            reason = "" if stored.state.attempts == 0 else "retry"
+            reason = "" if stored.info.attempts == 0 else "retry"
             return await self._store.put(task, told, at, [queued(told, task.fields, reason=reason)]) or task
         return task
 
     async def follow(self, task: Task, at: datetime) -> Task:
         """Puts the jobs that a finish promised, and then forgets the promise."""
-        state = task.stored.state
-        await self._put(task.stored.follow, f"follow-{state.queue}-{state.id}-{state.token}")
+        info = task.stored.info
+        await self._put(task.stored.follow, f"follow-{info.queue}-{info.id}-{info.token}")
         return await self._store.put(task, replace(task.stored, follow=()), at) or task
 
     def read(self, record: Record) -> Task | Malformed:
@@ -125,20 +125,20 @@ class TaskSearch:
 
 
 def _needs_a_hand(task: Task, at: datetime) -> bool:
-    return bool(task.outbox or task.stored.follow) or (task.stored.delayed and not task.stored.at(at).delayed)
+    return bool(task.outbox or task.stored.follow) or (task.stored.scheduled and not task.stored.at(at).scheduled)
 
 
 def is_stuck(task: Task) -> bool:
     """Is it held, with nothing owed? Whether its deadline has passed is the index's to say."""
-    return task.stored.state.place is Place.HELD and not task.outbox
+    return task.stored.info.state is JobState.RUNNING and not task.outbox
 
 
 async def due_tasks(
     store: TaskStore, search: TaskSearch, after: str | None, limit: int, wanted: Callable[[Task], bool]
-) -> Page[JobState]:
+) -> Page[JobInfo]:
     """Due tasks of the wanted sort, longest due first. Reads only."""
     check_limit(limit, "jobs")
-    found: list[tuple[JobState, str]] = []
+    found: list[tuple[JobInfo, str]] = []
     while True:
         page = await store.due(after, limit)
         at = store.time.heard(page.at)
@@ -148,17 +148,17 @@ async def due_tasks(
             if isinstance(task, Malformed) or record.due_at is None or record.due_at > at:
                 continue
             if wanted(task) and _passed(task, at):
-                found.append((task.stored.state, cursor))
+                found.append((task.stored.info, cursor))
             if len(found) == limit:
                 break
         if len(found) == limit or not page.more:
             break
     more = len(found) == limit and (page.more or found[-1][1] != page.cursors[-1])
-    return Page(tuple(state for state, _ in found), tuple(cursor for _, cursor in found), at, more)
+    return Page(tuple(info for info, _ in found), tuple(cursor for _, cursor in found), at, more)
 
 
 def _passed(task: Task, at: datetime) -> bool:
-    until = task.stored.state.until
+    until = task.stored.info.deadline
     return until is None or until <= at
 
 
@@ -172,9 +172,9 @@ class TaskStrays:
         self._streams, self._store, self._search, self._types = streams, store, search, types
         self._after: dict[str, str | None] = {}  # by type: where the look for tasks without an entry goes on
 
-    async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> StrayScan:
-        """One look at records of other programs, and one at what waits. `silence` counts for neither: a deadline is
-        the record's own."""
+    async def look(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
+        """One look at records of other programs, and one at what waits. `heartbeat_timeout` counts for neither: a
+        deadline is the record's own."""
         seen = adopted = 0
         cursor, ended = "", True
         if self._shared is not None:
@@ -230,7 +230,7 @@ class TaskStrays:
         if isinstance(task, Malformed) or task.outbox or task.due_at is not None:
             return None
         stored = task.stored
-        return task if stored.state.place is Place.READY and not stored.delayed else None
+        return task if stored.info.state is JobState.READY and not stored.scheduled else None
 
     async def _all_answered(self, task_type: str) -> bool:
         state = await self._streams.info(queue_of(task_type))

@@ -33,7 +33,7 @@ from wrasse.jobs.stream_tasks.fields import (
     read_flat,
     record_key,
 )
-from wrasse.ports.jobs import Place
+from wrasse.ports.jobs import JobState
 from wrasse.ports.objects import ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
@@ -61,7 +61,7 @@ class Task:
     @property
     def key(self) -> str:
         """The key of its record."""
-        return record_key(self.stored.state.queue, self.stored.state.id)
+        return record_key(self.stored.info.queue, self.stored.info.id)
 
     @property
     def leaving(self) -> bool:
@@ -133,11 +133,11 @@ class TaskStore:
         """The task in a record; StoreBroken if it is malformed. One that was claimed without a deadline gets that of
         its type, counted from its newest change."""
         task = read_task(record)
-        state = task.stored.state
-        if state.place is not Place.HELD or state.until is not None or state.beat_at is None:
+        info = task.stored.info
+        if info.state is not JobState.RUNNING or info.deadline is not None or info.heartbeat_at is None:
             return task
-        until = state.beat_at + self._thresholds.get(state.queue, self._threshold)
-        return replace(task, stored=replace(task.stored, state=replace(state, until=until)))
+        until = info.heartbeat_at + self._thresholds.get(info.queue, self._threshold)
+        return replace(task, stored=replace(task.stored, info=replace(info, deadline=until)))
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
         """Records by name."""
@@ -304,27 +304,27 @@ def read_task(record: Record) -> Task:
 
 
 def due_of(stored: StoredJob, at: datetime, kept: TaskRetention | None = None) -> datetime | None:
-    """When somebody must look at a task: a held one at its deadline, a delayed one when it is ready, one that goes
+    """When somebody must look at a task: a running one at its deadline, a scheduled one when it is ready, one that goes
     before the others and one that owes follow-ups at once, a finished one when it may go. A waiting one never."""
-    state = stored.state
+    info = stored.info
     if stored.follow:
         return at
-    match state.place:
-        case Place.HELD:
-            return state.until
-        case Place.READY:
-            if stored.delayed:
-                return None if state.not_before == FAR else state.not_before
+    match info.state:
+        case JobState.RUNNING:
+            return info.deadline
+        case JobState.READY:
+            if stored.scheduled:
+                return None if info.not_before == FAR else info.not_before
             return at if stored.served_next else None
-        case Place.DONE | Place.DEAD:
-            if kept is None or state.finished_at is None:
+        case JobState.DONE | JobState.DEAD:
+            if kept is None or info.finished_at is None:
                 return None
-            span = kept.done if state.place is Place.DONE else kept.dead
-            return (state.kept_until or state.finished_at) + span
+            span = kept.done if info.state is JobState.DONE else kept.dead
+            return (info.kept_until or info.finished_at) + span
 
 
 def _moot(said: Said, stored: StoredJob) -> bool:
-    return said.subject == queue_of(stored.state.queue) and stored.state.place is not Place.READY
+    return said.subject == queue_of(stored.info.queue) and stored.info.state is not JobState.READY
 
 
 def _without_outbox(fields: Fields) -> Fields:

@@ -33,7 +33,7 @@ from wrasse.jobs.stream_tasks.fields import (
 )
 from wrasse.jobs.stream_tasks.search import TaskSearch
 from wrasse.jobs.stream_tasks.store import Malformed, TaskStore
-from wrasse.ports.jobs import JobFilter, JobState, Place, QueueCount
+from wrasse.ports.jobs import JobFilter, JobInfo, JobState, QueueCount
 from wrasse.ports.page import Page, pages
 from wrasse.ports.records import stored_name
 from wrasse.ports.rules.job_transitions import JobStatus, StoredJob
@@ -41,7 +41,7 @@ from wrasse.ports.status_index import IndexedRecords, StatusRange, index_cursor,
 
 SCAN_MAX = 10_000
 _PAGE = 1_000
-_LONG = 0.25  # seconds: numbers that take longer to count are told again even if something changed here
+_LONG = 0.25  # seconds: numbers that claim longer to count are told again even if something changed here
 _RANKS = 1_000  # in one microsecond
 _AFTER_ALL = chr(0x10FFFF)  # no name is beyond
 _BY_ID = "~"  # begins the cursor of a listing in the order of ids
@@ -75,39 +75,39 @@ class ScannedTasks:
         self._counted = CachedCounts(clock, _LONG)
 
     async def page(
-        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool
-    ) -> Page[JobState]:
+        self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool
+    ) -> Page[JobInfo]:
         """See Views."""
         types = self._types if where.queue is None else (where.queue,)
         at = await self._store.time.now()
         if after is not None and after.startswith(_BY_ID):
-            return await self._by_id(place, where, types, after, limit, at)
+            return await self._by_id(state, where, types, after, limit, at)
         start = None if after is None else read_position(after)
-        found: list[tuple[Position, JobState]] = []
+        found: list[tuple[Position, JobInfo]] = []
         seen = 0
         pick = heapq.nlargest if newest else heapq.nsmallest
         async for _, stored in self._all(types):
             seen += 1
             if seen > self._scan_max and after is None:
-                return await self._by_id(place, where, types, _BY_ID, limit, at)
-            state = stored.at(at).state
+                return await self._by_id(state, where, types, _BY_ID, limit, at)
+            info = stored.at(at).info
             position = position_of(stored)
             beyond = start is None or (position < start if newest else position > start)
-            if beyond and state.place is place and where.allows(state):
-                found.append((position, state))
+            if beyond and info.state is state and where.allows(info):
+                found.append((position, info))
                 if len(found) > 2 * limit + _PAGE:
                     found = pick(limit + 1, found, key=lambda each: each[0])
         found = pick(limit + 1, found, key=lambda each: each[0])
-        return Page.cut([(write_position(position), state) for position, state in found], limit, at)
+        return Page.cut([(write_position(position), info) for position, info in found], limit, at)
 
     async def _by_id(
-        self, place: Place, where: JobFilter, types: Sequence[str], after: str, limit: int, at: datetime
-    ) -> Page[JobState]:
-        found: list[tuple[str, JobState]] = []
+        self, state: JobState, where: JobFilter, types: Sequence[str], after: str, limit: int, at: datetime
+    ) -> Page[JobInfo]:
+        found: list[tuple[str, JobInfo]] = []
         async for cursor, stored in self._all(types, after.removeprefix(_BY_ID)):
-            state = stored.at(at).state
-            if state.place is place and where.allows(state):
-                found.append((_BY_ID + cursor, state))
+            info = stored.at(at).info
+            if info.state is state and where.allows(info):
+                found.append((_BY_ID + cursor, info))
                 if len(found) > limit:
                     break
         return Page.cut(found, limit, at)
@@ -157,20 +157,20 @@ class IndexedTaskViews:
         self._status_index, self._store, self._search, self._types = status_index, store, search, tuple(types)
 
     async def page(
-        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool
-    ) -> Page[JobState]:
+        self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool
+    ) -> Page[JobInfo]:
         """See Views."""
         at = await self._store.time.now()
         start = None if after is None else read_position(after)
         types = self._types if where.queue is None else (where.queue,)
-        found: list[tuple[Position, JobState]] = []
-        async for stored in self._walk(place, types, start, limit, newest=newest):
-            state = stored.at(at).state
-            if state.place is place and where.allows(state):
-                found.append((position_of(stored), state))
+        found: list[tuple[Position, JobInfo]] = []
+        async for stored in self._walk(state, types, start, limit, newest=newest):
+            info = stored.at(at).info
+            if info.state is state and where.allows(info):
+                found.append((position_of(stored), info))
                 if len(found) > limit:
                     break
-        return Page.cut([(write_position(position), state) for position, state in found], limit, at)
+        return Page.cut([(write_position(position), info) for position, info in found], limit, at)
 
     async def counts(self) -> Numbers:
         """See Views."""
@@ -191,7 +191,7 @@ class IndexedTaskViews:
         """Since when the task that waits longest is ready."""
         if not some:
             return None
-        ready, delayed = status_name(task_type, JobStatus.READY), status_name(task_type, JobStatus.DELAYED)
+        ready, delayed = status_name(task_type, JobStatus.READY), status_name(task_type, JobStatus.SCHEDULED)
         waits, next_ones, let_out = await asyncio.gather(
             self._status_index.status_page(ready, index_cursor(-1, _AFTER_ALL), 1),
             # Below zero is who goes before the others, the newest first.
@@ -203,9 +203,9 @@ class IndexedTaskViews:
         return from_micros(min(since)) if since else None
 
     async def _walk(
-        self, place: Place, types: Sequence[str], start: Position | None, limit: int, *, newest: bool
+        self, state: JobState, types: Sequence[str], start: Position | None, limit: int, *, newest: bool
     ) -> AsyncIterator[StoredJob]:
-        parts = list(enumerate(statuses_of(place)))
+        parts = list(enumerate(statuses_of(state)))
         for number, status in reversed(parts) if newest else parts:
             if start is not None and (number > start[0] if newest else number < start[0]):
                 continue
@@ -225,7 +225,7 @@ class IndexedTaskViews:
         self._store.time.heard(page.at)
         tasks = [(cursor, self._search.read(each)) for each, cursor in zip(page.items, page.cursors, strict=True)]
         found = [
-            ((read_cursor(cursor)[0], task.stored.state.id), task.stored)
+            ((read_cursor(cursor)[0], task.stored.info.id), task.stored)
             for cursor, task in tasks
             if not isinstance(task, Malformed)
         ]
@@ -239,7 +239,7 @@ class _Row:
         self,
         status_index: IndexedTaskViews,
         task_type: str,
-        status: str,
+        status: JobStatus,
         start: tuple[int, str] | None,
         limit: int,
         newest: bool,
@@ -260,12 +260,15 @@ class _Row:
 
 
 def _spans(task_type: str, now: int) -> tuple[StatusRange, ...]:
-    """Ready, delayed until now, delayed, held, done and dead."""
+    """Ready, delayed until now, delayed, running, done and dead."""
     names = {each: status_name(task_type, each) for each in JobStatus}
     return (
         StatusRange(names[JobStatus.READY]),
-        StatusRange(names[JobStatus.DELAYED], now),
-        *(StatusRange(names[each]) for each in (JobStatus.DELAYED, JobStatus.HELD, JobStatus.DONE, JobStatus.DEAD)),
+        StatusRange(names[JobStatus.SCHEDULED], now),
+        *(
+            StatusRange(names[each])
+            for each in (JobStatus.SCHEDULED, JobStatus.RUNNING, JobStatus.DONE, JobStatus.DEAD)
+        ),
     )
 
 

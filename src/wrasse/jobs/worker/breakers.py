@@ -3,7 +3,7 @@
 What counts is what costs: an attempt that is charged to the failure budget of its job, by raising or by taking too
 long, is a failure; a finished one is a success. An attempt that was stopped, cancelled or taken away says nothing about
 its queue, and neither does a payload that nobody can read or a kind that this worker does not know: such a probe
-is given back.
+is released.
 
 Which queues workers leave alone because a breaker is not closed, told to whoever asks the backend.
 
@@ -75,8 +75,8 @@ class Breakers:
         return min((seconds for seconds in left if seconds), default=0.0)
 
     def admit(self, work: InFlightJob) -> bool:
-        """Gives a job that was taken its ticket; False when it must not run."""
-        breaker = self._by_queue.get(work.taken.job.queue)
+        """Gives a job that was claimed its ticket; False when it must not run."""
+        breaker = self._by_queue.get(work.claimed.job.queue)
         if breaker is None:
             return True
         ticket = breaker.admit(self._clock.monotonic())
@@ -87,12 +87,12 @@ class Breakers:
 
     def lets_start(self, work: InFlightJob) -> bool:
         """May a job that was let in still start, or has its queue's breaker opened meanwhile?"""
-        breaker = self._by_queue.get(work.taken.job.queue)
+        breaker = self._by_queue.get(work.claimed.job.queue)
         return breaker is None or breaker.holds(work.ticket)
 
     def hear(self, work: InFlightJob, settlement: Settlement) -> None:
         """Takes in how an attempt ended."""
-        breaker = self._by_queue.get(work.taken.job.queue)
+        breaker = self._by_queue.get(work.claimed.job.queue)
         if breaker is None:
             return
         ok = verdict(settlement)
@@ -101,11 +101,11 @@ class Breakers:
             return
         changed = breaker.record(work.ticket, ok, self._clock.monotonic())
         if changed is not None:
-            self._say(work.taken.job.queue, changed)
+            self._say(work.claimed.job.queue, changed)
 
     def forget(self, work: InFlightJob) -> None:
-        """An attempt came to nothing: its hold was gone."""
-        breaker = self._by_queue.get(work.taken.job.queue)
+        """An attempt came to nothing: its claim was gone."""
+        breaker = self._by_queue.get(work.claimed.job.queue)
         if breaker is not None:
             breaker.give_back(work.ticket)
 
@@ -227,7 +227,7 @@ def shut_here(breakers: Breakers, worker: str, clock: Clock) -> tuple[ShutQueue,
 
 
 async def shut_queues(records: Records, beating: Some[str]) -> tuple[ShutQueue, ...]:
-    """What the workers that beat have told."""
+    """What the living workers have told."""
     found: list[ShutQueue] = []
     for record in await records.page("", None, NOTES_MAX):
         if record.key in beating:

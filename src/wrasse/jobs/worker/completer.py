@@ -3,7 +3,7 @@
 One settle call is in flight at a time; what ends meanwhile goes with the next one, so that batches grow with the load
 by themselves. When the backend does not answer, the same call is asked again under the same request id: what it had
 already done is not done twice. Nothing finished is forgotten while the process lives, and it is counted only once the
-backend has answered. It stays bounded because the worker takes no more jobs than its board has places.
+backend has answered. It stays bounded because the worker claims no more jobs than its board has places.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Completer:
     def __init__(
         self,
         jobs: JobQueue,
-        holds: InFlightJobs,
+        claims: InFlightJobs,
         tally: Tally,
         ids: Ids,
         room: asyncio.Event,
@@ -57,7 +57,7 @@ class Completer:
         breakers: Breakers | None = None,
     ) -> None:
         self._jobs = jobs
-        self._holds = holds
+        self._claims = claims
         self._tally = tally
         self._ids = ids
         self._teller = teller
@@ -94,12 +94,12 @@ class Completer:
             self._quiet.clear()
 
     def forget(self, work: InFlightJob) -> None:
-        """Drops a hold that is gone, with nothing left to tell."""
+        """Drops a claim that is gone, with nothing left to tell."""
         work.stage = JobStage.ENDED
-        self._tally.lost.add(work.taken.job.queue)
+        self._tally.lost.add(work.claimed.job.queue)
         if self._breakers is not None:
             self._breakers.forget(work)
-        self._holds.drop(work)
+        self._claims.drop(work)
         self._room.set()
 
     async def drained(self) -> None:
@@ -124,11 +124,11 @@ class Completer:
             batch = self._next_batch()
             self._in_flight = len(batch)
             if self._teller.has_news:
-                await self._teller.tell([work.taken.job.id for work, _ in batch])
+                await self._teller.tell([work.claimed.job.id for work, _ in batch])
             ends = await self._settle([settlement for _, settlement in batch])
             for (work, _), (settlement, outcome) in zip(batch, ends, strict=True):
-                self._count(work.taken.job.queue, settlement, outcome)
-                self._holds.drop(work)
+                self._count(work.claimed.job.queue, settlement, outcome)
+                self._claims.drop(work)
             self._in_flight = 0
             self._room.set()
 
@@ -202,5 +202,5 @@ class Completer:
 def _refused(finish: Complete, error: UsageError) -> DeadLetterJob:
     """The end of a job that is done, but whose result or follow-ups the queue cannot keep."""
     why = error_text(f"done, but its end was refused: {error.message}")
-    _log.error("the end of a job was refused, so it is dead: %s", error, extra={"job_id": finish.hold.id})
-    return DeadLetterJob(finish.hold, Reason.FAILED, error=why, spends=Budget.FAILURES)
+    _log.error("the end of a job was refused, so it is dead: %s", error, extra={"job_id": finish.claim.id})
+    return DeadLetterJob(finish.claim, Reason.FAILED, error=why, spends=Budget.FAILURES)

@@ -1,18 +1,19 @@
-"""Taking jobs: enough to keep the slots busy, and hardly more.
+"""Claiming jobs: enough to keep the slots busy, and hardly more.
 
-A fast worker takes ahead what it will start within AHEAD, measured by how fast it ended jobs just now; a slow one
-takes only what it has free slots for. What nobody has started after a second is given back: the handlers got slower
-than they were, and another worker may be free.
+A fast worker prefetches what it will start within AHEAD, measured by how fast it ended jobs just now; a slow one claims
+only what it has free slots for. Prefetched jobs that no slot has started within 1 s are released: the handlers got
+slower than they were, and another worker may be free.
 
 When a job kills its worker, all that the worker held are rescued with it, and would be taken together and killed
 together again until all their rescues are spent. So of the jobs that have been in several deaths a worker holds only
 one at a time: the next death then tells which it was.
 
-A queue whose breaker is open is left out; when its cooldown is over one job of it is taken, and the rest only if that
+A queue whose breaker is open is left out; when its cooldown is over one job of it is claimed, and the rest only if that
 went well. The other queues go on.
 
-Nothing is taken unless beats go out. A take whose answer is not known, because the backend did not answer or because
-the wait was cut short, is asked again under the same request id, so that no job is held by a worker that does not know.
+Nothing is claimed unless heartbeats go out. A claim whose answer is not known, because the backend did not answer or
+because the wait was cut short, is asked again under the same request id, so that no job is held by a worker that does
+not know.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from wrasse.ports.jobs import BATCH_MAX, ClaimedJob, JobQueue, Rate, Reason
 
 AHEAD = 0.1  # seconds of work
 _MEASURED = 0.1  # seconds over which the speed is measured
-_UNSTARTED_MAX = 1.0  # seconds a taken job may wait for a slot
+_UNSTARTED_MAX = 1.0  # seconds a claimed job may wait for a slot
 _RESULT_BYTES_MAX = 64 << 20
 
 _log = logging.getLogger("wrasse.jobs")
@@ -51,9 +52,9 @@ class FetchOptions:
 
     turns: QueueSelector  # which queues, and in which order
     worker: str
-    silence: timedelta
+    heartbeat_timeout: timedelta
     timeout: timedelta  # of a job that has none of its own
-    wait: timedelta  # how long one take waits for a job
+    wait: timedelta  # how long one claim waits for a job
     rates: tuple[Rate, ...] = ()
     breaker_pause: timedelta = timedelta(seconds=0.1)  # how long to rest where every queue's breaker is open
 
@@ -79,13 +80,13 @@ class Speed:
 
 
 class Fetcher:
-    """Takes jobs for one worker and feeds them to its slots."""
+    """Claims jobs for one worker and feeds them to its slots."""
 
     def __init__(
         self,
         jobs: JobQueue,
         asking: FetchOptions,
-        holds: InFlightJobs,
+        claims: InFlightJobs,
         slots: Slots,
         settler: Completer,
         tally: Tally,
@@ -94,132 +95,132 @@ class Fetcher:
         room: asyncio.Event,
         breakers: Breakers | None = None,
     ) -> None:
-        self._jobs, self._asking, self._holds, self._slots = jobs, asking, holds, slots
+        self._jobs, self._asking, self._claims, self._slots = jobs, asking, claims, slots
         self._settler, self._tally, self._clock, self._ids, self._room = settler, tally, clock, ids, room
         self._breakers = breakers
         self._speed = Speed(clock.monotonic())
         self._allowed = asking.timeout.total_seconds()
-        self._request = ""  # of a take whose answer is not known
+        self._request = ""  # of a claim whose answer is not known
         self._failed = 0
         self._wait: asyncio.Timeout | None = None
-        self._kept_waiting: InFlightJob | None = None  # taken, and not started before others are given back
+        self._kept_waiting: InFlightJob | None = None  # claimed, and not started before others are released
 
     async def run(self, beats: HeartbeatState) -> None:
-        """Takes until cancelled."""
+        """Claims until cancelled."""
         while True:
-            await beats.until_beating()
+            await beats.until_sending()
             limit = self._limit()
             try:
                 if limit > 0:
-                    await self.take(limit, self._asking.wait)
+                    await self.claim(limit, self._asking.wait)
                 else:
                     await self._until_room()
             except (StoreUnavailable, StoreBroken) as error:
                 await self._unavailable(error)
             self._shed()
 
-    async def take(self, limit: int, wait: timedelta) -> int:
-        """One take of at most so many, fed to the slots; gives how many came."""
+    async def claim(self, limit: int, wait: timedelta) -> int:
+        """One claim of at most so many, fed to the slots; gives how many came."""
         queues = self._asking.turns.following()
         if self._breakers is not None:
             closed = self._breakers.closed(queues)
             if len(closed) < len(queues):
-                return await self._take_around(self._breakers, queues, closed, limit, wait)
-        return await self._take(queues, limit, wait)
+                return await self._claim_around(self._breakers, queues, closed, limit, wait)
+        return await self._claim(queues, limit, wait)
 
-    async def _take_around(
+    async def _claim_around(
         self, breakers: Breakers, queues: tuple[str, ...], closed: tuple[str, ...], limit: int, wait: timedelta
     ) -> int:
-        """A take while not every breaker is closed: one job where one may be tried, and freely from the rest."""
-        # What an earlier take may have got is held already, and must be known whatever its queue's breaker says.
-        taken = await self._take((), 1, timedelta(0)) if self._request else 0
+        """A claim while not every breaker is closed: one job where one may be tried, and freely from the rest."""
+        # What an earlier claim may have got is held already, and must be known whatever its queue's breaker says.
+        taken = await self._claim((), 1, timedelta(0)) if self._request else 0
         for queue in breakers.to_probe(queues):
             if taken < limit:
-                taken += await self._take((queue,), 1, timedelta(0))
+                taken += await self._claim((queue,), 1, timedelta(0))
         if closed and taken < limit:
             # A cooldown that ends during the wait is noticed at its end.
             ends = breakers.until_probe()
             wait = min(wait, timedelta(seconds=ends)) if ends else wait
-            return taken + await self._take(closed, limit - taken, timedelta(0) if taken else wait)
+            return taken + await self._claim(closed, limit - taken, timedelta(0) if taken else wait)
         if not taken:
             await asyncio.sleep(self._asking.breaker_pause.total_seconds())
         return taken
 
-    async def _take(self, queues: tuple[str, ...], limit: int, wait: timedelta) -> int:
+    async def _claim(self, queues: tuple[str, ...], limit: int, wait: timedelta) -> int:
         self._request = self._request or self._ids.new()
         try:
             async with asyncio.timeout(None) as self._wait:
                 asking = self._asking
-                taken = await self._jobs.take(
+                claimed = await self._jobs.claim(
                     queues,
                     min(limit, BATCH_MAX),
                     worker=asking.worker,
-                    silence=asking.silence,
+                    heartbeat_timeout=asking.heartbeat_timeout,
                     request=self._request,
                     wait=wait,
                     rates=asking.rates,
                 )
         except TimeoutError:
-            return 0  # cut short: the answer is asked for again when beats go out
+            return 0  # cut short: the answer is asked for again when heartbeats go out
         finally:
             self._wait = None
         self._request = ""
         self._failed = 0
-        for each in taken.rejected:
+        for each in claimed.rejected:
             self._tally.fail(each.queue, Reason.INVALID_PAYLOAD)
             self._tally.dead.add(each.queue)
             told = {"job_id": each.id, "queue": each.queue, "worker_id": asking.worker}
             _log.error("an entry of queue %s was dead-lettered as invalid: %s", each.queue, each.error, extra=told)
-        self._feed(taken.jobs)
+        self._feed(claimed.jobs)
         if self._kept_waiting is not None:
             # The others must be out of harm's way before it starts.
             await self._settler.drained()
             self._start_kept_waiting()
-        return len(taken.jobs)
+        return len(claimed.jobs)
 
     def cut_short(self) -> None:
-        """Ends a take that waits for a job."""
+        """Ends a claim that waits for a job."""
         if self._wait is not None and not self._wait.expired():
             self._wait.reschedule(0)
 
     async def recover(self) -> None:
-        """Finds out what a take that was cut short has taken after all."""
+        """Finds out what a claim that was cut short has taken after all."""
         self._start_kept_waiting()
         if self._request:
-            # From no queue at all: the first answer comes again, if there was one, and nothing new is taken.
+            # From no queue at all: the first answer comes again, if there was one, and nothing new is claimed.
             with suppress(StoreUnavailable, StoreBroken):
-                await self._take((), 1, timedelta(0))
+                await self._claim((), 1, timedelta(0))
 
     def _limit(self) -> int:
         """How many to ask for now; the backlog at which to ask again is noted."""
         self._speed.look(self._slots.ended, self._clock.monotonic())
-        ahead = min(int(self._speed.per_second * AHEAD), self._holds.board.places)
+        ahead = min(int(self._speed.per_second * AHEAD), self._claims.board.places)
         waiting = len(self._slots.backlog)
         self._slots.hungry_at = ahead // 2
         self._room.clear()
         if waiting > ahead // 2 or self._settler.bytes > _RESULT_BYTES_MAX:
             return 0
-        return min(self._slots.idle + ahead - waiting, self._holds.free)
+        return min(self._slots.idle + ahead - waiting, self._claims.free)
 
     async def _until_room(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(_UNSTARTED_MAX):
                 await self._room.wait()
 
-    def _feed(self, taken: tuple[ClaimedJob, ...]) -> None:
+    def _feed(self, claimed: tuple[ClaimedJob, ...]) -> None:
         now = self._clock.monotonic()
         works = []
         fragile: InFlightJob | None = None
-        for one in taken:
+        for one in claimed:
             timeout = one.job.timeout
-            work = self._holds.add(one, now, self._allowed if timeout is None else timeout.total_seconds())
+            work = self._claims.add(one, now, self._allowed if timeout is None else timeout.total_seconds())
             self._tally.consumed.add(one.job.queue)
             if self._breakers is not None and not self._breakers.admit(work):
                 # Taken by a call from before the breaker opened, whose answer came late.
                 self._settler.add(work, shut_out(one))
-            elif one.rescues < self._holds.alone_from:
+            elif one.rescues < self._claims.alone_from:
                 works.append(work)
-            elif self._holds.fragile == 1:
+            elif self._claims.fragile == 1:
                 fragile = work
             else:
                 self._settler.add(work, held_back(one, random.random()))
@@ -237,7 +238,7 @@ class Fetcher:
     def _shed(self) -> None:
         backlog = self._slots.backlog
         if backlog and self._clock.monotonic() - backlog[0].since > _UNSTARTED_MAX:
-            self._slots.give_back("was taken ahead and not started within a second")
+            self._slots.release("was prefetched and not started within a second")
 
     async def _unavailable(self, error: StoreUnavailable | StoreBroken) -> None:
         self._failed += 1
@@ -246,5 +247,5 @@ class Fetcher:
             broken = isinstance(error, StoreBroken)  # a person has to mend it; what else the process does goes on
             text = f"{error.message}; {error.do}" if broken else error.message
             level = logging.ERROR if broken else logging.WARNING
-            _log.log(level, "no jobs are taken: %s", text, extra={"worker_id": self._asking.worker})
+            _log.log(level, "no jobs are claimed: %s", text, extra={"worker_id": self._asking.worker})
         await asyncio.sleep(RETRY_BACKOFF.delay(self._failed, random.random()).total_seconds())

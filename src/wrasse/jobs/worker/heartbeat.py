@@ -1,9 +1,9 @@
-"""Who beats for a worker, and what the worker hears from it.
+"""Who sends heartbeats for a worker, and what the worker hears from it.
 
 `ChildHeartbeat` is how a worker lives: a spawned process of its own beats, so that a handler which blocks the event
 loop or never lets go of the interpreter keeps its job. A child that dies or hangs is replaced at once, and until the
-new one has beaten the worker takes nothing. `LoopHeartbeat` beats from the worker's own loop, for backends that live in
-its memory.
+new one has sent a heartbeat the worker claims nothing. `LoopHeartbeat` sends heartbeats from the worker's own loop, for
+backends that live in its memory.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from wrasse.clock import Clock
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable, exhausted
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.heartbeat_table import (
-    BEATS_PER_SILENCE,
+    HEARTBEATS_PER_TIMEOUT,
     ClaimEnded,
     Down,
     HeartbeatOrders,
     HeartbeatSent,
     HeartbeatTable,
     Unable,
-    beat_once,
     read_word,
+    send_heartbeats,
 )
 from wrasse.ports.jobs import JobQueue, WorkerInfo
 
@@ -44,7 +44,7 @@ _log = logging.getLogger("wrasse.jobs")
 
 
 class HeartbeatState:
-    """Whether beats are going out, and which postings are gone; one side tells, the other waits."""
+    """Whether heartbeats are going out, and which postings are gone; one side tells, the other waits."""
 
     def __init__(self) -> None:
         self._on = asyncio.Event()
@@ -54,11 +54,11 @@ class HeartbeatState:
         self._news = asyncio.Event()
 
     @property
-    def beating(self) -> bool:
-        """Did the last beat go well?"""
+    def sending(self) -> bool:
+        """Did the last heartbeat go well?"""
         return self._on.is_set()
 
-    def tell_beating(self, beating: bool) -> None:
+    def tell_sending(self, beating: bool) -> None:
         """Beats go out, or do not."""
         yes, no = (self._on, self._off) if beating else (self._off, self._on)
         no.clear()
@@ -69,11 +69,11 @@ class HeartbeatState:
         self._gone[gone] = None
         self._news.set()
 
-    async def until_beating(self) -> None:
-        """Waits until beats go out."""
+    async def until_sending(self) -> None:
+        """Waits until heartbeats go out."""
         await self._on.wait()
 
-    async def until_not_beating(self) -> None:
+    async def until_not_sending(self) -> None:
         """Waits until they do not."""
         await self._off.wait()
 
@@ -87,45 +87,45 @@ class HeartbeatState:
 
 
 class Heartbeat(Protocol):
-    """The protocol: something that beats for a board for as long as `run` runs."""
+    """The protocol: something that sends heartbeats for a board for as long as `run` runs."""
 
     @property
     def state(self) -> HeartbeatState:
         """What the worker waits for."""
         ...
 
-    async def run(self, board: HeartbeatTable, worker: WorkerInfo, silence: timedelta) -> None:
-        """Beats until it is cancelled."""
+    async def run(self, board: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
+        """Sends heartbeats until it is cancelled."""
         ...
 
 
 class LoopHeartbeat:
-    """Beats from the worker's own event loop."""
+    """Sends heartbeats from the worker's own event loop."""
 
     def __init__(self, jobs: JobQueue, clock: Clock) -> None:
         self._jobs = jobs
         self._clock = clock
         self.state = HeartbeatState()
 
-    async def run(self, board: HeartbeatTable, worker: WorkerInfo, silence: timedelta) -> None:
-        """Beats every third of a silence."""
+    async def run(self, board: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
+        """Sends a heartbeat every third of a heartbeat timeout."""
         try:
             while True:
                 try:
-                    gone = await beat_once(self._jobs, board, worker, silence, self._clock.monotonic())
+                    gone = await send_heartbeats(self._jobs, board, worker, heartbeat_timeout, self._clock.monotonic())
                 except StoreUnavailable:
-                    self.state.tell_beating(False)
+                    self.state.tell_sending(False)
                 else:
-                    self.state.tell_beating(True)
+                    self.state.tell_sending(True)
                     for posted in gone:
                         self.state.tell_gone(ClaimEnded(posted.place, posted.word))
-                await asyncio.sleep(silence.total_seconds() / BEATS_PER_SILENCE)
+                await asyncio.sleep(heartbeat_timeout.total_seconds() / HEARTBEATS_PER_TIMEOUT)
         finally:
-            self.state.tell_beating(False)
+            self.state.tell_sending(False)
 
 
 class ChildHeartbeat:
-    """Beats from a child process, which opens the backend for itself."""
+    """Sends heartbeats from a child process, which opens the backend for itself."""
 
     def __init__(self, url: str, tally: Tally, command: Sequence[str] = CHILD) -> None:
         self._url = url
@@ -140,52 +140,52 @@ class ChildHeartbeat:
         """The child's process id while there is one."""
         return None if self._process is None else self._process.pid
 
-    async def run(self, board: HeartbeatTable, worker: WorkerInfo, silence: timedelta) -> None:
+    async def run(self, board: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
         """Keeps a child beating until it is cancelled."""
-        beat = silence.total_seconds() / BEATS_PER_SILENCE
+        beat = heartbeat_timeout.total_seconds() / HEARTBEATS_PER_TIMEOUT
         failed = 0
         while True:
             self._heard = False
-            if not await self._one_child(board, worker, silence):
+            if not await self._one_child(board, worker, heartbeat_timeout):
                 await asyncio.sleep(min(beat, _SHORT_PAUSE))  # files or memory ran out: not a fault of the child
                 continue
-            self._tally.beats_restarted += 1
+            self._tally.heartbeats_restarted += 1
             failed = 0 if self._heard else failed + 1
             if failed >= _FAILED_STARTS_MAX:
                 raise Refused(
-                    f"the beat child of worker {worker.id} ended {failed} times before its first beat",
+                    f"the heartbeat process of worker {worker.id} ended {failed} times before its first heartbeat",
                     do=f"run `{' '.join(self._command)}` by hand, or look at its messages above",
                 )
-            _log.warning("the beat child ended and is started again", extra={"worker_id": worker.id})
+            _log.warning("the heartbeat process ended and is started again", extra={"worker_id": worker.id})
             # The first restart is at once; one that keeps failing is not tried in a tight loop.
             await asyncio.sleep(min(beat, 0.05 * failed))
 
-    async def _one_child(self, board: HeartbeatTable, worker: WorkerInfo, silence: timedelta) -> bool:
+    async def _one_child(self, board: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> bool:
         """One child until it ends; False if this machine had no room for it."""
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command, stdin=PIPE, stdout=PIPE, pass_fds=(board.fd,)
             )
         except OSError as error:
-            _log.warning("the beat child did not start", extra={"worker_id": worker.id, "error": error.strerror})
+            _log.warning("the heartbeat process did not start", extra={"worker_id": worker.id, "error": error.strerror})
             return not exhausted(error) and error.errno != errno.EAGAIN
         self._process = process
         try:
             assert process.stdin is not None, "started with a pipe"
             with suppress(BrokenPipeError, ConnectionResetError):
-                process.stdin.write(HeartbeatOrders(self._url, worker, silence, board.fd).line())
+                process.stdin.write(HeartbeatOrders(self._url, worker, heartbeat_timeout, board.fd).line())
                 await process.stdin.drain()
-                await self._listen(process, silence)
+                await self._listen(process, heartbeat_timeout)
         finally:
-            self.state.tell_beating(False)
+            self.state.tell_sending(False)
             self._process = None
             await _leave(process)
         return True
 
-    async def _listen(self, process: Process, silence: timedelta) -> None:
+    async def _listen(self, process: Process, heartbeat_timeout: timedelta) -> None:
         """Hears the child until it ends, or says nothing for too long."""
         assert process.stdout is not None, "started with a pipe"
-        patience = max(silence.total_seconds() / BEATS_PER_SILENCE, _PATIENCE_MIN)
+        patience = max(heartbeat_timeout.total_seconds() / HEARTBEATS_PER_TIMEOUT, _PATIENCE_MIN)
         missed = 0
         while missed < 2:
             try:
@@ -204,14 +204,14 @@ class ChildHeartbeat:
         match read_word(line):
             case HeartbeatSent():
                 self._heard = True
-                self.state.tell_beating(True)
+                self.state.tell_sending(True)
             case Down():
                 self._heard = True
-                self.state.tell_beating(False)
+                self.state.tell_sending(False)
             case ClaimEnded() as gone:
                 self.state.tell_gone(gone)
             case Unable(message, do):
-                raise StoreBroken(f"the beat child cannot work: {message}", do=do)
+                raise StoreBroken(f"the heartbeat process cannot work: {message}", do=do)
 
 
 async def _leave(process: Process) -> None:

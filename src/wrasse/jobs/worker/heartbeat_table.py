@@ -1,25 +1,25 @@
-"""The board: what a worker holds, in memory that it shares with its beat child.
+"""The board: what a worker holds, in memory that it shares with its heartbeat process.
 
-The worker writes, the child reads, and neither ever waits for the other: the child must see every hold also while the
+The worker writes, the child reads, and neither ever waits for the other: the child must see every claim also while the
 worker's interpreter is frozen inside a handler. One place per hold, of fixed size. A place's first word says whether
 it is empty, being written, or full, and counts its changes; a reader that sees the word change under it, or a checksum
-that does not fit, reads again. So a torn read is never acted on. What a word counts also tells apart two holds that
+that does not fit, reads again. So a torn read is never acted on. What a word counts also tells apart two claims that
 used the same place one after the other.
 
 `deadline` is when the handler's time is up, on the machine's monotonic clock, which is the same in both processes.
 `group` is the process group that the handler runs in, if it is a command: should the worker be killed, somebody must
 still be able to end it.
 
-One beat: everything on the board that still deserves one, and the worker itself.
+One heartbeat: everything on the board that still deserves one, and the worker itself.
 
-A hold deserves a beat until its handler's time is up: a job whose worker hangs must fall silent. A hold that was taken
-a moment ago does not need one yet, which spares a fast worker a write for each of its jobs.
+A claim deserves a heartbeat until its handler's time is up: a job whose worker hangs must stop its heartbeat. A job
+that was claimed a moment ago does not need one yet, which spares a fast worker a write for each of its jobs.
 
-What a worker and its beat child say to each other, in lines.
+What a worker and its heartbeat process say to each other, in lines.
 
 The worker says one thing, first: its orders. Afterwards it is silent, and the end of that pipe means stop. The child
-says after each look whether the backend took its beats, and which postings are gone. A word that is lost because the
-pipe is full does no harm: what is gone is said again at every beat until the worker takes it down.
+says after each look whether the backend took its heartbeats, and which postings are gone. A word that is lost because
+the pipe is full does no harm: what is gone is said again at every heartbeat until the worker takes it down.
 
 The orders go through the pipe and not on the command line, since a URL may hold a password.
 """
@@ -53,18 +53,18 @@ _KIND = 3  # the two low bits of a word; the rest counts
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """A hold as it stands on the board: `place` and `word` name this one posting, and no other ever."""
+    """A claim as it stands on the board: `place` and `word` name this one posting, and no other ever."""
 
     place: int
     word: int
-    hold: Claim
+    claim: Claim
     deadline: float
     since: float
     group: int = 0
 
 
 class HeartbeatTable:
-    """A fixed number of places for holds. One process writes, any number read."""
+    """A fixed number of places for claims. One process writes, any number read."""
 
     __slots__ = ("_fd", "_free", "_map", "_words", "places")
 
@@ -102,10 +102,10 @@ class HeartbeatTable:
         """How many more holds can be posted."""
         return len(self._free)
 
-    def post(self, hold: Claim, deadline: float, since: float) -> int:
-        """Posts a hold; gives its place."""
+    def post(self, claim: Claim, deadline: float, since: float) -> int:
+        """Posts a claim; gives its place."""
         place = self._free.pop()
-        id, nonce = hold.id.encode("utf-8", "surrogatepass"), hold.nonce.encode()
+        id, nonce = claim.id.encode("utf-8", "surrogatepass"), claim.nonce.encode()
         text = id + nonce
         assert id, "every job has an id"
         assert len(text) <= _TEXT_MAX, "ids and nonces are bounded"
@@ -113,7 +113,7 @@ class HeartbeatTable:
         word = self._words[at // _WORD] & ~_KIND
         self._words[at // _WORD] = word | _WRITING
         _BODY.pack_into(
-            self._map, at + _WORD, deadline, since, 0, hold.token, len(id), len(nonce), _sum(text, hold.token)
+            self._map, at + _WORD, deadline, since, 0, claim.token, len(id), len(nonce), _sum(text, claim.token)
         )
         self._map[at + _TEXT_AT : at + _TEXT_AT + len(text)] = text
         self._words[at // _WORD] = word + _KIND + 1 | _FULL
@@ -139,7 +139,7 @@ class HeartbeatTable:
         self._free.append(place)
 
     def read(self) -> list[TableEntry]:
-        """Everything that is posted. A place that keeps changing is left for the next look: its hold is new."""
+        """Everything that is posted. A place that keeps changing is left for the next look: its claim is new."""
         found = (self._read(place) for place in range(self.places))
         return [posted for posted in found if posted is not None]
 
@@ -175,25 +175,25 @@ def _parse(copy: bytes, place: int, word: int) -> TableEntry | None:
     return TableEntry(place, word, Claim(id, token, nonce), deadline, since, group)
 
 
-BEATS_PER_SILENCE = 3
-_YOUNG = 0.1  # of a silence: beaten at the next look at the latest, when more than half of it is left
+HEARTBEATS_PER_TIMEOUT = 3
+_YOUNG = 0.1  # of a heartbeat timeout: sent at the next look at the latest, when more than half of it is left
 
 
-def deserving(posted: Sequence[TableEntry], silence: timedelta, now: float) -> list[TableEntry]:
-    """Which postings get a beat; pure."""
-    young = silence.total_seconds() * _YOUNG
+def deserving(posted: Sequence[TableEntry], heartbeat_timeout: timedelta, now: float) -> list[TableEntry]:
+    """Which postings get a heartbeat; pure."""
+    young = heartbeat_timeout.total_seconds() * _YOUNG
     return [p for p in posted if now < p.deadline and now - p.since >= young]
 
 
-async def beat_once(
-    jobs: JobQueue, board: HeartbeatTable, worker: WorkerInfo, silence: timedelta, now: float
+async def send_heartbeats(
+    jobs: JobQueue, board: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta, now: float
 ) -> list[TableEntry]:
-    """Beats for what deserves it; gives the postings whose hold is no longer current."""
-    posted = deserving(board.read(), silence, now)
+    """Sends heartbeats for what deserves one; gives the postings whose claim is no longer current."""
+    posted = deserving(board.read(), heartbeat_timeout, now)
     gone: list[TableEntry] = []
     for start in range(0, max(len(posted), 1), BATCH_MAX):
         batch = posted[start : start + BATCH_MAX]
-        beaten = await jobs.beat(worker, [p.hold for p in batch], silence=silence)
+        beaten = await jobs.heartbeat(worker, [p.claim for p in batch], heartbeat_timeout=heartbeat_timeout)
         gone += [p for p, mine in zip(batch, beaten.mine, strict=True) if not mine]
     return gone
 
@@ -203,17 +203,17 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatOrders:
-    """Whose holds to beat for, how often, and where."""
+    """Whose claims to send heartbeats for, how often, and where."""
 
     url: str
     worker: WorkerInfo
-    silence: timedelta
+    heartbeat_timeout: timedelta
     board: int  # the descriptor of the board in the child
 
     def line(self) -> bytes:
         """As it is sent."""
         who = self.worker
-        words = [self.url, who.id, who.host, who.pid, who.slots, self.silence // _MICROSECOND, self.board]
+        words = [self.url, who.id, who.host, who.pid, who.slots, self.heartbeat_timeout // _MICROSECOND, self.board]
         return json.dumps(words).encode() + b"\n"
 
     @classmethod
@@ -225,7 +225,7 @@ class HeartbeatOrders:
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatSent:
-    """The backend took the beats."""
+    """The backend took the heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ class Down:
 
 @dataclass(frozen=True, slots=True)
 class ClaimEnded:
-    """The hold of this posting is no longer current."""
+    """The claim of this posting is no longer current."""
 
     place: int
     word: int
@@ -279,4 +279,4 @@ def read_word(line: bytes) -> Word:
         case b"unable":
             message, do = json.loads(rest)
             return Unable(message, do)
-    raise AssertionError(f"the beat child said {what[:40]!r}")
+    raise AssertionError(f"the heartbeat process said {what[:40]!r}")

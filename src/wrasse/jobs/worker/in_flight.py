@@ -1,6 +1,6 @@
-"""What a worker holds: every job from the moment it was taken until the backend has said how it ended.
+"""What a worker holds: every job from the moment it was claimed until the backend has said how it ended.
 
-A hold is on the board for exactly that long: also while its job waits for a free slot, and also while its result waits
+A claim is on the board for exactly that long: also while its job waits for a free slot, and also while its result waits
 for a backend that is down. So whatever the worker still has a duty to is beaten for, and nothing else.
 """
 
@@ -22,13 +22,13 @@ class JobStage(IntEnum):
 
 
 class InFlightJob:
-    """One held job: its place on the board, when it was taken, how many seconds its handler is allowed, and the ticket
-    under which its queue's breaker let it in."""
+    """One running job: its place on the board, when it was claimed, how many seconds its handler is allowed, and the
+    ticket under which its queue's breaker let it in."""
 
-    __slots__ = ("allowed", "place", "since", "stage", "taken", "ticket")
+    __slots__ = ("allowed", "claimed", "place", "since", "stage", "ticket")
 
-    def __init__(self, taken: ClaimedJob, place: int, since: float, allowed: float) -> None:
-        self.taken = taken
+    def __init__(self, claimed: ClaimedJob, place: int, since: float, allowed: float) -> None:
+        self.claimed = claimed
         self.place = place
         self.since = since
         self.allowed = allowed
@@ -41,19 +41,19 @@ class InFlightJobs:
 
     __slots__ = ("_by_place", "_slack", "alone_from", "board", "fragile")
 
-    def __init__(self, places: int, silence: timedelta, alone_from: int) -> None:
+    def __init__(self, places: int, heartbeat_timeout: timedelta, alone_from: int) -> None:
         self.board = HeartbeatTable.make(places)
         self.alone_from = alone_from
-        self.fragile = 0  # held jobs that were rescued at least `alone_from` times
+        self.fragile = 0  # running jobs that were rescued at least `alone_from` times
         self._by_place: list[InFlightJob | None] = [None] * places
-        # Beats go on this much longer than the handler may run, so that the worker can still tell of its timeout.
-        self._slack = silence.total_seconds()
+        # Heartbeats go on this much longer than the handler may run, so that the worker can still tell of its timeout.
+        self._slack = heartbeat_timeout.total_seconds()
 
-    def add(self, taken: ClaimedJob, since: float, allowed: float) -> InFlightJob:
-        """Posts a job that was just taken."""
-        place = self.board.post(taken.hold, since + allowed + self._slack, since)
-        work = self._by_place[place] = InFlightJob(taken, place, since, allowed)
-        self.fragile += taken.rescues >= self.alone_from
+    def add(self, claimed: ClaimedJob, since: float, allowed: float) -> InFlightJob:
+        """Posts a job that was just claimed."""
+        place = self.board.post(claimed.claim, since + allowed + self._slack, since)
+        work = self._by_place[place] = InFlightJob(claimed, place, since, allowed)
+        self.fragile += claimed.rescues >= self.alone_from
         return work
 
     def begin(self, work: InFlightJob, now: float) -> None:
@@ -62,17 +62,17 @@ class InFlightJobs:
         if now - work.since > self._slack / 2:
             self.board.extend(work.place, now + work.allowed + self._slack)
 
-    def note_group(self, hold: Claim, group: int) -> None:
-        """The handler of this hold runs in a process group of its own; 0 when it no longer does."""
+    def note_group(self, claim: Claim, group: int) -> None:
+        """The handler of this claim runs in a process group of its own; 0 when it no longer does."""
         for work in self._by_place:
-            if work is not None and work.taken.hold is hold:
+            if work is not None and work.claimed.claim is claim:
                 self.board.note_group(work.place, group)
 
     def drop(self, work: InFlightJob) -> None:
         """Takes down a job that the backend has settled, or that is no longer ours."""
-        assert self._by_place[work.place] is work, "a hold is taken down once"
+        assert self._by_place[work.place] is work, "a claim is taken down once"
         self._by_place[work.place] = None
-        self.fragile -= work.taken.rescues >= self.alone_from
+        self.fragile -= work.claimed.rescues >= self.alone_from
         self.board.clear(work.place)
 
     def find(self, gone: ClaimEnded) -> InFlightJob | None:

@@ -34,7 +34,7 @@ class CancelReason(Enum):
 
 
 def ended_badly(
-    taken: ClaimedJob,
+    claimed: ClaimedJob,
     cut: CancelReason | None,
     error: BaseException,
     allowed: float,
@@ -49,23 +49,23 @@ def ended_badly(
         case CancelReason.GONE:
             return None
         case CancelReason.STOPPED:
-            return interrupted(taken, "the worker stopped before the handler had finished")
+            return interrupted(claimed, "the worker stopped before the handler had finished")
         case CancelReason.TIMEOUT:
             reason, text = Reason.TIMEOUT, f"took longer than {format_duration(timedelta(seconds=allowed))}"
         case None if isinstance(error, BadPayload):
-            return DeadLetterJob(taken.hold, Reason.INVALID_PAYLOAD, error=error.message[:ERROR_CHARS_MAX])
-        case None if why := short_of(taken, error):
-            return out_of(taken, why, u)
+            return DeadLetterJob(claimed.claim, Reason.INVALID_PAYLOAD, error=error.message[:ERROR_CHARS_MAX])
+        case None if why := short_of(claimed, error):
+            return out_of(claimed, why, u)
         case None if isinstance(error, GiveUp) or _refused(own, error):
-            return DeadLetterJob(taken.hold, Reason.FAILED, error=describe(error), spends=Budget.FAILURES)
+            return DeadLetterJob(claimed.claim, Reason.FAILED, error=describe(error), spends=Budget.FAILURES)
         case None if isinstance(error, RetryLater):
-            ended = retry.after_failure(taken.hold, taken.failures, u, Reason.FAILED, describe(error))
+            ended = retry.after_failure(claimed.claim, claimed.failures, u, Reason.FAILED, describe(error))
             return replace(ended, delay=error.delay) if isinstance(ended, Requeue) else ended
         case None if isinstance(error, asyncio.CancelledError):
             reason, text = Reason.FAILED, "the handler waited for something that was cancelled"
         case None:
             reason, text = Reason.FAILED, describe(error)
-    return retry.after_failure(taken.hold, taken.failures, u, reason, text)
+    return retry.after_failure(claimed.claim, claimed.failures, u, reason, text)
 
 
 def _refused(own: Retry | None, error: BaseException) -> bool:
@@ -73,42 +73,42 @@ def _refused(own: Retry | None, error: BaseException) -> bool:
     return own is not None and not isinstance(error, RetryLater | asyncio.CancelledError) and not own.again(error)
 
 
-def interrupted(taken: ClaimedJob, error: str) -> Requeue:
-    """A job given back unfinished: free, and ready at once."""
-    return Requeue(taken.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error)
+def interrupted(claimed: ClaimedJob, error: str) -> Requeue:
+    """A job released unfinished: free, and ready at once."""
+    return Requeue(claimed.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error)
 
 
-def shut_out(taken: ClaimedJob) -> Requeue:
-    """A job that was taken from a queue whose breaker is open; given back, free."""
-    return interrupted(taken, "the breaker of its queue is open, so it was not started")
+def shut_out(claimed: ClaimedJob) -> Requeue:
+    """A job that was taken from a queue whose breaker is open; released, free."""
+    return interrupted(claimed, "the breaker of its queue is open, so it was not started")
 
 
-def held_back(taken: ClaimedJob, u: float) -> Requeue:
-    """A job that has been in several deaths, given back for a while because another such job is here."""
-    error = f"was rescued {taken.rescues} times, and another such job runs here; held back"
-    delay = _HELD_BACK.delay(taken.interruptions + 1, u)
-    return Requeue(taken.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error, delay=delay)
+def held_back(claimed: ClaimedJob, u: float) -> Requeue:
+    """A job that has been in several deaths, released for a while because another such job is here."""
+    error = f"was rescued {claimed.rescues} times, and another such job runs here; held back"
+    delay = _HELD_BACK.delay(claimed.interruptions + 1, u)
+    return Requeue(claimed.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error, delay=delay)
 
 
-def short_of(taken: ClaimedJob, error: BaseException) -> str:
+def short_of(claimed: ClaimedJob, error: BaseException) -> str:
     """Which resource ran out, if the attempt ended for that and not for a fault of its job; see RELEASES_MAX."""
     if isinstance(error, GiveUp | RetryLater):
         return ""
     ours = isinstance(error, OutOfResources | StoreFull)
-    return exhausted(error) if ours or taken.interruptions < RELEASES_MAX else ""
+    return exhausted(error) if ours or claimed.interruptions < RELEASES_MAX else ""
 
 
-def out_of(taken: ClaimedJob, why: str, u: float) -> Requeue:
+def out_of(claimed: ClaimedJob, why: str, u: float) -> Requeue:
     """A job released because a resource of the machine ran out; free, and ready after a delay that grows."""
-    delay = _HELD_BACK.delay(taken.interruptions + 1, u)
+    delay = _HELD_BACK.delay(claimed.interruptions + 1, u)
     error = f"released: this machine ran out of something ({why})"[:ERROR_CHARS_MAX]
-    return Requeue(taken.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error, delay=delay)
+    return Requeue(claimed.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error, delay=delay)
 
 
-def no_handler(taken: ClaimedJob, retry: RetryPolicy, u: float) -> Requeue | DeadLetterJob:
+def no_handler(claimed: ClaimedJob, retry: RetryPolicy, u: float) -> Requeue | DeadLetterJob:
     """A job of a kind that this worker does not know; another worker, or the next release, may."""
-    text = f"no handler for the kind {taken.job.kind!r} is known to this worker"
-    return retry.after_failure(taken.hold, taken.failures, u, Reason.NO_HANDLER, text)
+    text = f"no handler for the kind {claimed.job.kind!r} is known to this worker"
+    return retry.after_failure(claimed.claim, claimed.failures, u, Reason.NO_HANDLER, text)
 
 
 def encoded(result: object) -> bytes | None:

@@ -21,10 +21,10 @@ _WRITE_MAX = 5.0  # seconds one write may hold up an end
 class ProgressReporter:
     """What one worker's handlers said, until the backend has it."""
 
-    __slots__ = ("_jobs", "_latest", "_silence", "_wake", "_worker", "_writing", "wrote")
+    __slots__ = ("_heartbeat_timeout", "_jobs", "_latest", "_wake", "_worker", "_writing", "wrote")
 
-    def __init__(self, jobs: JobQueue, worker: WorkerInfo, silence: timedelta) -> None:
-        self._jobs, self._worker, self._silence = jobs, worker, silence
+    def __init__(self, jobs: JobQueue, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
+        self._jobs, self._worker, self._heartbeat_timeout = jobs, worker, heartbeat_timeout
         self._latest: dict[str, tuple[Claim, Progress]] = {}  # bounded by what the worker holds
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -35,9 +35,9 @@ class ProgressReporter:
         """Is there anything that the backend may not have?"""
         return bool(self._latest) or self._writing.locked()
 
-    def note(self, hold: Claim, progress: Progress) -> None:
+    def note(self, claim: Claim, progress: Progress) -> None:
         """Keeps the newest word of a job."""
-        self._latest[hold.id] = (hold, progress)
+        self._latest[claim.id] = (claim, progress)
         self._wake.set()
 
     async def run(self) -> None:
@@ -63,8 +63,10 @@ class ProgressReporter:
                 return
             progress = {id: word for id, (_, word) in told.items()}
             try:
-                holds = [hold for hold, _ in told.values()]
-                await self._jobs.beat(self._worker, holds, silence=self._silence, progress=progress)
+                claims = [claim for claim, _ in told.values()]
+                await self._jobs.heartbeat(
+                    self._worker, claims, heartbeat_timeout=self._heartbeat_timeout, progress=progress
+                )
             except StoreUnavailable:
                 self._wake.set()
                 return

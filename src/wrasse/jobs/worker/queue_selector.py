@@ -1,8 +1,8 @@
-"""Limits and weights of queues, as people write them; and which queue a take serves first. Pure.
+"""Limits and weights of queues, as people write them; and which queue a claim serves first. Pure.
 
 `10/s`, `100/h`, `5/10s`: in no stretch of that length are more jobs of the queue taken, by all workers together.
 
-Weights decide which queue a take serves first: of all takes, each queue comes first in proportion to its weight, and
+Weights decide which queue a claim serves first: of all claims, each queue comes first in proportion to its weight, and
 evenly spread. A queue that is empty leaves its turn to the others in their order. Without weights the order is strict.
 """
 
@@ -52,7 +52,7 @@ class QueueSelector:
         self._credit = dict.fromkeys(self._weights, 0)
 
     def following(self) -> tuple[str, ...]:
-        """The order of the next take."""
+        """The order of the next claim."""
         if not self._weights:
             return self._queues
         # All earn their weight, the richest is served and pays for the round: proportional, and evenly spread.

@@ -3,7 +3,7 @@
 A slot runs one handler after the other without making a task per job: a handler that never waits costs a function
 call. One timer serves all timeouts: it is set to the earliest deadline, and moves only when that is reached.
 
-An attempt can be cut from outside: its time is up, its hold is gone, or the worker stops. The handler is cancelled;
+An attempt can be cut from outside: its time is up, its claim is gone, or the worker stops. The handler is cancelled;
 whatever it raises then, the reason stands; if it finishes all the same, it is finished. A thread cannot be cancelled:
 its job is settled, and the slot stays busy until the thread returns.
 
@@ -13,7 +13,7 @@ Making a task per job would cost more than a small handler does. A context of it
 context variables from reaching the next one.
 
 Plain functions run in threads: one thread per slot, made when it is first needed. A job whose handler never returns was
-given back when the worker stopped.
+released when the worker stopped.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Slots:
         self,
         count: int,
         handlers: Handlers,
-        holds: InFlightJobs,
+        claims: InFlightJobs,
         settler: Completer,
         retry: RetryPolicy,
         tally: Tally,
@@ -95,7 +95,7 @@ class Slots:
         breakers: Breakers | None = None,
         spans: Spans | None = None,
     ) -> None:
-        self._handlers, self._holds, self._settler, self._retry = handlers, holds, settler, retry
+        self._handlers, self._claims, self._settler, self._retry = handlers, claims, settler, retry
         self._tally, self._clock, self._asks, self._room = tally, clock, asks, room
         self._breakers, self._spans = breakers, spans
         self._slots = [_Slot(number) for number in range(count)]
@@ -122,7 +122,7 @@ class Slots:
         self._wake(len(self.backlog))
 
     def cut(self, work: InFlightJob) -> None:
-        """Ends an attempt whose hold is gone, unless it has ended by itself."""
+        """Ends an attempt whose claim is gone, unless it has ended by itself."""
         if work.stage is JobStage.WAITING:
             if work in self.backlog:
                 self.backlog.remove(work)
@@ -141,30 +141,30 @@ class Slots:
             elif slot.lingering is not None and slot.task is not None:
                 slot.task.cancel()
 
-    def give_back(self, error: str) -> int:
-        """Requeues what no slot has started yet, free of charge, so that others can have it at once."""
+    def release(self, error: str) -> int:
+        """Requeues what no slot has started yet without spending a retry, so that others can have it at once."""
         given = len(self.backlog)
-        # Each goes before all that wait, so the last given back is served first: back to front keeps their order.
+        # Each goes before all that wait, so the last released is served first: back to front keeps their order.
         while self.backlog:
             work = self.backlog.pop()
-            self._settler.add(work, interrupted(work.taken, error))
+            self._settler.add(work, interrupted(work.claimed, error))
         return given
 
-    def _give_back_shut(self, first: InFlightJob) -> None:
-        """Requeues what was taken ahead from a queue whose breaker has opened since."""
-        queue = first.taken.job.queue
-        shut = [first, *(work for work in self.backlog if work.taken.job.queue == queue)]
-        kept = [work for work in self.backlog if work.taken.job.queue != queue]
+    def _release_shut(self, first: InFlightJob) -> None:
+        """Requeues what was prefetched from a queue whose breaker has opened since."""
+        queue = first.claimed.job.queue
+        shut = [first, *(work for work in self.backlog if work.claimed.job.queue == queue)]
+        kept = [work for work in self.backlog if work.claimed.job.queue != queue]
         self.backlog.clear()
         self.backlog.extend(kept)
         for work in reversed(shut):  # see give_back
-            self._settler.add(work, shut_out(work.taken))
+            self._settler.add(work, shut_out(work.claimed))
 
     def abandon(self, error: str) -> int:
-        """Gives back the jobs of handlers that did not end when they were told to; gives how many."""
+        """Releases the jobs of handlers that did not end when they were told to; gives how many."""
         left = [slot.work for slot in self._slots if slot.work is not None and slot.work.stage is JobStage.RUNNING]
         for work in left:
-            self._settler.add(work, interrupted(work.taken, error))
+            self._settler.add(work, interrupted(work.claimed, error))
         return len(left)
 
     async def quiet(self) -> None:
@@ -211,7 +211,7 @@ class Slots:
             if len(backlog) <= self.hungry_at and not self._room.is_set():
                 self._room.set()
             if self._breakers is not None and not self._breakers.lets_start(work):
-                self._give_back_shut(work)
+                self._release_shut(work)
                 continue
             short = self._short
             ended = await self._attempt(slot, work)
@@ -225,13 +225,13 @@ class Slots:
 
     async def _attempt(self, slot: _Slot, work: InFlightJob) -> float:
         """Runs one handler and notes how it ended; gives when."""
-        taken = work.taken
-        handler = self._handlers.find(taken.job.kind)
+        claimed = work.claimed
+        handler = self._handlers.find(claimed.job.kind)
         began = self._clock.monotonic()
-        span = None if self._spans is None else self._spans.start(taken)
+        span = None if self._spans is None else self._spans.start(claimed)
         if handler is None:
             self.ended += 1
-            unknown = no_handler(taken, self._retry, random.random())
+            unknown = no_handler(claimed, self._retry, random.random())
             if span is not None:
                 span.end(outcome_of(unknown), "")
             self._settler.add(work, unknown)
@@ -241,19 +241,19 @@ class Slots:
         wrong = ""
         try:
             result = await self._call(slot, handler, running, span)
-            settlement = Complete(taken.hold, encoded(result), running.follow_ups)
+            settlement = Complete(claimed.claim, encoded(result), running.follow_ups)
             self._short = 0
         except (Exception, asyncio.CancelledError, SystemExit) as error:
             if slot.cut is None and isinstance(error, asyncio.CancelledError) and cancelled():
                 raise  # not about this job: somebody cancelled the worker
             u, wrong = random.random(), type(error).__name__
-            settlement = ended_badly(taken, slot.cut, error, work.allowed, self._retry, u, handler.retry)
-            self._note_short(taken, slot.cut, error)
+            settlement = ended_badly(claimed, slot.cut, error, work.allowed, self._retry, u, handler.retry)
+            self._note_short(claimed, slot.cut, error)
         finally:
             self._tally.active -= 1
         self.ended += 1
         ended = self._clock.monotonic()
-        self._tally.durations.of(taken.job.queue).observe(ended - began)
+        self._tally.durations.of(claimed.job.queue).observe(ended - began)
         if span is not None:
             span.end(outcome_of(settlement), wrong)
         if work.stage is JobStage.RUNNING:
@@ -268,19 +268,19 @@ class Slots:
             await self._after_cut(slot)
         return ended
 
-    def _note_short(self, taken: ClaimedJob, cut: CancelReason | None, error: BaseException) -> None:
+    def _note_short(self, claimed: ClaimedJob, cut: CancelReason | None, error: BaseException) -> None:
         """Says that a job was released because a resource ran out; the slot then rests instead of trying the next."""
-        why = "" if cut is not None else short_of(taken, error)
+        why = "" if cut is not None else short_of(claimed, error)
         self._short = self._short + 1 if why else 0
         if why:
-            extra = {"job_id": taken.job.id, "queue": taken.job.queue, "attempt": taken.attempt}
+            extra = {"job_id": claimed.job.id, "queue": claimed.job.queue, "attempt": claimed.attempt}
             _log.warning("a job was released, and its slot rests: %s", why, extra=extra)
 
     def _begin(self, slot: _Slot, work: InFlightJob, now: float) -> RunningJob:
-        self._holds.begin(work, now)
+        self._claims.begin(work, now)
         self._tally.active += 1
         slot.work, slot.cut, slot.deadline = work, None, now + work.allowed
-        slot.running = running = RunningJob(work.taken, self._asks)
+        slot.running = running = RunningJob(work.claimed, self._asks)
         if slot.deadline < self._timer_at:
             self._set_timer(slot.deadline)
         return running

@@ -1,11 +1,12 @@
 """Take, beat, call the handler, finish.
 
-A worker holds a job from the take until the backend has said how it ended, and beats for it all that time. Nothing is
-taken before the first beat. When the backend is down, running handlers go on, what they finish is kept and told when
-it is back, and the worker needs no restart. A stop takes nothing new, gives back at once what no handler has started,
-lets the rest finish within its grace, gives back what did not, free of charge, and says goodbye.
+A worker holds a job from the claim until the backend has said how it ended, and sends heartbeats for it all that time.
+Nothing is taken before the first heartbeat. When the backend is down, running handlers go on, what they finish is kept
+and told when it is back, and the worker needs no restart. A stop claims nothing new, releases at once what no handler
+has started, lets the rest finish within its grace, releases what did not without spending a retry, and
+deregisters.
 
-If the process dies instead, its beats stop, and the sweep `stuck_jobs` gives its jobs to the next worker.
+If the process dies instead, its heartbeats stop, and the sweep `stuck_jobs` gives its jobs to the next worker.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class WorkerSettings:
 
     queues: tuple[str, ...] = ("high", "low")
     concurrency: int = 16
-    silence: timedelta = timedelta(seconds=30)
+    heartbeat_timeout: timedelta = timedelta(seconds=30)
     timeout: timedelta = timedelta(hours=1)
     retry: RetryPolicy = _RETRY
     wait: timedelta = timedelta(seconds=1)
@@ -70,8 +71,8 @@ class WorkerSettings:
             raise UsageError("a worker without queues", do="name at least one queue")
         if self.concurrency < 1:
             raise UsageError(f"a worker with {self.concurrency} slots", do="give it at least one")
-        if min(self.silence, self.timeout) <= timedelta(0):
-            raise UsageError("a silence or timeout of zero", do="give a duration greater than zero")
+        if min(self.heartbeat_timeout, self.timeout) <= timedelta(0):
+            raise UsageError("a heartbeat timeout or timeout of zero", do="give a duration greater than zero")
 
 
 def worker_id() -> str:
@@ -87,24 +88,26 @@ class _Parts:
         self, worker: Worker, jobs: JobQueue, handlers: Handlers, clock: Clock, settings: WorkerSettings
     ) -> None:
         tally, ids, room = worker.tally, Ids(clock), asyncio.Event()
-        self.holds = InFlightJobs(settings.concurrency + 4 * BATCH_MAX, settings.silence, settings.alone_from)
-        self.teller = ProgressReporter(jobs, worker.info, settings.silence)
+        self.claims = InFlightJobs(
+            settings.concurrency + 4 * BATCH_MAX, settings.heartbeat_timeout, settings.alone_from
+        )
+        self.teller = ProgressReporter(jobs, worker.info, settings.heartbeat_timeout)
         breakers = None if settings.breaker is None else worker.breakers
-        self.settler = Completer(jobs, self.holds, tally, ids, room, self.teller, breakers)
+        self.settler = Completer(jobs, self.claims, tally, ids, room, self.teller, breakers)
         retry, count = settings.retry, settings.concurrency
         self.slots = Slots(
-            count, handlers, self.holds, self.settler, retry, tally, clock, worker, room, breakers, worker.spans
+            count, handlers, self.claims, self.settler, retry, tally, clock, worker, room, breakers, worker.spans
         )
         asking = FetchOptions(
             QueueSelector(settings.queues, settings.weights),
             worker.info.id,
-            settings.silence,
+            settings.heartbeat_timeout,
             settings.timeout,
             settings.wait,
             settings.rates,
             settings.breaker_pause,
         )
-        self.taker = Fetcher(jobs, asking, self.holds, self.slots, self.settler, tally, clock, ids, room, breakers)
+        self.fetcher = Fetcher(jobs, asking, self.claims, self.slots, self.settler, tally, clock, ids, room, breakers)
 
 
 class Worker:
@@ -120,7 +123,7 @@ class Worker:
         tally: Tally | None = None,
         spans: Spans | None = None,
     ) -> None:
-        self._jobs, self._handlers, self._clock, self._beats = jobs, handlers, clock, beats
+        self._jobs, self._handlers, self._clock, self._heartbeat = jobs, handlers, clock, beats
         self.settings = settings or WorkerSettings()
         self.spans = spans
         self.tally = tally if tally is not None else Tally()
@@ -128,7 +131,7 @@ class Worker:
         breaker, queues = self.settings.breaker, self.settings.queues
         self.breakers = None if breaker is None else Breakers(queues, breaker, clock, self.info.id)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._holds: InFlightJobs | None = None
+        self._claims: InFlightJobs | None = None
         self._teller: ProgressReporter | None = None
         self._stop = asyncio.Event()
         self._patience = asyncio.Event()  # the grace was changed
@@ -140,22 +143,25 @@ class Worker:
         assert self._loop is not None, "only a running worker has handlers that ask"
         return self._loop
 
-    async def mine(self, hold: Claim) -> bool:
-        """Asks the backend whether a hold is current, and beats for it by the way."""
-        return (await self._jobs.beat(self.info, [hold], silence=self.settings.silence)).mine[0]
+    async def mine(self, claim: Claim) -> bool:
+        """Asks the backend whether a claim is current, and sends heartbeats for it by the way."""
+        return (await self._jobs.heartbeat(self.info, [claim], heartbeat_timeout=self.settings.heartbeat_timeout)).mine[
+            0
+        ]
 
-    def note_group(self, hold: Claim, group: int) -> None:
-        """Posts the process group that a command runs in, for the beat child to end if this process is killed."""
-        if self._holds is not None:
-            self._holds.note_group(hold, group)
+    def note_group(self, claim: Claim, group: int) -> None:
+        """Posts the process group that a command runs in, for the heartbeat process to end if this process is
+        killed."""
+        if self._claims is not None:
+            self._claims.note_group(claim, group)
 
-    def note_progress(self, hold: Claim, progress: Progress) -> None:
+    def note_progress(self, claim: Claim, progress: Progress) -> None:
         """Keeps what a handler says until it is told to the backend."""
         if self._teller is not None:
-            self._teller.note(hold, progress)
+            self._teller.note(claim, progress)
 
     def stop(self, grace: timedelta) -> None:
-        """Ends `run`: nothing new is taken, and handlers have `grace` to finish. A second call may shorten it."""
+        """Ends `run`: nothing new is claimed, and handlers have `grace` to finish. A second call may shorten it."""
         at = self._clock.monotonic() + grace.total_seconds()
         self._give_up_at = at if self._give_up_at is None else min(at, self._give_up_at)
         self._stop.set()
@@ -165,13 +171,13 @@ class Worker:
         """Works until it is stopped. Cancelling it is a stop without grace."""
         self._loop = asyncio.get_running_loop()
         parts = _Parts(self, self._jobs, self._handlers, self._clock, self.settings)
-        self._holds, self._teller = parts.holds, parts.teller
+        self._claims, self._teller = parts.claims, parts.teller
         try:
             async with asyncio.TaskGroup() as group:
-                beats = self._beats.run(parts.holds.board, self.info, self.settings.silence)
+                beats = self._heartbeat.run(parts.claims.board, self.info, self.settings.heartbeat_timeout)
                 runs = (parts.slots.run(), parts.settler.run(), parts.teller.run(), beats)
                 slots, *others = (group.create_task(task) for task in (*runs, self._heed(parts), self._pause(parts)))
-                taking = group.create_task(parts.taker.run(self._beats.state))
+                taking = group.create_task(parts.fetcher.run(self._heartbeat.state))
                 try:
                     await self._stop.wait()
                 except asyncio.CancelledError:
@@ -188,14 +194,14 @@ class Worker:
         except BaseExceptionGroup as errors:
             raise first_error(errors) from errors
         finally:
-            self._holds = self._teller = None
-            parts.holds.close()
+            self._claims = self._teller = None
+            parts.claims.close()
             await self._goodbye()
             await self._handlers.close()
 
     async def run_pending(self) -> int:
-        """Runs what is ready now, and what that makes ready, in this loop and without beats; gives how many attempts
-        that took. For tests of handlers: what is delayed, also by a failure, stays."""
+        """Runs what is ready now, and what that makes ready, in this loop and without heartbeats; gives how many
+        attempts that took. For tests of handlers: what is scheduled, also by a failure, stays."""
         self._loop = asyncio.get_running_loop()
         # No process dies here, so nothing is held back for fear of it; and nobody comes back after a cooldown.
         settings = replace(self.settings, alone_from=_PENDING_MAX, breaker=None)
@@ -207,7 +213,7 @@ class Worker:
                 group.create_task(parts.settler.run())
                 group.create_task(parts.slots.run())
                 while ran < _PENDING_MAX:
-                    taken = await parts.taker.take(self.settings.concurrency, timedelta(0))
+                    taken = await parts.fetcher.claim(self.settings.concurrency, timedelta(0))
                     await parts.slots.quiet()
                     await parts.settler.drained()
                     if not taken:
@@ -219,34 +225,34 @@ class Worker:
             raise first_error(errors) from errors
         finally:
             self._teller = None
-            parts.holds.close()
+            parts.claims.close()
             if parts.teller.wrote:
                 await self._goodbye()
             await self._handlers.close()
         return ran
 
     async def _heed(self, parts: _Parts) -> None:
-        """Cuts handlers whose hold is gone. What has ended by itself is left to the settler, which will be told."""
+        """Cuts handlers whose claim is gone. What has ended by itself is left to the settler, which will be told."""
         while True:
-            for gone in await self._beats.state.gone():
-                work = parts.holds.find(gone)
+            for gone in await self._heartbeat.state.gone():
+                work = parts.claims.find(gone)
                 if work is not None:
                     parts.slots.cut(work)
 
     async def _pause(self, parts: _Parts) -> None:
-        """Ends a take that waits when beats stop going out."""
+        """Ends a claim that waits when heartbeats stop going out."""
         while True:
-            await self._beats.state.until_beating()
-            await self._beats.state.until_not_beating()
-            parts.taker.cut_short()
+            await self._heartbeat.state.until_sending()
+            await self._heartbeat.state.until_not_sending()
+            parts.fetcher.cut_short()
 
     async def _wind_down(self, parts: _Parts, taking: asyncio.Task[None]) -> None:
         taking.cancel()
         await asyncio.wait([taking])
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_MAX.total_seconds()):
-                await parts.taker.recover()
-        parts.slots.give_back("the worker stopped")
+                await parts.fetcher.recover()
+        parts.slots.release("the worker stopped")
         await self._finish_within_grace(parts)
         parts.slots.cut_all()
         with suppress(TimeoutError):
@@ -277,4 +283,4 @@ class Worker:
     async def _goodbye(self) -> None:
         with suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(_END_MAX.total_seconds()):
-                await self._jobs.beat(self.info, (), silence=timedelta(0))
+                await self._jobs.heartbeat(self.info, (), heartbeat_timeout=timedelta(0))

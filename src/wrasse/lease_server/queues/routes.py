@@ -64,8 +64,8 @@ from wrasse.ports.jobs import (
     DeadLetterJob,
     Job,
     JobFilter,
+    JobInfo,
     JobState,
-    Place,
     QueueCount,
     Reason,
     Requeue,
@@ -163,7 +163,7 @@ class QueueApi:
             expires_at = await self.service.jobs(namespace).now() + timedelta(seconds=meta.ttl_seconds)
             headers[EXPIRES_HEADER] = expires_at.isoformat()
         id = uuid7(self._clock)
-        visible_at = await self.service.put(
+        visible_at = await self.service.enqueue(
             namespace, Job(id, queue=queue, payload=payload, headers=headers, delay=delay, minted=True)
         )
         answer = EnqueueAnswer(
@@ -187,38 +187,38 @@ class QueueApi:
         if not 0 <= asked.page_size <= PAGE_MAX:
             raise WireError("invalid_page_size", f"page_size is 1 to {PAGE_MAX}")
         _checked(asked.visibility_timeout_seconds)
-        taken = await self._waited(asked, namespace, queue, 1 if with_state else asked.page_size or 1)
+        claimed = await self._waited(asked, namespace, queue, 1 if with_state else asked.page_size or 1)
         messages: list[tuple[MessagePart, bytes]] = []
         try:
-            for each in taken:
+            for each in claimed:
                 visibility = timedelta(seconds=asked.visibility_timeout_seconds) or visibility_of(each.job)
                 leased = await self._keys(namespace, each, asked, visibility, with_state)
                 message = self._message(namespace, each, visibility, name, leased, asked.txn_id)
                 messages.append((MessagePart(message, each.job.id), each.job.payload))
         except BaseException:
-            for each in taken:
-                await self.service.give_back(namespace, each, asked.txn_id)
+            for each in claimed:
+                await self.service.release(namespace, each, asked.txn_id)
             raise
         return handed_out(messages, name)
 
     async def _keys(
-        self, namespace: str, taken: ClaimedJob, asked: DequeueBody, visibility: timedelta, with_state: bool
+        self, namespace: str, claimed: ClaimedJob, asked: DequeueBody, visibility: timedelta, with_state: bool
     ) -> KeyRecord | None:
         """Takes the keys that go with a message."""
-        if asked.txn_id and not await self.service.join(namespace, taken, visibility, asked.txn_id):
+        if asked.txn_id and not await self.service.join(namespace, claimed, visibility, asked.txn_id):
             raise WireError("waiting", "the message went to somebody else", status=409, wait=1)
         if not with_state:
             return None
-        return await self.service.take_state(namespace, taken, asked.owner, visibility, asked.txn_id)
+        return await self.service.claim_state(namespace, claimed, asked.owner, visibility, asked.txn_id)
 
     async def _waited(self, asked: DequeueBody, namespace: str, queue: str, limit: int) -> list[ClaimedJob]:
         visibility = timedelta(seconds=asked.visibility_timeout_seconds) or None
         left = 0 if asked.wait_seconds < 0 else asked.wait_seconds or math.inf
         while True:
             wait = timedelta(seconds=min(left, WAIT_AT_ONCE))
-            taken = await self.service.take(namespace, queue, asked.owner, limit, visibility, wait)
-            if taken:
-                return taken
+            claimed = await self.service.claim(namespace, queue, asked.owner, limit, visibility, wait)
+            if claimed:
+                return claimed
             left -= WAIT_AT_ONCE
             if left <= 0:
                 raise WireError("waiting", f"there is no message in {queue!r}", status=409, wait=1)
@@ -226,7 +226,7 @@ class QueueApi:
     async def _ack(self, request: web.Request, name: str) -> web.Response:
         asked = await request_parsing.json_body(request, MessageBody)
         shown = self._shown(asked)
-        found = await self.service.held(shown)
+        found = await self.service.running(shown)
         if isinstance(found, str):
             if await self.service.acked(shown):
                 return named_answer(Acked(True, name), name)
@@ -244,13 +244,13 @@ class QueueApi:
         if error and intent == "defer":
             raise WireError("invalid_nack_last_error", "last_error goes with a failure")
         _checked(asked.delay_seconds)
-        shown, state = await self._held(asked)
+        shown, info = await self._held(asked)
         delay = timedelta(seconds=asked.delay_seconds)
         settlement: Requeue | DeadLetterJob
         if intent == "defer":
-            settlement = Requeue(shown.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED, delay=delay)
+            settlement = Requeue(shown.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED, delay=delay)
         else:
-            settlement = failure(shown.hold, state, error, delay)
+            settlement = failure(shown.claim, info, error, delay)
         if not await self.service.nack(shown, settlement):
             raise _refused("queue_message_lease_mismatch")
         return named_answer(Nacked(isinstance(settlement, Requeue), asked.meta_etag, name), name)
@@ -276,9 +276,9 @@ class QueueApi:
         jobs = self.service.jobs(namespace)
         counts = await jobs.counts()
         count = next((each for each in counts.queues if each.queue == queue), QueueCount(queue))
-        head = next(iter(await jobs.page(Place.READY, JobFilter(queue=queue), None, 1)), None)
+        head = next(iter(await jobs.page(JobState.READY, JobFilter(queue=queue), None, 1)), None)
         answer = Stats(
-            namespace, queue, jobs.waiting, count.ready + count.delayed, jobs.waiting, False, count.ready > 0, name
+            namespace, queue, jobs.waiting, count.ready + count.scheduled, jobs.waiting, False, count.ready > 0, name
         )
         if head is not None:
             answer.head_message_id, answer.head_enqueued_at_unix = head.id, int(head.created_at.timestamp())
@@ -286,10 +286,10 @@ class QueueApi:
             answer.head_age_seconds = max(0, int((counts.at - head.created_at).total_seconds()))
         return named_answer(answer, name)
 
-    async def _held(self, asked: MessageBody) -> tuple[ConsumerProof, JobState]:
+    async def _held(self, asked: MessageBody) -> tuple[ConsumerProof, JobInfo]:
         """The message that is shown, and what is known of it; refuses whoever does not hold it."""
         shown = self._shown(asked, etag=True)
-        found = await self.service.held(shown)
+        found = await self.service.running(shown)
         if isinstance(found, str):
             raise _refused(found)
         return shown, found
@@ -300,39 +300,45 @@ class QueueApi:
             raise WireError("missing_fields", "message_id, lease_id and meta_etag are needed")
         request_parsing.checked_transaction(asked.txn_id, "invalid_txn")
         nonce, _, how = asked.lease_id.partition("-")
-        hold = Claim(asked.message_id, asked.fencing_token, nonce)
-        if asked.meta_etag and asked.meta_etag != _etag(hold):
+        claim = Claim(asked.message_id, asked.fencing_token, nonce)
+        if asked.meta_etag and asked.meta_etag != _etag(claim):
             raise _refused("cas_mismatch")
         state = None
         if asked.state_lease_id:
             key = checked_key(state_key(queue, asked.message_id), namespace)
             state = shown(namespace, key, asked.state_lease_id, asked.state_fencing_token, asked.state_txn_id)
-        return ConsumerProof(namespace, queue, hold, state, STATEFUL in how, JOINED in how, asked.txn_id)
+        return ConsumerProof(namespace, queue, claim, state, STATEFUL in how, JOINED in how, asked.txn_id)
 
     def _message(
-        self, namespace: str, taken: ClaimedJob, visibility: timedelta, name: str, leased: KeyRecord | None, joined: str
+        self,
+        namespace: str,
+        claimed: ClaimedJob,
+        visibility: timedelta,
+        name: str,
+        leased: KeyRecord | None,
+        joined: str,
     ) -> DeliveredMessage:
-        job, hold = taken.job, taken.hold
+        job, claim = claimed.job, claimed.claim
         how = (STATEFUL if leased is not None else "") + (JOINED if joined else "")
         attributes = job.headers.get(ATTRIBUTES_HEADER, "")
         message = DeliveredMessage(
             namespace=namespace,
             queue=job.queue,
             message_id=job.id,
-            attempts=taken.attempt,
+            attempts=claimed.attempt,
             max_attempts=attempts_of(job),
-            failure_attempts=taken.failures + taken.rescues,
-            not_visible_until_unix=int(taken.until.timestamp()),
+            failure_attempts=claimed.failures + claimed.rescues,
+            not_visible_until_unix=int(claimed.deadline.timestamp()),
             visibility_timeout_seconds=int(visibility.total_seconds()),
             attributes=msgspec.Raw(attributes.encode()) if attributes else None,
             payload_content_type=job.headers.get(TYPE_HEADER, "application/octet-stream"),
             payload_bytes=len(job.payload),
             correlation_id=name,
-            lease_id=f"{hold.nonce}-{how}" if how else hold.nonce,
-            lease_expires_at_unix=int(taken.until.timestamp()),
-            fencing_token=hold.token,
+            lease_id=f"{claim.nonce}-{how}" if how else claim.nonce,
+            lease_expires_at_unix=int(claimed.deadline.timestamp()),
+            fencing_token=claim.token,
             txn_id=joined or self._xids.new(),
-            meta_etag=_etag(hold),
+            meta_etag=_etag(claim),
         )
         if leased is not None:
             lease = leased.held
@@ -366,9 +372,9 @@ def _error(asked: MessageBody) -> str:
     ]
 
 
-def _etag(hold: Claim) -> str:
+def _etag(claim: Claim) -> str:
     """Of a message as long as one consumer holds it."""
-    return f"{hold.token}-{hold.nonce}"
+    return f"{claim.token}-{claim.nonce}"
 
 
 def _refused(code: str) -> WireError:

@@ -38,8 +38,8 @@ from wrasse.ports.jobs import (
     DeadLetterJob,
     Delete,
     Job,
+    JobInfo,
     JobState,
-    Place,
     Reason,
     Requeue,
     RequeueDead,
@@ -66,18 +66,16 @@ class MessageKeys:
     def __init__(self, leases: Leases, namespace: str) -> None:
         self._leases, self._namespace = leases, namespace
 
-    async def take_state(
-        self, queue: str, id: str, owner: str, visibility: timedelta, transaction: str
-    ) -> KeyRecord:
+    async def claim_state(self, queue: str, id: str, owner: str, visibility: timedelta, transaction: str) -> KeyRecord:
         """The lease of the state of a message, for as long as that of the message."""
         return await self._leases.acquire(
             state_key(queue, id), owner, namespace=self._namespace, ttl=visibility, wait=WAIT, transaction=transaction
         )
 
-    async def join(self, queue: str, hold: Claim, visibility: timedelta, transaction: str) -> None:
+    async def join(self, queue: str, claim: Claim, visibility: timedelta, transaction: str) -> None:
         """Makes a message that was just taken part of a transaction. Refused once that is decided."""
         leased = await self._leases.acquire(
-            ack_key(queue, hold.id), hold.nonce, namespace=self._namespace, ttl=visibility, wait=WAIT,
+            ack_key(queue, claim.id), claim.nonce, namespace=self._namespace, ttl=visibility, wait=WAIT,
             transaction=transaction,
         )  # fmt: skip
         await self._leases.hide(leased.held, True)
@@ -86,12 +84,12 @@ class MessageKeys:
         """Takes a message that was not handed out after all out of its transaction."""
         await self._drop(ack_key(queue, id))
 
-    async def end(self, queue: str, hold: Claim, transaction: str, *, commit: bool) -> None:
+    async def end(self, queue: str, claim: Claim, transaction: str, *, commit: bool) -> None:
         """Decides the transaction of a message for all of its keys. Refused if it was decided otherwise before."""
-        held = await self._joined(queue, hold)
+        held = await self._joined(queue, claim)
         if held is None:
             state = await self._leases.transactions.transaction_log.outcome(transaction) if transaction else None
-            acked = acks(await self._look(ack_key(queue, hold.id))) or state is Decision.COMMIT
+            acked = acks(await self._look(ack_key(queue, claim.id))) or state is Decision.COMMIT
             if acked is not commit:
                 raise refused(transaction, Decision.COMMIT if acked else Decision.ROLLBACK)
             return
@@ -99,9 +97,9 @@ class MessageKeys:
             raise KeyRefused(Refusal.TRANSACTION_MISMATCH, "the message belongs to another transaction")
         await self._leases.release(held, commit=commit)
 
-    async def renew(self, queue: str, hold: Claim, by: timedelta) -> None:
+    async def renew(self, queue: str, claim: Claim, by: timedelta) -> None:
         """Keeps a message in its transaction for so long from now."""
-        held = await self._joined(queue, hold)
+        held = await self._joined(queue, claim)
         if held is not None:
             await self._leases.renew(held, by)
 
@@ -118,9 +116,9 @@ class MessageKeys:
         lease = None if kept is None else kept.lease
         return held if lease is None else replace(held, transaction=lease.transaction)
 
-    async def fate(self, state: JobState) -> Fate:
+    async def fate(self, info: JobInfo) -> Fate:
         """A message whose ack was committed is finished; one that may still be is left to its consumer."""
-        keys, key = self._leases.keys(self._namespace), ack_key(state.queue, state.id)
+        keys, key = self._leases.keys(self._namespace), ack_key(info.queue, info.id)
         for _ in range(TRIES_MAX):
             kept = await keys.look(key)
             lease = None if kept is None else kept.lease
@@ -131,9 +129,9 @@ class MessageKeys:
             await keys.clear(key, kept, at)  # which settles its transaction first
         return Fate.LEFT
 
-    async def ended(self, state: JobState) -> bool:
+    async def ended(self, info: JobInfo) -> bool:
         """Nobody will ask for the keys of this message again: its id is never used twice."""
-        keys = (state_key(state.queue, state.id), ack_key(state.queue, state.id))
+        keys = (state_key(info.queue, info.id), ack_key(info.queue, info.id))
         return all([await self._drop(key) for key in keys])
 
     async def _drop(self, key: str) -> bool:
@@ -155,12 +153,12 @@ class MessageKeys:
                     await keys.give_back(replace(lease, key=key, namespace=self._namespace))
         return False
 
-    async def _joined(self, queue: str, hold: Claim) -> Lease | None:
+    async def _joined(self, queue: str, claim: Claim) -> Lease | None:
         """The lease by which this delivery is in its transaction, while nothing is decided."""
-        key = ack_key(queue, hold.id)
+        key = ack_key(queue, claim.id)
         kept = await self._look(key)
         lease = None if kept is None else kept.lease
-        if lease is None or lease.owner != hold.nonce:
+        if lease is None or lease.owner != claim.nonce:
             return None
         return replace(lease, key=key, namespace=self._namespace)
 
@@ -188,7 +186,7 @@ class ConsumerProof:
 
     namespace: str
     queue: str
-    hold: Claim
+    claim: Claim
     state: Lease | None = None
     stateful: bool = False
     joined: bool = False
@@ -223,72 +221,77 @@ class QueueService:
         """The keys that ride along with the messages of a namespace."""
         return MessageKeys(self._leases, namespace)
 
-    async def put(self, namespace: str, job: Job) -> datetime:
+    async def enqueue(self, namespace: str, job: Job) -> datetime:
         """Stores a message; when it becomes visible."""
         self._leases.note_traffic()
         jobs = self.jobs(namespace)
-        await jobs.put([job], request=job.id)
+        await jobs.enqueue([job], request=job.id)
         return await jobs.now() + job.delay
 
-    async def take(
+    async def claim(
         self, namespace: str, queue: str, owner: str, limit: int, visibility: timedelta | None, wait: timedelta
     ) -> list[ClaimedJob]:
         """Messages that are visible; those whose time to live is over are buried on the way."""
         self._leases.note_traffic()
         jobs = self.jobs(namespace)
-        taken = await jobs.take(
-            [queue], limit, worker=owner, silence=visibility or VISIBILITY, request=self._xids.new(), wait=wait
+        claimed = await jobs.claim(
+            [queue],
+            limit,
+            worker=owner,
+            heartbeat_timeout=visibility or VISIBILITY,
+            request=self._xids.new(),
+            wait=wait,
         )
         alive: list[ClaimedJob] = []
-        for each in taken.jobs:
+        for each in claimed.jobs:
             expires = each.job.headers.get(EXPIRES_HEADER, "")
-            if expires and datetime.fromisoformat(expires) <= taken.at:
-                bury = DeadLetterJob(each.hold, Reason.TIMEOUT, error="its time to live is over")
+            if expires and datetime.fromisoformat(expires) <= claimed.at:
+                bury = DeadLetterJob(each.claim, Reason.TIMEOUT, error="its time to live is over")
                 await jobs.settle([bury], request=self._xids.new())
                 continue
             alive.append(each if visibility is not None else await self._own_visibility(jobs, each))
         return alive
 
-    async def take_state(
-        self, namespace: str, taken: ClaimedJob, owner: str, visibility: timedelta, transaction: str
+    async def claim_state(
+        self, namespace: str, claimed: ClaimedJob, owner: str, visibility: timedelta, transaction: str
     ) -> KeyRecord:
         """The lease of the state of a message. Who had it before died with it."""
         keys = self.keys(namespace)
-        return await keys.take_state(taken.job.queue, taken.job.id, owner, visibility, transaction)
+        return await keys.claim_state(claimed.job.queue, claimed.job.id, owner, visibility, transaction)
 
-    async def join(self, namespace: str, taken: ClaimedJob, visibility: timedelta, transaction: str) -> bool:
+    async def join(self, namespace: str, claimed: ClaimedJob, visibility: timedelta, transaction: str) -> bool:
         """Makes a message that was just taken part of a transaction; False if it is somebody else's by now."""
-        queue, hold = taken.job.queue, taken.hold
-        await self.keys(namespace).join(queue, hold, visibility, transaction)
+        queue, claim = claimed.job.queue, claimed.claim
+        await self.keys(namespace).join(queue, claim, visibility, transaction)
         # From here on nobody takes it before the transaction is decided; somebody may have before.
-        if await self.jobs(namespace).extend(hold, visibility) is None:
+        if await self.jobs(namespace).extend(claim, visibility) is None:
             return False
-        self._joined[namespace, ack_key(queue, hold.id)] = ConsumerProof(namespace, queue, hold, joined=True)
+        self._joined[namespace, ack_key(queue, claim.id)] = ConsumerProof(namespace, queue, claim, joined=True)
         if len(self._joined) > JOINED_MAX:
             self._joined.popitem(last=False)
         return True
 
-    async def give_back(self, namespace: str, taken: ClaimedJob, transaction: str = "") -> None:
+    async def release(self, namespace: str, claimed: ClaimedJob, transaction: str = "") -> None:
         """A message that could not be handed out after all."""
         if transaction:  # which goes on without it
-            self._joined.pop((namespace, ack_key(taken.job.queue, taken.job.id)), None)
-            await self.keys(namespace).leave(taken.job.queue, taken.job.id)
-        back = Requeue(taken.hold, Budget.INTERRUPTIONS, Reason.INTERRUPTED)
+            self._joined.pop((namespace, ack_key(claimed.job.queue, claimed.job.id)), None)
+            await self.keys(namespace).leave(claimed.job.queue, claimed.job.id)
+        back = Requeue(claimed.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED)
         await self.jobs(namespace).settle([back], request=self._xids.new())
 
-    async def held(self, shown: ConsumerProof) -> JobState | str:
+    async def running(self, shown: ConsumerProof) -> JobInfo | str:
         """The message, if it is held as it was shown; else the code of the refusal, an overdue one being cleared."""
         self._leases.note_traffic()
         jobs = self.jobs(shown.namespace)
-        state = await jobs.state(shown.hold.id)
-        if state is None or state.queue != shown.queue:
+        info = await jobs.state(shown.claim.id)
+        if info is None or info.queue != shown.queue:
             return "not_found"
-        if state.place is not Place.HELD or state.hold != shown.hold:
+        if info.state is not JobState.RUNNING or info.claim != shown.claim:
             return "queue_message_lease_mismatch"
-        if not shown.joined and state.until is not None and state.until <= await jobs.now():
-            await jobs.expire(state.id)
+        if not shown.joined and info.deadline is not None and info.deadline <= await jobs.now():
+            await jobs.expire(info.id)
             return "lease_expired"
-        return state
+        return info
 
     async def acked(self, shown: ConsumerProof) -> bool:
         """Whether a message that is gone went with the commit of its transaction."""
@@ -302,8 +305,8 @@ class QueueService:
             await self._end(shown, commit=True)
         beside = shown.stateful or shown.joined or attempts > 1  # an earlier consumer may have left some
         if not beside:
-            return await self._settle(shown, Complete(shown.hold)) is not Outcome.CONFLICT
-        outcome = await self.jobs(shown.namespace).finish(shown.hold, request=f"{shown.hold.nonce}-Finish")
+            return await self._settle(shown, Complete(shown.claim)) is not Outcome.CONFLICT
+        outcome = await self.jobs(shown.namespace).finish(shown.claim, request=f"{shown.claim.nonce}-Finish")
         return shown.joined or outcome is not Outcome.CONFLICT
 
     async def nack(self, shown: ConsumerProof, settlement: Requeue | DeadLetterJob) -> bool:
@@ -319,10 +322,10 @@ class QueueService:
 
     async def _end(self, shown: ConsumerProof, *, commit: bool) -> None:
         """Decides the transaction of a message. If it was decided otherwise, so is the message, and that is told."""
-        key = shown.namespace, ack_key(shown.queue, shown.hold.id)
+        key = shown.namespace, ack_key(shown.queue, shown.claim.id)
         self._joined.pop(key, None)  # what becomes of the message is seen to here
         try:
-            await self.keys(shown.namespace).end(shown.queue, shown.hold, shown.transaction, commit=commit)
+            await self.keys(shown.namespace).end(shown.queue, shown.claim, shown.transaction, commit=commit)
         except KeyRefused:
             await self._decided(shown)
             raise
@@ -334,50 +337,50 @@ class QueueService:
 
     async def _decided(self, shown: ConsumerProof) -> None:
         """Does with a message what its transaction came to, if it came to anything."""
-        committed = await self.keys(shown.namespace).decided(shown.queue, shown.hold.id)
+        committed = await self.keys(shown.namespace).decided(shown.queue, shown.claim.id)
         if committed is None:
             return
-        self._joined.pop((shown.namespace, ack_key(shown.queue, shown.hold.id)), None)
+        self._joined.pop((shown.namespace, ack_key(shown.queue, shown.claim.id)), None)
         jobs = self.jobs(shown.namespace)
         if committed:
-            await jobs.finish(shown.hold, request=f"{shown.hold.nonce}-Finish")
+            await jobs.finish(shown.claim, request=f"{shown.claim.nonce}-Finish")
             return
-        state = await jobs.state(shown.hold.id)
-        if state is not None:
-            await self._settle(shown, failure(shown.hold, state, "its transaction was rolled back", timedelta(0)))
+        info = await jobs.state(shown.claim.id)
+        if info is not None:
+            await self._settle(shown, failure(shown.claim, info, "its transaction was rolled back", timedelta(0)))
 
     async def extend(self, shown: ConsumerProof, by: timedelta) -> tuple[datetime, datetime | None] | None:
         """The message, and its state, held for so long from now; None if it was somebody else's by then."""
-        until = await self.jobs(shown.namespace).extend(shown.hold, by)
+        until = await self.jobs(shown.namespace).extend(shown.claim, by)
         if until is None:
             return None
         keys = self.keys(shown.namespace)
         if shown.joined:
-            await keys.renew(shown.queue, shown.hold, by)
+            await keys.renew(shown.queue, shown.claim, by)
         if shown.state is None:
             return until, None
         renewed = await self._leases.renew(await keys.held_state(shown.state), by)
         return until, renewed.expires_at
 
-    async def revive(self, namespace: str, queue: str, id: str) -> bool:
+    async def requeue(self, namespace: str, queue: str, id: str) -> bool:
         """A dead message is handed out again, with all its attempts; False if there is none."""
-        state = await self._dead(namespace, queue, id)
-        if state is None:
+        info = await self._dead(namespace, queue, id)
+        if info is None:
             return False
-        (outcome,) = await self.jobs(namespace).move([RequeueDead(state.hold)])
+        (outcome,) = await self.jobs(namespace).move([RequeueDead(info.claim)])
         return outcome is not Outcome.CONFLICT
 
     async def bin(self, namespace: str, queue: str, id: str) -> bool:
         """A dead message is gone, its keys first; False if there is none, or somebody has its state."""
-        state = await self._dead(namespace, queue, id)
-        if state is None or not await self.keys(namespace).ended(state):
+        info = await self._dead(namespace, queue, id)
+        if info is None or not await self.keys(namespace).ended(info):
             return False
-        (outcome,) = await self.jobs(namespace).delete([Delete(state.hold, Place.DEAD)])
+        (outcome,) = await self.jobs(namespace).delete([Delete(info.claim, JobState.DEAD)])
         return outcome is not Outcome.CONFLICT
 
-    async def _dead(self, namespace: str, queue: str, id: str) -> JobState | None:
-        state = await self.jobs(namespace).state(id)
-        return state if state is not None and state.queue == queue and state.place is Place.DEAD else None
+    async def _dead(self, namespace: str, queue: str, id: str) -> JobInfo | None:
+        info = await self.jobs(namespace).state(id)
+        return info if info is not None and info.queue == queue and info.state is JobState.DEAD else None
 
     async def close(self) -> None:
         """Until what is left to do after the last answers is done."""
@@ -385,20 +388,20 @@ class QueueService:
         for jobs in self._jobs.values():
             await jobs.close()
 
-    async def _own_visibility(self, jobs: RecordedJobs, taken: ClaimedJob) -> ClaimedJob:
+    async def _own_visibility(self, jobs: RecordedJobs, claimed: ClaimedJob) -> ClaimedJob:
         """Lease for as long as its producer said, where the consumer said nothing."""
-        own = visibility_of(taken.job)
+        own = visibility_of(claimed.job)
         if own == VISIBILITY:
-            return taken
-        until = await jobs.extend(taken.hold, own)
-        return taken if until is None else ClaimedJob(
-            taken.job, taken.hold, taken.attempt, taken.failures, taken.rescues, taken.interruptions,
-            taken.created_at, until,
+            return claimed
+        until = await jobs.extend(claimed.claim, own)
+        return claimed if until is None else ClaimedJob(
+            claimed.job, claimed.claim, claimed.attempt, claimed.failures, claimed.rescues, claimed.interruptions,
+            claimed.created_at, until,
         )  # fmt: skip
 
     async def _settle(self, shown: ConsumerProof, settlement: Complete | Requeue | DeadLetterJob) -> Outcome:
         jobs = self.jobs(shown.namespace)
-        request = f"{shown.hold.nonce}-{_STORED_AS[type(settlement)]}"
+        request = f"{shown.claim.nonce}-{_STORED_AS[type(settlement)]}"
         (outcome,) = await jobs.settle([settlement], request=request)
         return outcome
 
@@ -419,13 +422,13 @@ def attempts_of(job: Job) -> int:
     return int(text) if text.isdigit() and int(text) else ATTEMPTS
 
 
-def spent(state: JobState, attempts: int) -> bool:
+def spent(info: JobInfo, attempts: int) -> bool:
     """Whether one more attempt that failed is the last."""
-    return state.failures + state.rescues + 1 >= attempts
+    return info.failures + info.rescues + 1 >= attempts
 
 
-def failure(hold: Claim, state: JobState, error: str, delay: timedelta) -> Requeue | DeadLetterJob:
+def failure(claim: Claim, info: JobInfo, error: str, delay: timedelta) -> Requeue | DeadLetterJob:
     """What a failed attempt makes of a message: ready again, or dead if it was its last."""
-    if spent(state, ATTEMPTS if state.retries_max is None else state.retries_max + 1):
-        return DeadLetterJob(hold, Reason.FAILED, error=error, spends=Budget.FAILURES)
-    return Requeue(hold, Budget.FAILURES, Reason.FAILED, error=error, delay=delay)
+    if spent(info, ATTEMPTS if info.retries_max is None else info.retries_max + 1):
+        return DeadLetterJob(claim, Reason.FAILED, error=error, spends=Budget.FAILURES)
+    return Requeue(claim, Budget.FAILURES, Reason.FAILED, error=error, delay=delay)

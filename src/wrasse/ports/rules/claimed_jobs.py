@@ -1,7 +1,7 @@
-"""Jobs for takers, made in the hottest loops there are.
+"""Jobs for workers, made in the hottest loops there are.
 
-A frozen dataclass sets each field through `object.__setattr__`, which for the objects of a taken job costs more than
-all the rest of a take. Here slots are filled directly, which is the same without the detour.
+A frozen dataclass sets each field through `object.__setattr__`, which for the objects of a claimed job costs more than
+all the rest of a claim. Here slots are filled directly, which is the same without the detour.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ def setters(kind: type, *names: str) -> Iterator[Callable[[object, object], None
 
 
 _id, _token, _nonce = setters(Claim, "id", "token", "nonce")
-_job, _hold, _attempt, _failures, _rescues, _interruptions, _created_at, _until = setters(
-    ClaimedJob, "job", "hold", "attempt", "failures", "rescues", "interruptions", "created_at", "until"
+_job, _claim, _attempt, _failures, _rescues, _interruptions, _created_at, _deadline = setters(
+    ClaimedJob, "job", "claim", "attempt", "failures", "rescues", "interruptions", "created_at", "deadline"
 )
 
 
-def taken_job(
-    job: Job, token: int, nonce: str, counts: tuple[int, int, int, int], created_at: datetime, until: datetime
+def claimed_job(
+    job: Job, token: int, nonce: str, counts: tuple[int, int, int, int], created_at: datetime, deadline: datetime
 ) -> ClaimedJob:
-    """A job as its taker gets it. `counts`: which attempt it is, and its failures, rescues and interruptions."""
+    """A job as a worker gets it. `counts`: which attempt it is, and its failures, rescues and interruptions."""
     attempt, failures, rescues, interruptions = counts
-    hold = _new(Claim)
-    _id(hold, job.id)
-    _token(hold, token)
-    _nonce(hold, nonce)
-    taken = _new(ClaimedJob)
-    _job(taken, job)
-    _hold(taken, hold)
-    _attempt(taken, attempt)
-    _failures(taken, failures)
-    _rescues(taken, rescues)
-    _interruptions(taken, interruptions)
-    _created_at(taken, created_at)
-    _until(taken, until)
-    return taken
+    claim = _new(Claim)
+    _id(claim, job.id)
+    _token(claim, token)
+    _nonce(claim, nonce)
+    claimed = _new(ClaimedJob)
+    _job(claimed, job)
+    _claim(claimed, claim)
+    _attempt(claimed, attempt)
+    _failures(claimed, failures)
+    _rescues(claimed, rescues)
+    _interruptions(claimed, interruptions)
+    _created_at(claimed, created_at)
+    _deadline(claimed, deadline)
+    return claimed

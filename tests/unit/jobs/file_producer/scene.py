@@ -12,7 +12,7 @@ from wrasse.jobs.file_producer.files import FileRules
 from wrasse.jobs.file_producer.producer import Intake, IntakeSettings
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.rate_limiter import SharedRate
-from wrasse.ports.jobs import Job, JobFilter, JobQueue, Place
+from wrasse.ports.jobs import Job, JobFilter, JobQueue, JobState
 
 QUEUES = {"high": "high", "low": "low"}
 SOON = timedelta(milliseconds=50)
@@ -38,8 +38,8 @@ def intake_of(
 
 async def jobs_of(memory: Memory) -> list[Job]:
     """Every job that waits."""
-    page = await memory.jobs.page(Place.READY, JobFilter(), None, 1_000)
-    records = [await memory.jobs.get(state.id) for state in page]
+    page = await memory.jobs.page(JobState.READY, JobFilter(), None, 1_000)
+    records = [await memory.jobs.get(info.id) for info in page]
     return [record.job for record in records if record is not None]
 
 

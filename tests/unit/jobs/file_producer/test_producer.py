@@ -37,7 +37,7 @@ async def test_a_second_walk_puts_nothing_twice(tmp_path: Path) -> None:
     await intake_of(tmp_path, memory).walk()
     again = intake_of(tmp_path, memory)
     await again.walk()
-    assert (again.done.put, again.done.known, len(await names_of(memory))) == (0, 5, 5)
+    assert (again.done.enqueued, again.done.known, len(await names_of(memory))) == (0, 5, 5)
 
 
 async def test_a_file_that_changed_is_put_again(tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ async def test_a_file_that_changed_is_put_again(tmp_path: Path) -> None:
     os.utime(tmp_path / "f0000", ns=(1, 1))
     again = intake_of(tmp_path, memory)
     await again.walk()
-    assert (again.done.put, again.done.known) == (1, 1)
+    assert (again.done.enqueued, again.done.known) == (1, 1)
 
 
 async def test_more_files_than_one_look_takes_are_all_put(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ async def test_more_files_than_one_look_takes_are_all_put(tmp_path: Path) -> Non
     memory = Memory()
     intake = intake_of(tmp_path, memory)
     await intake.walk()
-    assert (intake.done.seen.found, intake.done.put) == (2_500, 2_500)
+    assert (intake.done.seen.found, intake.done.enqueued) == (2_500, 2_500)
 
 
 async def test_a_stop_ends_a_wait_for_the_rate_and_leaves_nothing_half_put(tmp_path: Path) -> None:
@@ -65,7 +65,7 @@ async def test_a_stop_ends_a_wait_for_the_rate_and_leaves_nothing_half_put(tmp_p
     intake = intake_of(tmp_path, memory, clock=clock, rate=100)
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         group.create_task(intake.walk())
-        await eventually(lambda: intake.done.put == 25)
+        await eventually(lambda: intake.done.enqueued == 25)
         intake.stop()
     assert len(await names_of(memory)) == 25
 
@@ -108,7 +108,7 @@ async def test_files_wait_for_a_backend_that_comes_back(tmp_path: Path) -> None:
         group.create_task(intake.walk())
         await eventually(lambda: intake._producer.tally.unavailable > 0)
         network.down = False
-    assert intake.done.put == 3
+    assert intake.done.enqueued == 3
 
 
 async def test_a_lost_reply_puts_no_file_twice(tmp_path: Path) -> None:

@@ -24,11 +24,9 @@ def told(request: pytest.FixtureRequest) -> bool:
 
 
 @asynccontextmanager
-async def watching(
-    root: Path, memory: Memory, told: bool, watches_max: int = WATCHES_MAX
-) -> AsyncIterator[Intake]:
-    """Files of this directory are put for as long as the block lasts, and every change within it is noticed: where the
-    system tells, by what it tells, since the walks of the beginning are over and the next one is minutes away."""
+async def watching(root: Path, memory: Memory, told: bool, watches_max: int = WATCHES_MAX) -> AsyncIterator[Intake]:
+    """Files of this directory are enqueued for as long as the block lasts, and every change within it is noticed: where
+    the system tells, by what it tells, since the walks of the beginning are over and the next one is minutes away."""
     intake = intake_of(root, memory)
     watch = Watching(intake, SystemClock(), told=told, watches_max=watches_max)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:

@@ -12,7 +12,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.jobs.record_queue.queue import EXPIRED_MAX, RecordedJobs
 from wrasse.jobs.record_queue.store import INLINE_BYTES_MAX
-from wrasse.ports.jobs import Cancel, Complete, Job, JobFilter, Place, Reason, WorkerInfo
+from wrasse.ports.jobs import Cancel, Complete, Job, JobFilter, JobState, Reason, WorkerInfo
 from wrasse.ports.objects import ObjectDelete
 from wrasse.ports.records import Records
 
@@ -24,28 +24,28 @@ async def test_an_unreadable_record_costs_one_job(tmp_path: Path) -> None:
     store = await Directory.open(tmp_path, clock)
     jobs = RecordedJobs(store.records, store.objects, clock)
     records = store.records(jobs._store.names.jobs)
-    await jobs.put([Job(id) for id in ("a", "bad", "c", "held", "worse")], request="put")
+    await jobs.enqueue([Job(id) for id in ("a", "bad", "c", "held", "worse")], request="put")
     await _overwrite(records, "bad")
 
-    listed = await jobs.page(Place.READY, JobFilter(), None, 10)
-    assert [state.id for state in listed] == ["a", "unreadable-bad", "c", "held", "worse"]
-    assert [state.reason for state in listed] == [None, Reason.INVALID_PAYLOAD, None, None, None]
+    listed = await jobs.page(JobState.READY, JobFilter(), None, 10)
+    assert [info.id for info in listed] == ["a", "unreadable-bad", "c", "held", "worse"]
+    assert [info.reason for info in listed] == [None, Reason.INVALID_PAYLOAD, None, None, None]
     assert "the record 'bad' is not a job" in listed.items[1].error
     assert (await jobs.counts()).queues[0].ready == 5
 
-    taken = await jobs.take(["low"], 10, worker="w", silence=_SILENCE, request="take")
-    assert [each.job.id for each in taken.jobs] == ["a", "c", "held", "worse"]
+    claimed = await jobs.claim(["low"], 10, worker="w", heartbeat_timeout=_SILENCE, request="take")
+    assert [each.job.id for each in claimed.jobs] == ["a", "c", "held", "worse"]
     await _overwrite(records, "worse")
-    assert [(each.queue, each.held) for each in (await jobs.counts()).queues] == [("low", 3), ("unreadable", 1)]
-    held = await jobs.page(Place.HELD, JobFilter(), None, 10)
-    (shown,) = (state for state in held if state.reason is Reason.INVALID_PAYLOAD)
-    assert (shown.id, shown.size, shown.until is None) == ("unreadable-worse", 11, False)
-    holds = [each.hold for each in taken.jobs]
-    beaten = await jobs.beat(WorkerInfo("w", slots=4), holds, silence=_SILENCE)
+    assert [(each.queue, each.running) for each in (await jobs.counts()).queues] == [("low", 3), ("unreadable", 1)]
+    held = await jobs.page(JobState.RUNNING, JobFilter(), None, 10)
+    (shown,) = (info for info in held if info.reason is Reason.INVALID_PAYLOAD)
+    assert (shown.id, shown.size, shown.deadline is None) == ("unreadable-worse", 11, False)
+    claims = [each.claim for each in claimed.jobs]
+    beaten = await jobs.heartbeat(WorkerInfo("w", slots=4), claims, heartbeat_timeout=_SILENCE)
     assert beaten.mine == (True, True, True, False), "one heartbeat for all of a worker's jobs"
     clock.advance(timedelta(minutes=5))
-    assert {state.id for state in await jobs.overdue(None, 10)} == {"a", "c", "held"}
-    again = await jobs.take(["low"], 10, worker="v", silence=_SILENCE, request="again")
+    assert {info.id for info in await jobs.overdue(None, 10)} == {"a", "c", "held"}
+    again = await jobs.claim(["low"], 10, worker="v", heartbeat_timeout=_SILENCE, request="again")
     assert {each.job.id for each in again.jobs} == {"a", "c", "held"}, "rescued beside what cannot be read"
 
     kept = await records.get("bad")
@@ -61,9 +61,9 @@ async def test_a_job_whose_record_is_unreadable_is_shown_by_id(tmp_path: Path, p
     clock = ManualClock()
     store = await Directory.open(tmp_path, clock)
     jobs = RecordedJobs(store.records, store.objects, clock)
-    await jobs.put([Job("bad"), Job("bad-too")], request="put")
+    await jobs.enqueue([Job("bad"), Job("bad-too")], request="put")
     if place != "ready":
-        await jobs.take(["low"], 1, worker="w", silence=_SILENCE, request="take")
+        await jobs.claim(["low"], 1, worker="w", heartbeat_timeout=_SILENCE, request="take")
     if place == "dead":
         await jobs.move([Cancel("bad")])
     if envelope:
@@ -73,9 +73,9 @@ async def test_a_job_whose_record_is_unreadable_is_shown_by_id(tmp_path: Path, p
     for id in ("bad", "unreadable-bad"):
         shown = await jobs.get(id)
         assert shown is not None
-        assert (shown.state.place, shown.state.reason, shown.state.size) == (place, Reason.INVALID_PAYLOAD, 11)
+        assert (shown.info.state, shown.info.reason, shown.info.size) == (place, Reason.INVALID_PAYLOAD, 11)
         assert shown.job.payload == b"\xff not a job"
-        assert "the record 'bad' is not a job" in shown.state.error
+        assert "the record 'bad' is not a job" in shown.info.error
     assert await jobs.get("unreadable-bad-too") is None
     await jobs.close()
     await store.close()
@@ -87,12 +87,12 @@ async def test_many_unreadable_records_do_not_keep_others_from_a_rescue(tmp_path
     jobs = RecordedJobs(store.records, store.objects, clock)
     records = store.records(jobs._store.names.jobs)
     ids = [f"a{n:03}" for n in range(EXPIRED_MAX)]
-    await jobs.put([Job(id) for id in [*ids, "z"]], request="put")
-    await jobs.take(["low"], 1_000, worker="w", silence=_SILENCE, request="take")
+    await jobs.enqueue([Job(id) for id in [*ids, "z"]], request="put")
+    await jobs.claim(["low"], 1_000, worker="w", heartbeat_timeout=_SILENCE, request="take")
     for id in ids:
         await _overwrite(records, id)
     clock.advance(timedelta(minutes=5))
-    again = await jobs.take(["low"], 10, worker="v", silence=_SILENCE, request="again")
+    again = await jobs.claim(["low"], 10, worker="v", heartbeat_timeout=_SILENCE, request="again")
     assert [each.job.id for each in again.jobs] == ["z"]
     await jobs.close()
     await store.close()
@@ -108,27 +108,27 @@ async def _overwrite(records: Records, key: str) -> None:
 async def test_a_payload_that_is_gone_costs_one_job_of_a_claim() -> None:
     memory = Memory(ManualClock())
     jobs = RecordedJobs(memory.records, memory.objects, ManualClock())
-    await jobs.put([Job("gone", payload=b"x" * (INLINE_BYTES_MAX + 1)), Job("b")], request="put")
+    await jobs.enqueue([Job("gone", payload=b"x" * (INLINE_BYTES_MAX + 1)), Job("b")], request="put")
     (part,) = (info for info in await memory.objects.page("jobs/parts/", None, 10))
     await memory.objects.delete([ObjectDelete(part.key, part.version)])
 
-    taken = await jobs.take(["low"], 10, worker="w", silence=_SILENCE, request="take")
+    claimed = await jobs.claim(["low"], 10, worker="w", heartbeat_timeout=_SILENCE, request="take")
 
-    (dead,) = await jobs.page(Place.DEAD, JobFilter(), None, 10)
-    assert ([each.job.id for each in taken.jobs], [each.id for each in taken.rejected]) == (["b"], ["gone"])
+    (dead,) = await jobs.page(JobState.DEAD, JobFilter(), None, 10)
+    assert ([each.job.id for each in claimed.jobs], [each.id for each in claimed.rejected]) == (["b"], ["gone"])
     assert (dead.id, dead.reason) == ("gone", Reason.INVALID_PAYLOAD)
     shown = await jobs.get("gone")
     assert shown is not None
-    assert "cannot be read" in shown.state.error
+    assert "cannot be read" in shown.info.error
 
 
 async def test_a_take_asked_again_after_its_jobs_ended_takes_no_others() -> None:
     memory = Memory(ManualClock())
     jobs = RecordedJobs(memory.records, memory.objects, ManualClock())
-    await jobs.put([Job("a"), Job("b")], request="put")
-    first = await jobs.take(["low"], 1, worker="w", silence=_SILENCE, request="take")
-    await jobs.settle([Complete(each.hold) for each in first.jobs], request="settle")
+    await jobs.enqueue([Job("a"), Job("b")], request="put")
+    first = await jobs.claim(["low"], 1, worker="w", heartbeat_timeout=_SILENCE, request="take")
+    await jobs.settle([Complete(each.claim) for each in first.jobs], request="settle")
 
-    again = await jobs.take(["low"], 1, worker="w", silence=_SILENCE, request="take")
+    again = await jobs.claim(["low"], 1, worker="w", heartbeat_timeout=_SILENCE, request="take")
 
     assert ([each.job.id for each in first.jobs], again.jobs) == (["a"], ())

@@ -80,14 +80,14 @@ class TaskWorld:
     def sweep(self) -> StuckJobs:
         """The sweep of stuck tasks, as the settings build it."""
         retries = {each.name: RETRIES for each in self.types}
-        return StuckJobs(self.jobs, silence=timedelta(0), retries=retries, reports=self.jobs.reports)
+        return StuckJobs(self.jobs, heartbeat_timeout=timedelta(0), retries=retries, reports=self.jobs.reports)
 
     async def swept(self, sweep: StuckJobs | None = None) -> list[str]:
         """One run of the sweep, without its engine: what it did."""
         sweep = sweep or self.sweep
-        await self.jobs.strays.look(None, 100, silence=STEP, dry=False)
+        await self.jobs.strays.look(None, 100, heartbeat_timeout=STEP, dry=False)
         page = await sweep.find(None, 100)
-        actions = [each for state in page if isinstance(each := sweep.decide(state, page.at), Action)]
+        actions = [each for info in page if isinstance(each := sweep.decide(info, page.at), Action)]
         await sweep.apply(actions)
         return [action.verb for action in actions]
 

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 
 from wrasse.errors import StoreBroken, UsageError
 from wrasse.jobs.stream_tasks.fields import FAR, check_task_type, decode_fields, encode_fields, id_in, read_flat
-from wrasse.ports.jobs import Budget, Cancel, Complete, DeadLetterJob, Job, Place, Progress, Reason, Requeue
+from wrasse.ports.jobs import Budget, Cancel, Complete, DeadLetterJob, Job, JobState, Progress, Reason, Requeue
 from wrasse.ports.rules import job_transitions as rules
 from wrasse.ports.rules.job_transitions import StoredJob
 
@@ -37,21 +37,21 @@ ends = st.sampled_from(["waits", "runs", "beats", "done", "fails", "dies", "canc
 def lived(job: Job, end: str, result: bytes | None) -> StoredJob:
     """A task that has come to this."""
     record = rules.added(job, NOW, rank=rules.back(NOW), request="p", retries_max=3)
-    record = replace(record, job=replace(record.job, delay=timedelta(0)))  # only for put
+    record = replace(record, job=replace(record.job, delay=timedelta(0)))  # only for enqueue
     at = NOW + STEP
-    held = rules.take(record, at, worker="w", nonce="n", silence=STEP)
+    held = rules.claim(record, at, worker="w", nonce="n", heartbeat_timeout=STEP)
     assert held is not None
-    hold, rank = held.state.hold, rules.back(at)
+    claim, rank = held.info.claim, rules.back(at)
     lives = {
         "waits": record,
         "runs": held,
-        "beats": rules.beat(held, hold, at + STEP, silence=STEP, progress=Progress(0.5, "half")),
-        "done": rules.settle(held, Complete(hold, result, (Job("next"),)), at, request="s", rank=rank),
+        "beats": rules.heartbeat(held, claim, at + STEP, heartbeat_timeout=STEP, progress=Progress(0.5, "half")),
+        "done": rules.settle(held, Complete(claim, result, (Job("next"),)), at, request="s", rank=rank),
         "fails": rules.settle(
-            held, Requeue(hold, Budget.FAILURES, Reason.FAILED, "e", delay=STEP), at, request="s", rank=rank
+            held, Requeue(claim, Budget.FAILURES, Reason.FAILED, "e", delay=STEP), at, request="s", rank=rank
         ),
         "dies": rules.settle(
-            held, DeadLetterJob(hold, Reason.TIMEOUT, "e", Budget.FAILURES), at, request="s", rank=rank
+            held, DeadLetterJob(claim, Reason.TIMEOUT, "e", Budget.FAILURES), at, request="s", rank=rank
         ),
         "cancelled": rules.move(held, Cancel("task_1", "no"), at, rank=rank),
     }
@@ -63,7 +63,7 @@ def lived(job: Job, end: str, result: bytes | None) -> StoredJob:
 @given(job=jobs, end=ends, result=st.sampled_from([None, b"", b"\x00r"]))
 def test_what_was_written_is_read(job: Job, end: str, result: bytes | None) -> None:
     record = lived(job, end, result)
-    at = record.state.beat_at if record.state.place is Place.HELD else NOW
+    at = record.info.heartbeat_at if record.info.state is JobState.RUNNING else NOW
     assert at is not None
 
     fields = encode_fields(record, {}, at)
@@ -73,28 +73,28 @@ def test_what_was_written_is_read(job: Job, end: str, result: bytes | None) -> N
 
 
 @pytest.mark.parametrize(
-    ("state", "place"),
-    [("pending", Place.READY), ("claimed", Place.HELD), ("running", Place.HELD), ("completed", Place.DONE),
-     ("failed", Place.DEAD), ("cancelled", Place.DEAD)],
+    ("wire_state", "state"),
+    [("pending", JobState.READY), ("claimed", JobState.RUNNING), ("running", JobState.RUNNING),
+     ("completed", JobState.DONE), ("failed", JobState.DEAD), ("cancelled", JobState.DEAD)],
 )  # fmt: skip
-def test_a_record_of_another_program_is_a_task(state: str, place: Place) -> None:
-    fields = {"state": state, "updated_at": MS, "worker": "rust", "retry_count": "2"}
+def test_a_record_of_another_program_is_a_task(wire_state: str, state: JobState) -> None:
+    fields = {"state": wire_state, "updated_at": MS, "worker": "rust", "retry_count": "2"}
 
     record = decode_fields("mail", "task_1", fields)
 
-    assert (record.state.place, record.state.rescues, record.state.created_at) == (place, 2, NOW)
+    assert (record.info.state, record.info.rescues, record.info.created_at) == (state, 2, NOW)
 
 
 def test_a_blocked_task_waits_for_no_moment() -> None:
     record = decode_fields("mail", "task_1", {"state": "blocked", "updated_at": MS})
 
-    assert (record.state.not_before, encode_fields(record, {"state": "blocked"}, NOW)["state"]) == (FAR, "blocked")
+    assert (record.info.not_before, encode_fields(record, {"state": "blocked"}, NOW)["state"]) == (FAR, "blocked")
 
 
 def test_seconds_are_understood_too() -> None:
     record = decode_fields("mail", "task_1", {"state": "running", "updated_at": MS[:-3], "timeout_at": MS})
 
-    assert (record.state.beat_at, record.state.until) == (NOW, NOW)
+    assert (record.info.heartbeat_at, record.info.deadline) == (NOW, NOW)
 
 
 @pytest.mark.parametrize(

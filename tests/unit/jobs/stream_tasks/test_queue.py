@@ -23,7 +23,7 @@ from wrasse.ports.jobs import (
     Delete,
     Job,
     JobGroup,
-    Place,
+    JobState,
     Progress,
     Rate,
     Reason,
@@ -45,9 +45,9 @@ def world() -> TaskWorld:
 
 async def held(world: TaskWorld, id: str = "task_1") -> object:
     """A task that a worker has claimed until one step from now."""
-    await world.desk.put(Job(id, payload=b'{"to":"a@b"}', headers={"job_id": "job_9", "org_id": "org_3"}))
-    (taken,) = await world.desk.take(silence=STEP)
-    return taken.hold
+    await world.desk.enqueue(Job(id, payload=b'{"to":"a@b"}', headers={"job_id": "job_9", "org_id": "org_3"}))
+    (claimed,) = await world.desk.claim(heartbeat_timeout=STEP)
+    return claimed.claim
 
 
 # What is written
@@ -56,7 +56,7 @@ async def held(world: TaskWorld, id: str = "task_1") -> object:
 async def test_a_waiting_task_has_the_fields_and_the_event_of_the_design_document(world: TaskWorld) -> None:
     now = str(to_micros(world.clock.now()) // 1_000)
 
-    await world.desk.put(Job("task_1", payload=b'{"to":"a@b"}', headers={"job_id": "job_9", "org_id": "org_3"}))
+    await world.desk.enqueue(Job("task_1", payload=b'{"to":"a@b"}', headers={"job_id": "job_9", "org_id": "org_3"}))
 
     fields = await world.fields("task_1")
     assert {
@@ -75,7 +75,9 @@ async def test_a_task_is_claimed_then_runs_and_every_sign_of_life_moves_its_dead
     claimed = await world.fields("task_1")
     world.clock.advance(timedelta(seconds=10))
 
-    await world.jobs.beat(world.desk.worker, [hold], silence=STEP, progress={"task_1": Progress(0.5, "half")})
+    await world.jobs.heartbeat(
+        world.desk.worker, [hold], heartbeat_timeout=STEP, progress={"task_1": Progress(0.5, "half")}
+    )
 
     running = await world.fields("task_1")
     moved = int(running["timeout_at"]) - int(claimed["timeout_at"])
@@ -123,7 +125,7 @@ async def test_a_failed_attempt_is_told_of_when_its_delay_is_over(world: TaskWor
 async def test_fields_that_are_not_ours_stay(world: TaskWorld) -> None:
     now = str(to_micros(world.clock.now()) // 1_000)
     await world.write("task_1", {"state": "pending", "updated_at": now, "depends_on": "task_0", "colour": "red"})
-    await world.jobs.strays.look(None, 100, silence=STEP, dry=False)
+    await world.jobs.strays.look(None, 100, heartbeat_timeout=STEP, dry=False)
 
     await world.desk.finish(await world.desk.take_one())
 
@@ -159,10 +161,10 @@ async def test_events_of_tasks_that_are_rescued_together_have_ids_of_their_own(w
 
 
 async def test_a_task_whose_budget_is_spent_fails_with_one_terminal_and_one_error_event(world: TaskWorld) -> None:
-    await world.desk.put("task_1")
+    await world.desk.enqueue("task_1")
     runs = 0
     for _ in range(RETRIES + 3):
-        runs += len(await world.desk.take(silence=STEP))
+        runs += len(await world.desk.claim(heartbeat_timeout=STEP))
         world.clock.advance(LATER)
         await world.swept()
 
@@ -179,10 +181,10 @@ async def test_a_task_whose_budget_is_spent_fails_with_one_terminal_and_one_erro
 async def test_failures_and_rescues_spend_one_budget(world: TaskWorld) -> None:
     hold = await held(world)
     await world.desk.fail(hold)
-    (again,) = await world.desk.take(silence=STEP)
+    (again,) = await world.desk.claim(heartbeat_timeout=STEP)
     world.clock.advance(LATER)
     await world.swept()
-    (last,) = await world.desk.take(silence=STEP)
+    (last,) = await world.desk.claim(heartbeat_timeout=STEP)
 
     assert (again.failures, last.failures) == (1, 2)
 
@@ -204,17 +206,17 @@ async def test_a_task_that_finished_while_it_was_judged_stays_finished(world: Ta
     page = await sweep.find(None, 10)
     await world.desk.finish(hold)
 
-    outcomes = await sweep.apply([sweep.decide(state, page.at) for state in page])
+    outcomes = await sweep.apply([sweep.decide(info, page.at) for info in page])
 
     assert (list(outcomes), len(await world.queued())) == ([Outcome.CONFLICT], 1)
 
 
 async def test_a_backlog_of_ten_timeouts_is_neither_told_again_nor_failed(world: TaskWorld) -> None:
-    await world.desk.put(*(f"task_{n}" for n in range(50)))
-    hold = await world.desk.take_one()
+    await world.desk.enqueue(*(f"task_{n}" for n in range(50)))
+    claim = await world.desk.take_one()
     for _ in range(10):
         world.clock.advance(STEP)
-        await world.desk.beat(hold, silence=2 * STEP)
+        await world.desk.heartbeat(claim, heartbeat_timeout=2 * STEP)
         assert await world.swept() == []
 
     low = await world.desk.count()
@@ -227,7 +229,7 @@ async def test_blocked_tasks_are_never_touched(world: TaskWorld) -> None:
 
     swept = await world.swept()
 
-    assert (swept, await world.desk.take(), await world.queued()) == ([], [], [])
+    assert (swept, await world.desk.claim(), await world.queued()) == ([], [], [])
     assert await world.memory.records(TASKS).get(record.key) == record
 
 
@@ -254,7 +256,7 @@ async def test_where_streams_are_apart_a_crash_before_the_event_costs_no_retry()
     dying = TaskWorld.another(world, streams=FaultyStreams(world.memory.streams, Network(Script({0: CRASH}))))
     (stuck,) = await world.jobs.overdue(None, 1)
     with pytest.raises(Crashed):
-        await dying.move([Requeue(stuck.hold, Budget.RESCUES, Reason.WORKER_DIED)])
+        await dying.move([Requeue(stuck.claim, Budget.RESCUES, Reason.WORKER_DIED)])
     before = len(await world.queued())
 
     swept = await world.swept()
@@ -273,15 +275,15 @@ async def test_a_follow_up_that_a_crash_left_unput_is_put_later(world: TaskWorld
 
     crashing.search._put = crash
     with pytest.raises(Crashed):
-        await crashing.settle([Complete(hold, puts=(Job("next"),))], request="s")
+        await crashing.settle([Complete(hold, enqueues=(Job("next"),))], request="s")
     before = await world.desk.place("next")
 
     await world.swept()
 
     assert (before, await world.desk.place("task_1"), await world.desk.place("next")) == (
         None,
-        Place.DONE,
-        Place.READY,
+        JobState.DONE,
+        JobState.READY,
     )
 
 
@@ -299,7 +301,7 @@ async def test_a_waiting_task_whose_entry_is_gone_is_told_of_again_at_no_cost(wo
 async def test_a_waiting_task_whose_entry_was_delivered_and_not_answered_is_not_told_of_again(
     world: TaskWorld,
 ) -> None:
-    await world.desk.put("task_1")
+    await world.desk.enqueue("task_1")
     subject, group = f"gbe.tasks.{MAIL}.queue", f"{MAIL}-workers"
     await world.memory.groups.join(subject, group, StartAt(first=True))
     await world.memory.groups.deliver([subject], group, "dying", 1, ack_timeout=STEP)
@@ -314,7 +316,7 @@ async def test_a_dry_look_changes_nothing(world: TaskWorld) -> None:
     now = str(to_micros(world.clock.now()) // 1_000)
     record = await world.write("task_1", {"state": "pending", "updated_at": now})
 
-    looked = await world.jobs.strays.look(None, 100, silence=STEP, dry=True)
+    looked = await world.jobs.strays.look(None, 100, heartbeat_timeout=STEP, dry=True)
 
     assert (looked.seen, looked.adopted, await world.queued()) == (1, 0, [])
     assert await world.memory.records(TASKS).get(record.key) == record
@@ -329,7 +331,7 @@ async def test_a_dry_look_changes_nothing(world: TaskWorld) -> None:
 async def test_a_task_whose_parameters_cannot_be_read_is_dead_and_its_neighbours_run(
     world: TaskWorld, there: bytes, why: str
 ) -> None:
-    await world.desk.put(*(Job(f"task_{n}", payload=b"p" * (MAX + 1)) for n in range(3)))
+    await world.desk.enqueue(*(Job(f"task_{n}", payload=b"p" * (MAX + 1)) for n in range(3)))
     ref = (await world.fields("task_1"))["params_ref"]
     head = await world.memory.objects.head(ref)
     assert head is not None
@@ -337,26 +339,25 @@ async def test_a_task_whose_parameters_cannot_be_read_is_dead_and_its_neighbours
     if there:
         await world.memory.objects.create(ref, there)
 
-    answer = await world.jobs.take([MAIL], 10, worker="w1", silence=STEP, request="r1")
+    answer = await world.jobs.claim([MAIL], 10, worker="w1", heartbeat_timeout=STEP, request="r1")
 
     dead = await world.desk.record("task_1")
     assert sorted(each.job.id for each in answer.jobs) == ["task_0", "task_2"]
     assert [each.id for each in answer.rejected] == ["task_1"]
-    assert (dead.state.place, dead.state.reason, why in dead.state.error) == (Place.DEAD, "invalid_payload", True)
-
+    assert (dead.info.state, dead.info.reason, why in dead.info.error) == (JobState.DEAD, "invalid_payload", True)
 
 
 async def test_large_parameters_and_results_are_objects_that_go_with_their_task(world: TaskWorld) -> None:
-    await world.desk.put(Job("task_1", payload=b"p" * (MAX + 1)))
-    (taken,) = await world.desk.take()
-    await world.desk.settle(Complete(taken.hold, result=b"r" * (MAX + 1)))
+    await world.desk.enqueue(Job("task_1", payload=b"p" * (MAX + 1)))
+    (claimed,) = await world.desk.claim()
+    await world.desk.settle(Complete(claimed.claim, result=b"r" * (MAX + 1)))
     fields, record = await world.fields("task_1"), await world.desk.record("task_1")
 
     stored = [each.key for each in await world.memory.objects.page("", None, 10)]
-    await world.jobs.delete([Delete(record.state.hold, Place.DONE)])
+    await world.jobs.delete([Delete(record.info.claim, JobState.DONE)])
 
     assert sorted(stored) == sorted([fields["params_ref"], fields["result_ref"]])
-    assert (len(taken.job.payload), len(record.result or b"")) == (MAX + 1, MAX + 1)
+    assert (len(claimed.job.payload), len(record.result or b"")) == (MAX + 1, MAX + 1)
     assert len(await world.memory.objects.page("", None, 10)) == 0
 
 
@@ -365,48 +366,48 @@ async def test_without_objects_large_parameters_are_refused(world: TaskWorld) ->
     bare = StreamedJobs(TaskPorts(ports.records, ports.streams, ports.groups, ports.post, ports.clock), world.types)
 
     with pytest.raises(TooLarge, match="bytes of params"):
-        await bare.put([Job("task_1", payload=b"p" * (MAX + 1))], request="r")
+        await bare.enqueue([Job("task_1", payload=b"p" * (MAX + 1))], request="r")
 
 
 @pytest.mark.parametrize("id", ["", "a b", "a:b", "é", "x" * 65])
 async def test_an_id_that_is_no_task_id_is_refused(world: TaskWorld, id: str) -> None:
     with pytest.raises(UsageError):
-        await world.desk.put(Job(id))
+        await world.desk.enqueue(Job(id))
 
 
 async def test_what_a_task_cannot_have_is_refused(world: TaskWorld) -> None:
     group = JobGroup("g", 1, Job("c"))
     with pytest.raises(UsageError, match="group"):
-        await world.jobs.put([], request="r", groups=[group])
+        await world.jobs.enqueue([], request="r", groups=[group])
     with pytest.raises(UsageError, match="unique"):
-        await world.desk.put(Job("task_1", unique="u"))
+        await world.desk.enqueue(Job("task_1", unique="u"))
     with pytest.raises(UsageError, match="rate"):
-        await world.jobs.take([MAIL], 1, worker="w", silence=STEP, request="r", rates=[Rate(MAIL, 1, STEP)])
+        await world.jobs.claim([MAIL], 1, worker="w", heartbeat_timeout=STEP, request="r", rates=[Rate(MAIL, 1, STEP)])
     with pytest.raises(UnknownName):
-        await world.desk.put(Job("task_1", queue="unheard-of"))
+        await world.desk.enqueue(Job("task_1", queue="unheard-of"))
 
 
 async def test_a_batch_is_served_in_its_order(world: TaskWorld) -> None:
     names = [f"task_{n}" for n in range(100)]
-    await world.desk.put(*names)
+    await world.desk.enqueue(*names)
 
-    assert [taken.job.id for taken in await world.desk.take(limit=100)] == names
+    assert [claimed.job.id for claimed in await world.desk.claim(limit=100)] == names
 
 
 async def test_tasks_that_finished_long_ago_are_found_by_the_index(world: TaskWorld) -> None:
     await world.desk.finish(await world.desk.held("task_1"))
-    early = await world.jobs.aged(Place.DONE, None, 10)
+    early = await world.jobs.aged(JobState.DONE, None, 10)
     world.clock.advance(timedelta(days=1, seconds=1))
 
-    late = await world.jobs.aged(Place.DONE, None, 10)
+    late = await world.jobs.aged(JobState.DONE, None, 10)
 
-    assert (len(early), [state.id for state in late], len(await world.jobs.overdue(None, 10))) == (0, ["task_1"], 0)
+    assert (len(early), [info.id for info in late], len(await world.jobs.overdue(None, 10))) == (0, ["task_1"], 0)
 
 
 async def test_a_task_is_shown_while_the_store_of_its_parameters_is_away(world: TaskWorld) -> None:
-    await world.jobs.put([Job("large", queue=MAIL, payload=b"p" * (MAX + 1))], request="put")
+    await world.jobs.enqueue([Job("large", queue=MAIL, payload=b"p" * (MAX + 1))], request="put")
     away = FaultyObjects(world.memory.objects, Network(Script({0: LOST_REQUEST}, only="read")))
     shown = await world.another(objects=away).get("large")
     assert shown is not None
-    assert (shown.state.place, shown.job.payload) == (Place.READY, b"")
-    assert "its parameters or result cannot be read now: " in shown.state.error
+    assert (shown.info.state, shown.job.payload) == (JobState.READY, b"")
+    assert "its parameters or result cannot be read now: " in shown.info.error

@@ -1,4 +1,4 @@
-"""Tasks whose records lie behind a network that loses replies, and takers that give up in the middle."""
+"""Tasks whose records lie behind a network that loses replies, and workers that give up in the middle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from faults import LOST_REPLY, LOST_REQUEST, Network, Script
 from unit.jobs.stream_tasks.scene import MAIL, STEP, Apart, TaskWorld
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.groups import Answer, Groups
-from wrasse.ports.jobs import Claim, Claimed, Complete, Delete, Job, Place
+from wrasse.ports.jobs import Claim, Claimed, Complete, Delete, Job, JobState
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Records, Written
 
@@ -22,7 +22,7 @@ faults = pytest.mark.parametrize("fault", [LOST_REPLY, LOST_REQUEST], ids=["repl
 
 
 async def take(desk: Desk, request: str) -> Claimed:
-    return await desk.jobs.take([MAIL], 10, worker="w1", silence=STEP, request=request)
+    return await desk.jobs.claim([MAIL], 10, worker="w1", heartbeat_timeout=STEP, request=request)
 
 
 @both
@@ -32,19 +32,19 @@ async def test_a_put_cut_short_is_completed_by_asking_again(apart: bool, fault: 
     jobs = world.another(network=Network(Script({1: fault}, only="create")))
     batch = [Job("a"), Job("b"), Job("c")]
     with pytest.raises(StoreUnavailable):
-        await jobs.put(batch, request="r")
+        await jobs.enqueue(batch, request="r")
 
-    again = await jobs.put(batch, request="r")
+    again = await jobs.enqueue(batch, request="r")
 
     assert [put.new for put in again] == [True, True, True]
-    assert sorted(taken.job.id for taken in await world.desk.take()) == ["a", "b", "c"]
+    assert sorted(claimed.job.id for claimed in await world.desk.claim()) == ["a", "b", "c"]
 
 
 @both
 @faults
 async def test_a_take_cut_short_is_completed_by_asking_again(apart: bool, fault: object) -> None:
     world = TaskWorld(apart=apart)
-    await world.desk.put("a")
+    await world.desk.enqueue("a")
     desk = Desk(world.another(network=Network(Script({0: fault}, only="put"))))
     request = fresh()
     with pytest.raises(StoreUnavailable):
@@ -53,28 +53,28 @@ async def test_a_take_cut_short_is_completed_by_asking_again(apart: bool, fault:
     again = await take(desk, request)
 
     assert ([each.job.id for each in again.jobs], (await world.desk.state("a")).attempts) == (["a"], 1)
-    assert await desk.finish(again.jobs[0].hold) == [Outcome.DONE]
+    assert await desk.finish(again.jobs[0].claim) == [Outcome.DONE]
 
 
 @both
 @faults
 async def test_a_finish_cut_short_is_completed_by_asking_again_and_told_once(apart: bool, fault: object) -> None:
     world = TaskWorld(apart=apart)
-    hold = await world.desk.held("a")
+    claim = await world.desk.held("a")
     jobs = world.another(network=Network(Script({0: fault}, only="put")))
     with pytest.raises(StoreUnavailable):
-        await jobs.settle([Complete(hold, puts=(Job("next"),))], request="s")
+        await jobs.settle([Complete(claim, enqueues=(Job("next"),))], request="s")
 
-    again = await jobs.settle([Complete(hold, puts=(Job("next"),))], request="s")
+    again = await jobs.settle([Complete(claim, enqueues=(Job("next"),))], request="s")
     await world.swept()
 
-    assert (list(again), await world.desk.place("next")) == ([Outcome.DONE], Place.READY)
+    assert (list(again), await world.desk.place("next")) == ([Outcome.DONE], JobState.READY)
     assert len(await world.ended()) == 1
 
 
 async def test_a_taker_that_gives_up_while_it_claims_gives_the_task_back() -> None:
     world = TaskWorld()
-    await world.desk.put("a")
+    await world.desk.enqueue("a")
     claiming = asyncio.Event()
 
     class Slow(Network):
@@ -91,8 +91,8 @@ async def test_a_taker_that_gives_up_while_it_claims_gives_the_task_back() -> No
     with pytest.raises(asyncio.CancelledError):
         await taker
 
-    (taken,) = await world.desk.take()
-    assert (taken.attempt, taken.hold != Claim("a", 0, "")) == (1, True)
+    (claimed,) = await world.desk.claim()
+    assert (claimed.attempt, claimed.claim != Claim("a", 0, "")) == (1, True)
 
 
 class Deaf:
@@ -113,7 +113,7 @@ class Deaf:
 
 async def test_a_taker_that_gives_up_while_the_server_goes_away_ends_all_the_same() -> None:
     world = TaskWorld()
-    await world.desk.put("a")
+    await world.desk.enqueue("a")
     groups = Deaf(world.memory.groups)
     taking = asyncio.ensure_future(take(Desk(world.another(groups=groups)), fresh()))
     await groups.asked.wait()
@@ -158,11 +158,11 @@ async def test_a_move_of_which_the_backend_cannot_tell_is_never_called_lost(
     apart: bool, doubts: str, outcome: Outcome
 ) -> None:
     world = DoubtfulWorld(apart=apart)
-    hold = await world.desk.held("a")
+    claim = await world.desk.held("a")
     world.clock.advance(timedelta(hours=1))
     world.doubts = doubts
 
-    moved = await world.desk.rescue(hold)
+    moved = await world.desk.rescue(claim)
 
     assert moved == [outcome]
     assert (await world.desk.state("a")).rescues == 1
@@ -171,7 +171,7 @@ async def test_a_move_of_which_the_backend_cannot_tell_is_never_called_lost(
 async def test_a_delete_of_which_the_backend_cannot_tell_is_never_called_lost() -> None:
     world = TaskWorld()
     await world.desk.finish(await world.desk.held("a"))
-    hold = (await world.desk.state("a")).hold
+    claim = (await world.desk.state("a")).claim
 
     class Doubtful(Apart):
         emits = True
@@ -181,4 +181,4 @@ async def test_a_delete_of_which_the_backend_cannot_tell_is_never_called_lost() 
             return Written(Outcome.UNKNOWN, None, written.at)
 
     world.jobs._store._records = Doubtful(world.jobs._store._records)  # type: ignore[assignment,arg-type]
-    assert await world.jobs.delete([Delete(hold, Place.DONE)]) == [Outcome.UNKNOWN]
+    assert await world.jobs.delete([Delete(claim, JobState.DONE)]) == [Outcome.UNKNOWN]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unit.jobs.stream_tasks.scene import MAIL, STEP, TaskWorld
 from wrasse.jobs.stream_tasks.views import ScannedTasks
-from wrasse.ports.jobs import Job, JobFilter, Place
+from wrasse.ports.jobs import Job, JobFilter, JobState
 
 OTHER = "low-2"  # after MAIL as a name, and before it as the beginning of a key
 EVERYTHING = JobFilter()
@@ -18,7 +18,7 @@ def scanned(world: TaskWorld, scan_max: int) -> ScannedTasks:
 async def filled(count: int) -> TaskWorld:
     world = TaskWorld(types=(MAIL, OTHER))
     for n in range(count):  # newest id first, so that the order of ids is not that of turns
-        await world.desk.put(Job(f"task_{99 - n}", queue=(MAIL, OTHER)[n % 2]))
+        await world.desk.enqueue(Job(f"task_{99 - n}", queue=(MAIL, OTHER)[n % 2]))
     return world
 
 
@@ -26,8 +26,8 @@ async def listed(views: ScannedTasks, limit: int) -> list[str]:
     found: list[str] = []
     after: str | None = None
     while True:
-        page = await views.page(Place.READY, EVERYTHING, after, limit, newest=False)
-        found += [state.id for state in page]
+        page = await views.page(JobState.READY, EVERYTHING, after, limit, newest=False)
+        found += [info.id for info in page]
         after = page.cursor
         if after is None:
             return found
@@ -52,20 +52,20 @@ async def test_of_many_tasks_each_counting_reads_a_part_and_tells_the_last_whole
     told = []
     for n in range(7):
         if n == 3:
-            await world.desk.take(limit=1)
+            await world.desk.claim(limit=1)
         world.jobs._store.changes += 1  # else numbers that were just counted are told again
         told.append((await views.counts())[0][0])
 
     ready = [count.ready for count in told]
     assert ready[:4] == [2, 4, 5, 5]
-    assert (ready[-1], told[-1].held) == (4, 1)
+    assert (ready[-1], told[-1].running) == (4, 1)
 
 
 async def test_a_listing_that_began_by_id_goes_on_by_id_when_few_are_left() -> None:
     world = await filled(20)
-    begun = await scanned(world, scan_max=10).page(Place.READY, EVERYTHING, None, 3, newest=False)
-    gone_on = await scanned(world, scan_max=100).page(Place.READY, EVERYTHING, begun.cursor, 3, newest=False)
-    assert [state.id for state in gone_on] == ["task_86", "task_88", "task_90"]
+    begun = await scanned(world, scan_max=10).page(JobState.READY, EVERYTHING, None, 3, newest=False)
+    gone_on = await scanned(world, scan_max=100).page(JobState.READY, EVERYTHING, begun.cursor, 3, newest=False)
+    assert [info.id for info in gone_on] == ["task_86", "task_88", "task_90"]
 
 
 async def test_a_record_that_was_written_before_there_were_shelves_stands_on_one_after_a_round() -> None:
@@ -73,6 +73,6 @@ async def test_a_record_that_was_written_before_there_were_shelves_stands_on_one
     await world.write("task_1", {"state": "completed", "updated_at": "1750000000000"})
     before = await world.desk.count()
 
-    await world.jobs.strays.look(None, 100, silence=STEP, dry=False)
+    await world.jobs.strays.look(None, 100, heartbeat_timeout=STEP, dry=False)
 
-    assert (before.done, (await world.desk.count()).done, await world.desk.ids(Place.DONE)) == (0, 1, ["task_1"])
+    assert (before.done, (await world.desk.count()).done, await world.desk.ids(JobState.DONE)) == (0, 1, ["task_1"])

@@ -13,12 +13,16 @@ from wrasse.jobs.handlers import Function, Handlers
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.worker.heartbeat import LoopHeartbeat
 from wrasse.jobs.worker.worker import Worker, WorkerSettings
-from wrasse.ports.jobs import Job, JobQueue, JobRecord, Place
+from wrasse.ports.jobs import Job, JobQueue, JobRecord, JobState
 
 CLOCK = SystemClock()
 SOON = RetryPolicy(failures_max=3, base=timedelta(milliseconds=1), max=timedelta(milliseconds=5))
 QUICK = WorkerSettings(
-    queues=("high", "low"), concurrency=4, silence=timedelta(seconds=3), retry=SOON, wait=timedelta(milliseconds=200)
+    queues=("high", "low"),
+    concurrency=4,
+    heartbeat_timeout=timedelta(seconds=3),
+    retry=SOON,
+    wait=timedelta(milliseconds=200),
 )
 
 
@@ -53,7 +57,7 @@ async def eventually(so: Callable[[], bool | Awaitable[bool]], within: float = 3
 
 async def put(jobs: JobQueue, *new: Job) -> None:
     for start in range(0, len(new), 1_000):
-        await jobs.put(new[start : start + 1_000], request=f"put {new[start].id}")
+        await jobs.enqueue(new[start : start + 1_000], request=f"put {new[start].id}")
 
 
 async def record(jobs: JobQueue, id: str) -> JobRecord:
@@ -62,11 +66,11 @@ async def record(jobs: JobQueue, id: str) -> JobRecord:
     return found
 
 
-async def until(jobs: JobQueue, id: str, *places: Place) -> JobRecord:
+async def until(jobs: JobQueue, id: str, *states: JobState) -> JobRecord:
     """Waits until a job is in one of the places."""
 
     async def there() -> bool:
-        return (await record(jobs, id)).state.place in places
+        return (await record(jobs, id)).info.state in states
 
     await eventually(there)
     return await record(jobs, id)

@@ -22,7 +22,7 @@ from wrasse.jobs.worker.breakers import BreakerFacts, verdict
 from wrasse.jobs.worker.heartbeat import LoopHeartbeat
 from wrasse.jobs.worker.running_job import RunningJob
 from wrasse.jobs.worker.worker import Worker, WorkerSettings
-from wrasse.ports.jobs import Budget, Cancel, Claim, Complete, DeadLetterJob, Job, JobFilter, Place, Reason, Requeue
+from wrasse.ports.jobs import Budget, Cancel, Claim, Complete, DeadLetterJob, Job, JobFilter, JobState, Reason, Requeue
 
 LONG = timedelta(hours=1)
 NEVER_AGAIN = RetryPolicy(failures_max=0)
@@ -79,11 +79,11 @@ async def test_an_open_breaker_leaves_its_queue_alone_and_the_others_go_on() -> 
     store, shop = memory(), Shop()
     async with tripped(store, shop):
         await put(store.jobs, Job("waits"), Job("goes on", queue="high"))
-        await until(store.jobs, "goes on", Place.DONE)
+        await until(store.jobs, "goes on", JobState.DONE)
         await put(store.jobs, Job("and on", queue="high"))
-        await until(store.jobs, "and on", Place.DONE)
+        await until(store.jobs, "and on", JobState.DONE)
         waits = await record(store.jobs, "waits")
-    assert (waits.state.place, waits.state.attempts) == (Place.READY, 0)
+    assert (waits.info.state, waits.info.attempts) == (JobState.READY, 0)
 
 
 async def test_after_the_cooldown_one_job_is_tried_and_its_success_lets_the_rest_in() -> None:
@@ -92,7 +92,7 @@ async def test_after_the_cooldown_one_job_is_tried_and_its_success_lets_the_rest
         shop.broken = False
         await put(store.jobs, *(Job(f"rest {n}") for n in range(10)))
         for n in range(10):
-            await until(store.jobs, f"rest {n}", Place.DONE)
+            await until(store.jobs, f"rest {n}", JobState.DONE)
         assert breaker(worker) == BreakerFacts("low", BreakerState.CLOSED, 1)
 
 
@@ -103,13 +103,13 @@ async def test_only_the_probe_runs_until_it_has_ended() -> None:
         await put(store.jobs, Job("slow probe"), *(Job(f"rest {n}") for n in range(10)))
         await eventually(lambda: "slow probe" in shop.called)
         await put(store.jobs, Job("meanwhile", queue="high"))
-        await until(store.jobs, "meanwhile", Place.DONE)
+        await until(store.jobs, "meanwhile", JobState.DONE)
         assert [id for id in shop.called if id.startswith("rest")] == []
         rest = [await record(store.jobs, f"rest {n}") for n in range(10)]
-        assert {each.state.attempts for each in rest} == {0}, "not even taken"
+        assert {each.info.attempts for each in rest} == {0}, "not even taken"
         assert not breaker(worker).waits, "the probe is out"
         shop.gate.set()
-        await until(store.jobs, "rest 9", Place.DONE)
+        await until(store.jobs, "rest 9", JobState.DONE)
 
 
 async def test_a_probe_that_fails_costs_one_job_per_cooldown() -> None:
@@ -126,10 +126,10 @@ async def test_an_empty_queue_keeps_its_probe_for_the_job_that_comes() -> None:
         await eventually(lambda: breaker(worker).waits)
         for n in range(5):  # it has been asked for in vain by now
             await put(store.jobs, Job(f"high {n}", queue="high"))
-            await until(store.jobs, f"high {n}", Place.DONE)
+            await until(store.jobs, f"high {n}", JobState.DONE)
         shop.broken = False
         await put(store.jobs, Job("at last"))
-        await until(store.jobs, "at last", Place.DONE)
+        await until(store.jobs, "at last", JobState.DONE)
         assert breaker(worker).state is BreakerState.CLOSED
 
 
@@ -144,32 +144,32 @@ async def test_a_probe_that_decides_nothing_is_given_back(how: str) -> None:
             await store.jobs.move([Cancel("slow one")])
         else:
             await put(store.jobs, Job("unreadable"))
-            await until(store.jobs, "unreadable", Place.DEAD)
+            await until(store.jobs, "unreadable", JobState.DEAD)
         await eventually(lambda: breaker(worker).waits)
         assert breaker(worker).trips == 1
         await put(store.jobs, Job("decides"))
-        await until(store.jobs, "decides", Place.DONE)
+        await until(store.jobs, "decides", JobState.DONE)
         assert breaker(worker).state is BreakerState.CLOSED
 
 
 async def test_what_was_taken_ahead_goes_back_free_when_the_breaker_opens() -> None:
     store, shop = memory(), Shop()
-    shop.fails_from = 2_000  # by then the worker is fast, and takes ahead
+    shop.fails_from = 2_000  # by then the worker is fast, and prefetches
     settings = replace(SETTINGS, concurrency=1, breaker=BreakerSettings(0.0001, LONG, LONG, 4))
     await put(store.jobs, *numbered(3_000))
     async with working(store.jobs, shop.handlers(), settings) as worker:
         await eventually(lambda: breaker(worker).trips == 1)
 
         async def all_back() -> bool:
-            return (await store.jobs.counts()).queues[0].held == 0
+            return (await store.jobs.counts()).queues[0].running == 0
 
         await eventually(all_back)
         counts = (await store.jobs.counts()).queues[0]
-        following = (await store.jobs.page(Place.READY, JobFilter(), None, 1)).items[0]
+        following = (await store.jobs.page(JobState.READY, JobFilter(), None, 1)).items[0]
     assert (len(shop.called), counts.dead, counts.ready) == (2_001, 1, 999)
     back = [await record(store.jobs, f"job {n}") for n in range(2_001, 3_000)]
-    assert sum(each.state.interruptions for each in back) > 0
-    assert {each.state.failures for each in back} == {0}
+    assert sum(each.info.interruptions for each in back) > 0
+    assert {each.info.failures for each in back} == {0}
     assert following.id == "job 2001", "in the order in which they were"
 
 
@@ -180,7 +180,7 @@ async def test_stopping_a_worker_does_not_feed_its_breaker() -> None:
     async with working(store.jobs, shop.handlers(), settings) as worker:
         await put(store.jobs, *(Job(f"slow {n}") for n in range(8)))
         await eventually(lambda: len(shop.called) == 8)
-    assert [(await record(store.jobs, f"slow {n}")).state.place for n in range(8)] == [Place.READY] * 8
+    assert [(await record(store.jobs, f"slow {n}")).info.state for n in range(8)] == [JobState.READY] * 8
     assert breaker(worker) == BreakerFacts("low", BreakerState.CLOSED, 0)
 
 
@@ -194,7 +194,7 @@ async def test_jobs_in_flight_when_it_opened_neither_close_it_nor_fill_its_windo
         shop.broken = False
         shop.gate.set()
         for n in range(4):
-            await until(store.jobs, f"slow {n}", Place.DONE)
+            await until(store.jobs, f"slow {n}", JobState.DONE)
         assert breaker(worker).state is not BreakerState.CLOSED
         await eventually(lambda: breaker(worker).waits)
 
@@ -221,8 +221,8 @@ async def test_a_probe_whose_take_is_not_answered_is_neither_lost_nor_doubled(fa
         shop.broken, plan.begun = False, True
         await put(store.jobs, Job("probe"), Job("rest"))
         for id in ("probe", "rest"):
-            done = await until(store.jobs, id, Place.DONE)
-            assert done.state.attempts == 1
+            done = await until(store.jobs, id, JobState.DONE)
+            assert done.info.attempts == 1
     assert (plan.faults, shop.called[4:]) == ([], ["probe", "rest"])
 
 
@@ -251,7 +251,7 @@ async def test_whatever_the_network_does_one_probe_runs_at_a_time_and_everything
     await put(store.jobs, *jobs)
     async with working(FaultyJobs(store.jobs, Network(faults)), made, settings) as worker:
         for job in jobs:
-            await until(store.jobs, job.id, Place.DONE)
+            await until(store.jobs, job.id, JobState.DONE)
         assert breaker(worker).trips >= 5
     assert probes_max == 1
 

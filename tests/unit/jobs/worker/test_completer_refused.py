@@ -13,7 +13,7 @@ from wrasse.jobs.record_queue.queue import RecordedJobs, RecordedOptions
 from wrasse.jobs.stream_tasks.fields import TASKS
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
 from wrasse.jobs.worker.running_job import RunningJob
-from wrasse.ports.jobs import Complete, Job, JobQueue, Place, Reason
+from wrasse.ports.jobs import Complete, Job, JobQueue, JobState, Reason
 from wrasse.ports.outcome import Outcome
 from wrasse.runtime.stream_tasks import TaskPost
 
@@ -52,12 +52,12 @@ async def test_a_job_whose_follow_up_cannot_be_kept_is_dead_and_the_others_end(
         return b"well"
 
     async with working(jobs, handlers(ok=ok, bad=bad)) as worker:
-        dead = await until(jobs, "bad", Place.DEAD)
-        assert [(await until(jobs, f"ok-{n}", Place.DONE)).result for n in range(3)] == [b"well"] * 3
+        dead = await until(jobs, "bad", JobState.DEAD)
+        assert [(await until(jobs, f"ok-{n}", JobState.DONE)).result for n in range(3)] == [b"well"] * 3
         await put(jobs, Job("later", kind="ok"))
-        await until(jobs, "later", Place.DONE)
-    assert (dead.state.reason, dead.state.attempts) == (Reason.FAILED, 1)
-    assert dead.state.error.startswith("done, but its end was refused: ")
+        await until(jobs, "later", JobState.DONE)
+    assert (dead.info.reason, dead.info.attempts) == (Reason.FAILED, 1)
+    assert dead.info.error.startswith("done, but its end was refused: ")
     assert (worker.tally.completed.total(), worker.tally.dead.total(), worker.tally.lost.total()) == (4, 1, 0)
 
 
@@ -71,21 +71,21 @@ async def test_an_error_or_note_that_is_no_text_is_kept_as_near_as_can_be(queue:
         raise ValueError("cannot read caf\udce9")
 
     async with working(jobs, handlers(fails=fails)):
-        dead = await until(jobs, "a", Place.DEAD)
-    assert "cannot read caf\\udce9" in dead.state.error
+        dead = await until(jobs, "a", JobState.DEAD)
+    assert "cannot read caf\\udce9" in dead.info.error
 
 
 @pytest.mark.parametrize("found", [b"\xff", b"[]", b'{"state":"claimed"}'])
 async def test_a_task_whose_record_is_overwritten_while_it_runs_costs_that_task(found: bytes) -> None:
     world = TaskWorld()
-    await world.desk.put("a", "bad", "c")
-    a, bad, c = [taken.hold for taken in await world.desk.take()]
+    await world.desk.enqueue("a", "bad", "c")
+    a, bad, c = [claimed.claim for claimed in await world.desk.claim()]
     records = world.memory.records(TASKS)
     stored = await records.get(f"{MAIL}:bad")
     assert stored is not None
     await records.put(f"{MAIL}:bad", found, at=stored.version)
-    assert await world.desk.beat(a, bad, c) == [True, False, True]
-    assert await world.desk.put("a", "bad", "new") == [False, False, True]
+    assert await world.desk.heartbeat(a, bad, c) == [True, False, True]
+    assert await world.desk.enqueue("a", "bad", "new") == [False, False, True]
     assert await world.desk.settle(Complete(a), Complete(bad), Complete(c)) == [
         Outcome.DONE,
         Outcome.CONFLICT,

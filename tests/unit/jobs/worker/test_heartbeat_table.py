@@ -1,4 +1,4 @@
-"""The board that a worker shares with its beat child."""
+"""The board that a worker shares with its heartbeat process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from wrasse.jobs.worker.heartbeat_table import (
 )
 from wrasse.ports.jobs import ID_BYTES_MAX, Claim, WorkerInfo
 
-SILENCE = timedelta(seconds=30)
+HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 
 
 @pytest.fixture
@@ -33,11 +33,11 @@ def board() -> HeartbeatTable:
 
 
 def test_what_is_posted_is_read_by_whoever_has_the_descriptor(board: HeartbeatTable) -> None:
-    hold = Claim("ö" * (ID_BYTES_MAX // 2), 2**62, "f" * 32)
-    board.post(hold, 12.5, 3.25)
+    claim = Claim("ö" * (ID_BYTES_MAX // 2), 2**62, "f" * 32)
+    board.post(claim, 12.5, 3.25)
     other = HeartbeatTable.attach(os.dup(board.fd))
     [posted] = other.read()
-    assert (posted.hold, posted.deadline, posted.since) == (hold, 12.5, 3.25)
+    assert (posted.claim, posted.deadline, posted.since) == (claim, 12.5, 3.25)
 
 
 def test_what_is_taken_down_is_read_no_more(board: HeartbeatTable) -> None:
@@ -96,8 +96,8 @@ def test_a_reader_never_sees_half_of_one_hold_and_half_of_another() -> None:
     torn = []
     while not done.is_set():
         for posted in reader.read():
-            number = posted.hold.token
-            if posted.hold != Claim(f"{number}" * 20, number, f"nonce {number}"):
+            number = posted.claim.token
+            if posted.claim != Claim(f"{number}" * 20, number, f"nonce {number}"):
                 torn.append(posted)
     writer.join()
     assert torn == []
@@ -110,9 +110,9 @@ def test_a_reader_never_sees_half_of_one_hold_and_half_of_another() -> None:
 )
 def test_a_hold_gets_no_beat_once_its_time_is_up(since: float, deadline: float, now: float) -> None:
     posted = TableEntry(0, 2, Claim("a", 1, "n"), deadline, since)
-    beaten = bool(deserving([posted], SILENCE, now))
+    beaten = bool(deserving([posted], HEARTBEAT_TIMEOUT, now))
     assert beaten <= (now < deadline)
-    # What is more than a tenth of a silence old and has time left is never passed over.
+    # What is more than a tenth of a heartbeat timeout old and has time left is never passed over.
     assert beaten or now >= deadline or now - since < 3.0
 
 

@@ -15,7 +15,7 @@ from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.worker.running_job import RunningJob
 from wrasse.jobs.worker.worker import worker_id
-from wrasse.ports.jobs import Cancel, Job, Place, Reason
+from wrasse.ports.jobs import Cancel, Job, JobState, Reason
 
 ONE_SLOT = replace(QUICK, concurrency=1)
 
@@ -38,8 +38,8 @@ async def test_what_a_handler_returns_is_kept_as_the_result() -> None:
         return b"\x00\xff"
 
     async with working(store.jobs, handlers(double=double, raw=raw)):
-        assert (await until(store.jobs, "a", Place.DONE)).result == b'{"number":42}'
-        assert (await until(store.jobs, "b", Place.DONE)).result == b"\x00\xff"
+        assert (await until(store.jobs, "a", JobState.DONE)).result == b'{"number":42}'
+        assert (await until(store.jobs, "b", JobState.DONE)).result == b"\x00\xff"
 
 
 @pytest.mark.parametrize("in_thread", [False, True])
@@ -56,10 +56,10 @@ async def test_a_failing_job_runs_exactly_four_times_and_is_then_dead_with_its_r
         sync_fails(job)
 
     async with working(store.jobs, handlers(fails=sync_fails if in_thread else async_fails)):
-        dead = await until(store.jobs, "a", Place.DEAD)
+        dead = await until(store.jobs, "a", JobState.DEAD)
     assert runs == [1, 2, 3, 4]
-    assert (dead.state.reason, dead.state.failures, dead.state.queue) == (Reason.FAILED, 4, "high")
-    assert dead.state.error.startswith("ValueError: no such picture (test_worker.py:")
+    assert (dead.info.reason, dead.info.failures, dead.info.queue) == (Reason.FAILED, 4, "high")
+    assert dead.info.error.startswith("ValueError: no such picture (test_worker.py:")
     assert [attempt.reason for attempt in dead.history] == [Reason.FAILED] * 4
 
 
@@ -68,19 +68,19 @@ async def test_a_slot_is_free_while_a_failed_job_waits_for_its_next_attempt() ->
     settings = replace(ONE_SLOT, retry=RetryPolicy(base=timedelta(hours=1), max=timedelta(hours=1)))
     await put(store.jobs, Job("fails", kind="fails"), Job("next", kind="ok"))
     async with working(store.jobs, handlers(fails=fails, ok=ok), settings):
-        await until(store.jobs, "next", Place.DONE)
+        await until(store.jobs, "next", JobState.DONE)
         waits = await record(store.jobs, "fails")
-    assert (waits.state.place, waits.state.worker) == (Place.READY, "")
-    assert waits.state.not_before is not None
+    assert (waits.info.state, waits.info.worker) == (JobState.READY, "")
+    assert waits.info.not_before is not None
 
 
 async def test_a_job_of_a_kind_nobody_knows_fails_as_such_and_is_kept() -> None:
     store = memory()
     await put(store.jobs, Job("a", kind="resize"))
     async with working(store.jobs, handlers(other=ok)):
-        dead = await until(store.jobs, "a", Place.DEAD)
-    assert (dead.state.reason, dead.state.attempts) == (Reason.NO_HANDLER, 4)
-    assert "'resize'" in dead.state.error
+        dead = await until(store.jobs, "a", JobState.DEAD)
+    assert (dead.info.reason, dead.info.attempts) == (Reason.NO_HANDLER, 4)
+    assert "'resize'" in dead.info.error
 
 
 @pytest.mark.parametrize("payload", [b"\xff", b"{", bytes(range(256))])
@@ -92,9 +92,9 @@ async def test_a_payload_that_cannot_be_read_is_buried_at_once_with_its_bytes(pa
         return job.data
 
     async with working(store.jobs, handlers(reads=reads)) as worker:
-        dead = await until(store.jobs, "a", Place.DEAD)
+        dead = await until(store.jobs, "a", JobState.DEAD)
         await eventually(lambda: worker.tally.dead.total() == 1)
-    assert (dead.state.reason, dead.state.attempts) == (Reason.INVALID_PAYLOAD, 1)
+    assert (dead.info.reason, dead.info.attempts) == (Reason.INVALID_PAYLOAD, 1)
     assert dead.job.payload == payload
 
 
@@ -111,9 +111,9 @@ async def test_a_handler_that_takes_too_long_is_cancelled_and_the_job_says_so() 
 
     settings = replace(QUICK, retry=replace(SOON, failures_max=0))
     async with working(store.jobs, handlers(sleeps=sleeps), settings):
-        dead = await until(store.jobs, "a", Place.DEAD)
+        dead = await until(store.jobs, "a", JobState.DEAD)
     assert ended == [True]
-    assert (dead.state.reason, dead.state.error) == (Reason.TIMEOUT, "took longer than 30ms")
+    assert (dead.info.reason, dead.info.error) == (Reason.TIMEOUT, "took longer than 30ms")
 
 
 async def test_a_thread_that_takes_too_long_is_settled_and_keeps_its_slot() -> None:
@@ -127,13 +127,13 @@ async def test_a_thread_that_takes_too_long_is_settled_and_keeps_its_slot() -> N
 
     settings = replace(ONE_SLOT, retry=replace(SOON, failures_max=0))
     async with working(store.jobs, handlers(slow=slow, ok=ok), settings) as worker:
-        dead = await until(store.jobs, "slow", Place.DEAD)
+        dead = await until(store.jobs, "slow", JobState.DEAD)
         await put(store.jobs, Job("next", kind="ok"))
         await eventually(lambda: worker.tally.dead.total() == 1)
-        assert (await record(store.jobs, "next")).state.place is Place.READY
+        assert (await record(store.jobs, "next")).info.state is JobState.READY
         go_on.set()
-        await until(store.jobs, "next", Place.DONE)
-    assert dead.state.reason is Reason.TIMEOUT
+        await until(store.jobs, "next", JobState.DONE)
+    assert dead.info.reason is Reason.TIMEOUT
     assert saw == [(True, False)]
 
 
@@ -148,16 +148,16 @@ async def test_raising_timing_out_and_being_cancelled_have_distinct_reasons() ->
     settings = replace(QUICK, retry=replace(SOON, failures_max=0))
     await put(store.jobs, Job("raises", kind="fails"), Job("late", kind="sleeps", timeout=timedelta(milliseconds=20)))
     async with working(store.jobs, handlers(fails=fails, sleeps=sleeps), settings) as worker:
-        raised, late = await until(store.jobs, "raises", Place.DEAD), await until(store.jobs, "late", Place.DEAD)
+        raised, late = await until(store.jobs, "raises", JobState.DEAD), await until(store.jobs, "late", JobState.DEAD)
         started.clear()
         await put(store.jobs, Job("stopped", kind="sleeps"))
         await started.wait()
         await eventually(lambda: worker.tally.dead.total() == 2)
         worker.stop(timedelta(0))
-        stopped = await until(store.jobs, "stopped", Place.READY)
-    reasons = (raised.state.reason, late.state.reason, stopped.history[-1].reason)
+        stopped = await until(store.jobs, "stopped", JobState.READY)
+    reasons = (raised.info.reason, late.info.reason, stopped.history[-1].reason)
     assert reasons == (Reason.FAILED, Reason.TIMEOUT, Reason.INTERRUPTED)
-    assert (stopped.state.failures, stopped.state.interruptions) == (0, 1)
+    assert (stopped.info.failures, stopped.info.interruptions) == (0, 1)
     assert {reason: count.total() for reason, count in worker.tally.failed.items()} == {
         Reason.FAILED: 1,
         Reason.TIMEOUT: 1,
@@ -178,12 +178,12 @@ async def test_a_handler_whose_job_is_cancelled_by_somebody_is_told_and_cancelle
         finally:
             ended.set()
 
-    settings = replace(QUICK, silence=timedelta(milliseconds=300))
+    settings = replace(QUICK, heartbeat_timeout=timedelta(milliseconds=300))
     async with working(store.jobs, handlers(asks=asks), settings) as worker:
         await asyncio.wait_for(ended.wait(), 30)
         await eventually(lambda: worker.tally.lost.total() == 1)
     assert answers == [True, False]
-    assert (await record(store.jobs, "a")).state.reason is Reason.CANCELLED
+    assert (await record(store.jobs, "a")).info.reason is Reason.CANCELLED
 
 
 async def test_a_finish_after_the_hold_is_gone_is_refused_and_counted_as_lost() -> None:
@@ -210,7 +210,7 @@ async def test_what_a_handler_does_to_its_job_object_changes_nothing_about_the_j
             job.id = "b"  # type: ignore[misc]
 
     async with working(store.jobs, handlers(changes=changes)):
-        done = await until(store.jobs, "a", Place.DONE)
+        done = await until(store.jobs, "a", JobState.DONE)
     assert done.job.payload == b'{"x": 1}'
 
 
@@ -262,7 +262,7 @@ async def test_timeouts_and_task_groups_work_inside_a_handler_also_after_others_
     settings = replace(ONE_SLOT, retry=replace(SOON, failures_max=0))
     await put(store.jobs, Job("cut", kind="sleeps", timeout=timedelta(milliseconds=10)), Job("inner", kind="inner"))
     async with working(store.jobs, handlers(sleeps=sleeps, inner=inner), settings):
-        assert (await until(store.jobs, "inner", Place.DONE)).result == b'["timeout","group"]'
+        assert (await until(store.jobs, "inner", JobState.DONE)).result == b'["timeout","group"]'
 
 
 async def test_a_slot_that_was_cut_goes_on_as_if_it_had_not_been() -> None:
@@ -279,8 +279,8 @@ async def test_a_slot_that_was_cut_goes_on_as_if_it_had_not_been() -> None:
     await put(store.jobs, Job("cut", kind="sleeps", timeout=timedelta(milliseconds=10)), Job("odd", kind="cancels"))
     await put(store.jobs, Job("last", kind="ok"))
     async with working(store.jobs, by_kind, settings):
-        await until(store.jobs, "last", Place.DONE)
-        assert (await until(store.jobs, "odd", Place.DEAD)).state.reason is Reason.FAILED
+        await until(store.jobs, "last", JobState.DONE)
+        assert (await until(store.jobs, "odd", JobState.DEAD)).info.reason is Reason.FAILED
 
 
 @pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(3), StopIteration()])
@@ -297,8 +297,8 @@ async def test_a_handler_that_raises_what_would_end_others_only_fails(error: Bas
 
     settings = replace(ONE_SLOT, retry=replace(SOON, failures_max=0))
     async with working(store.jobs, handlers(odd=odd if in_thread else odd_in_loop, ok=ok), settings):
-        assert (await until(store.jobs, "a", Place.DEAD)).state.reason is Reason.FAILED
-        await until(store.jobs, "b", Place.DONE)
+        assert (await until(store.jobs, "a", JobState.DEAD)).info.reason is Reason.FAILED
+        await until(store.jobs, "b", JobState.DONE)
 
 
 async def test_a_result_that_cannot_be_kept_is_a_failure_and_not_dropped() -> None:
@@ -309,8 +309,8 @@ async def test_a_result_that_cannot_be_kept_is_a_failure_and_not_dropped() -> No
         return object()
 
     async with working(store.jobs, handlers(odd=odd)):
-        dead = await until(store.jobs, "a", Place.DEAD)
-    assert "Encoding objects of type object is unsupported" in dead.state.error
+        dead = await until(store.jobs, "a", JobState.DEAD)
+    assert "Encoding objects of type object is unsupported" in dead.info.error
 
 
 async def test_jobs_that_follow_are_put_when_the_handler_finishes_and_not_when_it_fails() -> None:
@@ -323,9 +323,9 @@ async def test_jobs_that_follow_are_put_when_the_handler_finishes_and_not_when_i
 
     await put(store.jobs, Job("good", kind="follows"), Job("fails", kind="follows"))
     async with working(store.jobs, handlers(follows=follows, ok=ok)):
-        await until(store.jobs, "fails", Place.DEAD)
-        await until(store.jobs, "good", Place.DONE)
-        await until(store.jobs, "after good", Place.DONE)
+        await until(store.jobs, "fails", JobState.DEAD)
+        await until(store.jobs, "good", JobState.DONE)
+        await until(store.jobs, "after good", JobState.DONE)
     assert await store.jobs.get("after fails") is None
 
 
@@ -391,7 +391,7 @@ async def test_the_measured_duration_excludes_the_wait_between_attempts() -> Non
     settings = replace(QUICK, retry=RetryPolicy(3, timedelta(milliseconds=200), timedelta(milliseconds=200)))
     await put(store.jobs, Job("a", kind="fails"))
     async with working(store.jobs, handlers(fails=fails), settings) as worker:
-        await until(store.jobs, "a", Place.DEAD)
+        await until(store.jobs, "a", JobState.DEAD)
     histogram = worker.tally.durations.of("low")
     assert sum(histogram.counts) == 4
     assert histogram.seconds < 0.2

@@ -1,4 +1,4 @@
-"""A worker that stops, waits for its beats, or loses its backend for a while."""
+"""A worker that stops, waits for its heartbeats, or loses its backend for a while."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from wrasse.jobs.worker.heartbeat import HeartbeatState, LoopHeartbeat
 from wrasse.jobs.worker.heartbeat_table import HeartbeatTable
 from wrasse.jobs.worker.running_job import RunningJob
 from wrasse.jobs.worker.worker import Worker
-from wrasse.ports.jobs import Budget, Job, JobFilter, Place, Reason, Requeue, WorkerInfo
+from wrasse.ports.jobs import Budget, Job, JobFilter, JobState, Reason, Requeue, WorkerInfo
 from wrasse.ports.outcome import Outcome
 
 ONE_SLOT = replace(QUICK, concurrency=1)
@@ -52,26 +52,26 @@ async def test_a_stop_lets_running_handlers_finish_and_takes_nothing_new() -> No
         worker.stop(MINUTE)
         await put(store.jobs, Job("new"))
         go_on.set()
-        await until(store.jobs, "running", Place.DONE)
-    assert (await record(store.jobs, "new")).state.attempts == 0
+        await until(store.jobs, "running", JobState.DONE)
+    assert (await record(store.jobs, "new")).info.attempts == 0
 
 
 async def test_a_stop_in_the_middle_of_a_take_loses_nothing_and_takes_nothing_new() -> None:
     store, beats = memory(), Puppet()
     await put(store.jobs, Job("taken"))
-    # The answer to the first take is on its way for longer than the worker lives.
+    # The answer to the first claim is on its way for longer than the worker lives.
     network = Network(Script({0: Fault(slow_reply=600)}, only="take"))
     worker = Worker(FaultyJobs(store.jobs, network), any_kind(ok), CLOCK, beats, ONE_SLOT)
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
-        beats.state.tell_beating(True)
-        await until(store.jobs, "taken", Place.HELD)
+        beats.state.tell_sending(True)
+        await until(store.jobs, "taken", JobState.RUNNING)
         await put(store.jobs, Job("new"))
         worker.stop(timedelta(0))
-    states = [(await record(store.jobs, id)).state for id in ("taken", "new")]
-    assert [(state.place, state.attempts, state.interruptions) for state in states] == [
-        (Place.READY, 1, 1),
-        (Place.READY, 0, 0),
+    infos = [(await record(store.jobs, id)).info for id in ("taken", "new")]
+    assert [(info.state, info.attempts, info.interruptions) for info in infos] == [
+        (JobState.READY, 1, 1),
+        (JobState.READY, 0, 0),
     ]
 
 
@@ -81,10 +81,10 @@ async def test_a_stop_before_a_take_has_arrived_takes_nothing_after_all() -> Non
     worker = Worker(FaultyJobs(store.jobs, Network(script)), any_kind(ok), CLOCK, beats, ONE_SLOT)
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
-        beats.state.tell_beating(True)
+        beats.state.tell_sending(True)
         await eventually(lambda: len(script.calls) == 1)
         worker.stop(timedelta(0))
-    assert (await record(store.jobs, "a")).state.attempts == 0
+    assert (await record(store.jobs, "a")).info.attempts == 0
 
 
 async def test_after_its_grace_a_worker_gives_back_what_is_unfinished_free_of_charge() -> None:
@@ -99,9 +99,9 @@ async def test_after_its_grace_a_worker_gives_back_what_is_unfinished_free_of_ch
     async with working(store.jobs, any_kind(sleeps)) as worker:
         await started.wait()
         worker.stop(timedelta(milliseconds=10))
-    state = (await record(store.jobs, "a")).state
-    assert (state.place, state.not_before) == (Place.READY, None)
-    assert (state.failures, state.rescues, state.interruptions) == (0, 0, 1)
+    info = (await record(store.jobs, "a")).info
+    assert (info.state, info.not_before) == (JobState.READY, None)
+    assert (info.failures, info.rescues, info.interruptions) == (0, 0, 1)
     assert worker.tally.interrupted.total() == 1
 
 
@@ -130,7 +130,7 @@ async def test_a_second_stop_shortens_the_grace() -> None:
         worker.stop(timedelta(hours=1))
         await asyncio.sleep(0)
         worker.stop(timedelta(0))
-    assert (await record(store.jobs, "a")).state.interruptions == 1
+    assert (await record(store.jobs, "a")).info.interruptions == 1
 
 
 async def test_a_thread_that_does_not_end_does_not_keep_a_worker_from_stopping() -> None:
@@ -145,9 +145,9 @@ async def test_a_thread_that_does_not_end_does_not_keep_a_worker_from_stopping()
     async with working(store.jobs, any_kind(blocks)) as worker:
         await eventually(started.is_set)
         worker.stop(timedelta(0))
-    state = (await record(store.jobs, "a")).state
+    info = (await record(store.jobs, "a")).info
     go_on.set()
-    assert (state.place, state.interruptions) == (Place.READY, 1)
+    assert (info.state, info.interruptions) == (JobState.READY, 1)
 
 
 async def test_cancelling_a_worker_gives_its_jobs_back_too() -> None:
@@ -165,9 +165,7 @@ async def test_cancelling_a_worker_gives_its_jobs_back_too() -> None:
         await started.wait()
         task.cancel()
     assert task.cancelled()
-    assert (await record(store.jobs, "a")).state.place is Place.READY
-
-
+    assert (await record(store.jobs, "a")).info.state is JobState.READY
 
 
 async def test_what_was_taken_ahead_and_not_started_is_given_back_in_its_order() -> None:
@@ -184,10 +182,10 @@ async def test_what_was_taken_ahead_and_not_started_is_given_back_in_its_order()
         await slow.wait()
 
         async def only_one_held() -> bool:
-            return (await store.jobs.counts()).queues[0].held == 1
+            return (await store.jobs.counts()).queues[0].running == 1
 
         await eventually(only_one_held)
-        first = (await store.jobs.take(["low"], 1, worker="w", silence=MINUTE, request="r")).jobs[0]
+        first = (await store.jobs.claim(["low"], 1, worker="w", heartbeat_timeout=MINUTE, request="r")).jobs[0]
         assert first.job.id == "job 3001"
         worker.stop(timedelta(0))
     assert worker.tally.interrupted.total() >= 1
@@ -214,7 +212,7 @@ class Puppet:
     def __init__(self) -> None:
         self.state = HeartbeatState()
 
-    async def run(self, board: HeartbeatTable, worker: WorkerInfo, silence: timedelta) -> None:
+    async def run(self, board: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
         await asyncio.Event().wait()
 
 
@@ -228,16 +226,16 @@ async def test_nothing_is_taken_before_the_first_beat_nor_while_beats_do_not_go_
         await put(store.jobs, Job("first"))
         await asyncio.sleep(0.05)
         before = list(script.calls)
-        beats.state.tell_beating(True)
-        await until(store.jobs, "first", Place.DONE)
+        beats.state.tell_sending(True)
+        await until(store.jobs, "first", JobState.DONE)
         await eventually(lambda: script.calls.count("take") == 2)
-        beats.state.tell_beating(False)
+        beats.state.tell_sending(False)
         await asyncio.sleep(0.05)
         await put(store.jobs, Job("second"))
         await asyncio.sleep(0.05)
-        between = (await record(store.jobs, "second")).state.attempts
-        beats.state.tell_beating(True)
-        await until(store.jobs, "second", Place.DONE)
+        between = (await record(store.jobs, "second")).info.attempts
+        beats.state.tell_sending(True)
+        await until(store.jobs, "second", JobState.DONE)
         worker.stop(timedelta(0))
     assert before == []
     assert between == 0
@@ -276,7 +274,7 @@ async def test_a_lost_reply_is_asked_for_again_and_nothing_runs_twice(call: str,
 
     script = Script({0: fault, 2: fault, 3: fault}, only=call)  # type: ignore[dict-item]
     await put(store.jobs, *numbered(50))
-    settings = replace(QUICK, silence=timedelta(milliseconds=600))
+    settings = replace(QUICK, heartbeat_timeout=timedelta(milliseconds=600))
     async with working(FaultyJobs(store.jobs, Network(script)), any_kind(notes), settings) as worker:
         await eventually(lambda: worker.tally.completed.total() == 50)
         await eventually(lambda: len(script.calls) >= 4)
@@ -305,7 +303,7 @@ async def test_a_damaged_backend_is_told_once_and_asked_again_until_it_is_mended
     async with working(FaultyJobs(store.jobs, Broken(Script({}))), any_kind(ok), QUICK) as worker:
         await eventually(lambda: worker.tally.completed.total() == 3)
     told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
-    assert told == ["no jobs are taken: the token is no number; restore it"]
+    assert told == ["no jobs are claimed: the token is no number; restore it"]
 
 
 async def test_a_damaged_backend_ends_a_run_of_what_is_pending() -> None:
@@ -329,26 +327,26 @@ async def test_pending_jobs_run_until_none_is_ready_and_delayed_ones_stay() -> N
     worker = Worker(store.jobs, made, clock, LoopHeartbeat(store.jobs, clock), QUICK)
     await put(store.jobs, Job("a"), Job("fails"), Job("later", delay=timedelta(hours=1)))
     assert await worker.run_pending() == 3
-    assert [(await record(store.jobs, id)).state.place for id in ("a", "b", "fails", "later")] == [
-        Place.DONE,
-        Place.DONE,
-        Place.READY,
-        Place.READY,
+    assert [(await record(store.jobs, id)).info.state for id in ("a", "b", "fails", "later")] == [
+        JobState.DONE,
+        JobState.DONE,
+        JobState.READY,
+        JobState.READY,
     ]
     clock.advance(timedelta(hours=1))
     assert await worker.run_pending() == 2
-    assert (await record(store.jobs, "later")).state.place is Place.DONE
+    assert (await record(store.jobs, "later")).info.state is JobState.DONE
 
 
 async def rescued(store: Memory, times: int, *ids: str) -> None:
-    """Puts jobs that have been in so many deaths."""
+    """Enqueues jobs that have been in so many deaths."""
     await put(store.jobs, *(Job(id) for id in ids))
     for time in range(times):
-        taken = await store.jobs.take(
-            ["low"], len(ids), worker="dead", silence=timedelta(microseconds=1), request=f"{ids} {time}"
+        claimed = await store.jobs.claim(
+            ["low"], len(ids), worker="dead", heartbeat_timeout=timedelta(microseconds=1), request=f"{ids} {time}"
         )
         await asyncio.sleep(0.001)
-        moves = [Requeue(one.hold, Budget.RESCUES, Reason.WORKER_DIED) for one in taken.jobs]
+        moves = [Requeue(one.claim, Budget.RESCUES, Reason.WORKER_DIED) for one in claimed.jobs]
         assert await store.jobs.move(moves) == (Outcome.DONE,) * len(ids)
 
 
@@ -359,13 +357,13 @@ async def test_of_jobs_that_were_in_several_deaths_a_worker_holds_one_at_a_time(
     held_at_start: dict[str, set[str]] = {}
 
     async def looks(job: RunningJob) -> None:
-        held_at_start[job.id] = {state.id for state in await store.jobs.page(Place.HELD, JobFilter(), None, 10)}
+        held_at_start[job.id] = {info.id for info in await store.jobs.page(JobState.RUNNING, JobFilter(), None, 10)}
 
     slow = Network(Script(dict.fromkeys(range(100), Fault(slow_request=0.05)), only="settle"))
     async with working(FaultyJobs(store.jobs, slow), any_kind(looks)) as worker:
         await eventually(lambda: worker.tally.completed.total() == 5)
     assert {id: held_at_start[id] & {"a", "b", "c"} for id in "abc"} == {id: {id} for id in "abc"}
-    assert {(await record(store.jobs, id)).state.failures for id in "abc"} == {0}
+    assert {(await record(store.jobs, id)).info.failures for id in "abc"} == {0}
 
 
 async def test_jobs_that_were_in_one_death_run_side_by_side() -> None:
@@ -389,7 +387,7 @@ async def test_a_stop_gives_back_also_what_waits_for_others_to_be_out_of_harms_w
     worker = Worker(FaultyJobs(store.jobs, network), any_kind(ok), CLOCK, beats, QUICK)
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
-        beats.state.tell_beating(True)
+        beats.state.tell_sending(True)
         await eventually(lambda: worker.tally.unavailable == 2)
         worker.stop(timedelta(0))
-    assert [(await record(store.jobs, id)).state.place for id in "ab"] == [Place.READY] * 2
+    assert [(await record(store.jobs, id)).info.state for id in "ab"] == [JobState.READY] * 2

@@ -21,9 +21,9 @@ from wrasse.streams.dead_letter import dead_letter_subject, domain, is_dead_lett
 
 tokens = st.text(st.sampled_from("abz09-_é"), min_size=1, max_size=4)
 subjects = st.lists(tokens, min_size=1, max_size=4).map(".".join)
-patterns = st.tuples(
-    st.lists(tokens | st.just("*"), min_size=0, max_size=4), st.booleans()
-).map(lambda p: ".".join([*p[0], *([">"] if p[1] or not p[0] else [])]))
+patterns = st.tuples(st.lists(tokens | st.just("*"), min_size=0, max_size=4), st.booleans()).map(
+    lambda p: ".".join([*p[0], *([">"] if p[1] or not p[0] else [])])
+)
 
 
 def by_regex(pattern: str, subject: str) -> bool:

@@ -5,7 +5,7 @@ hold. So a check that repairs looks again until it finds nothing.
 
 Finished jobs: their texts, the two indexes, the list of dead letters, and the way to a job by its id.
 
-Held jobs from three sides: the index of takes, the holds, and the entries of the processing lists.
+Running jobs from three sides: the index of takes, the claims, and the entries of the processing lists.
 
 What is not about single jobs: heartbeats, workers, remembered answers, the names of queues, the numbers of jobs.
 """
@@ -23,39 +23,39 @@ from wrasse.backends.redis.fsck.kinds import Kind
 from wrasse.backends.redis.fsck.names import NamesFound
 from wrasse.backends.redis.fsck.pages import (
     Seen,
+    claim_keys_of,
     digest,
     entries,
     keys_like,
     pairs,
     scores,
-    takes_of,
     there,
     workers_with,
 )
 from wrasse.backends.redis.fsck.suspects import GROUP_MAX, FsckSuspect, Judge
-from wrasse.backends.redis.jobs.claim_codec import read_finished, read_hold
+from wrasse.backends.redis.jobs.claim_codec import read_claim, read_finished
 from wrasse.backends.redis.jobs.dead_list import dead_letters
 from wrasse.backends.redis.jobs.job_json import decode
 from wrasse.backends.redis.jobs.queue_guess import known_queues
 from wrasse.backends.redis.jobs.ready_search import find_waiting
-from wrasse.backends.redis.jobs.states import Take, text_of
+from wrasse.backends.redis.jobs.states import ClaimKey, text_of
 from wrasse.backends.redis.key_types import KeyTypes
 from wrasse.backends.redis.keys import RedisKeys, pattern_glob, workers_in
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
 from wrasse.ports.inconsistency import NAMES_MAX, Inconsistency
-from wrasse.ports.jobs import Place
+from wrasse.ports.jobs import JobState
 
 _BESIDE = (":delayed", ":wake", ":rate")  # what stands beside a queue's own list
 _COUNTED_MAX = 20_000  # in one script, which is then over within some 20 ms
 _OF = {
     "held": (
         Kind.UNREADABLE,
-        Kind.INDEX_WITHOUT_HOLD,
-        Kind.HOLD_WITHOUT_INDEX,
-        Kind.HOLD_LEFT_OVER,
-        Kind.ENTRY_WITHOUT_HOLD,
+        Kind.INDEX_WITHOUT_CLAIM,
+        Kind.CLAIM_WITHOUT_INDEX,
+        Kind.CLAIM_LEFT_OVER,
+        Kind.ENTRY_WITHOUT_CLAIM,
     ),
     "done": (Kind.FINISHED_WITHOUT_INDEX, Kind.INDEX_WITHOUT_FINISHED),
     "dead": (
@@ -156,16 +156,16 @@ async def _numbers(client: RedisClient, keys: RedisKeys, place: str) -> Mapping[
 
 def _queue_of(place: str, text: bytes) -> bytes | None:
     if place == "held":
-        return read_hold(text).queue
+        return read_claim(text).queue
     finished = read_finished(text)
-    return finished.queue if finished.place.value == place else None
+    return finished.queue if finished.state.value == place else None
 
 
 _Place = tuple[str, bytes]  # a worker, and the digest of what it holds
 
 
 class ClaimedJobsFound:
-    """What one look at held jobs found."""
+    """What one look at running jobs found."""
 
     def __init__(self, client: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
         self.client, self.keys, self.judge, self.seen = client, keys, judge, seen
@@ -178,9 +178,9 @@ class ClaimedJobsFound:
         async for page in pairs(self.client, self.keys.held, self.seen):
             takes = [take for take, _ in page]
             for take, known in zip(takes, await there(self.client, self.keys.holds, takes), strict=True):
-                self.token = max(self.token, Take.of(take).token)
+                self.token = max(self.token, ClaimKey.of(take).token)
                 if not known:
-                    yield FsckSuspect(Kind.INDEX_WITHOUT_HOLD, text_of(take), (take,))
+                    yield FsckSuspect(Kind.INDEX_WITHOUT_CLAIM, text_of(take), (take,))
         async for page in pairs(self.client, self.keys.holds, self.seen, large=True):
             async for suspect in self._holds(page):
                 yield suspect
@@ -188,21 +188,21 @@ class ClaimedJobsFound:
             yield suspect
 
     async def _holds(self, page: Sequence[tuple[bytes, bytes]]) -> AsyncIterator[FsckSuspect]:
-        takes, texts = [take for take, _ in page], [read_hold(text) for _, text in page]
+        takes, texts = [take for take, _ in page], [read_claim(text) for _, text in page]
         (index,) = await scores(self.client, [self.keys.held], takes)
-        newest = await takes_of(self.client, self.keys, [text.id for text in texts])
+        newest = await claim_keys_of(self.client, self.keys, [text.id for text in texts])
         for take, text, score, other in zip(takes, texts, index, newest, strict=True):
-            self.token = max(self.token, Take.of(take).token)
+            self.token = max(self.token, ClaimKey.of(take).token)
             if not text.readable:
                 place = self.keys.shared.index(self.keys.holds) + 1
-                yield FsckSuspect(Kind.UNREADABLE, f"the hold {text_of(take)}", (place, take, text.bytes))
+                yield FsckSuspect(Kind.UNREADABLE, f"the claim {text_of(take)}", (place, take, text.bytes))
                 continue
             known = self._takes.setdefault((text_of(text.worker), digest(text.bytes)), [])
             if take not in known:
                 known.append(take)
             self._ids[take] = text_of(text.id)
             if score is None:
-                yield FsckSuspect(Kind.HOLD_WITHOUT_INDEX, text_of(text.id), (take,))
+                yield FsckSuspect(Kind.CLAIM_WITHOUT_INDEX, text_of(text.id), (take,))
             if other is None and text.id:
                 yield FsckSuspect(Kind.WHERE_MISSING, text_of(text.id), (text.id, take))
 
@@ -215,14 +215,14 @@ class ClaimedJobsFound:
                 met[place] += 1
                 if met[place] == len(takes) + 1:
                     words: tuple[Word, ...] = (worker, raw, *takes[:GROUP_MAX])
-                    yield FsckSuspect(Kind.ENTRY_WITHOUT_HOLD, worker, words, worker, raw=raw)
+                    yield FsckSuspect(Kind.ENTRY_WITHOUT_CLAIM, worker, words, worker, raw=raw)
         # Only those that lack an entry are of interest from here on.
         self._takes = {place: takes for place, takes in self._takes.items() if len(takes) > met[place]}
 
     async def without_entry(self) -> AsyncIterator[FsckSuspect]:
         """Holds whose entries are gone, told apart by whether their jobs are anywhere else. After `suspects`."""
         missing = [
-            FsckSuspect(Kind.HOLD_LEFT_OVER, self._ids[takes[0]], tuple(takes[:GROUP_MAX]), worker)
+            FsckSuspect(Kind.CLAIM_LEFT_OVER, self._ids[takes[0]], tuple(takes[:GROUP_MAX]), worker)
             for (worker, _), takes in self._takes.items()
         ]
         guilty = await self.judge.guilty(missing)
@@ -236,7 +236,7 @@ class ClaimedJobsFound:
         """The ids of jobs that are somewhere else. What has no id cannot be looked for: it is put back."""
         ids = [each.name for each in suspects if each.name]
         found = set(await find_waiting(self.client, self.keys, ids)) if ids else set()
-        newest = await takes_of(self.client, self.keys, ids)
+        newest = await claim_keys_of(self.client, self.keys, ids)
         own = {each.name: {*each.words} for each in suspects}
         found |= {id for id, take in zip(ids, newest, strict=True) if take is not None and take not in own[id]}
         workers = await workers_with(self.client, self.client.options.processing_list_pattern, "list")
@@ -251,7 +251,7 @@ class ClaimedJobsFound:
         text = await self.client.ask("HGET", self.keys.holds, suspect.words[0])
         if text is None:
             return True
-        raw = read_hold(text).bytes
+        raw = read_claim(text).bytes
         return any(found is not None for found in await self.client.ask_many([("LPOS", key, raw) for key in lists]))
 
 
@@ -261,7 +261,7 @@ class FinishedJobsFound:
     def __init__(self, client: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
         self.client, self.keys, self.judge, self.seen = client, keys, judge, seen
         self.token = 0  # the highest that was met
-        self._dead: dict[bytes, list[bytes]] = {}  # digest of a dead job to its takes
+        self._dead: dict[bytes, list[bytes]] = {}  # digest of a dead job to its claims
 
     async def suspects(self) -> AsyncIterator[FsckSuspect]:
         """Texts without index, and indexes without text."""
@@ -269,10 +269,10 @@ class FinishedJobsFound:
             takes = [take for take, _ in page]
             texts = [read_finished(text) for _, text in page]
             done, dead = await scores(self.client, [self.keys.done, self.keys.dead], takes)
-            newest = await takes_of(self.client, self.keys, [text.id for text in texts])
+            newest = await claim_keys_of(self.client, self.keys, [text.id for text in texts])
             for take, text, *known, way in zip(takes, texts, done, dead, newest, strict=True):
-                self.token = max(self.token, Take.of(take).token)
-                if text.place is Place.DEAD:
+                self.token = max(self.token, ClaimKey.of(take).token)
+                if text.state is JobState.DEAD:
                     self._met(digest(text.bytes), take)
                 if known == [None, None]:
                     yield FsckSuspect(Kind.FINISHED_WITHOUT_INDEX, text_of(text.id), (take,))
@@ -333,7 +333,7 @@ class RedisFsck:
         self._client, self._keys = client, RedisKeys(client.options)
 
     async def check(
-        self, *, repair: bool, silence: timedelta, seen: Callable[[int], None] = lambda count: None
+        self, *, repair: bool, heartbeat_timeout: timedelta, seen: Callable[[int], None] = lambda count: None
     ) -> Sequence[Inconsistency]:
         """See the port."""
         found: dict[str, Inconsistency] = {}
@@ -344,7 +344,7 @@ class RedisFsck:
             found[kind.shown] = Inconsistency(kind.shown, *about, len(misfits), 0, names[:NAMES_MAX])
         rounds = 0 if {each.key for each in misfits} & {*KeyTypes(self._client, self._keys).shared} else _ROUNDS_MAX
         for _ in range(rounds):
-            judge = Judge(self._client, self._keys, repair=repair, silence=silence)
+            judge = Judge(self._client, self._keys, repair=repair, heartbeat_timeout=heartbeat_timeout)
             await self._look(judge, seen, every_queue=not misfits)
             for each in judge.report():
                 found[each.kind] = _sum(found[each.kind], each) if each.kind in found else each

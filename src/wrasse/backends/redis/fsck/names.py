@@ -1,9 +1,9 @@
 """What is remembered by a job's id while the job is there: given ids, unique names, progress, groups. Whether the job
 is there takes a look at everything that waits.
 
-A job that is taken and requeued during the look may be missed where it was and where it is. So there are two looks, and
-the script asks for holds and finished jobs as well. Were all of that to miss it, its id could be put again, or its
-group's callback would run before it; no job would be lost.
+A job that is claimed and requeued during the look may be missed where it was and where it is. So there are two looks,
+and the script asks for claims and finished jobs as well. Were all of that to miss it, its id could be enqueued again,
+or its group's callback would run before it; no job would be lost.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 
 from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.fsck.kinds import Kind
-from wrasse.backends.redis.fsck.pages import Seen, entries, pairs, scores, takes_of, workers_with
+from wrasse.backends.redis.fsck.pages import Seen, claim_keys_of, entries, pairs, scores, workers_with
 from wrasse.backends.redis.fsck.suspects import FsckSuspect
-from wrasse.backends.redis.jobs.claim_codec import read_hold
+from wrasse.backends.redis.jobs.claim_codec import read_claim
 from wrasse.backends.redis.jobs.job_json import decode, flaw, payload_of
 from wrasse.backends.redis.jobs.ready_search import find_waiting
 from wrasse.backends.redis.jobs.states import text_of
@@ -67,12 +67,12 @@ class NamesFound:
         await self._held()
         async for suspect in self._waiting():
             yield suspect
-        await self._held()  # again: what was taken meanwhile was perhaps in neither place
+        await self._held()  # again: what was claimed meanwhile was perhaps in neither place
         async for suspect in self._left():
             yield suspect
 
     async def _unfound(self, into: set[str], ids: Sequence[str]) -> None:
-        takes = await takes_of(self.client, self.keys, ids)
+        takes = await claim_keys_of(self.client, self.keys, ids)
         into.update(id for id, take in zip(ids, takes, strict=True) if take is None)
 
     async def _endless(self, which: str, names: Sequence[str]) -> AsyncIterator[FsckSuspect]:
@@ -94,7 +94,7 @@ class NamesFound:
         async for suspect in self._endless("uniques", [name for name, moment, _ in owned if moment]):
             yield suspect
         owners = {id: name for name, moment, id in owned if not moment}
-        takes = await takes_of(self.client, self.keys, list(owners))
+        takes = await claim_keys_of(self.client, self.keys, list(owners))
         known = {take: id for id, take in zip(owners, takes, strict=True) if take is not None}
         if known:
             (held,) = await scores(self.client, [self.keys.held], list(known))
@@ -154,13 +154,13 @@ class NamesFound:
         return payload_of(wire) is not None
 
     async def _held(self) -> None:
-        """Held by whomever: other programs keep no holds."""
+        """Held by whomever: other programs keep no claims."""
         for worker in await workers_with(self.client, self.client.options.processing_list_pattern, "list"):
             async for raw in entries(self.client, self.keys.processing(worker), self.seen):
                 self._job(raw)
         async for page in pairs(self.client, self.keys.holds, self.seen, large=True):
             for _, text in page:
-                self._job(read_hold(text).bytes)
+                self._job(read_claim(text).bytes)
 
     async def _waiting(self) -> AsyncIterator[FsckSuspect]:
         """Delayed sets first: what becomes due meanwhile goes from there to a list."""
@@ -207,7 +207,7 @@ def _number(text: bytes) -> int | None:
 
 
 def _unnumbered(queue: QueueKeys, member: bytes) -> FsckSuspect:
-    return FsckSuspect(Kind.DELAYED_WITHOUT_NUMBER, queue.name, (member,), queue=queue.name)
+    return FsckSuspect(Kind.SCHEDULED_WITHOUT_NUMBER, queue.name, (member,), queue=queue.name)
 
 
 def _invalid(queue: QueueKeys, where: str, entry: bytes, raw: bytes) -> FsckSuspect:

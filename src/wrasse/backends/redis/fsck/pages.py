@@ -63,8 +63,8 @@ async def there(client: RedisClient, key: str, names: Sequence[Word]) -> list[bo
     return [found == 1 for found in await client.ask_many([("HEXISTS", key, name) for name in names])]
 
 
-async def takes_of(client: RedisClient, keys: RedisKeys, ids: Sequence[str | bytes]) -> list[bytes | None]:
-    """The newest take of each id."""
+async def claim_keys_of(client: RedisClient, keys: RedisKeys, ids: Sequence[str | bytes]) -> list[bytes | None]:
+    """The newest claim of each id."""
     if not ids:
         return []
     found: list[bytes | None] = await client.ask("HMGET", keys.where, *ids)

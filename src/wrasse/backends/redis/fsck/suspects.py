@@ -15,7 +15,7 @@ from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.fsck.kinds import Kind
 from wrasse.backends.redis.jobs.dead_list import DeadListEntry, adopt_dead
 from wrasse.backends.redis.jobs.enqueue import Ring, in_ms
-from wrasse.backends.redis.jobs.strays import Unheld, adopt
+from wrasse.backends.redis.jobs.strays import Unclaimed, adopt
 from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.scripts import load
 from wrasse.ports.inconsistency import NAMES_MAX, Inconsistency
@@ -66,12 +66,12 @@ class FsckTally:
 class Judge:
     """Keeps the tallies of one check."""
 
-    def __init__(self, client: RedisClient, keys: RedisKeys, *, repair: bool, silence: timedelta) -> None:
+    def __init__(self, client: RedisClient, keys: RedisKeys, *, repair: bool, heartbeat_timeout: timedelta) -> None:
         self.repair = repair
-        self._client, self._keys, self._silence = client, keys, silence
+        self._client, self._keys, self._heartbeat_timeout = client, keys, heartbeat_timeout
         self._tallies: dict[Kind, FsckTally] = {}
         self._repairs: dict[Kind, Callable[[Sequence[FsckSuspect]], Awaitable[None]]] = {
-            Kind.ENTRY_WITHOUT_HOLD: self._adopt,
+            Kind.ENTRY_WITHOUT_CLAIM: self._adopt,
             Kind.DEAD_ENTRY_WITHOUT_INDEX: self._index,
         }
 
@@ -115,15 +115,15 @@ class Judge:
     async def _run(self, suspects: Sequence[FsckSuspect], *, repair: bool) -> list[int]:
         ring = Ring(self._keys, (*self._keys.shared, self._keys.workers, self._keys.workers_info))
         items = [word for each in suspects for word in each.item(ring)]
-        args = [int(repair), in_ms(self._silence), in_ms(IDS_KEPT), len(suspects), *items]
+        args = [int(repair), in_ms(self._heartbeat_timeout), in_ms(IDS_KEPT), len(suspects), *items]
         counts: list[int] = await self._client.run(load("mend"), ring.keys, args)
         return counts
 
     async def _adopt(self, guilty: Sequence[FsckSuspect]) -> None:
         # One that is silent now may turn out to live: the rescue of what it had asks for its heartbeat again.
         beats = await self._client.ask_many([("EXISTS", self._keys.heartbeat(each.worker)) for each in guilty])
-        unheld = [Unheld(each.worker, each.raw, ours=beat == 1) for each, beat in zip(guilty, beats, strict=True)]
-        await adopt(self._client, self._keys, unheld, self._silence)
+        unheld = [Unclaimed(each.worker, each.raw, ours=beat == 1) for each, beat in zip(guilty, beats, strict=True)]
+        await adopt(self._client, self._keys, unheld, self._heartbeat_timeout)
 
     async def _index(self, guilty: Sequence[FsckSuspect]) -> None:
         await adopt_dead(self._client, self._keys, [DeadListEntry(each.place, each.raw) for each in guilty])

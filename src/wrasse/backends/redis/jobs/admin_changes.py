@@ -1,4 +1,4 @@
-"""Moves of jobs by anybody but their holders: rescues, burials, revivals, cancels; and deletes of jobs that nobody
+"""Moves of jobs by anybody but their workers: rescues, burials, revivals, cancels; and deletes of jobs that nobody
 holds.
 
 The bytes that a move writes are made here from those that are stored, under a token that no holder has; the script
@@ -15,29 +15,36 @@ from datetime import timedelta
 from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.failure import ReplyTooLarge
-from wrasse.backends.redis.jobs.changes import AttemptEnd, ClaimedBytes, buried, cancelled, requeued, revived
-from wrasse.backends.redis.jobs.claim_codec import FinishedText, Flag, read_finished, read_hold
+from wrasse.backends.redis.jobs.changes import (
+    AttemptEnd,
+    ClaimedBytes,
+    cancelled,
+    dead_lettered,
+    requeued,
+    requeued_dead,
+)
+from wrasse.backends.redis.jobs.claim_codec import FinishedText, Flag, read_claim, read_finished
 from wrasse.backends.redis.jobs.enqueue import Ring, in_ms
 from wrasse.backends.redis.jobs.job_json import JobFields, decode
 from wrasse.backends.redis.jobs.queue_guess import Router, known_queues
 from wrasse.backends.redis.jobs.ready_search import WaitingJob, find_waiting
-from wrasse.backends.redis.jobs.settle import outcomes, take_of
+from wrasse.backends.redis.jobs.settle import claim_key_of, outcomes
 from wrasse.backends.redis.jobs.states import text_of
 from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.scripts import load
-from wrasse.ports.jobs import Cancel, DeadLetterJob, Delete, Move, Place, Reason, Requeue, RequeueDead
+from wrasse.ports.jobs import Cancel, DeadLetterJob, Delete, JobState, Move, Reason, Requeue, RequeueDead
 from wrasse.ports.outcome import Outcome
 
 SCRIPT_BYTES_MAX = 8 << 20  # of jobs that one script moves or deletes, and the one that goes beyond
-_FINISHED = {Place.DONE: "D", Place.DEAD: "X"}
+_FINISHED = {JobState.DONE: "D", JobState.DEAD: "X"}
 _TRIES = 5  # how often a cancel follows a job that moves on
 
 
 @dataclass(frozen=True, slots=True)
 class _Holding:
-    """A held job, and whether its worker's heartbeat is evidence beside the deadline."""
+    """A running job, and whether its worker's heartbeat is evidence beside the deadline."""
 
-    held: ClaimedBytes
+    claimed: ClaimedBytes
     foreign: bool
 
 
@@ -45,7 +52,7 @@ class _Holding:
 class _Known:
     """What was read about the jobs of a batch: by take what is held or dead, by id where a job is."""
 
-    held: Mapping[str, _Holding]
+    claimed: Mapping[str, _Holding]
     dead: Mapping[str, FinishedText]
     where: Mapping[str, str]
     waiting: Mapping[str, WaitingJob]
@@ -101,8 +108,8 @@ async def _sent(client: RedisClient, sending: _Sending, moves: Sequence[Move], k
 async def _read(client: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> tuple[int, int, _Known]:
     """The time (ms), the first of as many new tokens as there are moves, and what is stored of the jobs meant."""
     ids = list(dict.fromkeys(move.id for move in moves if isinstance(move, Cancel)))
-    held = [take_of(move.hold) for move in moves if isinstance(move, Requeue | DeadLetterJob)]
-    dead = [take_of(move.hold) for move in moves if isinstance(move, RequeueDead)]
+    held = [claim_key_of(move.claim) for move in moves if isinstance(move, Requeue | DeadLetterJob)]
+    dead = [claim_key_of(move.claim) for move in moves if isinstance(move, RequeueDead)]
     # Asked twice, some tokens are left out: they only have to grow.
     commands: list[Sequence[Word]] = [("TIME",), ("INCRBY", keys.token, len(moves))]
     commands += [("HMGET", key, *names) for key, names in _asked(keys, ids, held, dead)]
@@ -127,10 +134,10 @@ def _asked(keys: RedisKeys, ids: list[str], held: list[str], dead: list[str]) ->
 
 
 def _holding(take: str, text: bytes) -> _Holding:
-    hold = read_hold(text)
+    hold = read_claim(text)
     wire = decode(hold.bytes)
     id = text_of(hold.id) if wire is None else wire.id
-    held = ClaimedBytes(take, text_of(hold.worker), text_of(hold.queue), id, hold.taken, hold.bytes, wire)
+    held = ClaimedBytes(take, text_of(hold.worker), text_of(hold.queue), id, hold.claimed_at, hold.bytes, wire)
     return _Holding(held, bool(hold.flags & Flag.FOREIGN))
 
 
@@ -157,49 +164,49 @@ class _Sending:
         token, self._token = self._token, self._token + 1
         match move:
             case Requeue() | DeadLetterJob():
-                held = known.held.get(take_of(move.hold))
+                held = known.claimed.get(claim_key_of(move.claim))
                 if held is None:
                     return False
                 ending = AttemptEnd(move.reason, move.error, move.spends, self._now)
-                take = f"{token}-{move.hold.nonce}"
+                take = f"{token}-{move.claim.nonce}"
                 if isinstance(move, Requeue):
                     self._requeue(held, ending, take, in_ms(move.delay))
                 else:
-                    self._bury("B", held, ending, take)
+                    self._dead_letter("B", held, ending, take)
             case RequeueDead():
-                dead = known.dead.get(take_of(move.hold))
+                dead = known.dead.get(claim_key_of(move.claim))
                 if dead is None:
                     return False
-                self._revive(dead, take_of(move.hold), f"{token}-{move.hold.nonce}", in_ms(move.delay))
+                self._requeue_dead(dead, claim_key_of(move.claim), f"{token}-{move.claim.nonce}", in_ms(move.delay))
             case Cancel():
                 return self._cancel(move, known, token)
         return True
 
     def _requeue(self, holding: _Holding, ending: AttemptEnd, take: str, delay: int) -> None:
-        held, name = holding.held, holding.held.queue
+        held, name = holding.claimed, holding.claimed.queue
         raw = requeued(held, ending, take, self._router.options)
         self.args += ("R", held.take, self.ring.worker(held.worker), int(holding.foreign), name)
         self.args += (self.ring.queue(name), name, raw, delay)
 
-    def _bury(self, kind: str, holding: _Holding, ending: AttemptEnd, take: str) -> None:
-        held = holding.held
-        raw, text = buried(held, ending, self._router.options)
+    def _dead_letter(self, kind: str, holding: _Holding, ending: AttemptEnd, take: str) -> None:
+        held = holding.claimed
+        raw, text = dead_lettered(held, ending, self._router.options)
         self.args += (kind, held.take, self.ring.worker(held.worker), int(holding.foreign), held.queue)
         self.args += (text, raw, held.id, *_ties(held.wire), take)
 
-    def _revive(self, dead: FinishedText, take: str, new_take: str, delay: int) -> None:
+    def _requeue_dead(self, dead: FinishedText, take: str, new_take: str, delay: int) -> None:
         wire = decode(dead.bytes)
         counted = text_of(dead.queue)
         queue = self._router.back_to(wire, counted)
         unique = "" if wire is None or wire.window else wire.unique
         self.args += ("V", take, dead.bytes, dead.id, unique, counted, self.ring.queue(queue), queue)
-        self.args += (revived(dead, wire, new_take), delay)
+        self.args += (requeued_dead(dead, wire, new_take), delay)
 
     def _cancel(self, cancel: Cancel, known: _Known, token: int) -> bool:
-        held = known.held.get(known.where.get(cancel.id, ""))
+        held = known.claimed.get(known.where.get(cancel.id, ""))
         if held is not None:
             ending = AttemptEnd(Reason.CANCELLED, cancel.error, None, self._now)
-            self._bury("C", held, ending, f"{token}-{held.held.take.partition('-')[2]}")
+            self._dead_letter("C", held, ending, f"{token}-{held.claimed.take.partition('-')[2]}")
             return True
         found = known.waiting.get(cancel.id)
         wire = None if found is None else decode(found.bytes)
@@ -212,7 +219,7 @@ class _Sending:
 
 
 def _ties(wire: JobFields | None) -> tuple[str, str]:
-    """The group that a job that ends is to be counted in, and the unique name that it gives back."""
+    """The group that a job that ends is to be counted in, and the unique name that it releases."""
     return ("", "") if wire is None else ("" if wire.counted else wire.group, wire.unique)
 
 
@@ -220,7 +227,7 @@ async def delete(
     client: RedisClient, keys: RedisKeys, deletes: Sequence[Delete], ids_kept: timedelta
 ) -> tuple[Outcome, ...]:
     """Deletes each that is still in its place under its token."""
-    ids = list(dict.fromkeys(each.hold.id for each in deletes if each.place is Place.READY))
+    ids = list(dict.fromkeys(each.claim.id for each in deletes if each.state is JobState.READY))
     waiting = await find_waiting(client, keys, ids) if ids else {}
     ring = Ring(keys, keys.shared)
     items = [_item(each, ring, waiting) for each in deletes]
@@ -250,11 +257,11 @@ def _fitting(items: Sequence[Sequence[Word]]) -> int:
 
 def _item(each: Delete, ring: Ring, waiting: Mapping[str, WaitingJob]) -> tuple[Word, ...]:
     """The arguments of one delete; none if there is nothing to delete."""
-    if each.place in _FINISHED:
-        return _FINISHED[each.place], take_of(each.hold)
-    found = waiting.get(each.hold.id) if each.place is Place.READY else None
+    if each.state in _FINISHED:
+        return _FINISHED[each.state], claim_key_of(each.claim)
+    found = waiting.get(each.claim.id) if each.state is JobState.READY else None
     wire = None if found is None else decode(found.bytes)
-    if found is None or wire is None or (wire.token, wire.nonce) != (each.hold.token, each.hold.nonce):
+    if found is None or wire is None or (wire.token, wire.nonce) != (each.claim.token, each.claim.nonce):
         return ()
     group = "" if wire.counted else wire.group
     return "W", ring.queue(found.queue), found.kind, found.entry, found.at, wire.id, group, wire.unique

@@ -1,7 +1,7 @@
 """What each end of an attempt, a cancel and a revival make of a job's bytes. Pure: whether it is allowed is for the
 script to say.
 
-Bytes are changed here and nowhere else, from the very bytes that were taken. Those that are no job stay as they are.
+Bytes are changed here and nowhere else, from the very bytes that were claimed. Those that are no job stay as they are.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TOLD = ("error", "reason", "failed_at")  # what the bytes of a dead job say abou
 
 @dataclass(frozen=True, slots=True)
 class ClaimedBytes:
-    """One take, as whoever ends it must know it. `wire` is None where the bytes are no job."""
+    """One claim, as whoever ends it must know it. `wire` is None where the bytes are no job."""
 
     take: str  # K: token and nonce
     worker: str
@@ -59,7 +59,7 @@ def default_queue(options: RedisOptions, priority: str) -> str:
 
 
 def requeued(held: ClaimedBytes, ending: AttemptEnd, token: str, options: RedisOptions) -> bytes:
-    """The bytes that go back to the queue, under this take."""
+    """The bytes that go back to the queue, under this claim."""
     wire = held.wire
     if wire is None:
         return held.raw
@@ -73,7 +73,7 @@ def requeued(held: ClaimedBytes, ending: AttemptEnd, token: str, options: RedisO
     return changed(held.raw, change)
 
 
-def buried(held: ClaimedBytes, ending: AttemptEnd, options: RedisOptions) -> tuple[bytes, bytes]:
+def dead_lettered(held: ClaimedBytes, ending: AttemptEnd, options: RedisOptions) -> tuple[bytes, bytes]:
     """The bytes for the dead letters, and the text that is kept beside them but for its first line."""
     wire, raw, spent, history = held.wire, held.raw, JobChange(), _noted(held, ending)
     if wire is not None:
@@ -109,7 +109,7 @@ def cancelled(
     return dead, pack_finished(dead_text(dead, queue, wire.id, counts, Reason.CANCELLED.value, error, history))
 
 
-def revived(dead: FinishedText, wire: JobFields | None, take: str) -> bytes:
+def requeued_dead(dead: FinishedText, wire: JobFields | None, take: str) -> bytes:
     """The bytes that go back to a queue: fresh budgets, a new token, everything else as it was."""
     if wire is None:
         return dead.bytes

@@ -1,13 +1,13 @@
 """What is stored of a held and of a finished job beside its bytes, as one string: numbers and lengths first, then the
 parts, then the job's bytes, so that any byte may stand in any part and a script reads it with one pattern.
 
-`R:holds`, under K = `<token>-<nonce>`; a script writes it when it grants the hold:
+`R:holds`, under K = `<token>-<nonce>`; a script writes it when it grants the claim:
 
-    taken silence flags len(worker) len(queue) len(id) LF worker queue id bytes
+    taken heartbeat timeout flags len(worker) len(queue) len(id) LF worker queue id bytes
 
-    local taken, silence, flags, w, q, i, at = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)\\n()')
+    local taken, heartbeat timeout, flags, w, q, i, at = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)\\n()')
 
-`bytes` are those of the processing list. `flags` is 0 for a hold that a take granted; see `Flag`.
+`bytes` are those of the processing list. `flags` is 0 for a claim that a claim granted; see `Flag`.
 
 `R:finished`, under K. The script puts the first line before what it was given, since only it knows the time:
 
@@ -31,26 +31,26 @@ import re
 from dataclasses import dataclass
 from enum import IntFlag
 
-from wrasse.ports.jobs import Place, error_text
+from wrasse.ports.jobs import JobState, error_text
 
 
 class Flag(IntFlag):
-    """What is special about a hold that no take granted."""
+    """What is special about a claim that no claim granted."""
 
-    FOREIGN = 1  # of a worker that keeps no holds: its heartbeat is asked for before the job is moved
-    LEFT = 2  # an entry that a fault left without a hold
+    FOREIGN = 1  # of a worker that keeps no claims: its heartbeat is asked for before the job is moved
+    LEFT = 2  # an entry that a fault left without a claim
     UNROUTABLE = 4  # where it came from is not known
 
 
 @dataclass(frozen=True, slots=True)
 class StoredClaim:
-    """A held job as it is stored."""
+    """A running job as it is stored."""
 
     worker: bytes
     queue: bytes
     id: bytes
-    taken: int
-    silence: int
+    claimed_at: int
+    heartbeat_timeout: int
     flags: int
     bytes: bytes
     readable: bool = True
@@ -60,11 +60,11 @@ class StoredClaim:
 class FinishedText:
     """A finished job as it is stored. `history` is JSON, as the codec of jobs writes it."""
 
-    place: Place
+    state: JobState
     worker: bytes
     queue: bytes
     id: bytes
-    taken: int
+    claimed_at: int
     attempts: int
     failures: int
     rescues: int
@@ -84,52 +84,52 @@ def dead_text(
 ) -> FinishedText:  # fmt: skip
     """A dead job; `counts` are its attempts, failures, rescues and interruptions."""
     return FinishedText(
-        Place.DEAD, worker.encode(), queue.encode(), id.encode(), taken, *counts, reason.encode(),
+        JobState.DEAD, worker.encode(), queue.encode(), id.encode(), taken, *counts, reason.encode(),
         error_text(error).encode(), None, history, raw,
     )  # fmt: skip
 
 
-def read_hold(text: bytes) -> StoredClaim:
+def read_claim(text: bytes) -> StoredClaim:
     """What a value in `R:holds` says."""
-    if found := _HOLD(text):
-        taken, silence, flags, *lengths = map(int, found.groups())
+    if found := _CLAIM(text):
+        taken, heartbeat_timeout, flags, *lengths = map(int, found.groups())
         if parts := _cut(text[found.end() :], lengths):
             worker, queue, id, body = parts
-            return StoredClaim(worker, queue, id, taken, silence, flags, body)
+            return StoredClaim(worker, queue, id, taken, heartbeat_timeout, flags, body)
     return StoredClaim(b"", b"", b"", 0, 0, 0, text, readable=False)
 
 
 def pack_finished(job: FinishedText) -> bytes:
     """The value in `R:finished` but for its first line."""
-    numbers = (job.taken, job.attempts, job.failures, job.rescues, job.interruptions)
+    numbers = (job.claimed_at, job.attempts, job.failures, job.rescues, job.interruptions)
     parts = (job.worker, job.queue, job.id, job.reason, job.error, job.result, job.history)
     lengths = (-1 if part is None else len(part) for part in parts)
-    line = " ".join(map(str, (job.place.value, *numbers, *lengths)))
+    line = " ".join(map(str, (job.state.value, *numbers, *lengths)))
     return b"".join((line.encode(), b"\n", *(part for part in parts if part is not None), job.bytes))
 
 
 def read_finished(text: bytes) -> FinishedText:
     """What a value in `R:finished` says."""
     found = _FINISHED(text)
-    if found and found[3] in _PLACES:
+    if found and found[3] in _STATES:
         finished, kept = int(found[1]), int(found[2])
         taken, attempts, failures, rescues, interruptions, *lengths = map(int, found.groups()[3:])
         if parts := _cut(text[found.end() :], [max(length, 0) for length in lengths]):
             worker, queue, id, reason, error, result, history, body = parts
             return FinishedText(
-                _PLACES[found[3]], worker, queue, id, taken, attempts, failures, rescues, interruptions, reason, error,
+                _STATES[found[3]], worker, queue, id, taken, attempts, failures, rescues, interruptions, reason, error,
                 None if lengths[5] < 0 else result, history, body, finished, kept,
             )  # fmt: skip
     reason, error = b"invalid_payload", b"what is stored of it cannot be read"
-    return FinishedText(Place.DEAD, b"", b"", b"", 0, 0, 0, 0, 0, reason, error, None, b"", text)
+    return FinishedText(JobState.DEAD, b"", b"", b"", 0, 0, 0, 0, 0, reason, error, None, b"", text)
 
 
 _N = rb"(\d{1,15})"
-_HOLD = re.compile(rb" ".join([_N] * 6) + rb"\n").match
+_CLAIM = re.compile(rb" ".join([_N] * 6) + rb"\n").match
 _FINISHED = re.compile(
     rb" ".join([_N] * 2) + rb"\n([a-z]{1,9}) " + rb" ".join([_N] * 10) + rb" (-1|\d{1,15}) " + _N + rb"\n"
 ).match
-_PLACES = {place.value.encode(): place for place in Place}
+_STATES = {b"ready": JobState.READY, b"held": JobState.RUNNING, b"done": JobState.DONE, b"dead": JobState.DEAD}
 
 
 def _cut(rest: bytes, lengths: list[int]) -> list[bytes] | None:

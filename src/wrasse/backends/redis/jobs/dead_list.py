@@ -1,5 +1,5 @@
-"""The dead letter list, where other programs bury and purge too: what they push there is adopted into the index of
-dead jobs, what they remove from it vanishes from the index.
+"""The dead letter list, where other programs dead-letter and purge too: what they push there is adopted into the index
+of dead jobs, what they remove from it vanishes from the index.
 
 The list is the truth. It is compared with the index only where their lengths differ, which costs two commands to see:
 its new end first, where others push, and as a whole only if that does not explain the difference. What the comparison
@@ -64,7 +64,7 @@ async def compare_dead(client: RedisClient, keys: RedisKeys) -> bool:
         return False
     if 0 < listed - indexed <= _NEW_MAX and await _adopt_newest(client, keys, listed, listed - indexed):
         return True
-    # The list first: what we bury meanwhile is then in the index, and only seems to be gone from the list.
+    # The list first: what we dead-letter meanwhile is then in the index, and only seems to be gone from the list.
     if max(listed, indexed) > COMPARED_MAX:
         return False
     here: Counter[bytes] = Counter()
@@ -96,8 +96,8 @@ async def _as_many(client: RedisClient, key: str, found: AsyncIterator[T], count
 
 
 async def _adopt_newest(client: RedisClient, keys: RedisKeys, listed: int, missing: int) -> bool:
-    """Adopts what stands at the new end of the list, if that is all that is missing: what others bury, they push there,
-    and a long list need not be read for it."""
+    """Adopts what stands at the new end of the list, if that is all that is missing: what others dead-letter, they push
+    there, and a long list need not be read for it."""
     try:
         raws: list[bytes] = await client.ask("LRANGE", keys.dead_letter, 0, missing + _BESIDE - 1)
     except ReplyTooLarge:
@@ -165,7 +165,8 @@ def _adoptions(letters: Sequence[DeadListEntry], router: Router) -> Iterator[tup
 
 
 def _text(raw: bytes, queue: str) -> FinishedText:
-    """What is known of a dead job that another program buried. Without a reason it failed as far as anybody knows."""
+    """What is known of a dead job that another program dead-lettered. Without a reason it failed as far as anybody
+    knows."""
     wire = decode(raw)
     if wire is None:
         reason, error, id, counts, history = Reason.INVALID_PAYLOAD, flaw(raw), "", (0, 0, 0, 0), b""

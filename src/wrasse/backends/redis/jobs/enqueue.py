@@ -1,6 +1,7 @@
-"""What a put sends: the jobs as runs of plain ones, which a script only has to push, and single ones that need a look.
+"""What an enqueue sends: the jobs as runs of plain ones, which a script only has to push, and single ones that need a
+look.
 
-A plain job has an id made for its put, no name to itself and no time to wait for: most jobs are plain.
+A plain job has an id made for its enqueue, no name to itself and no time to wait for: most jobs are plain.
 """
 
 from __future__ import annotations
@@ -179,6 +180,6 @@ def _known(job: Job) -> str:
     return "1" if job.lasting else "" if job.minted else "0"
 
 
-def is_plain_put(job: Job) -> bool:
+def is_plain_enqueue(job: Job) -> bool:
     """Whether nothing about this job needs a look."""
     return job.minted and not job.unique and not job.delay and job.not_before is None and not job.lasting

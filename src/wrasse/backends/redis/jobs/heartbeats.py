@@ -1,4 +1,4 @@
-"""What a beat sends, and what the worker's row says."""
+"""What a heartbeat sends, and what the worker's row says."""
 
 from __future__ import annotations
 
@@ -9,29 +9,29 @@ from typing import Any
 from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.jobs.enqueue import in_ms
 from wrasse.backends.redis.jobs.job_json import from_ms
-from wrasse.backends.redis.jobs.settle import take_of
+from wrasse.backends.redis.jobs.settle import claim_key_of
 from wrasse.backends.redis.keys import RedisKeys
 from wrasse.bounded import integer
 from wrasse.ports.jobs import Claim, HeartbeatAnswer, Progress, WorkerInfo, WorkerState
 
 
-def beat_keys(keys: RedisKeys, worker: str) -> list[str]:
+def heartbeat_keys(keys: RedisKeys, worker: str) -> list[str]:
     """KEYS of the script."""
     processing, heartbeat = keys.processing(worker), keys.heartbeat(worker)
     return [keys.held, keys.workers, keys.workers_info, processing, heartbeat, keys.progress]
 
 
-def beat_args(
-    worker: WorkerInfo, holds: Sequence[Claim], silence: timedelta, progress: Mapping[str, Progress]
+def heartbeat_args(
+    worker: WorkerInfo, claims: Sequence[Claim], heartbeat_timeout: timedelta, progress: Mapping[str, Progress]
 ) -> list[Word]:
     """ARGV of the script."""
     told: list[Word] = []
-    for hold in holds if progress else ():
-        found = progress.get(hold.id)
+    for claim in claims if progress else ():
+        found = progress.get(claim.id)
         if found is not None:
-            told += (take_of(hold), hold.id, f"{found.fraction!r} {found.note}")
+            told += (claim_key_of(claim), claim.id, f"{found.fraction!r} {found.note}")
     known = f"{worker.pid} {worker.slots} {worker.host}"
-    return [worker.id, in_ms(silence), known, len(told) // 3, *told, *map(take_of, holds)]
+    return [worker.id, in_ms(heartbeat_timeout), known, len(told) // 3, *told, *map(claim_key_of, claims)]
 
 
 def beaten(answer: list[Any]) -> HeartbeatAnswer:
@@ -43,9 +43,9 @@ def beaten(answer: list[Any]) -> HeartbeatAnswer:
 def read_worker(id: bytes, text: bytes) -> WorkerState | None:
     """A worker's row; None for one that something else wrote: nothing is decided by it."""
     try:
-        beat_at, until, pid, slots, host = text.decode().split(" ", 4)
+        heartbeat_at, until, pid, slots, host = text.decode().split(" ", 4)
         info = WorkerInfo(id.decode(), host, integer(pid), integer(slots))
-        return WorkerState(info, from_ms(integer(beat_at)), from_ms(integer(until)))
+        return WorkerState(info, from_ms(integer(heartbeat_at)), from_ms(integer(until)))
     except ValueError:
         return None
 

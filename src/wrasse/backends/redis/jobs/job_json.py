@@ -150,7 +150,7 @@ def flaw(raw: bytes) -> str:
 
 
 def payload_of(wire: JobFields) -> bytes | None:
-    """The payload as it was put; None if it cannot be read."""
+    """The payload as it was enqueued; None if it cannot be read."""
     text = wire.payload_b64
     if text is None:
         return _json(_File(wire.filepath, wire.filesize)) if wire.filepath or wire.filesize else b""
@@ -172,7 +172,7 @@ def seconds(number: float) -> timedelta:
 
 
 def job_of(wire: JobFields, queue: str) -> Job | None:
-    """The job that was put, as it is found in this queue; None if its payload cannot be read."""
+    """The job that was enqueued, as it is found in this queue; None if its payload cannot be read."""
     payload = payload_of(wire)
     return None if payload is None else _made(wire, queue, payload)
 

@@ -1,7 +1,8 @@
-"""Listings of jobs: each place in its own order, with cursors that survive what happens in between.
+"""Listings of jobs: each state in its own order, with cursors that survive what happens in between.
 
-Held and finished jobs are read from their sorted sets. Ready jobs are read queue by queue, in the order of the queues'
-names: first what is served, then what is delayed. A delayed job that is due is ready, also before a take has moved it.
+Running and finished jobs are read from their sorted sets. Ready jobs are read queue by queue, in the order of the
+queues' names: first what is served, then what is scheduled. A scheduled job that is due is ready, also before a claim
+has moved it.
 """
 
 from __future__ import annotations
@@ -12,53 +13,60 @@ from dataclasses import dataclass, replace
 
 from wrasse.backends.page_loop import PageLoop
 from wrasse.backends.redis.client.client import RedisClient
-from wrasse.backends.redis.jobs.claim_codec import read_finished, read_hold
+from wrasse.backends.redis.jobs.claim_codec import read_claim, read_finished
 from wrasse.backends.redis.jobs.job_json import decode, from_ms
 from wrasse.backends.redis.jobs.list_pages import ListPosition, ServedList
 from wrasse.backends.redis.jobs.ready_search import WaitingJob
 from wrasse.backends.redis.jobs.sorted_pages import SLICE_MAX, PageStart, ScoreRange, SortedMember, slice_of, slices
-from wrasse.backends.redis.jobs.states import finished_state, held_state, waiting_state
+from wrasse.backends.redis.jobs.states import claimed_info, finished_state, waiting_info
 from wrasse.backends.redis.key_types import usable_queues
 from wrasse.backends.redis.keys import RedisKeys
 from wrasse.clock import to_micros
-from wrasse.ports.jobs import JobFilter, JobState, Place
+from wrasse.ports.jobs import JobFilter, JobInfo, JobState
 from wrasse.ports.page import Page, check_limit, no_cursor, other_listing
 
 PAGE_MAX = 10_000
 _SERVED, _DELAYED = "served", "delayed"
-_FOREIGN_MAX = 256  # bytes of a delayed member without a number that its cursor carries
+_FOREIGN_MAX = 256  # bytes of a scheduled member without a number that its cursor carries
 
 
 @dataclass(frozen=True, slots=True)
 class _Listed:
-    state: JobState
+    state: JobInfo
     cursor: str
 
 
 async def page(
-    client: RedisClient, keys: RedisKeys, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool
-) -> Page[JobState]:
-    """Jobs of one place that match, in its order."""
+    client: RedisClient,
+    keys: RedisKeys,
+    state: JobState,
+    where: JobFilter,
+    after: str | None,
+    limit: int,
+    *,
+    newest: bool,
+) -> Page[JobInfo]:
+    """Jobs of one state that match, in its order."""
     limit = check_limit(limit, "jobs", PAGE_MAX)
     now = await read_now(client)
-    if place is Place.READY:
+    if state is JobState.READY:
         listed = _ready(client, keys, where, after, limit, newest=newest, now=now)
     else:
-        listed = _indexed(client, keys, place, _span(where, newest=newest), after, limit)
+        listed = _indexed(client, keys, state, _span(where, newest=newest), after, limit)
     return await _cut(listed, where, limit, now)
 
 
-async def overdue(client: RedisClient, keys: RedisKeys, after: str | None, limit: int) -> Page[JobState]:
-    """Held jobs whose deadline has passed, longest ago first. One round trip."""
+async def overdue(client: RedisClient, keys: RedisKeys, after: str | None, limit: int) -> Page[JobInfo]:
+    """Running jobs whose deadline has passed, longest ago first. One round trip."""
     limit = check_limit(limit, "jobs", PAGE_MAX)
-    behind, listed = _behind(Place.HELD, after), list[_Listed]()
+    behind, listed = _behind(JobState.RUNNING, after), list[_Listed]()
     rounds = PageLoop(client.options.where, "the list of overdue jobs")
     while True:
         rounds.turn(behind)
         found = await slice_of(client, keys.held, keys.holds, ScoreRange(high="now"), behind, limit)
         listed = [each for each in map(_held, found.found) if each is not None]
         behind = found.behind
-        # Of a hold whose text is gone nothing can be said, so it is passed over; an empty page would be the last.
+        # Of a claim whose text is gone nothing can be said, so it is passed over; an empty page would be the last.
         if listed or behind is None:
             break
     items, cursors = tuple(each.state for each in listed), tuple(each.cursor for each in listed)
@@ -70,7 +78,7 @@ async def read_now(client: RedisClient) -> int:
     return client.time_in(await client.ask("TIME")) // 1_000
 
 
-async def _cut(listed: AsyncIterator[_Listed], where: JobFilter, limit: int, now: int) -> Page[JobState]:
+async def _cut(listed: AsyncIterator[_Listed], where: JobFilter, limit: int, now: int) -> Page[JobInfo]:
     shown: list[_Listed] = []
     more = False
     async for each in listed:
@@ -84,13 +92,13 @@ async def _cut(listed: AsyncIterator[_Listed], where: JobFilter, limit: int, now
 
 
 async def _indexed(
-    client: RedisClient, keys: RedisKeys, place: Place, span: ScoreRange, after: str | None, limit: int
+    client: RedisClient, keys: RedisKeys, state: JobState, span: ScoreRange, after: str | None, limit: int
 ) -> AsyncIterator[_Listed]:
-    index = {Place.HELD: keys.held, Place.DONE: keys.done, Place.DEAD: keys.dead}[place]
-    texts = keys.holds if place is Place.HELD else keys.finished
-    behind = _behind(place, after)
+    index = {JobState.RUNNING: keys.held, JobState.DONE: keys.done, JobState.DEAD: keys.dead}[state]
+    texts = keys.holds if state is JobState.RUNNING else keys.finished
+    behind = _behind(state, after)
     async for found in slices(client, index, texts, span, behind, min(limit + 1, SLICE_MAX)):
-        listed = _held(found) if place is Place.HELD else _finished(found, place)
+        listed = _held(found) if state is JobState.RUNNING else _finished(found, state)
         if listed is not None:
             yield listed
 
@@ -100,7 +108,7 @@ async def _ready(
 ) -> AsyncIterator[_Listed]:
     queues = await usable_queues(client, keys) if where.queue is None else [where.queue]
     parts = [(kind, queue) for kind in (_SERVED, _DELAYED) for queue in queues]
-    if where.delayed:
+    if where.scheduled:
         parts = [part for part in parts if part[0] == _DELAYED]
     if newest:
         parts.reverse()
@@ -127,24 +135,24 @@ async def _served(
         behind = ListPosition(int(index), last, next)
     chunk = min(limit + 1, SLICE_MAX)
     async for entry in ServedList(client, keys.queue(queue).list, newest=newest).entries(behind, chunk):
-        state = waiting_state(WaitingJob(queue, entry.raw), decode(entry.raw), now)
-        yield _Listed(state, f"{_SERVED}:{entry.mark}:{queue}")
+        info = waiting_info(WaitingJob(queue, entry.raw), decode(entry.raw), now)
+        yield _Listed(info, f"{_SERVED}:{entry.mark}:{queue}")
 
 
 async def _delayed(
     client: RedisClient, keys: RedisKeys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
 ) -> AsyncIterator[_Listed]:
     behind = _behind_delayed(cursor) if cursor else None
-    span = {None: ScoreRange(), True: ScoreRange(low=f"({now}"), False: ScoreRange(high=f"{now}")}[where.delayed]
+    span = {None: ScoreRange(), True: ScoreRange(low=f"({now}"), False: ScoreRange(high=f"{now}")}[where.scheduled]
     key = keys.queue(queue).delayed
     async for found in slices(client, key, None, replace(span, newest=newest), behind, min(limit + 1, SLICE_MAX)):
         waiting = WaitingJob(queue, found.member, found.score)
-        state = waiting_state(waiting, decode(waiting.bytes), now)
-        yield _Listed(state, f"{_DELAYED}:{found.exact}:{_delayed_name(found.member)}:{queue}")
+        info = waiting_info(waiting, decode(waiting.bytes), now)
+        yield _Listed(info, f"{_DELAYED}:{found.exact}:{_delayed_name(found.member)}:{queue}")
 
 
 def _delayed_name(member: bytes) -> str:
-    """A delayed member as part of a cursor: its number, or the first bytes of what another program added."""
+    """A scheduled member as part of a cursor: its number, or the first bytes of what another program added."""
     number, colon, _ = member.partition(b":")
     return f"{number.decode()}:" if colon and number.isdigit() else f":x{member[:_FOREIGN_MAX].hex()}"
 
@@ -163,15 +171,15 @@ def _behind_delayed(cursor: str) -> PageStart:
 def _held(found: SortedMember) -> _Listed | None:
     if found.text is None:
         return None
-    state = held_state(found.member, found.score, read_hold(found.text))
-    return _Listed(state, f"{Place.HELD.value}:{found.exact}:{_name(found.member)}")
+    info = claimed_info(found.member, found.score, read_claim(found.text))
+    return _Listed(info, f"{JobState.RUNNING.value}:{found.exact}:{_name(found.member)}")
 
 
-def _finished(found: SortedMember, place: Place) -> _Listed | None:
+def _finished(found: SortedMember, state: JobState) -> _Listed | None:
     if found.text is None:
         return None
-    text = replace(read_finished(found.text), place=place)  # of a text that cannot be read the index says it
-    return _Listed(finished_state(found.member, text), f"{place.value}:{found.exact}:{_name(found.member)}")
+    text = replace(read_finished(found.text), state=state)  # of a text that cannot be read the index says it
+    return _Listed(finished_state(found.member, text), f"{state.value}:{found.exact}:{_name(found.member)}")
 
 
 def _name(member: bytes) -> str:
@@ -189,7 +197,7 @@ def _span(where: JobFilter, *, newest: bool) -> ScoreRange:
     )
 
 
-def _behind(place: Place, after: str | None) -> PageStart | None:
+def _behind(state: JobState, after: str | None) -> PageStart | None:
     if after is None:
         return None
     try:
@@ -197,7 +205,7 @@ def _behind(place: Place, after: str | None) -> PageStart | None:
         behind = PageStart(_score(score), member.encode("utf-8", "surrogateescape"))
     except ValueError:
         raise no_cursor(after) from None
-    if name != place.value:
+    if name != state.value:
         raise other_listing(after)
     return behind
 

@@ -87,7 +87,8 @@ class ServedList:
         at = await self._look(behind, behind.index, 2)
         if at is not None:
             return at
-        # What is taken moves the others towards the end that is served; what is pushed moves them away from the other.
+        # What is claimed moves the others towards the end that is served; what is pushed moves them away from the
+        # other.
         for distance in range(0, _FAR, _NEAR):
             before = behind.index - distance - _NEAR
             wanted = [behind.index + distance, before] if self._newest else [before, behind.index + distance]

@@ -13,24 +13,24 @@ from wrasse.backends.page_loop import PageLoop
 from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.failure import WrongType
-from wrasse.backends.redis.jobs.claim_codec import read_finished, read_hold
+from wrasse.backends.redis.jobs.claim_codec import read_claim, read_finished
 from wrasse.backends.redis.jobs.heartbeats import read_progress, read_worker
 from wrasse.backends.redis.jobs.job_json import attempts_of, decode, from_ms, read_attempts, read_history
 from wrasse.backends.redis.jobs.job_listing import page, read_now
 from wrasse.backends.redis.jobs.ready_search import find_waiting
-from wrasse.backends.redis.jobs.states import UNREADABLE, finished_state, held_state, job_in, waiting_state
+from wrasse.backends.redis.jobs.states import UNREADABLE, claimed_info, finished_state, job_in, waiting_info
 from wrasse.backends.redis.key_types import KeyTypes, usable_queues
 from wrasse.backends.redis.keys import QueueKeys, RedisKeys
 from wrasse.backends.redis.scripts import load
 from wrasse.bounded import clamped_ms
-from wrasse.ports.jobs import Counts, JobFilter, JobRecord, Place, Progress, QueueCount, WorkerState
+from wrasse.ports.jobs import Counts, JobFilter, JobRecord, JobState, Progress, QueueCount, WorkerState
 
 _PAGE = 500
-SILENT_WORKERS_KEPT = timedelta(hours=1)
+DEAD_WORKERS_KEPT = timedelta(hours=1)
 
 
 async def record(client: RedisClient, keys: RedisKeys, id: str) -> JobRecord | None:
-    """One job, whole. What is neither held nor finished is looked for among those that wait; a job that was taken
+    """One job, whole. What is neither held nor finished is looked for among those that wait; a job that was claimed
     meanwhile is then held."""
     asked: list[Word] = [id, id.removeprefix(UNREADABLE)] if id.startswith(UNREADABLE) else [id]
     misled = False
@@ -45,12 +45,12 @@ async def record(client: RedisClient, keys: RedisKeys, id: str) -> JobRecord | N
 
 async def _misplaced(client: RedisClient, keys: RedisKeys, id: str) -> JobRecord | None:
     """A job that the index leads past, since another program wrote there: from the listings, until fsck mends it."""
-    for place in (Place.HELD, Place.DEAD, Place.DONE):
+    for state in (JobState.RUNNING, JobState.DEAD, JobState.DONE):
         after: str | None = None
         rounds = PageLoop(client.options.where, "a search for a job that its index does not lead to")
         while True:
-            seen = await page(client, keys, place, JobFilter(), after, _PAGE, newest=False)
-            take = next((f"{state.token}-{state.nonce}" for state in seen if state.id == id), None)
+            seen = await page(client, keys, state, JobFilter(), after, _PAGE, newest=False)
+            take = next((f"{info.token}-{info.nonce}" for info in seen if info.id == id), None)
             if take is not None:
                 return (await _indexed(client, keys, id, [id, take, "found"]))[0]
             if seen.cursor is None:
@@ -63,21 +63,21 @@ async def _misplaced(client: RedisClient, keys: RedisKeys, id: str) -> JobRecord
 async def _indexed(
     client: RedisClient, keys: RedisKeys, id: str, asked: Sequence[Word]
 ) -> tuple[JobRecord | None, bool]:
-    """A held or finished job; else whether its id leads to a take of which nothing is known."""
+    """A running or finished job; else whether its id leads to a claim of which nothing is known."""
     names = [keys.where, keys.held, keys.holds, keys.finished, keys.progress]
     reply: list[Any] = [*await client.run(load("get"), names, asked), None, None, None, None]
     told, take, until, hold, finished = reply[1:6]
     progress = None if told is None else read_progress(told)
     if until is not None and hold is not None:
-        text = read_hold(hold)
-        state, wire = held_state(take, clamped_ms(until), text), decode(text.bytes)
-        job = job_in(text.bytes, wire, state.queue, state.id)
-        return JobRecord(job, state, () if wire is None else attempts_of(wire), None, progress), False
+        text = read_claim(hold)
+        info, wire = claimed_info(take, clamped_ms(until), text), decode(text.bytes)
+        job = job_in(text.bytes, wire, info.queue, info.id)
+        return JobRecord(job, info, () if wire is None else attempts_of(wire), None, progress), False
     if finished is not None:
         ended = read_finished(finished)
-        state, wire = finished_state(take, ended), decode(ended.bytes)
-        job = job_in(ended.bytes, wire, state.queue, state.id)
-        return JobRecord(job, state, read_attempts(read_history(ended.history)), ended.result, progress), False
+        info, wire = finished_state(take, ended), decode(ended.bytes)
+        job = job_in(ended.bytes, wire, info.queue, info.id)
+        return JobRecord(job, info, read_attempts(read_history(ended.history)), ended.result, progress), False
     return None, take is not None
 
 
@@ -86,16 +86,16 @@ async def _waiting(client: RedisClient, keys: RedisKeys, id: str) -> JobRecord |
     wire = None if found is None else decode(found.bytes)
     if found is None or wire is None:
         return None
-    state = waiting_state(found, wire, await read_now(client))
+    info = waiting_info(found, wire, await read_now(client))
     progress: Progress | None = None
     with suppress(WrongType):
         told = await client.ask("HGET", keys.progress, id)
         progress = None if told is None else read_progress(told)
-    return JobRecord(job_in(found.bytes, wire, found.queue, id), state, attempts_of(wire), None, progress)
+    return JobRecord(job_in(found.bytes, wire, found.queue, id), info, attempts_of(wire), None, progress)
 
 
 async def counts(client: RedisClient, keys: RedisKeys) -> Counts:
-    """Jobs per queue and place, and the workers. Its cost follows their number, not that of the jobs."""
+    """Jobs per queue and state, and the workers. Its cost follows their number, not that of the jobs."""
     now = await read_now(client)
     damage = await KeyTypes(client, keys).of_jobs()
     bad = {each.key for each in damage}
@@ -125,10 +125,10 @@ def _questions(queue: QueueKeys, now: int) -> tuple[Sequence[Word], ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Waits:
-    """What was answered about one queue. A delayed job that is due is ready, also before a take has moved it."""
+    """What was answered about one queue. A scheduled job that is due is ready, also before a claim has moved it."""
 
     listed: int
-    delayed: int
+    scheduled: int
     due: int
     first: bytes | None
     first_due: Sequence[Any]
@@ -149,14 +149,14 @@ _QUESTIONS = len(fields(_Waits))
 
 def _count(queue: str, waits: _Waits, stored: Mapping[str, int]) -> QueueCount:
     held, done, dead = (max(stored.get(f"{place}:{queue}", 0), 0) for place in ("held", "done", "dead"))
-    ready, delayed = waits.listed + waits.due, waits.delayed - waits.due
+    ready, delayed = waits.listed + waits.due, waits.scheduled - waits.due
     return QueueCount(queue, ready, delayed, held, done, dead, waits.since())
 
 
 def _workers(rows: Sequence[Any], now: int) -> Iterator[WorkerState]:
-    horizon = from_ms(now) - SILENT_WORKERS_KEPT
+    horizon = from_ms(now) - DEAD_WORKERS_KEPT
     found = [worker for id, text in _pairs(rows) if (worker := read_worker(id, text)) is not None]
-    return (worker for worker in sorted(found, key=lambda each: each.info.id) if worker.until >= horizon)
+    return (worker for worker in sorted(found, key=lambda each: each.info.id) if worker.deadline >= horizon)
 
 
 def _pairs(reply: Sequence[bytes]) -> Iterator[tuple[bytes, bytes]]:

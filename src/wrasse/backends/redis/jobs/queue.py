@@ -3,14 +3,15 @@ change together; see docs/design/008-redis-layout.md.
 
 A script whose answer is lost is never sent again from here: whoever asked does so under the same request id.
 
-What a take sends, and what a taker gets. The hottest loop outside the server.
+What a claim sends, and what a worker gets. The hottest loop outside the server.
 
-Waking takers that wait: one listener per process hears of our own puts at once.
+Waking workers that wait: one listener per process hears of our own puts at once.
 
-A put leaves tokens in the wake list of its queue; the listener blocks on the lists of all who wait, on a connection of
-its own. Whoever waits also looks by himself every POLL seconds, so that a job pushed by another program, one that
-became due, and one whose token somebody else got, are found soon all the same; and so that a listener that cannot
-listen costs some milliseconds, never a job. It asks again after any error, for as long as somebody waits, and says so.
+An enqueue leaves tokens in the wake list of its queue; the listener blocks on the lists of all who wait, on a
+connection of its own. Whoever waits also looks by himself every POLL seconds, so that a job pushed by another program,
+one that became due, and one whose token somebody else got, are found soon all the same; and so that a listener that
+cannot listen costs some milliseconds, never a job. It asks again after any error, for as long as somebody waits, and
+says so.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.jobs import job_listing, overview
 from wrasse.backends.redis.jobs.admin_changes import delete, move
 from wrasse.backends.redis.jobs.changes import ClaimedBytes
-from wrasse.backends.redis.jobs.claim_codec import read_hold
+from wrasse.backends.redis.jobs.claim_codec import read_claim
 from wrasse.backends.redis.jobs.dead_list import compare_dead
-from wrasse.backends.redis.jobs.enqueue import EnqueueArguments, Ring, answers, in_ms, is_plain_put, pushed
-from wrasse.backends.redis.jobs.heartbeats import beat_args, beat_keys, beaten
+from wrasse.backends.redis.jobs.enqueue import EnqueueArguments, Ring, answers, in_ms, is_plain_enqueue, pushed
+from wrasse.backends.redis.jobs.heartbeats import beaten, heartbeat_args, heartbeat_keys
 from wrasse.backends.redis.jobs.job_json import decode, flaw, from_ms, job_of
-from wrasse.backends.redis.jobs.settle import Settling, outcomes, take_of
-from wrasse.backends.redis.jobs.states import Take, text_of
+from wrasse.backends.redis.jobs.settle import Settling, claim_key_of, outcomes
+from wrasse.backends.redis.jobs.states import ClaimKey, text_of
 from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.replies import not_its_answer, reads_replies
 from wrasse.backends.redis.reply_limit import in_pieces
@@ -58,10 +59,10 @@ from wrasse.ports.jobs import (
     Job,
     JobFilter,
     JobGroup,
+    JobInfo,
     JobRecord,
     JobState,
     Move,
-    Place,
     Progress,
     Rate,
     Reason,
@@ -69,13 +70,13 @@ from wrasse.ports.jobs import (
     Settlement,
     WorkerInfo,
     bounded,
-    check_put,
+    check_claim,
+    check_enqueue,
     check_settlements,
-    check_take,
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.rules.claimed_jobs import setters, taken_job
+from wrasse.ports.rules.claimed_jobs import claimed_job, setters
 from wrasse.ports.rules.store_time import StoreTime
 
 POLL = 0.04  # seconds: foreign pushes are to be found within 50 ms
@@ -130,7 +131,7 @@ class RedisWakeups:
             deaf = False
             if key is not None:
                 self._ring(key)
-                await asyncio.sleep(0)  # who was woken takes the job before this listens again
+                await asyncio.sleep(0)  # who was woken claims the job before this listens again
 
     def _ring(self, key: str) -> None:
         for wakeup in self._waiting:
@@ -151,12 +152,12 @@ _new = object.__new__
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """What a taker asks for."""
+    """What a worker asks for."""
 
     queues: tuple[str, ...]
     limit: int
     worker: str
-    silence: timedelta
+    heartbeat_timeout: timedelta
     rates: Sequence[Rate]
 
     def keys(self, keys: RedisKeys) -> list[str]:
@@ -169,7 +170,7 @@ class ClaimRequest:
 
     def args(self, request: str, nonce: str) -> list[Word]:
         """ARGV of the script."""
-        args: list[Word] = [request, self.limit, in_ms(self.silence), self.worker, nonce, len(self.queues)]
+        args: list[Word] = [request, self.limit, in_ms(self.heartbeat_timeout), self.worker, nonce, len(self.queues)]
         for queue in self.queues:
             rates = [rate for rate in self.rates if rate.queue == queue]
             args += (queue, len(rates))
@@ -180,10 +181,10 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClaimAnswer:
-    """The answer: jobs and, for whoever ends them, their holds; and what turned out to be no job."""
+    """The answer: jobs and, for whoever ends them, their claims; and what turned out to be no job."""
 
     jobs: list[ClaimedJob]
-    held: list[ClaimedBytes]
+    claimed: list[ClaimedBytes]
     bad: list[ClaimedBytes]
     now: int
 
@@ -194,12 +195,12 @@ def granted(answer: list[Any], wanted: ClaimRequest, nonce: str) -> ClaimAnswer:
     given = ClaimAnswer([], [], [], now)
     if token == 0:
         for take, until, text in zip(found[::3], found[1::3], found[2::3], strict=True):
-            hold = read_hold(text)
-            held = _held(text_of(take), text_of(hold.worker), text_of(hold.queue), hold.taken, hold.bytes)
-            known = Take.of(take)
+            hold = read_claim(text)
+            held = _held(text_of(take), text_of(hold.worker), text_of(hold.queue), hold.claimed_at, hold.bytes)
+            known = ClaimKey.of(take)
             _add(given, held, known.token, known.nonce, from_ms(float(until)))
         return given
-    until = from_ms(now + in_ms(wanted.silence))
+    until = from_ms(now + in_ms(wanted.heartbeat_timeout))
     for queue, raws in zip(wanted.queues, found, strict=True):
         for raw in raws:
             _add(given, _held(f"{token}-{nonce}", wanted.worker, queue, now, raw), token, nonce, until)
@@ -227,8 +228,8 @@ def _add(given: ClaimAnswer, held: ClaimedBytes, token: int, nonce: str, until: 
         given.bad.append(held)
         return
     counts = wire.attempts + 1, wire.retries, wire.rescues, wire.interruptions
-    given.jobs.append(taken_job(job, token, nonce, counts, wire.creation_time, until))
-    given.held.append(held)
+    given.jobs.append(claimed_job(job, token, nonce, counts, wire.creation_time, until))
+    given.claimed.append(held)
 
 
 _set_take, _set_worker, _set_held_queue, _set_held_id, _set_taken, _set_raw, _set_wire = setters(
@@ -236,8 +237,8 @@ _set_take, _set_worker, _set_held_queue, _set_held_id, _set_taken, _set_raw, _se
 )
 
 
-_LOOKS_MAX = 100  # of one take, at entries of which none is a job
-_TIME_KEPT = 3_600.0  # seconds until the server is asked for its time again: it tells it with every take
+_LOOKS_MAX = 100  # of one claim, at entries of which none is a job
+_TIME_KEPT = 3_600.0  # seconds until the server is asked for its time again: it tells it with every claim
 _KNOWN_MAX = 20_000  # holds whose bytes are remembered; those of others are read when they are needed
 
 
@@ -250,14 +251,16 @@ class RedisJobs:
         self._client, self._clock, self._done_max = client, clock, done_max
         self._keys = RedisKeys(client.options)
         self._wakeups = RedisWakeups(client)
-        self._held: dict[str, ClaimedBytes] = {}
+        self._claimed: dict[str, ClaimedBytes] = {}
         self._time = StoreTime(clock, self._asked, kept=_TIME_KEPT)
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
-        check_put(jobs, groups)
+    async def enqueue(
+        self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
+    ) -> Sequence[Enqueued]:
+        check_enqueue(jobs, groups)
         if not jobs and not groups:
             return ()
-        if not groups and all(map(is_plain_put, jobs)):
+        if not groups and all(map(is_plain_enqueue, jobs)):
             keys, words = pushed(jobs, self._keys, self._client.options, self._clock.now())
             return answers(await self._client.run(load("push"), keys, [request, *words]), jobs)
         ring = Ring(self._keys, self._keys.putting)
@@ -265,44 +268,44 @@ class RedisJobs:
         args = [request, *putting.runs(jobs), *putting.groups(groups)]
         return answers(await self._client.run(load("put"), ring.keys, args), jobs)
 
-    async def take(
+    async def claim(
         self,
         queues: Sequence[str],
         limit: int,
         *,
         worker: str,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         request: str,
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
     ) -> Claimed:
-        check_take(limit, silence)
-        wanted = ClaimRequest(tuple(dict.fromkeys(queues)), min(limit, BATCH_MAX), worker, silence, rates)
-        taken = await self._take(wanted, request)
-        if taken.jobs or taken.rejected or wait <= timedelta(0):
-            return taken
+        check_claim(limit, heartbeat_timeout)
+        wanted = ClaimRequest(tuple(dict.fromkeys(queues)), min(limit, BATCH_MAX), worker, heartbeat_timeout, rates)
+        claimed = await self._claim(wanted, request)
+        if claimed.jobs or claimed.rejected or wait <= timedelta(0):
+            return claimed
         with self._wakeups.waiting([self._keys.queue(queue).wake for queue in wanted.queues], wait) as wakeup:
-            while not (taken.jobs or taken.rejected or wakeup.late):
+            while not (claimed.jobs or claimed.rejected or wakeup.late):
                 await wakeup.rung(POLL)
-                taken = await self._take(wanted, request)
-        return taken
+                claimed = await self._claim(wanted, request)
+        return claimed
 
-    async def beat(
+    async def heartbeat(
         self,
         worker: WorkerInfo,
-        holds: Sequence[Claim],
+        claims: Sequence[Claim],
         *,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> HeartbeatAnswer:
-        args = beat_args(worker, bounded(holds), silence, progress)
-        return beaten(await self._client.run(load("beat"), beat_keys(self._keys, worker.id), args))
+        args = heartbeat_args(worker, bounded(claims), heartbeat_timeout, progress)
+        return beaten(await self._client.run(load("beat"), heartbeat_keys(self._keys, worker.id), args))
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
         check_settlements(settlements)
         if not settlements:
             return ()
-        held = await self._known([take_of(settlement.hold) for settlement in settlements])
+        held = await self._known([claim_key_of(settlement.claim) for settlement in settlements])
         return await self._settle(settlements, held, request)
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
@@ -315,13 +318,13 @@ class RedisJobs:
         return found
 
     async def page(
-        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
-    ) -> Page[JobState]:
-        if place is Place.DEAD and after is None:
+        self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobInfo]:
+        if state is JobState.DEAD and after is None:
             await compare_dead(self._client, self._keys)
-        return await job_listing.page(self._client, self._keys, place, where, after, limit, newest=newest)
+        return await job_listing.page(self._client, self._keys, state, where, after, limit, newest=newest)
 
-    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+    async def overdue(self, after: str | None, limit: int) -> Page[JobInfo]:
         return await job_listing.overdue(self._client, self._keys, after, limit)
 
     async def counts(self) -> Counts:
@@ -335,16 +338,16 @@ class RedisJobs:
         """Stops listening for wake-ups."""
         await self._wakeups.close()
 
-    async def _take(self, wanted: ClaimRequest, request: str) -> Claimed:
-        """One look. What turns out to be no job is buried, and the look is repeated under a request id that follows
-        from the first: asked again, the same steps are found."""
+    async def _claim(self, wanted: ClaimRequest, request: str) -> Claimed:
+        """One look. What turns out to be no job is dead-lettered, and the look is repeated under a request id that
+        follows from the first: asked again, the same steps are found."""
         rejected: list[Rejected] = []
         looks = 0
         while True:
             looks += 1
             found = await self._grant(wanted, request)
             if found.bad:
-                rejected += await self._bury(found.bad)
+                rejected += await self._dead_letter(found.bad)
             if found.jobs or not found.bad or looks == _LOOKS_MAX:
                 return Claimed(tuple(found.jobs), from_ms(found.now), tuple(rejected))
             request += "+"
@@ -354,13 +357,13 @@ class RedisJobs:
         answer = await self._client.run(load("take"), wanted.keys(self._keys), wanted.args(request, nonce))
         found = granted(answer, wanted, nonce)
         self._time.note(from_ms(found.now))
-        for held in found.held:
-            self._held[held.take] = held
-        while len(self._held) > _KNOWN_MAX:
-            del self._held[next(iter(self._held))]
+        for held in found.claimed:
+            self._claimed[held.take] = held
+        while len(self._claimed) > _KNOWN_MAX:
+            del self._claimed[next(iter(self._claimed))]
         return found
 
-    async def _bury(self, bad: Sequence[ClaimedBytes]) -> list[Rejected]:
+    async def _dead_letter(self, bad: Sequence[ClaimedBytes]) -> list[Rejected]:
         """Dead-letters what cannot be decoded; gives those of which that is certain."""
         buries = []
         for held in bad:
@@ -381,19 +384,19 @@ class RedisJobs:
         args = [request, self._done_max, in_ms(IDS_KEPT), *settling.args(settlements, held)]
         answer = await self._client.run(load("settle"), ring.keys, args)
         for take in held:
-            self._held.pop(take, None)
+            self._claimed.pop(take, None)
         return outcomes(answer)
 
     async def _known(self, takes: Sequence[str]) -> Mapping[str, ClaimedBytes]:
         """What is held under each of these takes: mostly our own, else read."""
-        known = {take: held for take in takes if (held := self._held.get(take)) is not None}
+        known = {take: held for take in takes if (held := self._claimed.get(take)) is not None}
         missing = [take for take in takes if take not in known]
         texts = await in_pieces(missing, lambda takes: self._client.ask("HMGET", self._keys.holds, *takes))
         for take, text in zip(missing, texts, strict=True):
             if text is not None:
-                hold = read_hold(text)
+                hold = read_claim(text)
                 worker, queue, id = text_of(hold.worker), text_of(hold.queue), text_of(hold.id)
-                known[take] = ClaimedBytes(take, worker, queue, id, hold.taken, hold.bytes, decode(hold.bytes))
+                known[take] = ClaimedBytes(take, worker, queue, id, hold.claimed_at, hold.bytes, decode(hold.bytes))
         return known
 
     async def _asked(self) -> datetime:

@@ -1,8 +1,8 @@
 """Waiting jobs by their ids. No index names them, so that a queued job costs no more than its bytes: a script looks
 through the lists, so many entries and bytes a call.
 
-Nothing that stays where it is can be missed. What is due moves from a delayed set to a list, and is looked for in that
-order; a list is read from the end where jobs are pushed, so that what is pushed or taken meanwhile moves no entry
+Nothing that stays where it is can be missed. What is due moves from a scheduled set to a list, and is looked for in
+that order; a list is read from the end where jobs are pushed, so that what is pushed or taken meanwhile moves no entry
 out of the way. Before that, one call looks at those that are served next: who deletes a page of a listing finds them
 there.
 """
@@ -42,7 +42,7 @@ class WaitingJob:
 
     @property
     def bytes(self) -> bytes:
-        """The job's own bytes: a delayed entry begins with a number that keeps equal bytes apart."""
+        """The job's own bytes: a scheduled entry begins with a number that keeps equal bytes apart."""
         return self.entry if self.due is None else self.entry.partition(b":")[2]
 
 

@@ -1,7 +1,7 @@
 """What a settle sends: how attempts end, as runs of one kind, worker and queue.
 
-Whoever took a job knows its bytes; for one that was taken by another process, or before a restart, they are read
-first. A hold that is not there is sent all the same: if the settle was asked before, the first answer counts.
+Whoever took a job knows its bytes; for one that was claimed by another process, or before a restart, they are read
+first. A claim that is not there is sent all the same: if the settle was asked before, the first answer counts.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from wrasse.backends.redis.client.transport import Word
-from wrasse.backends.redis.jobs.changes import AttemptEnd, ClaimedBytes, buried, finished, requeued
+from wrasse.backends.redis.jobs.changes import AttemptEnd, ClaimedBytes, dead_lettered, finished, requeued
 from wrasse.backends.redis.jobs.enqueue import EnqueueArguments, Ring, in_ms
 from wrasse.backends.redis.jobs.job_json import is_plain, seconds
 from wrasse.backends.redis.options import RedisOptions
@@ -19,9 +19,9 @@ from wrasse.ports.outcome import Outcome
 _OUTCOMES = {ord("d"): Outcome.DONE, ord("l"): Outcome.CONFLICT}
 
 
-def take_of(hold: Claim) -> str:
-    """K: the name of the take that this hold proves."""
-    return f"{hold.token}-{hold.nonce}"
+def claim_key_of(claim: Claim) -> str:
+    """K: the name of the claim that this claim proves."""
+    return f"{claim.token}-{claim.nonce}"
 
 
 class Settling:
@@ -37,7 +37,7 @@ class Settling:
     def args(self, settlements: Sequence[Settlement], held: Mapping[str, ClaimedBytes]) -> list[Word]:
         """The runs, begun by their number."""
         for settlement in settlements:
-            found = held.get(take_of(settlement.hold))
+            found = held.get(claim_key_of(settlement.claim))
             if found is None or not _names(settlement, found):
                 self._begin("L", "", "")
             else:
@@ -54,23 +54,23 @@ class Settling:
                 raw = requeued(held, ending, held.take, self._options)
                 self._args += (held.take, raw, in_ms(settlement.delay))
             case DeadLetterJob():
-                self._bury(held, AttemptEnd(settlement.reason, settlement.error, settlement.spends, self._now))
+                self._dead_letter(held, AttemptEnd(settlement.reason, settlement.error, settlement.spends, self._now))
 
     def _finish(self, finish: Complete, held: ClaimedBytes) -> None:
         wire = held.wire
         assert wire is not None, "what is no job is never handed out"
-        if not finish.puts and is_plain(wire):
+        if not finish.enqueues and is_plain(wire):
             self._begin("F", held.worker, held.queue)
             self._args += (held.take, finished(held, finish.result))
             return
         self._begin("S", held.worker, held.queue, alone=True)
         kept, group = in_ms(seconds(wire.keep)), "" if wire.counted else wire.group
         self._args += (held.take, finished(held, finish.result), held.id, group, wire.unique, kept)
-        self._args += self._putting.runs(finish.puts)
+        self._args += self._putting.runs(finish.enqueues)
 
-    def _bury(self, held: ClaimedBytes, ending: AttemptEnd) -> None:
+    def _dead_letter(self, held: ClaimedBytes, ending: AttemptEnd) -> None:
         wire = held.wire
-        raw, text = buried(held, ending, self._options)
+        raw, text = dead_lettered(held, ending, self._options)
         self._begin("B", held.worker, held.queue)
         group = "" if wire is None or wire.counted else wire.group
         self._args += (held.take, text, raw, held.id, group, "" if wire is None else wire.unique)
@@ -88,10 +88,10 @@ class Settling:
 
 
 def _names(settlement: Settlement, held: ClaimedBytes) -> bool:
-    """Whether the settlement is about this job; what is no job can only be given back or buried."""
+    """Whether the settlement is about this job; what is no job can only be released or dead-lettered."""
     if held.wire is None:
         return not isinstance(settlement, Complete)
-    return held.id == settlement.hold.id
+    return held.id == settlement.claim.id
 
 
 def outcomes(answer: bytes) -> tuple[Outcome, ...]:

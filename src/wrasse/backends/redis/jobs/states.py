@@ -9,21 +9,21 @@ from hashlib import sha1
 from wrasse.backends.redis.jobs.claim_codec import FinishedText, Flag, StoredClaim
 from wrasse.backends.redis.jobs.job_json import JobFields, decode, flaw, from_ms, job_of, reason_of
 from wrasse.backends.redis.jobs.ready_search import WaitingJob
-from wrasse.ports.jobs import Job, JobState, Place, Reason
+from wrasse.ports.jobs import Job, JobInfo, JobState, Reason
 
 _TOKEN = re.compile(r"\d{1,16}", re.ASCII).fullmatch
-UNREADABLE = "unreadable-"  # begins what a held or finished entry without an id is called; its take follows
+UNREADABLE = "unreadable-"  # begins what a running or finished entry without an id is called; its claim follows
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
+class ClaimKey:
     """A token and a nonce, as `K` in the keys of this layout."""
 
     token: int
     nonce: str
 
     @classmethod
-    def of(cls, key: bytes) -> Take:
+    def of(cls, key: bytes) -> ClaimKey:
         """What `K` says; for a name that is none of ours, which no change can be made under, the whole of it."""
         token, _, nonce = text_of(key).partition("-")
         return cls(int(token), nonce) if _TOKEN(token) else cls(0, text_of(key))
@@ -40,19 +40,19 @@ def job_in(raw: bytes, wire: JobFields | None, queue: str, id: str) -> Job:
     return found if found is not None else Job(id, queue=queue, priority="", payload=raw)
 
 
-def waiting_state(found: WaitingJob, wire: JobFields | None, now: int) -> JobState:
+def waiting_info(found: WaitingJob, wire: JobFields | None, now: int) -> JobInfo:
     """A job in a queue, or in its delayed set; there it is ready once it is due. A reason and an error say why an entry
     is no job."""
     error = "" if wire is not None else flaw(found.bytes)
     if wire is None:
         wire = JobFields(id=f"{UNREADABLE}{sha1(found.entry, usedforsecurity=False).hexdigest()[:16]}")
-    return JobState(
+    return JobInfo(
         id=wire.id,
         kind=wire.kind,
         queue=found.queue,
         priority=wire.priority,
         size=len(found.bytes) if error else _size(found.bytes, wire),
-        place=Place.READY,
+        state=JobState.READY,
         token=wire.token,
         nonce=wire.nonce,
         attempts=wire.attempts,
@@ -66,18 +66,18 @@ def waiting_state(found: WaitingJob, wire: JobFields | None, now: int) -> JobSta
     )
 
 
-def held_state(key: bytes, until: int, text: StoredClaim) -> JobState:
-    """A held job. A reason says why it cannot go back to a queue when its worker is gone."""
-    take, wire = Take.of(key), decode(text.bytes)
+def claimed_info(key: bytes, until: int, text: StoredClaim) -> JobInfo:
+    """A running job. A reason says why it cannot go back to a queue when its worker is gone."""
+    take, wire = ClaimKey.of(key), decode(text.bytes)
     base = wire or JobFields(id=_nameless(key))
     reason, error = (None, "") if wire is not None else (Reason.INVALID_PAYLOAD, flaw(text.bytes))
-    return JobState(
+    return JobInfo(
         id=base.id,
         kind=base.kind,
         queue=text_of(text.queue),
         priority=base.priority,
         size=_size(text.bytes, wire),
-        place=Place.HELD,
+        state=JobState.RUNNING,
         token=take.token,
         nonce=take.nonce,
         attempts=base.attempts + 1,
@@ -86,25 +86,25 @@ def held_state(key: bytes, until: int, text: StoredClaim) -> JobState:
         interruptions=base.interruptions,
         created_at=base.creation_time,
         worker=text_of(text.worker),
-        taken_at=from_ms(text.taken),
-        beat_at=from_ms(max(text.taken, until - text.silence)),
-        until=from_ms(until),
+        claimed_at=from_ms(text.claimed_at),
+        heartbeat_at=from_ms(max(text.claimed_at, until - text.heartbeat_timeout)),
+        deadline=from_ms(until),
         reason=Reason.UNROUTABLE if text.flags & Flag.UNROUTABLE else reason,
         error=error,
     )
 
 
-def finished_state(key: bytes, text: FinishedText) -> JobState:
+def finished_state(key: bytes, text: FinishedText) -> JobInfo:
     """A done or dead job."""
-    take, wire = Take.of(key), decode(text.bytes)
+    take, wire = ClaimKey.of(key), decode(text.bytes)
     base = wire or JobFields(id=text_of(text.id) or _nameless(key))
-    return JobState(
+    return JobInfo(
         id=base.id,
         kind=base.kind,
         queue=text_of(text.queue),
         priority=base.priority,
         size=_size(text.bytes, wire),
-        place=text.place,
+        state=text.state,
         token=take.token,
         nonce=take.nonce,
         attempts=text.attempts,
@@ -113,7 +113,7 @@ def finished_state(key: bytes, text: FinishedText) -> JobState:
         interruptions=text.interruptions,
         created_at=base.creation_time,
         worker=text_of(text.worker),
-        taken_at=from_ms(text.taken) if text.taken else None,
+        claimed_at=from_ms(text.claimed_at) if text.claimed_at else None,
         finished_at=from_ms(text.finished),
         kept_until=from_ms(text.kept) if text.kept else None,
         reason=reason_of(text_of(text.reason)),

@@ -1,9 +1,9 @@
-"""Strays on Redis: entries of processing lists that no hold names.
+"""Strays on Redis: entries of processing lists that no claim names.
 
-Other programs move jobs into a list of their own and keep no holds; their heartbeat key is all they give. A look scans
-for such lists by the configured pattern, a page at a time. An entry whose worker has no heartbeat, and one under a
-live worker of ours that no hold names (a fault left it), gets a hold whose deadline is one silence away; what the live
-worker of another program has is left alone. The move that rescues it later asks for the heartbeat again.
+Other programs move jobs into a list of their own and keep no claims; their heartbeat key is all they give. A look scans
+for such lists by the configured pattern, a page at a time. An entry whose worker has no heartbeat, and one under a live
+worker of ours that no claim names (a fault left it), gets a claim whose deadline is one heartbeat timeout away; what
+the live worker of another program has is left alone. The move that rescues it later asks for the heartbeat again.
 
 A scan of a large database takes many searches. Workers of other programs that were seen once are remembered, so that
 every search looks at their lists first.
@@ -20,7 +20,7 @@ from hashlib import sha1
 from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.failure import WrongType
-from wrasse.backends.redis.jobs.claim_codec import Flag, read_hold
+from wrasse.backends.redis.jobs.claim_codec import Flag, read_claim
 from wrasse.backends.redis.jobs.enqueue import Ring, in_ms
 from wrasse.backends.redis.jobs.job_json import decode
 from wrasse.backends.redis.jobs.queue_guess import Router, known_queues
@@ -39,8 +39,8 @@ _START = "0"
 
 
 @dataclass(frozen=True, slots=True)
-class Unheld:
-    """An entry without a hold. `ours`: its worker is one of ours, and lives."""
+class Unclaimed:
+    """An entry without a claim. `ours`: its worker is one of ours, and lives."""
 
     worker: str
     raw: bytes
@@ -49,9 +49,9 @@ class Unheld:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What one look saw: entries without a hold, and workers that may be another program's."""
+    """What one look saw: entries without a claim, and workers that may be another program's."""
 
-    entries: tuple[Unheld, ...]
+    entries: tuple[Unclaimed, ...]
     strangers: tuple[str, ...]
     now: int
     holders: int = 0
@@ -65,7 +65,7 @@ class RedisStrays:
         self._client = client
         self._keys = RedisKeys(client.options)
 
-    async def look(self, after: str | None, limit: int, *, silence: timedelta, dry: bool) -> StrayScan:
+    async def look(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
         if limit < 1:
             raise UsageError(f"a look at {limit} names", do="ask for at least one")
         cursor, remembered = (after, []) if after is not None else await self._saved()
@@ -75,7 +75,7 @@ class RedisStrays:
         workers = list(dict.fromkeys([*remembered, *found_here]))
         seen = await self._seen(workers) if workers else _Seen((), (), 0)
         found = await self._without_ours(seen.entries)
-        adopted = 0 if dry or not found else await adopt(self._client, self._keys, found, silence)
+        adopted = 0 if dry or not found else await adopt(self._client, self._keys, found, heartbeat_timeout)
         cursor = text_of(scanned)
         if not dry:
             await self._save(cursor, seen)
@@ -111,21 +111,22 @@ class RedisStrays:
         now, entries, strangers, holders = next(reply), [], [], 0
         for worker in workers:
             state, count = next(reply), next(reply)
-            entries += [Unheld(worker, next(reply), state == b"ours") for _ in range(count)]
+            entries += [Unclaimed(worker, next(reply), state == b"ours") for _ in range(count)]
             holders += state != b"none"
             if state in (b"live", b"silent"):
                 strangers.append(worker)
         return _Seen(tuple(entries), tuple(strangers), now, holders)
 
-    async def _without_ours(self, found: Sequence[Unheld]) -> list[Unheld]:
-        """Without those that an older take of the same id holds. A live worker of ours has its holds in good order but
-        for a fault, so all of them are read only then; of one that fell silent a second hold would do no harm."""
+    async def _without_ours(self, found: Sequence[Unclaimed]) -> list[Unclaimed]:
+        """Without those that an older take of the same id holds. A live worker of ours has its claims in good order but
+        for a fault, so all of them are read only then; of one that stopped its heartbeat a second hold would do no
+        harm."""
         doubtful = [(each.worker.encode(), each.raw) for each in found if each.ours]
         if not doubtful:
             return list(found)
         async for texts in scanned(self._client, ("HSCAN", self._keys.holds), 500):
             for text in texts[1::2]:
-                hold = read_hold(text)
+                hold = read_claim(text)
                 if (hold.worker, hold.bytes) in doubtful:
                     doubtful.remove((hold.worker, hold.bytes))
             if not doubtful:
@@ -134,18 +135,18 @@ class RedisStrays:
         return [each for each in found if not each.ours or (each.worker.encode(), each.raw) in left]
 
 
-async def adopt(client: RedisClient, keys: RedisKeys, found: Sequence[Unheld], silence: timedelta) -> int:
+async def adopt(client: RedisClient, keys: RedisKeys, found: Sequence[Unclaimed], heartbeat_timeout: timedelta) -> int:
     """Gives holds to these entries; how many got one."""
     router = Router(client.options, await known_queues(client, keys))
     ring = Ring(keys, keys.shared)
-    args: list[Word] = [in_ms(silence)]
+    args: list[Word] = [in_ms(heartbeat_timeout)]
     for each in found:
         args += _adoption(each, router, ring)
     adopted: int = await client.run(load("adopt"), ring.keys, args)
     return adopted
 
 
-def _adoption(each: Unheld, router: Router, ring: Ring) -> tuple[Word, ...]:
+def _adoption(each: Unclaimed, router: Router, ring: Ring) -> tuple[Word, ...]:
     wire = decode(each.raw)
     route = router.route(wire)
     flags = (Flag.LEFT if each.ours else Flag.FOREIGN) | (Flag(0) if route.right else Flag.UNROUTABLE)

@@ -1,9 +1,9 @@
--- Extends holds and the worker's own row; a silence of 0 is goodbye and touches no hold.
+-- Extends holds and the worker's own row; a heartbeat timeout of 0 is deregistration and touches no claim.
 -- KEYS: [1] held, [2] workers, [3] workers:info, [4] the worker's processing list, [5] its heartbeat, [6] progress.
--- ARGV: [2] worker; [3] silence, ms; [4] what is known of the worker; [5] number of holds that told progress, then for
---   each take, id and text; then the takes.
--- Descriptions and progress are for people: a key of theirs of a wrong type costs them, and no hold.
--- Gives {now, one letter a take: 1 where it is current, 0 where it is not}.
+-- ARGV: [2] worker; [3] heartbeat timeout, ms; [4] what is known of the worker; [5] number of claims that told progress, then for
+--   each claim, id and text; then the takes.
+-- Descriptions and progress are for people: a key of theirs of a wrong type costs them, and no claim.
+-- Gives {now, one letter a claim: 1 where it is current, 0 where it is not}.
 local silence, told = tonumber(ARGV[3]), tonumber(ARGV[5])
 local first = 6 + 3 * told
 local mine, held = {}, {}
@@ -30,7 +30,7 @@ end
 redis.pcall('ZADD', KEYS[2], now + silence, ARGV[2])
 redis.pcall('HSET', KEYS[3], ARGV[2], now .. ' ' .. (now + silence) .. ' ' .. ARGV[4])
 if redis.call('EXISTS', KEYS[4]) == 1 then redis.call('SET', KEYS[5], now, 'PX', ARGV[3]) end
--- Who fell silent stays listed for an hour.
+-- Who stopped its heartbeat stays listed for an hour.
 local silent = redis.pcall('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. (now - 3600000), 'LIMIT', 0, 100)
 if #silent > 0 then
   redis.pcall('ZREM', KEYS[2], unpack(silent))

@@ -61,7 +61,7 @@ local function forget_jobs(ids, takes, ids_kept)
   forget_expired(KEYS[3], KEYS[2], math.min(2 * #gone, CHUNK))
 end
 
--- Drops finished jobs of one place ('done' in KEYS[15] or 'dead' in KEYS[16]) by their takes.
+-- Drops finished jobs of one state ('done' in KEYS[15] or 'dead' in KEYS[16]) by their claims.
 local function drop_finished(place, index, takes, ids_kept)
   local ids, counts = {}, {}
   for i, text in ipairs(ask_chunks('HMGET', KEYS[17], takes)) do

@@ -1,7 +1,7 @@
 -- Judges what seems to be damaged, and repairs what still is. Each item is looked at and repaired in this one step.
 -- KEYS: [1] to [21] as `Keys.shared`; [22] workers, [23] workers:info; then two of each worker (processing list,
 --   heartbeat) and three of each queue (list, delayed set, wake list).
--- ARGV: [2] 1 to repair; [3] silence, ms; [4] how long ids last, ms; [5] number of items, then each: kind, number of its
+-- ARGV: [2] 1 to repair; [3] heartbeat timeout, ms; [4] how long ids last, ms; [5] number of items, then each: kind, number of its
 --   words, first key of its worker or queue (or 0), its other words. See `kinds` below.
 -- Gives of each item how much of it is damaged; 0: nothing, or not any more.
 -- include putting
@@ -54,7 +54,7 @@ function kinds.X(queue, where, entry, bytes)
   return 1
 end
 
--- which of KEYS, name, the text that cannot be read. A hold's entry is found again, and gets a new hold.
+-- which of KEYS, name, the text that cannot be read. A claim's entry is found again, and gets a new claim.
 function kinds.S(_, key, name, text)
   key = tonumber(key)
   if redis.call('HGET', KEYS[key], name) ~= text then return 0 end
@@ -121,7 +121,7 @@ function kinds.T(_, take)
   return 1
 end
 
--- Of takes of one worker that hold equal bytes: those that are current, their bytes, and how many have no entry.
+-- Of takes of one worker that claim equal bytes: those that are current, their bytes, and how many have no entry.
 local function excess(worker, takes)
   local current, bytes = {}, nil
   for _, take in ipairs(takes) do
@@ -135,7 +135,7 @@ local function excess(worker, takes)
   return current, bytes, math.max(0, #current - times(KEYS[worker], bytes))
 end
 
--- takes that hold equal bytes
+-- takes that claim equal bytes
 function kinds.P(worker, ...)
   local _, bytes, missing = excess(worker, {...})
   if repair and missing > 0 then
@@ -145,7 +145,7 @@ function kinds.P(worker, ...)
   return missing
 end
 
--- takes that hold equal bytes
+-- takes that claim equal bytes
 function kinds.H(worker, ...)
   local current, _, missing = excess(worker, {...})
   for i = 1, repair and missing or 0 do
@@ -162,7 +162,7 @@ function kinds.H(worker, ...)
   return missing
 end
 
--- name of the worker, bytes, takes that hold equal bytes. The caller repairs it by an adoption.
+-- name of the worker, bytes, takes that claim equal bytes. The caller repairs it by an adoption.
 function kinds.E(key, worker, bytes, ...)
   if redis.call('EXISTS', KEYS[key + 1]) == 1 and not redis.call('ZSCORE', KEYS[22], worker) then return 0 end
   local held, newest = 0, redis.call('HGET', KEYS[8], id_of(bytes))

@@ -1,4 +1,4 @@
--- Moves jobs by anybody but their holders, in their order, each under its own condition.
+-- Moves jobs by anybody but their workers, in their order, each under its own condition.
 -- KEYS: [1] to [21] as `Keys.shared`; then two of each worker (processing list, heartbeat) and three of each queue
 --   (list, delayed set, wake list).
 -- ARGV: [2] number of items, then each: kind, and
@@ -19,7 +19,7 @@
 
 need_shared(21)
 
--- The hold is over, whatever becomes of the job.
+-- The claim is over, whatever becomes of the job.
 local function end_hold(take, queue, worker)
   redis.call('ZREM', KEYS[13], take)
   redis.call('HDEL', KEYS[14], take)
@@ -31,7 +31,7 @@ local function forget_take(id, take)
   if redis.call('HGET', KEYS[8], id) == take then redis.call('HDEL', KEYS[8], id) end
 end
 
--- Takes a held job out of its processing list; gives whether it was there. A hold that names nothing any more, or whose
+-- Takes a running job out of its processing list; gives whether it was there. A claim that names nothing any more, or whose
 -- worker turned out to live, ends here.
 local function free(take, worker, evidence, queue, overdue)
   local until_at, text = redis.call('ZSCORE', KEYS[13], take), redis.call('HGET', KEYS[14], take)

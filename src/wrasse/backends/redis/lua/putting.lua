@@ -1,4 +1,4 @@
--- Putting jobs, and groups. KEYS[1] token, [2] ids, [3] ids:expiry, [4] uniques, [5] uniques:expiry, [6] groups,
+-- Enqueueing jobs, and groups. KEYS[1] token, [2] ids, [3] ids:expiry, [4] uniques, [5] uniques:expiry, [6] groups,
 -- [7] groups:expiry, [8] where, [9] queues; of each queue three in a row: its list, its delayed set, its wake list.
 -- All values of ARGV are texts; '' is none.
 local CHUNK = 1000
@@ -18,7 +18,7 @@ local function delay_until(key, moment, bytes)
   redis.call('ZADD', key, moment, string.format('%016.0f', redis.call('INCR', KEYS[1])) .. ':' .. bytes)
 end
 
--- Counts jobs of a place. A number that another program overwrote is left as it is: `jobs fsck` counts again.
+-- Counts jobs of a state. A number that another program overwrote is left as it is: `jobs fsck` counts again.
 local function count(place, queue, by) redis.pcall('HINCRBY', KEYS[18], place .. ':' .. queue, by) end
 
 -- Whether jobs can be put into the queue whose keys begin at KEYS[first].
@@ -49,7 +49,7 @@ local function forget_expired(expiry, names, count)
 end
 
 -- Makes one job ready. job: its queue's list, delayed set, wake list and name; id, bytes, due (ms), delay (ms);
--- known: '' for an id made for this put, '0' for a given one, '1' for one that lasts; unique name, window (ms).
+-- known: '' for an id made for this enqueue, '0' for a given one, '1' for one that lasts; unique name, window (ms).
 -- Gives 1 if it is new, else the id of what stands in its way.
 local function add(job)
   local remembered = false

@@ -1,4 +1,4 @@
--- Counts the jobs of one place by queue, if they are few enough to be counted in one step, and compares.
+-- Counts the jobs of one state by queue, if they are few enough to be counted in one step, and compares.
 -- KEYS: [1] holds or finished, [2] counts, [3] the index of the place
 -- ARGV: [2] 'held', 'done' or 'dead'; [3] how many may be counted; [4] 1 to repair; then, if somebody else counted, of
 --   each queue whose number is wrong: its name, the number that was seen, the right one

@@ -1,4 +1,4 @@
--- Ends attempts by their holders, in their order.
+-- Ends attempts by their workers, in their order.
 -- KEYS: [1] to [21] as `Keys.shared`; then two of each worker (processing list, heartbeat) and three of each queue
 --   (list, delayed set, wake list).
 -- ARGV: [2] request; [3] how many done jobs are kept; [4] how long ids last, ms; [5] number of runs. Each run: kind,
@@ -23,8 +23,8 @@ local completed, finished, done, ended = {}, {}, {}, {}
 local at_once = string.format('%.0f', now)
 local unkept = at_once .. ' 0\n'
 
--- Takes the entry out of the processing list. Gives its bytes and id, or nothing if the hold is over. Whatever the
--- list says, the hold ends here.
+-- Takes the entry out of the processing list. Gives its bytes and id, or nothing if the claim is over. Whatever the
+-- list says, the claim ends here.
 local function free(take, score, text, run)
   if not score or not text or gone[take] or run.shut then return nil end
   gone[take], ended[#ended + 1] = true, take
@@ -82,7 +82,7 @@ function kinds.S(at, run)
     if group ~= '' then count_member(group, 'd') end
     add_runs(at + 6)
   end
-  return after -- also of what is not put
+  return after -- also of what is not enqueued
 end
 
 function kinds.R(at, run)
@@ -107,7 +107,7 @@ function kinds.B(at, run)
     local bytes, seen = one(take, run)
     note(bytes)
     if bytes then
-      -- What is no job has no id, whatever the take read in its bytes.
+      -- What is no job has no id, whatever the claim read in its bytes.
       if id == '' and redis.call('HGET', KEYS[8], seen) == take then redis.call('HDEL', KEYS[8], seen) end
       redis.call('LPUSH', KEYS[20], ARGV[at + 2])
       redis.call('HSET', KEYS[17], take, unkept .. ARGV[at + 1])

@@ -1,7 +1,7 @@
--- Moves ready jobs to a worker, all of the first queue before any of the second, and grants a hold of each.
+-- Moves ready jobs to a worker, all of the first queue before any of the second, and grants a claim of each.
 -- KEYS: [1] to [21] as `Keys.shared`; [22] the worker's processing list, [23] its heartbeat; then three of each queue:
 --   list, delayed set, moments of its last takes.
--- ARGV: [2] request; [3] limit; [4] silence, ms; [5] worker; [6] nonce; [7] number of queues, then for each its name
+-- ARGV: [2] request; [3] limit; [4] heartbeat timeout, ms; [5] worker; [6] nonce; [7] number of queues, then for each its name
 --   and the number of its rates, and for each rate its limit and its time in ms.
 -- Gives {now, token of the first, bytes of the jobs of the first queue, of the second, ...}; if there are none, {now, 0};
 -- asked again {now, 0, take, deadline, value in holds, take, ...} of those that are still held.

@@ -1,4 +1,4 @@
--- Taking jobs out of long lists: waiting ones out of their queues, finished ones out of the lists others read.
+-- Claiming jobs out of long lists: waiting ones out of their queues, finished ones out of the lists others read.
 local GONE, emptied = '\0gone', {}
 
 -- `hint` is where the entry stood in its list when it was found, from either end. An entry that is still there is

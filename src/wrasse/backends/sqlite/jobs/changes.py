@@ -16,11 +16,11 @@ import msgspec
 
 from wrasse.backends.sqlite.bulk import numbers, texts, write_rows
 from wrasse.backends.sqlite.jobs import job_groups
-from wrasse.backends.sqlite.jobs.enqueue import promote, put
+from wrasse.backends.sqlite.jobs.enqueue import enqueue, promote
 from wrasse.backends.sqlite.rows import (
     FACT,
     INLINE_BYTES_MAX,
-    PLACES,
+    STATES,
     Fact,
     Invalid,
     decode_facts,
@@ -29,7 +29,7 @@ from wrasse.backends.sqlite.rows import (
     flaw_of,
     span,
 )
-from wrasse.backends.sqlite.write_transaction import DEAD, DELAYED, DONE, HELD, READY, WriteTransaction
+from wrasse.backends.sqlite.write_transaction import DEAD, DONE, READY, RUNNING, SCHEDULED, WriteTransaction
 from wrasse.bounded import UNREADABLE
 from wrasse.clock import from_micros
 from wrasse.ports.jobs import (
@@ -44,8 +44,8 @@ from wrasse.ports.jobs import (
     Delete,
     HeartbeatAnswer,
     Job,
+    JobState,
     Move,
-    Place,
     Progress,
     Reason,
     Requeue,
@@ -56,46 +56,51 @@ from wrasse.ports.jobs import (
 )
 from wrasse.ports.outcome import Outcome
 
-SILENT_WORKERS_KEPT = timedelta(hours=1)
+DEAD_WORKERS_KEPT = timedelta(hours=1)
 
-_BEAT = "UPDATE jobs SET beat_at = ?, until = ? WHERE seq IN carray(?)"
+_HEARTBEAT = "UPDATE jobs SET heartbeat_at = ?, deadline = ? WHERE seq IN carray(?)"
 _WORKER = """
-    INSERT INTO workers (id, host, pid, slots, beat_at, until) VALUES (?, ?, ?, ?, ?, ?)
+    INSERT INTO workers (id, host, pid, slots, heartbeat_at, deadline) VALUES (?, ?, ?, ?, ?, ?)
     ON CONFLICT DO UPDATE SET
       host = excluded.host, pid = excluded.pid, slots = excluded.slots,
-      beat_at = excluded.beat_at, until = excluded.until
+      heartbeat_at = excluded.heartbeat_at, deadline = excluded.deadline
 """
 
 
-def beat(
-    tx: WriteTransaction, worker: WorkerInfo, holds: Sequence[Claim], silence: int, progress: Mapping[str, Progress]
+def heartbeat(
+    tx: WriteTransaction,
+    worker: WorkerInfo,
+    claims: Sequence[Claim],
+    heartbeat_timeout: int,
+    progress: Mapping[str, Progress],
 ) -> HeartbeatAnswer:
-    """Extends the holds that are current, and the worker; or says goodbye."""
+    """Extends the claims that are current, and the worker; or deregisters it."""
     now = tx.now()
-    facts = facts_of(tx, [hold.id for hold in holds])
-    found = [facts.get(hold.id) for hold in holds]
+    facts = facts_of(tx, [claim.id for claim in claims])
+    found = [facts.get(claim.id) for claim in claims]
     mine = tuple(
-        fact is not None and fact.place == HELD and fact.held_by(hold) for fact, hold in zip(found, holds, strict=True)
+        fact is not None and fact.state == RUNNING and fact.held_by(claim)
+        for fact, claim in zip(found, claims, strict=True)
     )
-    if silence <= 0:
+    if heartbeat_timeout <= 0:
         tx.db.execute("DELETE FROM workers WHERE id = ?", (worker.id,))
         return HeartbeatAnswer(mine, from_micros(now))
-    until = now + silence
+    deadline = now + heartbeat_timeout
     if seqs := [fact.seq for fact, good in zip(found, mine, strict=True) if good and fact is not None]:
-        tx.db.execute(_BEAT, (now, until, numbers(seqs)))
+        tx.db.execute(_HEARTBEAT, (now, deadline, numbers(seqs)))
     for fact, good in zip(found, mine, strict=True) if progress else ():
         if good and fact is not None and (told := progress.get(fact.id)) is not None:
             text = msgspec.json.encode((told.fraction, told.note, now)).decode()
             tx.db.execute("UPDATE jobs SET progress = ? WHERE seq = ?", (text, fact.seq))
-    tx.db.execute(_WORKER, (worker.id, worker.host, worker.pid, worker.slots, now, until))
-    tx.db.execute("DELETE FROM workers WHERE until < ?", (now - span(SILENT_WORKERS_KEPT),))
+    tx.db.execute(_WORKER, (worker.id, worker.host, worker.pid, worker.slots, now, deadline))
+    tx.db.execute("DELETE FROM workers WHERE deadline < ?", (now - span(DEAD_WORKERS_KEPT),))
     # Somebody has to, now and then: queues that were used once must not stay for ever.
     tx.db.execute("DELETE FROM counts WHERE n = 0")
     return HeartbeatAnswer(mine, from_micros(now))
 
 
 _FROM_OLDEST_DONE = """
-    FROM (SELECT * FROM jobs WHERE place >= 3 AND place = 3 AND finished_at + keep <= ?
+    FROM (SELECT * FROM jobs WHERE state >= 3 AND state = 3 AND finished_at + keep <= ?
       ORDER BY finished_at + keep, seq LIMIT ?)
 """
 SELECT_OLDEST_DONE = f"""
@@ -118,23 +123,23 @@ def facts_of(tx: WriteTransaction, ids: Sequence[str]) -> dict[str, Fact]:
 def delete(tx: WriteTransaction, deletes: Sequence[Delete], ids_kept: int) -> list[Outcome]:
     """Removes the jobs that are still where the caller saw them."""
     now = tx.now()
-    facts = facts_of(tx, [one.hold.id for one in deletes])
+    facts = facts_of(tx, [one.claim.id for one in deletes])
     outcomes = []
     dropped = []
     for one in deletes:
-        fact = facts.get(one.hold.id)
+        fact = facts.get(one.claim.id)
         if fact is None or not _deletable(fact, one, now):
             outcomes.append(Outcome.CONFLICT)
         else:
             outcomes.append(Outcome.DONE)
             dropped.append(facts.pop(fact.id))
     _drop(tx, dropped, now, ids_kept)
-    job_groups.count(tx, [(fact, False) for fact in dropped], now, put)
+    job_groups.count(tx, [(fact, False) for fact in dropped], now, enqueue)
     return outcomes
 
 
 def _deletable(fact: Fact, one: Delete, now: int) -> bool:
-    where_it_was = one.place is not Place.HELD and PLACES.get(fact.place) is one.place and fact.held_by(one.hold)
+    where_it_was = one.state is not JobState.RUNNING and STATES.get(fact.state) is one.state and fact.held_by(one.claim)
     return where_it_was and fact.kept_until <= now
 
 
@@ -162,10 +167,10 @@ def _drop(tx: WriteTransaction, facts: Sequence[Fact], now: int, ids_kept: int) 
     if long := [fact.seq for fact in facts if fact.size > INLINE_BYTES_MAX]:
         tx.db.execute("DELETE FROM payloads WHERE seq IN carray(?)", (numbers(long),))
     # A job that was done at its first attempt has no history.
-    if tried := [fact.seq for fact in facts if fact.attempts > (fact.place == DONE)]:
+    if tried := [fact.seq for fact in facts if fact.attempts > (fact.state == DONE)]:
         tx.db.execute("DELETE FROM attempts WHERE seq IN carray(?)", (numbers(tried),))
-    for (queue, place), count in Counter((fact.queue, fact.place) for fact in facts).items():
-        tx.moved(queue, place, None, count)
+    for (queue, state), count in Counter((fact.queue, fact.state) for fact in facts).items():
+        tx.moved(queue, state, None, count)
     if lasting := [(fact.id, now + ids_kept) for fact in facts if fact.lasting]:
         after = "ON CONFLICT DO UPDATE SET forget_at = excluded.forget_at"
         write_rows(tx.db, "INSERT INTO ids (id, forget_at)", lasting, after)
@@ -175,25 +180,25 @@ def _drop(tx: WriteTransaction, facts: Sequence[Fact], now: int, ids_kept: int) 
 
 SELECT_CURRENT = """
     SELECT json_group_array(seq), CAST(json_group_array(queue) AS BLOB), max(member) FROM jobs
-    WHERE id IN carray(?) AND place = 2 AND token = ? AND nonce = ?
+    WHERE id IN carray(?) AND state = 2 AND token = ? AND nonce = ?
 """
-_HELD_FACT = f"SELECT {_FACTS} FROM jobs WHERE seq = ? AND place = 2 AND token = ? AND nonce = ?"
+_RUNNING_FACT = f"SELECT {_FACTS} FROM jobs WHERE seq = ? AND state = 2 AND token = ? AND nonce = ?"
 _GRANTS_MAX = 8  # different takes in one batch; with more it is cheaper to look at all jobs at once
-UPDATE_DONE = "UPDATE jobs SET place = 3, until = NULL, finished_at = ? WHERE seq IN carray(?)"
+UPDATE_DONE = "UPDATE jobs SET state = 3, deadline = NULL, finished_at = ? WHERE seq IN carray(?)"
 _RESULTS = ") UPDATE jobs SET result = one.result FROM one WHERE jobs.seq = one.seq"
 _CHANGES = (
-    "WITH one (seq, place, rank, ready_at, token, failures, rescues, interruptions, finished_at, reason, error) AS ("
+    "WITH one (seq, state, rank, ready_at, token, failures, rescues, interruptions, finished_at, reason, error) AS ("
 )
 # Ready again means nobody's; a dead job shows who had it last.
 _CHANGED = """) UPDATE jobs SET
-      place = one.place, rank = one.rank, ready_at = coalesce(one.ready_at, jobs.ready_at), until = NULL,
+      state = one.state, rank = one.rank, ready_at = coalesce(one.ready_at, jobs.ready_at), deadline = NULL,
       token = one.token, failures = one.failures, rescues = one.rescues, interruptions = one.interruptions,
       finished_at = one.finished_at, reason = one.reason, error = one.error,
-      worker = iif(one.place = 4, jobs.worker, ''),
-      taken_at = iif(one.place = 4, jobs.taken_at, NULL),
-      beat_at = iif(one.place = 4, jobs.beat_at, NULL)
+      worker = iif(one.state = 4, jobs.worker, ''),
+      claimed_at = iif(one.state = 4, jobs.claimed_at, NULL),
+      heartbeat_at = iif(one.state = 4, jobs.heartbeat_at, NULL)
     FROM one WHERE jobs.seq = one.seq"""
-_NOTE = "INSERT OR REPLACE INTO attempts (seq, number, worker, taken_at, ended_at, reason, error)"
+_NOTE = "INSERT OR REPLACE INTO attempts (seq, number, worker, claimed_at, ended_at, reason, error)"
 _FORGET_OLD = """
     DELETE FROM attempts WHERE (seq, number) IN (
       SELECT seq, number FROM attempts WHERE seq = ?1 ORDER BY number DESC LIMIT -1 OFFSET ?2)
@@ -202,10 +207,10 @@ _FORGET_OLD = """
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """What a row becomes, apart from what follows from its place."""
+    """What a row becomes, apart from what follows from its state."""
 
     fact: Fact
-    place: int
+    state: int
     reason: Reason | None = None
     error: str = ""
     spends: Budget | None = None
@@ -217,7 +222,7 @@ class RowChange:
     @property
     def noted(self) -> bool:
         """Whether an attempt ends with it."""
-        return self.fact.place == HELD
+        return self.fact.state == RUNNING
 
 
 def settle(tx: WriteTransaction, settlements: Sequence[Settlement], now: int, done_max: int) -> list[Outcome]:
@@ -231,17 +236,17 @@ def settle(tx: WriteTransaction, settlements: Sequence[Settlement], now: int, do
 
 
 def _finish_all(tx: WriteTransaction, settlements: Sequence[Settlement], now: int) -> bool:
-    """The common case: all of them finish without a result, and every hold is current. False, and nothing done,
+    """The common case: all of them finish without a result, and every claim is current. False, and nothing done,
     if it is any other case."""
     held: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
     for one in settlements:
-        if type(one) is not Complete or one.result is not None or one.puts:
+        if type(one) is not Complete or one.result is not None or one.enqueues:
             return False
-        hold = one.hold
-        held[hold.token, hold.nonce].append(hold.id)
+        claim = one.claim
+        held[claim.token, claim.nonce].append(claim.id)
     if not 0 < len(held) <= _GRANTS_MAX:
         return False
-    # One take gave all its jobs one token and one nonce, so there are few of these.
+    # One claim gave all its jobs one token and one nonce, so there are few of these.
     seqs: list[int] = []
     queues: Counter[str] = Counter()
     for (token, nonce), ids in held.items():
@@ -254,19 +259,19 @@ def _finish_all(tx: WriteTransaction, settlements: Sequence[Settlement], now: in
         return False
     tx.db.execute(UPDATE_DONE, (now, numbers(seqs)))
     for queue, count in queues.items():
-        tx.moved(queue, HELD, DONE, count)
+        tx.moved(queue, RUNNING, DONE, count)
     return True
 
 
 def _settle_each(tx: WriteTransaction, settlements: Sequence[Settlement], now: int) -> list[Outcome]:
-    facts = facts_of(tx, [one.hold.id for one in settlements])
+    facts = facts_of(tx, [one.claim.id for one in settlements])
     outcomes: list[Outcome] = []
     finished: list[tuple[Fact, bytes | None]] = []
     changes: list[RowChange] = []
     puts: list[Job] = []
     for one in settlements:
-        fact = facts.get(one.hold.id)
-        if fact is None or fact.place != HELD or not fact.held_by(one.hold):
+        fact = facts.get(one.claim.id)
+        if fact is None or fact.state != RUNNING or not fact.held_by(one.claim):
             outcomes.append(Outcome.CONFLICT)
             continue
         del facts[fact.id]  # a second settlement of the same hold comes too late
@@ -274,25 +279,25 @@ def _settle_each(tx: WriteTransaction, settlements: Sequence[Settlement], now: i
         match one:
             case Complete():
                 finished.append((fact, one.result))
-                puts += one.puts
+                puts += one.enqueues
             case Requeue():
                 changes.append(_requeue(fact, one, None))
             case DeadLetterJob():
                 changes.append(RowChange(fact, DEAD, one.reason, one.error, one.spends))
     _finish(tx, finished, now)
     _write(tx, changes, now)
-    job_groups.count(tx, [(fact, True) for fact, _ in finished], now, put)
-    put(tx, puts, now)
+    job_groups.count(tx, [(fact, True) for fact, _ in finished], now, enqueue)
+    enqueue(tx, puts, now)
     return outcomes
 
 
-def bury_invalid(tx: WriteTransaction, invalid: Sequence[Invalid], token: int, nonce: str) -> None:
-    """Dead-letters rows that a take found to be no jobs. One whose id cannot be read stays held, and is not claimed
+def dead_letter_invalid(tx: WriteTransaction, invalid: Sequence[Invalid], token: int, nonce: str) -> None:
+    """Dead-letters rows that a claim found to be no jobs. One whose id cannot be read stays held, and is not claimed
     again."""
     changes: list[RowChange] = []
     for one in invalid:
         try:
-            facts = decode_facts(tx.db.execute(_HELD_FACT, (one.seq, token, nonce)).get)
+            facts = decode_facts(tx.db.execute(_RUNNING_FACT, (one.seq, token, nonce)).get)
         except UNREADABLE:
             continue
         changes += [RowChange(fact, DEAD, Reason.INVALID_PAYLOAD, flaw_of(one.seq, one.error)) for fact in facts]
@@ -303,7 +308,7 @@ def move(tx: WriteTransaction, moves: Sequence[Move]) -> list[Outcome]:
     """Moves jobs, by anybody else."""
     now = tx.now()
     promote(tx, now)
-    facts = facts_of(tx, [one.id if isinstance(one, Cancel) else one.hold.id for one in moves])
+    facts = facts_of(tx, [one.id if isinstance(one, Cancel) else one.claim.id for one in moves])
     outcomes: list[Outcome] = []
     changes: list[RowChange] = []
     for one in moves:
@@ -318,17 +323,17 @@ def move(tx: WriteTransaction, moves: Sequence[Move]) -> list[Outcome]:
 
 def _move(facts: dict[str, Fact], one: Move, now: int, tx: WriteTransaction) -> RowChange | None:
     """The change, if what the move expects holds at this moment."""
-    fact = facts.get(one.id if isinstance(one, Cancel) else one.hold.id)
+    fact = facts.get(one.id if isinstance(one, Cancel) else one.claim.id)
     if fact is None:
         return None
     if isinstance(one, Cancel):
-        return RowChange(fact, DEAD, Reason.CANCELLED, one.error, token=tx.draw()) if fact.place <= HELD else None
-    if not fact.held_by(one.hold):
+        return RowChange(fact, DEAD, Reason.CANCELLED, one.error, token=tx.draw()) if fact.state <= RUNNING else None
+    if not fact.held_by(one.claim):
         return None
     if isinstance(one, RequeueDead):
         delay = span(one.delay)
-        return RowChange(fact, READY, delay=delay, token=tx.draw(), fresh=True) if fact.place == DEAD else None
-    if fact.place != HELD or fact.until is None or fact.until > now:
+        return RowChange(fact, READY, delay=delay, token=tx.draw(), fresh=True) if fact.state == DEAD else None
+    if fact.state != RUNNING or fact.deadline is None or fact.deadline > now:
         return None
     if isinstance(one, Requeue):
         return _requeue(fact, one, tx.draw())
@@ -347,7 +352,7 @@ def _finish(tx: WriteTransaction, finished: Sequence[tuple[Fact, bytes | None]],
     results = [(fact.seq, result) for fact, result in finished if result is not None]
     write_rows(tx.db, "WITH one (seq, result) AS (", results, _RESULTS)
     for queue, count in Counter(fact.queue for fact, _ in finished).items():
-        tx.moved(queue, HELD, DONE, count)
+        tx.moved(queue, RUNNING, DONE, count)
 
 
 def _write(tx: WriteTransaction, changes: Sequence[RowChange], now: int) -> None:
@@ -361,21 +366,21 @@ def _write(tx: WriteTransaction, changes: Sequence[RowChange], now: int) -> None
             tx.db.execute(_FORGET_OLD, (change.fact.seq, HISTORY_MAX))
     if changes:
         tx.due_changed()
-    job_groups.count(tx, [(change.fact, False) for change in changes if change.place == DEAD], now, put)
+    job_groups.count(tx, [(change.fact, False) for change in changes if change.state == DEAD], now, enqueue)
 
 
 def _row(tx: WriteTransaction, change: RowChange, now: int) -> tuple[apsw.SQLiteValue, ...]:
-    fact, place = change.fact, change.place
+    fact, state = change.fact, change.state
     rank, ready_at = 0, None
-    if place == READY:
-        place = DELAYED if change.delay > 0 else READY
+    if state == READY:
+        state = SCHEDULED if change.delay > 0 else READY
         rank = tx.draw_front() if change.front else tx.draw()
         ready_at = now + max(change.delay, 0)
-    tx.moved(fact.queue, fact.place, place)
-    dead = place == DEAD
+    tx.moved(fact.queue, fact.state, state)
+    dead = state == DEAD
     return (
         fact.seq,
-        place,
+        state,
         rank,
         ready_at,
         fact.token if change.token is None else change.token,
@@ -391,5 +396,5 @@ def _row(tx: WriteTransaction, change: RowChange, now: int) -> tuple[apsw.SQLite
 def _attempt(change: RowChange, now: int) -> tuple[apsw.SQLiteValue, ...]:
     fact = change.fact
     assert change.reason is not None, "an attempt that is noted ended for a reason"
-    assert fact.taken_at is not None, "an attempt begins with a take"
-    return fact.seq, fact.attempts, fact.worker, fact.taken_at, now, change.reason, error_text(change.error)
+    assert fact.claimed_at is not None, "an attempt begins with a claim"
+    return fact.seq, fact.attempts, fact.worker, fact.claimed_at, now, change.reason, error_text(change.error)

@@ -1,9 +1,9 @@
-"""Taking jobs: in one step ready jobs become held, with a token, a nonce and a deadline. For the writer.
+"""Claiming jobs: in one step ready jobs become held, with a token, a nonce and a deadline. For the writer.
 
 The rows come back as text and are made into jobs after the commit (see given), by whoever asked: other processes wait
 for us only as long as SQLite works.
 
-What a taker gets: the rows of a grant as jobs. The hottest loop outside SQLite.
+What a worker gets: the rows of a grant as jobs. The hottest loop outside SQLite.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from wrasse.backends.sqlite.rows import (
     long_payloads,
     span,
 )
-from wrasse.backends.sqlite.write_transaction import HELD, READY, WriteTransaction
+from wrasse.backends.sqlite.write_transaction import READY, RUNNING, WriteTransaction
 from wrasse.bounded import DURATION_MAX, UNREADABLE, why
 from wrasse.clock import from_micros
 from wrasse.ports.jobs import NOTHING, Claimed, Job, Rate
-from wrasse.ports.rules.claimed_jobs import setters, taken_job
+from wrasse.ports.rules.claimed_jobs import claimed_job, setters
 
-_TAKEN = "SELECT coalesce(sum(n), 0) FROM limited_takes WHERE queue = ? AND at > ?"
-_TOOK = "INSERT INTO limited_takes VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
-_FORGET = "DELETE FROM limited_takes WHERE queue = ? AND at <= ?"
-_TIMES = "SELECT at, n FROM limited_takes WHERE queue = ? AND at > ? ORDER BY at DESC"
+_CLAIMED = "SELECT coalesce(sum(n), 0) FROM limited_claims WHERE queue = ? AND at > ?"
+_COUNT_CLAIMS = "INSERT INTO limited_claims VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"
+_FORGET = "DELETE FROM limited_claims WHERE queue = ? AND at <= ?"
+_TIMES = "SELECT at, n FROM limited_claims WHERE queue = ? AND at > ? ORDER BY at DESC"
 
 
-def takes_left(tx: WriteTransaction, queue: str, rates: Sequence[Rate], now: int) -> int | None:
-    """How many jobs of this queue may be taken now; None if no rate speaks of it."""
+def claims_left(tx: WriteTransaction, queue: str, rates: Sequence[Rate], now: int) -> int | None:
+    """How many jobs of this queue may be claimed now; None if no rate speaks of it."""
     left = [
-        rate.limit - int(tx.db.execute(_TAKEN, (queue, now - span(rate.per))).get)
+        rate.limit - int(tx.db.execute(_CLAIMED, (queue, now - span(rate.per))).get)
         for rate in rates
         if rate.queue == queue
     ]
@@ -52,10 +52,10 @@ def takes_left(tx: WriteTransaction, queue: str, rates: Sequence[Rate], now: int
 
 
 def took(tx: WriteTransaction, queue: str, count: int, rates: Sequence[Rate], now: int) -> None:
-    """Notes that so many were taken, and forgets what no longer matters."""
+    """Notes that so many were claimed, and forgets what no longer matters."""
     longest = max(span(rate.per) for rate in rates if rate.queue == queue)
     tx.db.execute(_FORGET, (queue, now - longest))
-    tx.db.execute(_TOOK, (queue, now, count))
+    tx.db.execute(_COUNT_CLAIMS, (queue, now, count))
 
 
 def next_at(db: apsw.Connection, queues: Sequence[str], rates: Sequence[Rate], now: int) -> int | None:
@@ -65,7 +65,7 @@ def next_at(db: apsw.Connection, queues: Sequence[str], rates: Sequence[Rate], n
 
 
 def _free_at(db: apsw.Connection, rate: Rate, now: int) -> int | None:
-    """When the take that fills the limit leaves the window; None if it is not full."""
+    """When the claim that fills the limit leaves the window; None if it is not full."""
     taken = 0
     for at, n in db.execute(_TIMES, (rate.queue, now - span(rate.per))):
         taken += n
@@ -74,36 +74,37 @@ def _free_at(db: apsw.Connection, rate: Rate, now: int) -> int | None:
     return None
 
 
-TAKE_BYTES_MAX = 32 << 20  # payloads in one answer, unless the first one alone is longer
+CLAIM_BYTES_MAX = 32 << 20  # payloads in one answer, unless the first one alone is longer
 
 # As a blob: text that is not UTF-8 is found where the rows are decoded. As a float: no size makes the sum overflow.
 _ROWS = f"SELECT json_group_array(seq), sum(CAST(size AS REAL)), max(size), CAST(json_group_array({BODY}) AS BLOB)"
-SELECT_READY = f"{_ROWS} FROM (SELECT * FROM jobs WHERE place = 0 AND queue = ? ORDER BY rank LIMIT ?)"
-_SIZES = "SELECT seq, size FROM jobs WHERE place = 0 AND queue = ? ORDER BY rank LIMIT ?"
-UPDATE_HELD = """
-    UPDATE jobs SET place = 2, token = ?, nonce = ?, worker = ?, until = ?, taken_at = ?, beat_at = ?,
+SELECT_READY = f"{_ROWS} FROM (SELECT * FROM jobs WHERE state = 0 AND queue = ? ORDER BY rank LIMIT ?)"
+_SIZES = "SELECT seq, size FROM jobs WHERE state = 0 AND queue = ? ORDER BY rank LIMIT ?"
+UPDATE_RUNNING = """
+    UPDATE jobs SET state = 2, token = ?, nonce = ?, worker = ?, deadline = ?, claimed_at = ?, heartbeat_at = ?,
       attempts = min(attempts, 9007199254740991) + 1
     WHERE seq IN carray(?)
 """
 _AGAIN = f"""
-    {_ROWS} FROM (SELECT * FROM jobs WHERE seq IN carray(?) AND place = 2 AND token = ? AND nonce = ? ORDER BY rank)
+    {_ROWS} FROM (SELECT * FROM jobs WHERE seq IN carray(?) AND state = 2 AND token = ? AND nonce = ? ORDER BY rank)
 """
-_LEFT = "SELECT seq, queue FROM jobs WHERE seq IN carray(?) AND place = 2 AND token = ? AND nonce = ?"
+_LEFT = "SELECT seq, queue FROM jobs WHERE seq IN carray(?) AND state = 2 AND token = ? AND nonce = ?"
 # Their rank was not touched, so they are back where they stood.
-_GIVE_BACK = """
-    UPDATE jobs SET place = 0, worker = '', until = NULL, taken_at = NULL, beat_at = NULL, attempts = attempts - 1
+_RELEASE = """
+    UPDATE jobs SET state = 0, worker = '', deadline = NULL, claimed_at = NULL, heartbeat_at = NULL,
+      attempts = attempts - 1
     WHERE seq IN carray(?)
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimOptions:
-    """What a taker asks for."""
+    """What a worker asks for."""
 
     queues: Sequence[str]
     limit: int
     worker: str
-    silence: int
+    heartbeat_timeout: int
     request: str
     rates: tuple[Rate, ...] = ()
 
@@ -132,11 +133,11 @@ class ClaimedRows:
     bodies: tuple[bytes, ...]
     long: Mapping[int, bytes]
     now: int
-    until: int = 0
+    deadline: int = 0
     fresh: bool = False
 
 
-def take(tx: WriteTransaction, want: ClaimOptions) -> ClaimedRows | int:
+def claim(tx: WriteTransaction, want: ClaimOptions) -> ClaimedRows | int:
     """Holds ready jobs, or finds those again that this request was given; only the time if there are none."""
     now = tx.now()
     if (answer := tx.recall(want.known)) is not None:
@@ -145,12 +146,12 @@ def take(tx: WriteTransaction, want: ClaimOptions) -> ClaimedRows | int:
     rows = _Rows()
     for queue in want.queues:
         room = want.limit - len(rows.seqs)
-        allowed = takes_left(tx, queue, want.rates, now) if want.rates else None
+        allowed = claims_left(tx, queue, want.rates, now) if want.rates else None
         if allowed is not None and (room := min(room, allowed)) <= 0:
             continue
         count = rows.add(tx, queue, room)
         if count:
-            tx.moved(queue, READY, HELD, count)
+            tx.moved(queue, READY, RUNNING, count)
             if allowed is not None:
                 took(tx, queue, count, want.rates, now)
         if rows.full or len(rows.seqs) == want.limit:
@@ -158,16 +159,16 @@ def take(tx: WriteTransaction, want: ClaimOptions) -> ClaimedRows | int:
     if not rows.seqs:
         return now
     grant = Grant(tx.draw(), secrets.token_hex(6), rows.seqs)
-    until = now + want.silence
-    tx.db.execute(UPDATE_HELD, (grant.token, grant.nonce, want.worker, until, now, now, numbers(rows.seqs)))
+    deadline = now + want.heartbeat_timeout
+    tx.db.execute(UPDATE_RUNNING, (grant.token, grant.nonce, want.worker, deadline, now, now, numbers(rows.seqs)))
     tx.remember(want.known, msgspec.json.encode(grant))
     return ClaimedRows(
-        grant, tuple(rows.bodies), long_payloads(tx.db, rows.seqs, rows.longest), now, until, fresh=True
+        grant, tuple(rows.bodies), long_payloads(tx.db, rows.seqs, rows.longest), now, deadline, fresh=True
     )
 
 
 class _Rows:
-    """What a take has gathered so far."""
+    """What a claim has gathered so far."""
 
     __slots__ = ("bodies", "full", "longest", "room", "seqs")
 
@@ -175,7 +176,7 @@ class _Rows:
         self.seqs: list[int] = []
         self.bodies: list[bytes] = []
         self.longest = 0
-        self.room: float = TAKE_BYTES_MAX
+        self.room: float = CLAIM_BYTES_MAX
         self.full = False
 
     def add(self, tx: WriteTransaction, queue: str, limit: int) -> int:
@@ -213,14 +214,14 @@ def _again(tx: WriteTransaction, grant: Grant, now: int) -> ClaimedRows:
     return ClaimedRows(grant, (bodies,), long_payloads(tx.db, decode_numbers(seqs), longest or 0), now)
 
 
-def give_back(tx: WriteTransaction, grant: Grant, known: str) -> None:
-    """Undoes a take whose taker went away before it had the answer: as if it had not been asked for."""
+def release(tx: WriteTransaction, grant: Grant, known: str) -> None:
+    """Undoes a claim whose taker went away before it had the answer: as if it had not been asked for."""
     tx.forget(known)
     left: dict[int, str] = dict(tx.db.execute(_LEFT, (numbers(grant.seqs), grant.token, grant.nonce)))
     if left:
-        tx.db.execute(_GIVE_BACK, (numbers(left),))
+        tx.db.execute(_RELEASE, (numbers(left),))
     for queue in left.values():
-        tx.moved(queue, HELD, READY)
+        tx.moved(queue, RUNNING, READY)
 
 
 _NO_DELAY = timedelta(0)
@@ -238,7 +239,7 @@ def given(granted: ClaimedRows | int) -> tuple[Claimed, list[Invalid]]:
     if isinstance(granted, int):
         return Claimed((), from_micros(granted)), []
     token, nonce, long = granted.grant.token, granted.grant.nonce, granted.long
-    until, more = from_micros(granted.until), int(granted.fresh)
+    deadline, more = from_micros(granted.deadline), int(granted.fresh)
     instants: dict[int, datetime] = {}  # jobs that were put together have the same, and making one is not cheap
     jobs = []
     invalid: list[Invalid] = []
@@ -247,7 +248,7 @@ def given(granted: ClaimedRows | int) -> tuple[Claimed, list[Invalid]]:
         invalid += others
         for row in rows:
             try:
-                job, ends_at = job_of(row, long), until if row.until is None else from_micros(row.until)
+                job, ends_at = job_of(row, long), deadline if row.deadline is None else from_micros(row.deadline)
                 created_at = instants.get(row.created_at)
                 if created_at is None:
                     created_at = instants[row.created_at] = from_micros(row.created_at)
@@ -255,7 +256,7 @@ def given(granted: ClaimedRows | int) -> tuple[Claimed, list[Invalid]]:
                 invalid.append(Invalid(row.seq, why(error)))
                 continue
             counts = row.attempts + more, row.failures, row.rescues, row.interruptions
-            jobs.append(taken_job(job, token, nonce, counts, created_at, ends_at))
+            jobs.append(claimed_job(job, token, nonce, counts, created_at, ends_at))
     return Claimed(tuple(jobs), from_micros(granted.now)), invalid
 
 

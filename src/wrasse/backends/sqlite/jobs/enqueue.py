@@ -1,4 +1,4 @@
-"""Putting jobs, and delayed jobs that become ready. For the writer."""
+"""Enqueueing jobs, and scheduled jobs that become ready. For the writer."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import msgspec
 
 from wrasse.backends.sqlite.bulk import texts, write_rows
 from wrasse.backends.sqlite.rows import INLINE_BYTES_MAX, Extras, decode_numbers, decode_texts, span
-from wrasse.backends.sqlite.write_transaction import DELAYED, READY, WriteTransaction
+from wrasse.backends.sqlite.write_transaction import READY, SCHEDULED, WriteTransaction
 from wrasse.clock import to_micros
 from wrasse.ports.jobs import BATCH_MAX, Job
 
 _FORGOTTEN = 2  # names looked at for every new one
 # With an end, it is the time that counts; without one, whether the job is still to be done.
 _COUNTS = """
-    CASE WHEN until IS NULL THEN EXISTS (SELECT 1 FROM jobs WHERE jobs.id = uniques.id AND place < 3)
+    CASE WHEN until IS NULL THEN EXISTS (SELECT 1 FROM jobs WHERE jobs.id = uniques.id AND state < 3)
       ELSE until > ?1 END
 """
 _IN_THE_WAY = f"SELECT id FROM uniques WHERE name = ?2 AND {_COUNTS}"
@@ -38,7 +38,7 @@ def _in_the_way(tx: WriteTransaction, name: str, now: int) -> str | None:
 
 
 def _take_name(tx: WriteTransaction, job: Job, now: int) -> None:
-    """Gives its name to a job that was just put, and forgets some that stand in nobody's way."""
+    """Gives its name to a job that was just enqueued, and forgets some that stand in nobody's way."""
     for n, counts in list(tx.db.execute(_OLDEST, (now,))):
         tx.db.execute(_TO_THE_END if counts else "DELETE FROM uniques WHERE n = ?", (n,))
     tx.db.execute(_TAKE_NAME, (job.unique, job.id, now + span(job.window) if job.window else None))
@@ -46,11 +46,11 @@ def _take_name(tx: WriteTransaction, job: Job, now: int) -> None:
 
 # Most jobs are ready at once and have nothing special about them: half of their columns are known to SQL.
 _INSERT_PLAIN = """
-    INSERT INTO jobs (seq, id, place, queue, rank, ready_at, created_at, kind, priority, size, lasting, payload)
+    INSERT INTO jobs (seq, id, state, queue, rank, ready_at, created_at, kind, priority, size, lasting, payload)
     SELECT column1, column2, 0, column3, column1, ?, ?, column4, column5, length(column7), column6, column7 FROM (
 """
 _INSERT = """
-    INSERT INTO jobs (seq, id, place, queue, rank, ready_at, created_at, kind, priority, size, lasting, timeout,
+    INSERT INTO jobs (seq, id, state, queue, rank, ready_at, created_at, kind, priority, size, lasting, timeout,
       not_before, delay, headers, payload, extras, keep, member)
 """
 _UNLESS_KNOWN = "ON CONFLICT (id) DO NOTHING"
@@ -60,10 +60,10 @@ _IS_KNOWN = """
 """
 _STORED = "SELECT json_group_array(seq) FROM jobs WHERE seq >= ? AND seq < ?"
 _encode_extras = msgspec.json.Encoder().encode
-_DUE = "SELECT seq, CAST(queue AS BLOB) FROM jobs WHERE place = 1 AND ready_at <= ? ORDER BY ready_at, seq LIMIT ?"
+_DUE = "SELECT seq, CAST(queue AS BLOB) FROM jobs WHERE state = 1 AND ready_at <= ? ORDER BY ready_at, seq LIMIT ?"
 
 
-def put(tx: WriteTransaction, jobs: Sequence[Job], now: int) -> Sequence[bool | str]:
+def enqueue(tx: WriteTransaction, jobs: Sequence[Job], now: int) -> Sequence[bool | str]:
     """Makes the jobs ready; False for each whose id is known already, and for each whose unique name is taken the id
     of the job that has it."""
     if not jobs:
@@ -99,7 +99,7 @@ def _put_all(tx: WriteTransaction, jobs: Sequence[Job], now: int) -> list[bool]:
 
 
 def promote(tx: WriteTransaction, now: int) -> bool:
-    """Moves delayed jobs that are due to the ends of their queues; True if there were any."""
+    """Moves scheduled jobs that are due to the ends of their queues; True if there were any."""
     due = tx.next_due()
     if due is None or due > now:
         return False
@@ -110,10 +110,10 @@ def promote(tx: WriteTransaction, now: int) -> bool:
             tx.db,
             "WITH turn (seq, rank) AS (",
             turns,
-            ") UPDATE jobs SET place = 0, rank = turn.rank FROM turn WHERE jobs.seq = turn.seq",
+            ") UPDATE jobs SET state = 0, rank = turn.rank FROM turn WHERE jobs.seq = turn.seq",
         )
         for queue, many in Counter(queue for _, queue in rows).items():
-            tx.moved(queue.decode("utf-8", "replace"), DELAYED, READY, many)
+            tx.moved(queue.decode("utf-8", "replace"), SCHEDULED, READY, many)
     tx.due_changed()
     return True
 
@@ -139,7 +139,7 @@ def _insert(tx: WriteTransaction, jobs: Sequence[Job], first: int, now: int) -> 
     if delayed:
         tx.due_changed(min(_due(job, now) for job in delayed))
         for queue, many in Counter([job.queue for job in delayed]).items():
-            tx.moved(queue, None, DELAYED, many)
+            tx.moved(queue, None, SCHEDULED, many)
             queues[queue] -= many
     for queue, many in (+queues).items():
         tx.moved(queue, None, READY, many)
@@ -180,7 +180,7 @@ def _row(job: Job, seq: int, now: int) -> tuple[apsw.SQLiteValue, ...]:
     return (
         seq,
         job.id,
-        DELAYED if due > now else READY,
+        SCHEDULED if due > now else READY,
         job.queue,
         seq,
         due,

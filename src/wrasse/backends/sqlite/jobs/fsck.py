@@ -1,4 +1,4 @@
-"""What another program can leave wrong about jobs in a database: rows in a place that is none, and numbers of jobs that
+"""What another program can leave wrong about jobs in a database: rows in a state that is none, and numbers of jobs that
 are not those of the rows. Each repair is one transaction that looks again."""
 
 from __future__ import annotations
@@ -16,18 +16,20 @@ from wrasse.backends.sqlite.write_transaction import DEAD, NOWHERE, WriteTransac
 from wrasse.ports.inconsistency import NAMES_MAX, Inconsistency
 from wrasse.ports.jobs import Reason
 
-_PLACES = f"SELECT seq, CAST(id AS BLOB), place FROM jobs WHERE {NOWHERE} ORDER BY seq"
-_BURY = f"UPDATE jobs SET place = ?, until = NULL, finished_at = ?, reason = ?, error = ? WHERE seq = ? AND {NOWHERE}"
-# Rows without a place are no part of the numbers: they are dead once they are repaired.
+_STATES = f"SELECT seq, CAST(id AS BLOB), state FROM jobs WHERE {NOWHERE} ORDER BY seq"
+_DEAD_LETTER = (
+    f"UPDATE jobs SET state = ?, deadline = NULL, finished_at = ?, reason = ?, error = ? WHERE seq = ? AND {NOWHERE}"
+)
+# Rows without a state are no part of the numbers: they are dead once they are repaired.
 _WRONG = f"""
-    WITH really AS (SELECT queue, place, count(*) AS n FROM jobs WHERE NOT {NOWHERE} GROUP BY queue, place)
-    SELECT CAST(queue AS BLOB), place FROM (
-      SELECT queue, place, n FROM counts WHERE n > 0 EXCEPT SELECT queue, place, n FROM really
-      UNION SELECT queue, place, n FROM (SELECT * FROM really EXCEPT SELECT queue, place, n FROM counts)
-    ) GROUP BY queue, place
+    WITH really AS (SELECT queue, state, count(*) AS n FROM jobs WHERE NOT {NOWHERE} GROUP BY queue, state)
+    SELECT CAST(queue AS BLOB), state FROM (
+      SELECT queue, state, n FROM counts WHERE n > 0 EXCEPT SELECT queue, state, n FROM really
+      UNION SELECT queue, state, n FROM (SELECT * FROM really EXCEPT SELECT queue, state, n FROM counts)
+    ) GROUP BY queue, state
 """
-_RECOUNT = "INSERT INTO counts (queue, place, n) SELECT queue, place, count(*) FROM jobs GROUP BY queue, place"
-_DONE = "UPDATE numbers SET done = (SELECT count(*) FROM jobs WHERE place >= 3 AND place = 3)"
+_RECOUNT = "INSERT INTO counts (queue, state, n) SELECT queue, state, count(*) FROM jobs GROUP BY queue, state"
+_DONE = "UPDATE numbers SET done = (SELECT count(*) FROM jobs WHERE state >= 3 AND state = 3)"
 
 
 class SqliteFsck:
@@ -37,7 +39,7 @@ class SqliteFsck:
         self._writer, self._reader = writer, reader
 
     async def check(
-        self, *, repair: bool, silence: timedelta, seen: Callable[[int], None] = lambda count: None
+        self, *, repair: bool, heartbeat_timeout: timedelta, seen: Callable[[int], None] = lambda count: None
     ) -> Sequence[Inconsistency]:
         """See Damages."""
         if repair:
@@ -46,10 +48,10 @@ class SqliteFsck:
 
 
 def _found(db: apsw.Connection, *, repaired: bool) -> list[Inconsistency]:
-    lost = [text(id) for _, id, _ in db.execute(_PLACES)]
-    wrong = [f"{text(queue)} (place {place})" for queue, place in db.execute(_WRONG)]
+    lost = [text(id) for _, id, _ in db.execute(_STATES)]
+    wrong = [f"{text(queue)} (state {state})" for queue, state in db.execute(_WRONG)]
     kinds = [
-        ("place", "a job in a place that is none", "it is dead, with its payload", lost),
+        ("state", "a job in a state that is none", "it is dead, with its payload", lost),
         ("counts", "numbers of jobs that are not those of the rows", "they are counted again", wrong),
     ]
     return [
@@ -62,10 +64,10 @@ def _found(db: apsw.Connection, *, repaired: bool) -> list[Inconsistency]:
 def _repaired(tx: WriteTransaction) -> list[Inconsistency]:
     found = _found(tx.db, repaired=True)
     now = tx.now()
-    rows: list[Any] = tx.db.execute(_PLACES).fetchall()
-    for seq, _, place in rows:
-        error = flaw_of(seq, f"its place was {place}")
-        tx.db.execute(_BURY, (DEAD, now, Reason.INVALID_PAYLOAD, error, seq))
+    rows: list[Any] = tx.db.execute(_STATES).fetchall()
+    for seq, _, state in rows:
+        error = flaw_of(seq, f"its state was {state}")
+        tx.db.execute(_DEAD_LETTER, (DEAD, now, Reason.INVALID_PAYLOAD, error, seq))
     if found:
         tx.db.execute("DELETE FROM counts")
         tx.db.execute(_RECOUNT)

@@ -32,18 +32,18 @@ _FORGET = """
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Job).decode
 
-Put = Callable[[WriteTransaction, Sequence[Job], int], object]
+Enqueue = Callable[[WriteTransaction, Sequence[Job], int], object]
 
 
-def open_all(tx: WriteTransaction, groups: Sequence[JobGroup], now: int, put: Put) -> None:
+def open_all(tx: WriteTransaction, groups: Sequence[JobGroup], now: int, enqueue: Enqueue) -> None:
     """Opens groups that are not known, and calls back where all members have finished already."""
     for group in groups:
         tx.db.execute(_FORGET, (now - span(GROUPS_KEPT),))
         tx.db.execute(_OPEN, (group.id, now, group.size, _encode(group.callback)))
-        _fire(tx, group.id, now, put)
+        _fire(tx, group.id, now, enqueue)
 
 
-def count(tx: WriteTransaction, finished: Sequence[tuple[Fact, bool]], now: int, put: Put) -> None:
+def count(tx: WriteTransaction, finished: Sequence[tuple[Fact, bool]], now: int, enqueue: Enqueue) -> None:
     """Counts members that finished (True: done), each once, and calls back for groups that are complete."""
     members = [(fact, done) for fact, done in finished if fact.team is not None]
     if not members:
@@ -53,12 +53,12 @@ def count(tx: WriteTransaction, finished: Sequence[tuple[Fact, bool]], now: int,
     for team in dict.fromkeys(fact.team for fact, _ in members):
         assert team is not None, "only members are counted"
         tx.db.execute(_COUNT, (team, now, ends[team, True], ends[team, False]))
-        _fire(tx, team, now, put)
+        _fire(tx, team, now, enqueue)
 
 
-def _fire(tx: WriteTransaction, id: str, now: int, put: Put) -> None:
+def _fire(tx: WriteTransaction, id: str, now: int, enqueue: Enqueue) -> None:
     found = list(tx.db.execute(_FIRE, (id,)))
     for callback, done, dead in found:
         job = _decode(callback)
         told = {GROUP_HEADER: id, GROUP_DONE_HEADER: str(done), GROUP_DEAD_HEADER: str(dead)}
-        put(tx, [replace(job, headers={**job.headers, **told})], now)
+        enqueue(tx, [replace(job, headers={**job.headers, **told})], now)

@@ -16,7 +16,7 @@ import apsw
 import msgspec
 
 from wrasse.backends.sqlite.bulk import text
-from wrasse.backends.sqlite.jobs.changes import SILENT_WORKERS_KEPT
+from wrasse.backends.sqlite.jobs.changes import DEAD_WORKERS_KEPT
 from wrasse.backends.sqlite.jobs.claim import job_of
 from wrasse.backends.sqlite.rows import (
     BODY,
@@ -31,7 +31,7 @@ from wrasse.backends.sqlite.rows import (
     state_columns,
     state_of,
 )
-from wrasse.backends.sqlite.write_transaction import DEAD, DELAYED, DONE, HELD, NOWHERE, READY
+from wrasse.backends.sqlite.write_transaction import DEAD, DONE, NOWHERE, READY, RUNNING, SCHEDULED
 from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import from_micros, to_micros
 from wrasse.ports.jobs import (
@@ -39,9 +39,9 @@ from wrasse.ports.jobs import (
     Counts,
     Job,
     JobFilter,
+    JobInfo,
     JobRecord,
     JobState,
-    Place,
     Progress,
     QueueCount,
     Reason,
@@ -52,14 +52,14 @@ from wrasse.ports.page import Page, check_limit, no_cursor, number_in, other_lis
 
 PAGE_MAX = 10_000
 
-_INVALID = DEAD + 1  # stands for every place that is none: listed after the dead
-_NAMES = {READY: "ready", DELAYED: "delayed", HELD: "held", DONE: "done", DEAD: "dead", _INVALID: "invalid"}
+_INVALID = DEAD + 1  # stands for every state that is none: listed after the dead
+_NAMES = {READY: "ready", SCHEDULED: "delayed", RUNNING: "held", DONE: "done", DEAD: "dead", _INVALID: "invalid"}
 _CODES = {name: code for code, name in _NAMES.items()}
 _GOES_AT = "finished_at + keep"  # the expression that is indexed
-_ORDERS = {READY: "rank", DELAYED: "ready_at", HELD: "until", DONE: _GOES_AT, DEAD: _GOES_AT, _INVALID: "seq"}
-# The terms that lead SQLite to the index of each place.
-_PLACES = {code: f"place = {code}" if code < DONE else f"place >= 3 AND place = {code}" for code in _NAMES}
-_PLACES[_INVALID] = NOWHERE
+_ORDERS = {READY: "rank", SCHEDULED: "ready_at", RUNNING: "deadline", DONE: _GOES_AT, DEAD: _GOES_AT, _INVALID: "seq"}
+# The terms that lead SQLite to the index of each state.
+_STATES = {code: f"state = {code}" if code < DONE else f"state >= 3 AND state = {code}" for code in _NAMES}
+_STATES[_INVALID] = NOWHERE
 _position = attrgetter("order", "seq")
 
 
@@ -80,18 +80,18 @@ class Start:
     seq: int
 
 
-def delayed_are_due(db: apsw.Connection, now: int) -> bool:
-    """Whether a delayed job is to be moved on before jobs that are ready can be listed or counted."""
-    due = db.execute("SELECT min(ready_at) FROM jobs WHERE place = 1").get
+def scheduled_are_due(db: apsw.Connection, now: int) -> bool:
+    """Whether a scheduled job is to be moved on before jobs that are ready can be listed or counted."""
+    due = db.execute("SELECT min(ready_at) FROM jobs WHERE state = 1").get
     return due is not None and due <= now
 
 
 def page(
-    db: apsw.Connection, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool, now: int
-) -> Page[JobState]:
-    """Jobs of one place that match, in its order."""
+    db: apsw.Connection, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool, now: int
+) -> Page[JobInfo]:
+    """Jobs of one state that match, in its order."""
     limit = check_limit(limit, "jobs", PAGE_MAX)
-    codes = _codes(place, where)
+    codes = _codes(state, where)
     if newest:
         codes.reverse()
     start = None if after is None else parse_cursor(after)
@@ -106,13 +106,13 @@ def page(
     return _cut(rows, limit, now)
 
 
-def overdue(db: apsw.Connection, after: str | None, limit: int, now: int) -> Page[JobState]:
-    """Held jobs whose deadline has passed, longest ago first."""
+def overdue(db: apsw.Connection, after: str | None, limit: int, now: int) -> Page[JobInfo]:
+    """Running jobs whose deadline has passed, longest ago first."""
     limit = check_limit(limit, "jobs", PAGE_MAX)
-    terms = [Term("until <= ?", (now,))]
+    terms = [Term("deadline <= ?", (now,))]
     if after is not None:
         terms.append(_beyond(parse_cursor(after), newest=False))
-    return _cut(_select(db, HELD, terms, limit + 1, newest=False), limit, now)
+    return _cut(_select(db, RUNNING, terms, limit + 1, newest=False), limit, now)
 
 
 def parse_cursor(cursor: str) -> Start:
@@ -124,11 +124,11 @@ def parse_cursor(cursor: str) -> Start:
         raise no_cursor(cursor) from None
 
 
-def _codes(place: Place, where: JobFilter) -> list[int]:
-    if place is not Place.READY:
-        codes = [DEAD, _INVALID] if place is Place.DEAD else [_CODES[place]]
-        return [] if where.delayed else codes
-    return {None: [READY, DELAYED], True: [DELAYED], False: [READY]}[where.delayed]
+def _codes(state: JobState, where: JobFilter) -> list[int]:
+    if state is not JobState.READY:
+        codes = [DEAD, _INVALID] if state is JobState.DEAD else [_CODES[state]]
+        return [] if where.scheduled else codes
+    return {None: [READY, SCHEDULED], True: [SCHEDULED], False: [READY]}[where.scheduled]
 
 
 def _rows(
@@ -184,7 +184,7 @@ def _beyond(start: Start, *, newest: bool) -> Term:
 
 def _select(db: apsw.Connection, code: int, terms: Iterable[Term], limit: int, *, newest: bool) -> list[StateRow]:
     order, way = _ORDERS[code], "DESC" if newest else "ASC"
-    terms = [Term(_PLACES[code], ()), *terms]
+    terms = [Term(_STATES[code], ()), *terms]
     found = db.execute(
         f"SELECT CAST(json_group_array({state_columns(order)}) AS BLOB) FROM (SELECT * FROM jobs"
         f" WHERE {' AND '.join(term.sql for term in terms)} ORDER BY {order} {way}, seq {way} LIMIT ?)",
@@ -194,11 +194,11 @@ def _select(db: apsw.Connection, code: int, terms: Iterable[Term], limit: int, *
 
 
 def _queues(db: apsw.Connection) -> list[bytes]:
-    return [queue for (queue,) in db.execute("SELECT CAST(queue AS BLOB) FROM counts WHERE place = 0 AND n > 0")]
+    return [queue for (queue,) in db.execute("SELECT CAST(queue AS BLOB) FROM counts WHERE state = 0 AND n > 0")]
 
 
-def _cut(rows: Sequence[StateRow], limit: int, now: int) -> Page[JobState]:
-    found = [(f"{_NAMES.get(row.place, _NAMES[_INVALID])}:{row.order}:{row.seq}", state_of(row, now)) for row in rows]
+def _cut(rows: Sequence[StateRow], limit: int, now: int) -> Page[JobInfo]:
+    found = [(f"{_NAMES.get(row.state, _NAMES[_INVALID])}:{row.order}:{row.seq}", state_of(row, now)) for row in rows]
     return Page.cut(found, limit, from_micros(now))
 
 
@@ -209,16 +209,16 @@ _ONE = f"""
 """
 _decode_progress = msgspec.json.Decoder(tuple[float, str, int]).decode
 _HISTORY = """
-    SELECT number, CAST(worker AS BLOB), taken_at, ended_at, CAST(reason AS BLOB), CAST(error AS BLOB) FROM attempts
+    SELECT number, CAST(worker AS BLOB), claimed_at, ended_at, CAST(reason AS BLOB), CAST(error AS BLOB) FROM attempts
     WHERE seq = ? ORDER BY number
 """
 _NOWHERE = f"SELECT CAST(queue AS BLOB) FROM jobs WHERE {NOWHERE}"
 # Turns below zero are served next, the newest of them first; the others wait in the order they came.
 _OLDEST = """
     SELECT CAST(queue AS BLOB),
-      (SELECT ready_at FROM jobs WHERE place = 0 AND queue = counts.queue AND rank < 0 ORDER BY rank DESC LIMIT 1),
-      (SELECT ready_at FROM jobs WHERE place = 0 AND queue = counts.queue AND rank >= 0 ORDER BY rank LIMIT 1)
-    FROM counts WHERE place = 0 AND n > 0
+      (SELECT ready_at FROM jobs WHERE state = 0 AND queue = counts.queue AND rank < 0 ORDER BY rank DESC LIMIT 1),
+      (SELECT ready_at FROM jobs WHERE state = 0 AND queue = counts.queue AND rank >= 0 ORDER BY rank LIMIT 1)
+    FROM counts WHERE state = 0 AND n > 0
 """
 
 
@@ -229,26 +229,26 @@ def record(db: apsw.Connection, id: str, now: int) -> JobRecord | None:
         return None
     (row,), (bodies, invalid) = decode_states(found[0]), decode_bodies(found[1])
     long = long_payloads(db, [row.seq], row.size)
-    state, history = state_of(row, now), tuple(_history(db, row.seq))
+    info, history = state_of(row, now), tuple(_history(db, row.seq))
     try:
-        job, flaw = (job_of(bodies[0], long), "") if bodies else (_nothing_of(state), invalid[0].error)
+        job, flaw = (job_of(bodies[0], long), "") if bodies else (_nothing_of(info), invalid[0].error)
     except UNREADABLE as error:
-        job, flaw = _nothing_of(state), why(error)
+        job, flaw = _nothing_of(info), why(error)
     if flaw:
-        state = replace(state, reason=Reason.INVALID_PAYLOAD, error=state.error or flaw_of(row.seq, flaw))
-    return JobRecord(job, state, history, found[2], _progress(found[3]))
+        info = replace(info, reason=Reason.INVALID_PAYLOAD, error=info.error or flaw_of(row.seq, flaw))
+    return JobRecord(job, info, history, found[2], _progress(found[3]))
 
 
-def _nothing_of(state: JobState) -> Job:
+def _nothing_of(info: JobInfo) -> Job:
     """Stands for a job whose row is invalid."""
-    return Job(state.id, kind=state.kind, queue=state.queue, priority=state.priority)
+    return Job(info.id, kind=info.kind, queue=info.queue, priority=info.priority)
 
 
 def _history(db: apsw.Connection, seq: int) -> Iterator[Attempt]:
     """Attempts that ended; not those whose rows are invalid."""
-    for number, worker, taken_at, ended_at, reason, error in db.execute(_HISTORY, (seq,)):
+    for number, worker, claimed_at, ended_at, reason, error in db.execute(_HISTORY, (seq,)):
         with suppress(*UNREADABLE):
-            times = from_micros(taken_at), from_micros(ended_at)
+            times = from_micros(claimed_at), from_micros(ended_at)
             yield Attempt(number, text(worker), *times, Reason(text(reason)), text(error))
 
 
@@ -263,10 +263,10 @@ def _progress(text: bytes | None) -> Progress | None:
 
 
 def counts(db: apsw.Connection, now: int) -> Counts:
-    """Jobs per queue and place, and the workers."""
+    """Jobs per queue and state, and the workers."""
     numbers: defaultdict[str, dict[int, int]] = defaultdict(dict)
-    for queue, place, n in db.execute("SELECT CAST(queue AS BLOB), place, n FROM counts WHERE n > 0 ORDER BY queue"):
-        numbers[text(queue)][place] = n
+    for queue, state, n in db.execute("SELECT CAST(queue AS BLOB), state, n FROM counts WHERE n > 0 ORDER BY queue"):
+        numbers[text(queue)][state] = n
     for (queue,) in db.execute(_NOWHERE):  # listed among the dead, until fsck makes them so
         numbers[text(queue)][DEAD] = numbers[text(queue)].get(DEAD, 0) + 1
     oldest = {
@@ -276,28 +276,28 @@ def counts(db: apsw.Connection, now: int) -> Counts:
     queues = tuple(
         QueueCount(
             queue,
-            ready=places.get(READY, 0),
-            delayed=places.get(DELAYED, 0),
-            held=places.get(HELD, 0),
-            done=places.get(DONE, 0),
-            dead=places.get(DEAD, 0),
+            ready=states.get(READY, 0),
+            scheduled=states.get(SCHEDULED, 0),
+            running=states.get(RUNNING, 0),
+            done=states.get(DONE, 0),
+            dead=states.get(DEAD, 0),
             oldest_ready_at=instant(in_calendar(oldest.get(queue), now)),
         )
-        for queue, places in numbers.items()
+        for queue, states in numbers.items()
     )
     return Counts(queues, _workers(db, now), from_micros(now))
 
 
 def _workers(db: apsw.Connection, now: int) -> tuple[WorkerState, ...]:
-    horizon = now - span(SILENT_WORKERS_KEPT)
+    horizon = now - span(DEAD_WORKERS_KEPT)
     return tuple(
         WorkerState(
             WorkerInfo(text(id), text(host), pid, slots),
-            *(from_micros(in_calendar(at, now)) for at in (beat_at, until)),
+            *(from_micros(in_calendar(at, now)) for at in (heartbeat_at, deadline)),
         )
-        for id, host, pid, slots, beat_at, until in db.execute(
-            "SELECT CAST(id AS BLOB), CAST(host AS BLOB), pid, slots, beat_at, until FROM workers"
-            " WHERE until >= ? ORDER BY id",
+        for id, host, pid, slots, heartbeat_at, deadline in db.execute(
+            "SELECT CAST(id AS BLOB), CAST(host AS BLOB), pid, slots, heartbeat_at, deadline FROM workers"
+            " WHERE deadline >= ? ORDER BY id",
             (horizon,),
         )
     )

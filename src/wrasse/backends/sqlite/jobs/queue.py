@@ -38,23 +38,23 @@ from wrasse.ports.jobs import (
     Job,
     JobFilter,
     JobGroup,
+    JobInfo,
     JobRecord,
     JobState,
     Move,
-    Place,
     Progress,
     Rate,
     Settlement,
     WorkerInfo,
     bounded,
-    check_put,
+    check_claim,
+    check_enqueue,
     check_settlements,
-    check_take,
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
-_LOOK_AGAIN = 0.1  # seconds, while a limit is what keeps a taker waiting
+_LOOK_AGAIN = 0.1  # seconds, while a limit is what keeps a worker waiting
 _decode_answer = msgspec.json.Decoder(list[bool | str]).decode
 
 
@@ -71,8 +71,10 @@ class SqliteJobs:
         self._clock = clock
         self._done_max = done_max
 
-    async def put(self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
-        check_put(jobs, groups)
+    async def enqueue(
+        self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
+    ) -> Sequence[Enqueued]:
+        check_enqueue(jobs, groups)
 
         known = f"put {request}"
 
@@ -81,8 +83,8 @@ class SqliteJobs:
             if answer is not None:
                 return _decode_answer(answer)
             now = tx.now()
-            found = enqueue.put(tx, jobs, now)
-            job_groups.open_all(tx, groups, now, enqueue.put)
+            found = enqueue.enqueue(tx, jobs, now)
+            job_groups.open_all(tx, groups, now, enqueue.enqueue)
             tx.remember(known, msgspec.json.encode(found))
             return found
 
@@ -92,44 +94,50 @@ class SqliteJobs:
             for job, other in zip(jobs, found, strict=True)
         )
 
-    async def take(
+    async def claim(
         self,
         queues: Sequence[str],
         limit: int,
         *,
         worker: str,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         request: str,
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
     ) -> Claimed:
-        check_take(limit, silence)
+        check_claim(limit, heartbeat_timeout)
         want = ClaimOptions(
-            tuple(dict.fromkeys(queues)), min(limit, BATCH_MAX), worker, span(silence), request, tuple(rates)
+            tuple(dict.fromkeys(queues)), min(limit, BATCH_MAX), worker, span(heartbeat_timeout), request, tuple(rates)
         )
-        taken = await self._grant(want)
-        if taken.jobs or wait <= timedelta(0):
-            return taken
+        claimed = await self._grant(want)
+        if claimed.jobs or wait <= timedelta(0):
+            return claimed
         with self._wakeups.listen(want.queues, wait) as wakeup:
             # Once more now that the bell is there: nothing that comes from here on is missed.
-            while not (taken := await self._grant(want)).jobs and not wakeup.late:
+            while not (claimed := await self._grant(want)).jobs and not wakeup.late:
                 await self._rung(wakeup, want)
-        return taken
+        return claimed
 
-    async def beat(
+    async def heartbeat(
         self,
         worker: WorkerInfo,
-        holds: Sequence[Claim],
+        claims: Sequence[Claim],
         *,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> HeartbeatAnswer:
-        run = partial(changes.beat, worker=worker, holds=bounded(holds), silence=span(silence), progress=progress)
-        return await self._writer.do(run, 1 + len(holds))
+        run = partial(
+            changes.heartbeat,
+            worker=worker,
+            claims=bounded(claims),
+            heartbeat_timeout=span(heartbeat_timeout),
+            progress=progress,
+        )
+        return await self._writer.do(run, 1 + len(claims))
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
         check_settlements(settlements)
-        weight = sum(1 + (len(each.puts) if isinstance(each, Complete) else 0) for each in settlements)
+        weight = sum(1 + (len(each.enqueues) if isinstance(each, Complete) else 0) for each in settlements)
         known = f"settle {request}"
 
         def run(tx: WriteTransaction) -> tuple[Outcome, ...]:
@@ -149,25 +157,25 @@ class SqliteJobs:
         return await self._reader.do(lambda db: job_listing.record(db, id, self._now()))
 
     async def page(
-        self, place: Place, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
-    ) -> Page[JobState]:
-        def run(db: apsw.Connection) -> Page[JobState] | None:
+        self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
+    ) -> Page[JobInfo]:
+        def run(db: apsw.Connection) -> Page[JobInfo] | None:
             now = self._now()
-            if place is Place.READY and job_listing.delayed_are_due(db, now):
+            if state is JobState.READY and job_listing.scheduled_are_due(db, now):
                 return None
-            return job_listing.page(db, place, where, after, limit, newest=newest, now=now)
+            return job_listing.page(db, state, where, after, limit, newest=newest, now=now)
 
         while (page := await self._reader.do(run)) is None:
             await self._promote()
         return page
 
-    async def overdue(self, after: str | None, limit: int) -> Page[JobState]:
+    async def overdue(self, after: str | None, limit: int) -> Page[JobInfo]:
         return await self._reader.do(lambda db: job_listing.overdue(db, after, limit, self._now()))
 
     async def counts(self) -> Counts:
         def run(db: apsw.Connection) -> Counts | None:
             now = self._now()
-            return None if job_listing.delayed_are_due(db, now) else job_listing.counts(db, now)
+            return None if job_listing.scheduled_are_due(db, now) else job_listing.counts(db, now)
 
         while (counts := await self._reader.do(run)) is None:
             await self._promote()
@@ -192,33 +200,33 @@ class SqliteJobs:
         await wakeup.rung(seconds)
 
     async def _grant(self, want: ClaimOptions) -> Claimed:
-        while (taken := await self._grant_once(want)) is None:
+        while (claimed := await self._grant_once(want)) is None:
             pass
-        return taken
+        return claimed
 
     async def _grant_once(self, want: ClaimOptions) -> Claimed | None:
         """What the grant holds; None if that were only invalid rows, which are dead-lettered now."""
-        answer = self._writer.ask(partial(claim.take, want=want), want.limit, want.known)
+        answer = self._writer.ask(partial(claim.claim, want=want), want.limit, want.known)
         try:
             granted = await asyncio.shield(answer)
-            taken, invalid = given(granted)
+            claimed, invalid = given(granted)
             if invalid and isinstance(granted, claim.ClaimedRows):
-                await self._bury(granted.grant, invalid, None if taken.jobs else want.known)
-            return taken if taken.jobs or not invalid else None
+                await self._dead_letter(granted.grant, invalid, None if claimed.jobs else want.known)
+            return claimed if claimed.jobs or not invalid else None
         except asyncio.CancelledError:
-            # The taker will never know these jobs: they go back now and not when their deadline has passed.
+            # The worker will never know these jobs: they go back now and not when their deadline has passed.
             with suppress(StoreUnavailable, StoreBroken):
                 granted = await asyncio.shield(answer)
                 if isinstance(granted, claim.ClaimedRows) and granted.fresh:
-                    back = partial(claim.give_back, grant=granted.grant, known=want.known)
+                    back = partial(claim.release, grant=granted.grant, known=want.known)
                     await asyncio.shield(self._writer.ask(back))
             raise
 
-    async def _bury(self, grant: Grant, invalid: Sequence[Invalid], forgotten: str | None) -> None:
+    async def _dead_letter(self, grant: Grant, invalid: Sequence[Invalid], forgotten: str | None) -> None:
         """Dead-letters invalid rows of a grant; a grant of nothing else is forgotten, and its request answered anew."""
 
         def run(tx: WriteTransaction) -> None:
-            changes.bury_invalid(tx, invalid, grant.token, grant.nonce)
+            changes.dead_letter_invalid(tx, invalid, grant.token, grant.nonce)
             if forgotten is not None:
                 tx.forget(forgotten)
 

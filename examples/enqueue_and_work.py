@@ -1,10 +1,10 @@
 """Put jobs and work on them, in one file.
 
-    python examples/put_and_work.py
+    python examples/enqueue_and_work.py
 
 The jobs live in wrasse.db beside you. Kill this program while it works and start it again: what was not finished runs,
 and what was finished does not run twice. In production the two halves are two programs: one puts, and
-`wrasse run --handler=put_and_work:app` works.
+`wrasse run --handler=enqueue_and_work:app` works.
 """
 
 import asyncio
@@ -28,10 +28,10 @@ def count(job: wrasse.RunningJob) -> int:
 
 async def main() -> None:
     async with app:
-        hello = await app.jobs.put("greet", {"name": "wrasse"}, priority="high")
-        total = await app.jobs.put("count", {"to": 1000})
+        hello = await app.jobs.enqueue("greet", {"name": "wrasse"}, priority="high")
+        total = await app.jobs.enqueue("count", {"to": 1000})
         # An id of your own makes the put repeatable: the second one changes nothing.
-        once = await app.jobs.put("greet", {"name": "again"}, id="greet-once", delay="50ms")
+        once = await app.jobs.enqueue("greet", {"name": "again"}, id="greet-once", delay="50ms")
         print("new" if once.new else "known already:", once.id)
 
         worker = app.worker(concurrency=4)
