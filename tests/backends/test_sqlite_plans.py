@@ -129,7 +129,7 @@ async def list_jobs(store: Sqlite, clock: ManualClock) -> None:
     """Every listing, from its start and from a cursor, both ways."""
     await store.jobs.enqueue([Job(f"job-{n}", delay=HEARTBEAT_TIMEOUT * (n % 2)) for n in range(9)], request="list")
     await store.jobs.claim(["low"], 2, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="list")
-    ends = {"ready": "ready:1:1", "held": "held:1:1", "done": "done:1:1", "dead": "dead:1:1"}
+    ends = {"ready": "ready:1:1", "running": "running:1:1", "done": "done:1:1", "dead": "dead:1:1"}
     filters = [
         JobFilter(),
         JobFilter(queue="low"),
