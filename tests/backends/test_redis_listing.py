@@ -138,7 +138,7 @@ async def test_a_cursor_of_something_else_is_refused(hall: Hall, cursor: str) ->
         await hall.page(cursor)
 
 
-@pytest.mark.parametrize("place", [JobState.RUNNING, JobState.DONE])
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.DONE])
 async def test_a_cursor_of_another_place_is_refused(hall: Hall, state: JobState) -> None:
     with pytest.raises(UsageError):
         await hall.store.jobs.page(state, ALL, "dead:1:1-a", 10)

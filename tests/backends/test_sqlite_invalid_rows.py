@@ -117,7 +117,7 @@ async def test_a_row_with_odd_numbers_is_a_job(yard: Yard, how: str) -> None:
     await store.close()
 
 
-@pytest.mark.parametrize("place", [JobState.READY, JobState.RUNNING, JobState.DEAD])
+@pytest.mark.parametrize("state", [JobState.READY, JobState.RUNNING, JobState.DEAD])
 @pytest.mark.parametrize("how", STATES)
 async def test_a_listing_shows_an_invalid_row_as_invalid(yard: Yard, how: str, state: JobState) -> None:
     store = await yard.open("a", "bad", "c")

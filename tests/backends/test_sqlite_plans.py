@@ -141,7 +141,7 @@ async def list_jobs(store: Sqlite, clock: ManualClock) -> None:
             for newest in (False, True):
                 for after in (None, ends[state]):
                     await store.jobs.page(state, where, after, 5, newest=newest)
-    await store.jobs.page(JobState.READY, JobFilter(scheduled=True), "delayed:1:1", 5)
+    await store.jobs.page(JobState.READY, JobFilter(scheduled=True), "scheduled:1:1", 5)
 
 
 async def use_records(store: Sqlite, clock: ManualClock) -> None:
