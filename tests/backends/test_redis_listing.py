@@ -71,7 +71,7 @@ async def test_a_listing_goes_on_while_jobs_are_put(hall: Hall) -> None:
 async def test_a_listing_goes_on_after_what_it_showed_last_was_deleted(hall: Hall) -> None:
     await hall.desk.enqueue(*"abcdef")
     first = await hall.page()
-    await hall.store.jobs.delete([Delete(state.hold, JobState.READY) for state in first])
+    await hall.store.jobs.delete([Delete(state.claim, JobState.READY) for state in first])
     assert await hall.rest(first.cursor) == ["d", "e", "f"]
 
 
@@ -185,7 +185,7 @@ async def test_a_listing_of_large_jobs_is_complete_though_it_is_read_in_small_pa
 async def test_jobs_deleted_out_of_the_middle_leave_the_others_in_their_order(hall: Hall) -> None:
     await hall.desk.enqueue(*(f"job-{n:02}" for n in range(40)))
     states = (await hall.page(None, 100)).items
-    outcomes = await hall.store.jobs.delete([Delete(state.hold, JobState.READY) for state in states[1::3]])
+    outcomes = await hall.store.jobs.delete([Delete(state.claim, JobState.READY) for state in states[1::3]])
     assert (set(outcomes), len(outcomes)) == ({Outcome.DONE}, 13)
     assert await hall.rest(None) == [state.id for n, state in enumerate(states) if n % 3 != 1]
     assert (await hall.desk.count()).ready == 27
@@ -195,7 +195,7 @@ async def test_jobs_that_moved_up_between_look_and_delete_are_deleted_all_the_sa
     await hall.desk.enqueue(*"abcdef")
     states = (await hall.page(None, 100)).items
     between = Between(hall.peer.link, "delete", lambda: hall.desk.claim(limit=2))
-    wanted = [Delete(state.hold, JobState.READY) for state in states[1::2]]
+    wanted = [Delete(state.claim, JobState.READY) for state in states[1::2]]
     outcomes = await delete(between, hall.peer.keys, wanted, HEARTBEAT_TIMEOUT)
     assert (between.happened, outcomes) == (True, (Outcome.LOST, Outcome.DONE, Outcome.DONE))
     assert await hall.rest(None) == ["c", "e"]

@@ -27,7 +27,7 @@ BODIES = [
     "headers = '{'", "headers = '[1]'", "headers = '{\"a\": 1}'", f"headers = {NO_TEXT}", f"headers = '{'[' * 5000}'",
     f"created_at = {FAR}", f"created_at = {BEFORE}", f"not_before = {FAR}", f"delay = {FAR}", f"timeout = {BEFORE}",
     "payload = NULL", f"kind = {NO_TEXT}", f"priority = {NO_TEXT}", "extras = '{'", "extras = '[]'",
-    "member = 1, extras = '{'", f"until = {FAR}, created_at = {FAR}",
+    "member = 1, extras = '{'", f"deadline = {FAR}, created_at = {FAR}",
 ]  # fmt: skip
 # What a listing cannot show as it is.
 STATES = [
@@ -136,7 +136,7 @@ async def test_a_listing_shows_an_invalid_row_as_invalid(yard: Yard, how: str, s
     await store.close()
 
 
-@pytest.mark.parametrize("how", [*STATES, *BODIES, f"until = {BEFORE}"])
+@pytest.mark.parametrize("how", [*STATES, *BODIES, f"deadline = {BEFORE}"])
 async def test_stuck_jobs_go_past_an_invalid_row(yard: Yard, how: str) -> None:
     store = await yard.open("a", "bad", "c")
     await yard.take()
@@ -209,7 +209,7 @@ async def test_changes_of_other_jobs_go_past_an_invalid_row(tmp_path: Path, how:
     assert outcomes[1] is Outcome.DONE
     for state in (JobState.DONE, JobState.DEAD):
         states = [*await jobs.page(state, JobFilter(), None, 10)]
-        gone = await jobs.delete([Delete(state.hold, state) for state in states])
+        gone = await jobs.delete([Delete(state.claim, state) for state in states])
         assert {end for end, state in zip(gone, states, strict=True) if state.id in "abcd"} == {Outcome.DONE}
 
     await desk.enqueue(Job("late", delay=timedelta(seconds=1)), Job("later", delay=timedelta(seconds=1)))
