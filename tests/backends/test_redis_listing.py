@@ -78,7 +78,7 @@ async def test_a_listing_goes_on_after_what_it_showed_last_was_deleted(hall: Hal
 async def test_a_listing_shows_nothing_twice_when_only_the_last_it_showed_was_deleted(hall: Hall) -> None:
     await hall.desk.enqueue(*"abcdef")
     first = await hall.page()
-    await hall.store.jobs.delete([Delete(first.items[-1].hold, JobState.READY)])
+    await hall.store.jobs.delete([Delete(first.items[-1].claim, JobState.READY)])
     assert await hall.rest(first.cursor) == ["d", "e", "f"]
 
 

@@ -31,8 +31,8 @@ BODIES = [
 ]  # fmt: skip
 # What a listing cannot show as it is.
 STATES = [
-    "reason = 'nonsense'", f"error = {NO_TEXT}", f"worker = {NO_TEXT}", f"created_at = {FAR}", f"taken_at = {BEFORE}",
-    f"beat_at = {FAR}", f"finished_at = {FAR}", f"kind = {NO_TEXT}",
+    "reason = 'nonsense'", f"error = {NO_TEXT}", f"worker = {NO_TEXT}", f"created_at = {FAR}", f"claimed_at = {BEFORE}",
+    f"heartbeat_at = {FAR}", f"finished_at = {FAR}", f"kind = {NO_TEXT}",
 ]  # fmt: skip
 # Odd, and a job all the same.
 ODD = [f"attempts = {FAR}", f"size = {FAR}", f"size = {BEFORE}", "attempts = -5", f"ready_at = {FAR}", "lasting = 7"]
@@ -208,9 +208,9 @@ async def test_changes_of_other_jobs_go_past_an_invalid_row(tmp_path: Path, how:
     outcomes = await desk.move(Cancel("bad", "enough"), Cancel("d", "enough"))
     assert outcomes[1] is Outcome.DONE
     for state in (JobState.DONE, JobState.DEAD):
-        states = [*await jobs.page(state, JobFilter(), None, 10)]
-        gone = await jobs.delete([Delete(state.claim, state) for state in states])
-        assert {end for end, state in zip(gone, states, strict=True) if state.id in "abcd"} == {Outcome.DONE}
+        infos = [*await jobs.page(state, JobFilter(), None, 10)]
+        gone = await jobs.delete([Delete(info.claim, state) for info in infos])
+        assert {end for end, info in zip(gone, infos, strict=True) if info.id in "abcd"} == {Outcome.DONE}
 
     await desk.enqueue(Job("late", delay=timedelta(seconds=1)), Job("later", delay=timedelta(seconds=1)))
     with closing(apsw.Connection(str(path))) as db:
