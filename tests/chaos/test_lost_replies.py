@@ -53,7 +53,7 @@ async def dead(desk: Desk, store: LossyStore) -> RequeueDead:
 
 
 @pytest.mark.parametrize(
-    ("facts", "place", "rescues"),
+    ("facts", "state", "rescues"),
     [
         (overdue, JobState.READY, 1),
         (overdue_too_often, JobState.DEAD, 1),

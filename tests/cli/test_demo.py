@@ -44,7 +44,7 @@ async def test_the_demo_waits_for_outcomes_that_come_after_the_action_and_for_no
         done, _ = await asyncio.wait([telling], timeout=0.5)
         assert done == set(), "the sweep that buried the job has not said so yet"
         await journal.settle([SettledIntent("3", Outcome.DONE)])
-        assert await telling == "4 lines: 3 requeued, 1 buried"
+        assert await telling == "4 lines: 3 requeued, 1 dead-lettered"
 
 
 async def test_a_worker_that_died_of_poison_just_now_is_no_process_that_ended_badly() -> None:

@@ -206,7 +206,7 @@ def test_explain_tells_what_was_done_to_a_job() -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("--delay=1h",), "delayed and becomes ready in 59m59s"),
+        (("--delay=1h",), "scheduled and becomes ready in 59m59s"),
         (("--queue=nobody",), "no worker with these settings serves the queue nobody"),
         ((), "no worker beats"),
     ],

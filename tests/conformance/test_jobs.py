@@ -148,7 +148,7 @@ async def test_a_put_says_which_ids_were_known(desk: Desk) -> None:
     assert (answers, (await desk.count()).ready) == ([True, False, True, False], 3)
 
 
-@pytest.mark.parametrize("place", list(JobState))
+@pytest.mark.parametrize("state", list(JobState))
 async def test_a_job_stays_as_it_is_when_its_id_is_put_again(desk: Desk, state: JobState) -> None:
     await desk.enqueue(Job("a", payload=b"first"))
     if state is not JobState.READY:

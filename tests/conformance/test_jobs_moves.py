@@ -191,7 +191,7 @@ async def test_only_a_dead_job_can_be_revived(desk: Desk) -> None:
 # Deletes
 
 
-@pytest.mark.parametrize("place", [JobState.READY, JobState.DONE, JobState.DEAD])
+@pytest.mark.parametrize("state", [JobState.READY, JobState.DONE, JobState.DEAD])
 async def test_a_job_that_nobody_holds_can_be_deleted(desk: Desk, state: JobState) -> None:
     await desk.enqueue("a")
     if state is not JobState.READY:

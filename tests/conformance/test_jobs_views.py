@@ -74,7 +74,7 @@ async def test_held_jobs_are_listed_by_deadline(desk: Desk, store: Store) -> Non
     assert await desk.ids(JobState.RUNNING) == ["b", "c", "a"]
 
 
-@pytest.mark.parametrize(("place", "reason"), [(JobState.DONE, None), (JobState.DEAD, Reason.FAILED)])
+@pytest.mark.parametrize(("state", "reason"), [(JobState.DONE, None), (JobState.DEAD, Reason.FAILED)])
 async def test_finished_jobs_are_listed_by_when_they_finished(
     desk: Desk, store: Store, state: JobState, reason: Reason | None
 ) -> None:

@@ -30,9 +30,8 @@ def render() -> str:
     rows = [[code(m.name), m.kind, ", ".join(map(code, m.labels)), m.doc] for m in families()]
     labels = [
         [code("queue"), f"at most {QUEUES_MAX} queues, the configured ones first; all others are `other`"],
-        [code("state"), "`ready`, `scheduled`, `running`, `done`, `dead`"],
+        [code("state"), "of jobs `ready`, `scheduled`, `running`, `done`, `dead`; of workers `alive`, `dead`"],
         [code("reason"), ", ".join(code(reason.value) for reason in Reason)],
-        [code("state"), "`beating`, `silent`"],
         [code("sweep"), "the sweeps of the [catalogue](sweeps.md)"],
         [code("group"), f"groups that handle messages in this process, at most {QUEUES_MAX}; all others are `other`"],
         [code("guard"), "the guards in [watching wrasse](../operating/watch.md#guards)"],

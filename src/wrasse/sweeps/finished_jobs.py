@@ -1,6 +1,6 @@
 """Finished jobs: done or dead for longer than they are kept.
 
-evidence      the job is done or dead, and has been for longer than its place keeps it
+evidence      the job is done or dead, and has been for longer than its state keeps it
 grace         `done_kept` and `dead_kept` themselves
 precondition  the same token, and still in that state, at the very step that deletes it
 if wrong      a finished job is no longer shown; it never runs again, and a lasting id is still known for `ids_kept`

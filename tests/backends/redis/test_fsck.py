@@ -76,11 +76,11 @@ async def _invalid_entry(scene: Scene) -> None:
     await scene.do("ZADD", scene.keys.queue("low").delayed, 2**42, b'0000000000000001:{"id":"a","delay":1e300}')
 
 
-async def _index_without_hold(scene: Scene) -> None:
+async def _index_without_claim(scene: Scene) -> None:
     await scene.do("HDEL", scene.keys.holds, scene.claim_key_of("held-2"))
 
 
-async def _hold_without_index(scene: Scene) -> None:
+async def _claim_without_index(scene: Scene) -> None:
     await scene.do("ZREM", scene.keys.held, scene.claim_key_of("held-2"))
 
 
@@ -88,13 +88,13 @@ async def _entry_lost(scene: Scene) -> None:
     await scene.do("LREM", scene.keys.processing("w1"), 1, await scene.entry("held-2"))
 
 
-async def _hold_left_over(scene: Scene) -> None:
+async def _claim_left_over(scene: Scene) -> None:
     """What a peer's recovery does: it takes the entry out and pushes it to the queue."""
     await scene.do("LPUSH", scene.keys.queue("low").list, await scene.entry("held-2"))
     await scene.do("LREM", scene.keys.processing("w1"), 1, await scene.entry("held-2"))
 
 
-async def _entry_without_hold(scene: Scene) -> None:
+async def _entry_without_claim(scene: Scene) -> None:
     await scene.do("LPUSH", scene.keys.processing("w1"), go_job("foreign"))
 
 
@@ -191,11 +191,11 @@ PLANTED: dict[Plant, Kind] = {
     _queue: Kind.QUEUE_NOT_LISTED,
     _delayed: Kind.SCHEDULED_WITHOUT_NUMBER,
     _invalid_entry: Kind.INVALID_ENTRY,
-    _index_without_hold: Kind.INDEX_WITHOUT_CLAIM,
-    _hold_without_index: Kind.CLAIM_WITHOUT_INDEX,
+    _index_without_claim: Kind.INDEX_WITHOUT_CLAIM,
+    _claim_without_index: Kind.CLAIM_WITHOUT_INDEX,
     _entry_lost: Kind.ENTRY_LOST,
-    _hold_left_over: Kind.CLAIM_LEFT_OVER,
-    _entry_without_hold: Kind.ENTRY_WITHOUT_CLAIM,
+    _claim_left_over: Kind.CLAIM_LEFT_OVER,
+    _entry_without_claim: Kind.ENTRY_WITHOUT_CLAIM,
     _finished_without_index: Kind.FINISHED_WITHOUT_INDEX,
     _dead_without_index: Kind.FINISHED_WITHOUT_INDEX,
     _index_without_finished: Kind.INDEX_WITHOUT_FINISHED,
@@ -261,7 +261,7 @@ async def test_a_lost_entry_that_was_put_back_is_finished_by_its_holder(scene: S
 
 
 async def test_a_job_that_a_peer_requeued_is_not_put_back_a_second_time(scene: Scene) -> None:
-    await _hold_left_over(scene)
+    await _claim_left_over(scene)
     assert list(await scene.repair()) == [Kind.CLAIM_LEFT_OVER.shown]
     assert [await scene.desk.place("held-2"), await scene.desk.finish(scene.holds["held-2"])] == [
         JobState.READY,

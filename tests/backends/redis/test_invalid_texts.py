@@ -111,7 +111,7 @@ async def _works_on(scene: Scene, spared: set[str]) -> None:
         await desk.move(RequeueDead(info.claim))
     for state in (JobState.DONE, JobState.DEAD, JobState.READY):
         states = [*await jobs.page(state, JobFilter(), None, 100)]
-        await jobs.delete([Delete(state.hold, state) for state in states])
+        await jobs.delete([Delete(state.claim, state) for state in states])
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -71,14 +71,14 @@ async def test_a_listing_goes_on_while_jobs_are_put(hall: Hall) -> None:
 async def test_a_listing_goes_on_after_what_it_showed_last_was_deleted(hall: Hall) -> None:
     await hall.desk.enqueue(*"abcdef")
     first = await hall.page()
-    await hall.store.jobs.delete([Delete(state.hold, JobState.READY) for state in first])
+    await hall.store.jobs.delete([Delete(state.claim, JobState.READY) for state in first])
     assert await hall.rest(first.cursor) == ["d", "e", "f"]
 
 
 async def test_a_listing_shows_nothing_twice_when_only_the_last_it_showed_was_deleted(hall: Hall) -> None:
     await hall.desk.enqueue(*"abcdef")
     first = await hall.page()
-    await hall.store.jobs.delete([Delete(first.items[-1].hold, JobState.READY)])
+    await hall.store.jobs.delete([Delete(first.items[-1].claim, JobState.READY)])
     assert await hall.rest(first.cursor) == ["d", "e", "f"]
 
 
@@ -138,7 +138,7 @@ async def test_a_cursor_of_something_else_is_refused(hall: Hall, cursor: str) ->
         await hall.page(cursor)
 
 
-@pytest.mark.parametrize("place", [JobState.RUNNING, JobState.DONE])
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.DONE])
 async def test_a_cursor_of_another_place_is_refused(hall: Hall, state: JobState) -> None:
     with pytest.raises(UsageError):
         await hall.store.jobs.page(state, ALL, "dead:1:1-a", 10)
@@ -185,7 +185,7 @@ async def test_a_listing_of_large_jobs_is_complete_though_it_is_read_in_small_pa
 async def test_jobs_deleted_out_of_the_middle_leave_the_others_in_their_order(hall: Hall) -> None:
     await hall.desk.enqueue(*(f"job-{n:02}" for n in range(40)))
     states = (await hall.page(None, 100)).items
-    outcomes = await hall.store.jobs.delete([Delete(state.hold, JobState.READY) for state in states[1::3]])
+    outcomes = await hall.store.jobs.delete([Delete(state.claim, JobState.READY) for state in states[1::3]])
     assert (set(outcomes), len(outcomes)) == ({Outcome.DONE}, 13)
     assert await hall.rest(None) == [state.id for n, state in enumerate(states) if n % 3 != 1]
     assert (await hall.desk.count()).ready == 27
@@ -195,7 +195,7 @@ async def test_jobs_that_moved_up_between_look_and_delete_are_deleted_all_the_sa
     await hall.desk.enqueue(*"abcdef")
     states = (await hall.page(None, 100)).items
     between = Between(hall.peer.client, "delete", lambda: hall.desk.claim(limit=2))
-    wanted = [Delete(state.hold, JobState.READY) for state in states[1::2]]
+    wanted = [Delete(state.claim, JobState.READY) for state in states[1::2]]
     outcomes = await delete(between, hall.peer.keys, wanted, HEARTBEAT_TIMEOUT)
     assert (between.happened, outcomes) == (True, (Outcome.CONFLICT, Outcome.DONE, Outcome.DONE))
     assert await hall.rest(None) == ["c", "e"]

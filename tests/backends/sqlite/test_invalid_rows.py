@@ -27,12 +27,12 @@ BODIES = [
     "headers = '{'", "headers = '[1]'", "headers = '{\"a\": 1}'", f"headers = {NO_TEXT}", f"headers = '{'[' * 5000}'",
     f"created_at = {FAR}", f"created_at = {BEFORE}", f"not_before = {FAR}", f"delay = {FAR}", f"timeout = {BEFORE}",
     "payload = NULL", f"kind = {NO_TEXT}", f"priority = {NO_TEXT}", "extras = '{'", "extras = '[]'",
-    "member = 1, extras = '{'", f"until = {FAR}, created_at = {FAR}",
+    "member = 1, extras = '{'", f"deadline = {FAR}, created_at = {FAR}",
 ]  # fmt: skip
 # What a listing cannot show as it is.
 STATES = [
-    "reason = 'nonsense'", f"error = {NO_TEXT}", f"worker = {NO_TEXT}", f"created_at = {FAR}", f"taken_at = {BEFORE}",
-    f"beat_at = {FAR}", f"finished_at = {FAR}", f"kind = {NO_TEXT}",
+    "reason = 'nonsense'", f"error = {NO_TEXT}", f"worker = {NO_TEXT}", f"created_at = {FAR}", f"claimed_at = {BEFORE}",
+    f"heartbeat_at = {FAR}", f"finished_at = {FAR}", f"kind = {NO_TEXT}",
 ]  # fmt: skip
 # Odd, and a job all the same.
 ODD = [f"attempts = {FAR}", f"size = {FAR}", f"size = {BEFORE}", "attempts = -5", f"ready_at = {FAR}", "lasting = 7"]
@@ -117,7 +117,7 @@ async def test_a_row_with_odd_numbers_is_a_job(yard: Yard, how: str) -> None:
     await store.close()
 
 
-@pytest.mark.parametrize("place", [JobState.READY, JobState.RUNNING, JobState.DEAD])
+@pytest.mark.parametrize("state", [JobState.READY, JobState.RUNNING, JobState.DEAD])
 @pytest.mark.parametrize("how", STATES)
 async def test_a_listing_shows_an_invalid_row_as_invalid(yard: Yard, how: str, state: JobState) -> None:
     store = await yard.open("a", "bad", "c")
@@ -136,7 +136,7 @@ async def test_a_listing_shows_an_invalid_row_as_invalid(yard: Yard, how: str, s
     await store.close()
 
 
-@pytest.mark.parametrize("how", [*STATES, *BODIES, f"until = {BEFORE}"])
+@pytest.mark.parametrize("how", [*STATES, *BODIES, f"deadline = {BEFORE}"])
 async def test_stuck_jobs_go_past_an_invalid_row(yard: Yard, how: str) -> None:
     store = await yard.open("a", "bad", "c")
     await yard.take()
@@ -208,9 +208,9 @@ async def test_changes_of_other_jobs_go_past_an_invalid_row(tmp_path: Path, how:
     outcomes = await desk.move(Cancel("bad", "enough"), Cancel("d", "enough"))
     assert outcomes[1] is Outcome.DONE
     for state in (JobState.DONE, JobState.DEAD):
-        states = [*await jobs.page(state, JobFilter(), None, 10)]
-        gone = await jobs.delete([Delete(state.hold, state) for state in states])
-        assert {end for end, state in zip(gone, states, strict=True) if state.id in "abcd"} == {Outcome.DONE}
+        infos = [*await jobs.page(state, JobFilter(), None, 10)]
+        gone = await jobs.delete([Delete(info.claim, state) for info in infos])
+        assert {end for end, info in zip(gone, infos, strict=True) if info.id in "abcd"} == {Outcome.DONE}
 
     await desk.enqueue(Job("late", delay=timedelta(seconds=1)), Job("later", delay=timedelta(seconds=1)))
     with closing(apsw.Connection(str(path))) as db:

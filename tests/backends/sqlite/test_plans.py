@@ -129,7 +129,7 @@ async def list_jobs(store: Sqlite, clock: ManualClock) -> None:
     """Every listing, from its start and from a cursor, both ways."""
     await store.jobs.enqueue([Job(f"job-{n}", delay=HEARTBEAT_TIMEOUT * (n % 2)) for n in range(9)], request="list")
     await store.jobs.claim(["low"], 2, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="list")
-    ends = {"ready": "ready:1:1", "held": "held:1:1", "done": "done:1:1", "dead": "dead:1:1"}
+    ends = {"ready": "ready:1:1", "running": "running:1:1", "done": "done:1:1", "dead": "dead:1:1"}
     filters = [
         JobFilter(),
         JobFilter(queue="low"),
@@ -141,7 +141,7 @@ async def list_jobs(store: Sqlite, clock: ManualClock) -> None:
             for newest in (False, True):
                 for after in (None, ends[state]):
                     await store.jobs.page(state, where, after, 5, newest=newest)
-    await store.jobs.page(JobState.READY, JobFilter(scheduled=True), "delayed:1:1", 5)
+    await store.jobs.page(JobState.READY, JobFilter(scheduled=True), "scheduled:1:1", 5)
 
 
 async def use_records(store: Sqlite, clock: ManualClock) -> None:

@@ -304,7 +304,7 @@ def test_a_mistake_in_the_environment_names_the_variable() -> None:
         ("worker: {cuont: 1}", "'count'"),
         ("worker: {backoff: {bse: 1s}}", "'base'"),
         ("sweeps: {stuck_job: {}}", "'stuck_jobs'"),
-        ("sweeps: {stuck_jobs: {silense: 30s}}", "'silence'"),
+        ("sweeps: {stuck_jobs: {heartbeat_timeuot: 30s}}", "'heartbeat_timeout'"),
     ],
 )
 def test_an_unknown_key_is_refused_with_the_nearest_known_one(text: str, near: str) -> None:
@@ -390,13 +390,15 @@ def test_a_sweeps_fields_are_settings() -> None:
 
 def test_stuck_jobs_follows_the_worker_unless_it_is_told_otherwise() -> None:
     followed = loaded("worker: {heartbeat_ttl: 1m, rescues_max: 7}").settings.sweeps["stuck_jobs"].fields
-    assert (followed["silence"], followed["rescues_max"]) == (timedelta(minutes=1), 7)
-    told = loaded("worker: {heartbeat_ttl: 1m}\nsweeps: {stuck_jobs: {silence: 2m}}").settings.sweeps["stuck_jobs"]
-    assert told.fields["silence"] == timedelta(minutes=2)
+    assert (followed["heartbeat_timeout"], followed["rescues_max"]) == (timedelta(minutes=1), 7)
+    told = loaded("worker: {heartbeat_ttl: 1m}\nsweeps: {stuck_jobs: {heartbeat_timeout: 2m}}").settings.sweeps[
+        "stuck_jobs"
+    ]
+    assert told.fields["heartbeat_timeout"] == timedelta(minutes=2)
 
 
 def test_what_does_less_than_it_seems_to_say_is_told() -> None:
-    config = loaded("worker: {completed_list: x}\nsweeps: {stuck_jobs: {silence: 10s}}")
+    config = loaded("worker: {completed_list: x}\nsweeps: {stuck_jobs: {heartbeat_timeout: 10s}}")
     unused, shorter = config.warnings
     assert unused == "only jobs on Redis use worker.completed_list, and jobs are not there"
     assert "shorter than worker.heartbeat_ttl" in shorter

@@ -142,8 +142,8 @@ def test_the_histogram_counts_up_to_its_last_bucket() -> None:
 
 def test_workers_skew_and_ages_are_told() -> None:
     found = samples(facts())
-    assert found["wrasse_workers", (("state", "beating"),)] == 1
-    assert found["wrasse_workers", (("state", "silent"),)] == 1
+    assert found["wrasse_workers", (("state", "alive"),)] == 1
+    assert found["wrasse_workers", (("state", "dead"),)] == 1
     assert found["wrasse_clock_skew_seconds", ()] == -2
     assert found["wrasse_oldest_ready_seconds", (("queue", "q1"),)] == 1
 

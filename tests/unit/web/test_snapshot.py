@@ -78,7 +78,7 @@ async def test_the_page_shows_queues_sweeps_workers_and_the_journal(shown: Shown
     shown.clock.advance(timedelta(minutes=5))
     await shown.engine.sweep_now("stuck_jobs")
     text = await shown.page()
-    words = ("stuck_jobs", "1 seen, 1 done", "every 10s", "requeue", "silent for", "oldest ready", "silent</span>")
+    words = ("stuck_jobs", "1 seen, 1 done", "every 10s", "requeue", "silent for", "oldest ready", "dead</span>")
     assert [each for each in words if each not in text] == []
 
 
@@ -199,7 +199,7 @@ async def test_a_held_sweep_says_by_which_guard_and_since_when(shown: Shown) -> 
 async def test_the_json_says_what_the_page_says(shown: Shown) -> None:
     await shown.leave_behind("a")
     found = json.loads(to_json(snapshot_json(await shown.look())))
-    assert [(each["queue"], each["held"]) for each in found["queues"]] == [(NASTY, 1)]
+    assert [(each["queue"], each["running"]) for each in found["queues"]] == [(NASTY, 1)]
     assert [each["name"] for each in found["sweeps"]] == ["stuck_jobs", "finished_jobs"]
     assert found["ready"] is True
 

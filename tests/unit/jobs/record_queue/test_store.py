@@ -94,10 +94,10 @@ def test_whatever_is_asked_only_legal_moves_are_made(requests: list[tuple]) -> N
         after, step, spends = asking(record, what, at, delay, budget, claim)
         if after is None:
             continue
-        assert legal(step, before.state, after.state.place)
-        assert token_grew(step, before.token, after.state.token)
+        assert legal(step, before.state, after.info.state)
+        assert token_grew(step, before.token, after.info.token)
         if step is not Step.REVIVE:
-            counts = [(s.failures, s.rescues, s.interruptions) for s in (before, after.state)]
+            counts = [(s.failures, s.rescues, s.interruptions) for s in (before, after.info)]
             assert budget_spent(spends, *counts)
         assert current or step in (Step.TAKE, Step.CANCEL), "an earlier worker moves nothing"
         if what.startswith("rescue"):

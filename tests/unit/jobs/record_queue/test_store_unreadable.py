@@ -55,16 +55,16 @@ async def test_an_unreadable_record_costs_one_job(tmp_path: Path) -> None:
     await store.close()
 
 
-@pytest.mark.parametrize("place", ["ready", "held", "dead"])
+@pytest.mark.parametrize("state", ["ready", "running", "dead"])
 @pytest.mark.parametrize("envelope", [True, False], ids=["bytes of the record", "bytes of the file"])
-async def test_a_job_whose_record_is_unreadable_is_shown_by_id(tmp_path: Path, place: str, envelope: bool) -> None:
+async def test_a_job_whose_record_is_unreadable_is_shown_by_id(tmp_path: Path, state: str, envelope: bool) -> None:
     clock = ManualClock()
     store = await Directory.open(tmp_path, clock)
     jobs = RecordedJobs(store.records, store.objects, clock)
     await jobs.enqueue([Job("bad"), Job("bad-too")], request="put")
-    if place != "ready":
+    if state != "ready":
         await jobs.claim(["low"], 1, worker="w", heartbeat_timeout=_SILENCE, request="take")
-    if place == "dead":
+    if state == "dead":
         await jobs.move([Cancel("bad")])
     if envelope:
         (tmp_path / "jobs/jobs/bad.json").write_bytes(b"\xff not a job")
@@ -73,7 +73,7 @@ async def test_a_job_whose_record_is_unreadable_is_shown_by_id(tmp_path: Path, p
     for id in ("bad", "unreadable-bad"):
         shown = await jobs.get(id)
         assert shown is not None
-        assert (shown.info.state, shown.info.reason, shown.info.size) == (place, Reason.INVALID_PAYLOAD, 11)
+        assert (shown.info.state, shown.info.reason, shown.info.size) == (state, Reason.INVALID_PAYLOAD, 11)
         assert shown.job.payload == b"\xff not a job"
         assert "the record 'bad' is not a job" in shown.info.error
     assert await jobs.get("unreadable-bad-too") is None

@@ -53,7 +53,7 @@ from wrasse.ports.page import Page, check_limit, no_cursor, number_in, other_lis
 PAGE_MAX = 10_000
 
 _INVALID = DEAD + 1  # stands for every state that is none: listed after the dead
-_NAMES = {READY: "ready", SCHEDULED: "delayed", RUNNING: "held", DONE: "done", DEAD: "dead", _INVALID: "invalid"}
+_NAMES = {READY: "ready", SCHEDULED: "scheduled", RUNNING: "running", DONE: "done", DEAD: "dead", _INVALID: "invalid"}
 _CODES = {name: code for code, name in _NAMES.items()}
 _GOES_AT = "finished_at + keep"  # the expression that is indexed
 _ORDERS = {READY: "rank", SCHEDULED: "ready_at", RUNNING: "deadline", DONE: _GOES_AT, DEAD: _GOES_AT, _INVALID: "seq"}
