@@ -118,11 +118,11 @@ def test_an_armed_root_acts_and_a_reference_brings_back(place: Place) -> None:
     before = place.archives()
     planned()
     assert wrasse("orphans", "arm", "archives").code == 0
-    swept = wrasse("sweep", "orphan-archives", "--json")
+    swept = wrasse("sweep", "orphan-objects", "--json")
     assert swept.code == 0, swept.err
     assert "archives/ws1/old/home.tar.gz" not in place.archives()
     place.db.execute("INSERT INTO workspaces VALUES ('ws2', 'archives/ws1/old/home.tar.gz', NULL, NULL)")
-    assert wrasse("sweep", "orphan-archives", "--json").code == 0
+    assert wrasse("sweep", "orphan-objects", "--json").code == 0
     assert place.archives() == before
 
 
