@@ -1,12 +1,13 @@
 """What a sweep remembers between runs and shares between engines: cursor, last reports, and what its guards know.
 
-One record per instance. It is written at the version that was read, so that an engine whose lease was lost meanwhile
-does not put its cursor over a later one: losing that write is the right end for it.
+One record per instance, under the name that its sweep is stored by. It is written at the version that was read, so that
+an engine whose lease was lost meanwhile does not put its cursor over a later one: losing that write is the right end
+for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
@@ -15,6 +16,7 @@ import msgspec
 from wrasse.bounded import decoded
 from wrasse.engine.report import Report
 from wrasse.errors import StoreBroken
+from wrasse.ports.journal import stored_sweep, sweep_from_stored
 from wrasse.ports.records import VALUE_BYTES_MAX, Collection, Record, Records
 
 ENGINE_STATE = Collection.named(".wrasse/engine")
@@ -84,14 +86,15 @@ _DECODER = msgspec.json.Decoder(SweepState)
 
 async def load(records: Records, name: str) -> LoadedState:
     """The state of one sweep; a fresh one where none is stored."""
-    record = await records.get(name)
+    record = await records.get(stored_sweep(name))
     return LoadedState(SweepState(), None) if record is None else decode_state(name, record)
 
 
 def decode_state(name: str, record: Record) -> LoadedState:
     """The state in a record; StoreBroken if it holds none."""
     try:
-        return LoadedState(decoded(_DECODER.decode, record.value), record.version)
+        state: SweepState = decoded(_DECODER.decode, record.value)
+        return LoadedState(_renamed(state, sweep_from_stored), record.version)
     except ValueError as error:
         raise StoreBroken(
             f"the state of the sweep {name} is not one that wrasse wrote: {error}",
@@ -102,6 +105,7 @@ def decode_state(name: str, record: Record) -> LoadedState:
 def _encoded(state: SweepState) -> bytes:
     """The bytes of a state. Where names of other programs make it too long for a record, it is kept without what it can
     do without; the sweep then starts over from the first page."""
+    state = _renamed(state, stored_sweep)
     for less in (state, replace(state, reports=state.reports[-1:]), SweepState(state.ran_at, held=state.held)):
         value = msgspec.json.encode(less)
         if len(value) <= VALUE_BYTES_MAX:
@@ -111,7 +115,15 @@ def _encoded(state: SweepState) -> bytes:
 
 async def save(records: Records, name: str, loaded: LoadedState, state: SweepState) -> bool:
     """Writes the state unless another engine has gone on from where it was read."""
-    value = _encoded(state)
+    key, value = stored_sweep(name), _encoded(state)
     if loaded.version is None:
-        return bool(await records.create(name, value))
-    return bool(await records.put(name, value, at=loaded.version))
+        return bool(await records.create(key, value))
+    return bool(await records.put(key, value, at=loaded.version))
+
+
+def _renamed(state: SweepState, name: Callable[[str], str]) -> SweepState:
+    """With the sweeps in its reports by the names that this gives them."""
+    if all(name(report.sweep) == report.sweep for report in state.reports):
+        return state
+    reports = tuple(msgspec.structs.replace(report, sweep=name(report.sweep)) for report in state.reports)
+    return replace(state, reports=reports)

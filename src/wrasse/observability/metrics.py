@@ -137,7 +137,7 @@ METRICS: Mapping[str, MetricDescription] = {
         MetricDescription("jobs_completed_total", "counter", ("queue",), "jobs finished by this process"),
         MetricDescription("jobs_failed_total", "counter", ("queue", "reason"), "attempts that ended badly, by reason"),
         MetricDescription("jobs_retried_total", "counter", ("queue",), "failed jobs that will be tried again"),
-        MetricDescription("jobs_dead_letter_total", "counter", ("queue",), "jobs buried by this process"),
+        MetricDescription("jobs_dead_letter_total", "counter", ("queue",), "jobs dead-lettered by this process"),
         MetricDescription(
             "jobs_interrupted_total", "counter", ("queue",), "jobs given back unfinished, free of charge"
         ),
@@ -150,7 +150,7 @@ METRICS: Mapping[str, MetricDescription] = {
         ),
         MetricDescription("circuit_breaker_trips_total", "counter", ("queue",), "times it opened"),
         MetricDescription(
-            "reaper_jobs_moved_total", "counter", (), "jobs that stuck_jobs gave to the next worker or buried"
+            "reaper_jobs_moved_total", "counter", (), "jobs that stuck_jobs made ready again or dead-lettered"
         ),
         MetricDescription("reaper_recovered_total", "counter", (), "the same, under the origin program's name"),
         MetricDescription("wrasse_jobs", "gauge", ("queue", "state"), "jobs by queue and state"),

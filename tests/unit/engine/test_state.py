@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -36,6 +37,17 @@ async def test_a_state_reads_back_as_it_was_written(scene: Scene) -> None:
     state = after_run(SweepState(), replace(QUIET, cursor="c", stopped_by="clock"), T0, GUARDS, {"clock": "m"})
     assert await save(records, "x", await load(records, "x"), state)
     assert (await load(records, "x")).state == state
+
+
+async def test_a_sweep_goes_on_from_the_state_it_left_under_its_stored_name(scene: Scene) -> None:
+    records = scene.memory.records(ENGINE_STATE)
+    before = SweepState(cursor="c", reports=(replace(QUIET, sweep="orphan_archives@root"),))
+    await records.create("orphan_archives@root", msgspec.json.encode(before))
+    loaded = await load(records, "orphan_objects@root")
+    assert loaded.state == SweepState(cursor="c", reports=(replace(QUIET, sweep="orphan_objects@root"),))
+    assert await save(records, "orphan_objects@root", loaded, loaded.state)
+    (record,) = await records.page("", None, 10)
+    assert (record.key, record.value) == ("orphan_archives@root", msgspec.json.encode(before))
 
 
 async def test_an_engine_that_was_overtaken_does_not_put_its_cursor_over_a_later_one(scene: Scene) -> None:

@@ -125,6 +125,11 @@ async def test_a_process_killed_in_a_run_keeps_the_others_waiting_for_ten_second
     assert isinstance(await take_turn(_bottles(scene), _engine(scene)), Ran)
 
 
+def test_the_lease_of_a_sweep_has_its_stored_name(scene: Scene) -> None:
+    named = [replace(_bottles(scene), name=name).lease_key for name in ("orphan_objects@root", "stuck_jobs@tasks")]
+    assert named == ["sweep/orphan_archives@root", "sweep/stuck_jobs@tasks"]
+
+
 async def test_the_lease_is_given_back_after_a_run(scene: Scene) -> None:
     shared = _engine(scene)
     await take_turn(_bottles(scene), shared)

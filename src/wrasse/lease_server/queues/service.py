@@ -231,7 +231,7 @@ class QueueService:
     async def claim(
         self, namespace: str, queue: str, owner: str, limit: int, visibility: timedelta | None, wait: timedelta
     ) -> list[ClaimedJob]:
-        """Messages that are visible; those whose time to live is over are buried on the way."""
+        """Messages that are visible; those whose time to live is over are dead-lettered on the way."""
         self._leases.note_traffic()
         jobs = self.jobs(namespace)
         claimed = await jobs.claim(
@@ -246,8 +246,8 @@ class QueueService:
         for each in claimed.jobs:
             expires = each.job.headers.get(EXPIRES_HEADER, "")
             if expires and datetime.fromisoformat(expires) <= claimed.at:
-                bury = DeadLetterJob(each.claim, Reason.TIMEOUT, error="its time to live is over")
-                await jobs.settle([bury], request=self._xids.new())
+                expired = DeadLetterJob(each.claim, Reason.TIMEOUT, error="its time to live is over")
+                await jobs.settle([expired], request=self._xids.new())
                 continue
             alive.append(each if visibility is not None else await self._own_visibility(jobs, each))
         return alive

@@ -365,15 +365,15 @@ class RedisJobs:
 
     async def _dead_letter(self, bad: Sequence[ClaimedBytes]) -> list[Rejected]:
         """Dead-letters what cannot be decoded; gives those of which that is certain."""
-        buries = []
+        settlements = []
         for held in bad:
             token, _, nonce = held.take.partition("-")
-            buries.append(
+            settlements.append(
                 DeadLetterJob(Claim(held.id, int(token), nonce), Reason.INVALID_PAYLOAD, error=flaw(held.raw))
             )
-        done = await self._settle(buries, {held.take: held for held in bad}, f"bad {bad[0].take}")
-        ended = zip(bad, buries, done, strict=True)
-        return [Rejected(held.queue, held.id, bury.error) for held, bury, is_ in ended if is_ is Outcome.DONE]
+        done = await self._settle(settlements, {held.take: held for held in bad}, f"bad {bad[0].take}")
+        ended = zip(bad, settlements, done, strict=True)
+        return [Rejected(held.queue, held.id, each.error) for held, each, is_ in ended if is_ is Outcome.DONE]
 
     async def _settle(
         self, settlements: Sequence[Settlement], held: Mapping[str, ClaimedBytes], request: str
