@@ -10,8 +10,7 @@ from hypothesis import given, strategies as st
 from lifecycle import Step, budget_spent, legal, token_grew
 from wrasse.errors import StoreBroken
 from wrasse.jobs.record_core.known_ids import plain
-from wrasse.jobs.record_core.stored_names import encode_job_record
-from wrasse.jobs.record_queue.store import Recorded, decode_recorded
+from wrasse.jobs.record_queue.store import Recorded, decode_recorded, encode_recorded
 from wrasse.ports.jobs import (
     Budget,
     Cancel,
@@ -106,7 +105,7 @@ def test_whatever_is_asked_only_legal_moves_are_made(requests: list[tuple]) -> N
         claims.append(before.claim)
         record = after
         recorded = Recorded(record, "mark")
-        assert decode_recorded(plain(record.info.id), encode_job_record(recorded)) == recorded
+        assert decode_recorded(plain(record.info.id), encode_recorded(recorded)) == recorded
 
 
 @given(delay=delays, passed=seconds)
