@@ -104,7 +104,7 @@ def test_a_worker_is_killed_and_the_page_shows_it_until_its_job_is_done(shop: Pa
         seen.open(watcher)
         with running(shop, *WORKER) as worker:
             put("report-7")
-            seen.expect_shown(cell("low", "held"), "1")
+            seen.expect_shown(cell("low", "running"), "1")
             seen.expect_shown("#workers ~ table", "beating")
             worker.signal(signal.SIGKILL)
             worker.end()

@@ -306,7 +306,7 @@ class QueueService:
         beside = shown.stateful or shown.joined or attempts > 1  # an earlier consumer may have left some
         if not beside:
             return await self._settle(shown, Complete(shown.claim)) is not Outcome.CONFLICT
-        outcome = await self.jobs(shown.namespace).finish(shown.claim, request=f"{shown.claim.nonce}-Finish")
+        outcome = await self.jobs(shown.namespace).complete(shown.claim, request=f"{shown.claim.nonce}-Finish")
         return shown.joined or outcome is not Outcome.CONFLICT
 
     async def nack(self, shown: ConsumerProof, settlement: Requeue | DeadLetterJob) -> bool:
@@ -343,7 +343,7 @@ class QueueService:
         self._joined.pop((shown.namespace, ack_key(shown.queue, shown.claim.id)), None)
         jobs = self.jobs(shown.namespace)
         if committed:
-            await jobs.finish(shown.claim, request=f"{shown.claim.nonce}-Finish")
+            await jobs.complete(shown.claim, request=f"{shown.claim.nonce}-Finish")
             return
         info = await jobs.state(shown.claim.id)
         if info is not None:

@@ -266,7 +266,7 @@ class RedisJobs:
         ring = Ring(self._keys, self._keys.putting)
         putting = EnqueueArguments(ring, self._client.options, self._clock.now())
         args = [request, *putting.runs(jobs), *putting.groups(groups)]
-        return answers(await self._client.run(load("put"), ring.keys, args), jobs)
+        return answers(await self._client.run(load("enqueue"), ring.keys, args), jobs)
 
     async def claim(
         self,
@@ -299,7 +299,7 @@ class RedisJobs:
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> HeartbeatAnswer:
         args = heartbeat_args(worker, bounded(claims), heartbeat_timeout, progress)
-        return beaten(await self._client.run(load("beat"), heartbeat_keys(self._keys, worker.id), args))
+        return beaten(await self._client.run(load("heartbeat"), heartbeat_keys(self._keys, worker.id), args))
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
         check_settlements(settlements)
@@ -354,7 +354,7 @@ class RedisJobs:
 
     async def _grant(self, wanted: ClaimRequest, request: str) -> ClaimAnswer:
         nonce = secrets.token_hex(4)
-        answer = await self._client.run(load("take"), wanted.keys(self._keys), wanted.args(request, nonce))
+        answer = await self._client.run(load("claim"), wanted.keys(self._keys), wanted.args(request, nonce))
         found = granted(answer, wanted, nonce)
         self._time.note(from_ms(found.now))
         for held in found.claimed:
