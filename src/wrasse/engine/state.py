@@ -8,10 +8,11 @@ for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
+from msgspec.structs import replace
 
 from wrasse.bounded import decoded
 from wrasse.engine.report import Report
@@ -26,22 +27,21 @@ _NONE: Mapping[str, str] = {}
 
 @dataclass(frozen=True, slots=True)
 class PausedBy:
-    """Which guard holds a sweep, why, and since when: the first of an unbroken row of runs that it stopped."""
+    """Which guard pauses a sweep, why, and since when: the first of an unbroken row of runs that it stopped."""
 
     guard: str
     reason: str
     since: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class SweepState:
+class SweepState(msgspec.Struct, frozen=True):
     """The record. `ran_at` is when the last run began, by the store's clock; reports are oldest first."""
 
     ran_at: datetime | None = None
     cursor: str | None = None
-    held: PausedBy | None = None
+    paused: PausedBy | None = msgspec.field(default=None, name="held")
     reports: tuple[Report, ...] = ()
-    memory: Mapping[str, str] = field(default_factory=lambda: _NONE)  # guard -> what it remembers
+    memory: Mapping[str, str] = msgspec.field(default_factory=lambda: _NONE)  # guard -> what it remembers
 
     @property
     def last(self) -> Report | None:
@@ -59,13 +59,13 @@ def after_run(
         state,
         ran_at=ran_at,
         cursor=report.cursor,
-        held=_held(state.held, report, guards),
+        paused=_paused(state.paused, report, guards),
         reports=(*kept, report)[-REPORTS_KEPT:],
         memory=memory,
     )
 
 
-def _held(before: PausedBy | None, report: Report, guards: frozenset[str]) -> PausedBy | None:
+def _paused(before: PausedBy | None, report: Report, guards: frozenset[str]) -> PausedBy | None:
     if report.stopped_by is None or report.stopped_by not in guards:
         return None
     same = before is not None and before.guard == report.stopped_by
@@ -106,7 +106,7 @@ def _encoded(state: SweepState) -> bytes:
     """The bytes of a state. Where names of other programs make it too long for a record, it is kept without what it can
     do without; the sweep then starts over from the first page."""
     state = _renamed(state, stored_sweep)
-    for less in (state, replace(state, reports=state.reports[-1:]), SweepState(state.ran_at, held=state.held)):
+    for less in (state, replace(state, reports=state.reports[-1:]), SweepState(state.ran_at, paused=state.paused)):
         value = msgspec.json.encode(less)
         if len(value) <= VALUE_BYTES_MAX:
             break
@@ -125,5 +125,5 @@ def _renamed(state: SweepState, name: Callable[[str], str]) -> SweepState:
     """With the sweeps in its reports by the names that this gives them."""
     if all(name(report.sweep) == report.sweep for report in state.reports):
         return state
-    reports = tuple(msgspec.structs.replace(report, sweep=name(report.sweep)) for report in state.reports)
+    reports = tuple(replace(report, sweep=name(report.sweep)) for report in state.reports)
     return replace(state, reports=reports)
