@@ -79,7 +79,7 @@ def test_what_was_swept_stands_in_the_journal_and_can_be_filtered() -> None:
     assert (line["sweep"], line["verb"], line["suspect"], line["outcome"]) == ("stuck_jobs", "requeue", "stuck", "done")
     filters = {
         "--sweep=stuck-jobs": 1, "--sweep=finished_jobs": 0, f"--run={line['run']}": 1, "--run=other": 0,
-        "--suspect=stuck": 1, "--suspect=x": 0, "--outcome=done": 1, "--outcome=lost": 0, "--outcome=open": 0,
+        "--suspect=stuck": 1, "--suspect=x": 0, "--outcome=done": 1, "--outcome=conflict": 0, "--outcome=open": 0,
         "--since=1h": 1,
     }  # fmt: skip
     found = {each: len(wrasse("journal", each, "--json").json["lines"]) for each in filters}
