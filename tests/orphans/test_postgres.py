@@ -22,6 +22,7 @@ from cli.command_line import wrasse
 from orphans.test_kills import DUE, KEPT, TESTS, WHOLE, check_left
 from processes.daemons import Daemon, running, until
 from servers.seaweed import S3
+from wrasse.engine.turn import sweep_lease
 
 CONFIG = """
 orphans:
@@ -169,7 +170,7 @@ def test_of_two_hosts_one_sweeps_a_root_and_the_other_follows_it(
                 turn = until(lambda: sweep_of(two)["next_at"], "the second host waits for its turn")
                 until(lambda: sweep_of(two)["next_at"] != turn, "the second host had its turn")
                 assert (sweep_of(one)["running"], reading(place)) == (True, first)
-                (lease,) = place.db.execute("SELECT value FROM wrasse_records WHERE key = %s", [f"sweep/{SWEEP}"])
+                (lease,) = place.db.execute("SELECT value FROM wrasse_records WHERE key = %s", [sweep_lease(SWEEP)])
                 assert owner.encode() in lease[0], "the lease is beside the sightings"
                 one.signal(signal.SIGKILL)
                 until(lambda: reading(place) - first or None, "a run on the second host")

@@ -264,9 +264,9 @@ class HttpHandlers:
     """How jobs are posted to the URLs among the handlers."""
 
     refused: str = setting(
-        "bury",
+        "dead_letter",
         "what becomes of a job that is answered with 4xx: dead at once, or tried again",
-        choices=("bury", "fail"),
+        choices=("dead_letter", "fail"),
     )
     authorization: str = setting(
         "", "value of the header Authorization, such as 'Bearer …', sent to every one of them", secret=True

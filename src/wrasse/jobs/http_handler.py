@@ -42,7 +42,7 @@ _REPEATED = (307, 308)  # redirects that keep method and body
 
 @dataclass(frozen=True, slots=True)
 class HttpHandlerSettings:
-    """What all URLs share. `bury_refused`: a job that is answered with 4xx is dead at once."""
+    """What all URLs share. `dead_letter_refused`: a job that is answered with 4xx is dead at once."""
 
     dead_letter_refused: bool = True
     authorization: str = ""

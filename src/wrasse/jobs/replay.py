@@ -75,7 +75,7 @@ class JobReplay:
 
     async def run(self, seen: Callable[[int], None]) -> ReplayResult:
         """Replays. `seen` is told how many more were dealt with."""
-        revived = conflict = 0
+        requeued = conflict = 0
         watched = Watched()
         began = self._clock.monotonic()
         waiting = self._plan.canaries
@@ -84,20 +84,20 @@ class JobReplay:
             if waiting:
                 canaries, infos, waiting = infos[:waiting], infos[waiting:], 0
                 good = await self._requeue(canaries)
-                revived, conflict = len(good), len(canaries) - len(good)
+                requeued, conflict = len(good), len(canaries) - len(good)
                 seen(len(canaries))
                 watched = await self._watch(good)
                 why = verdict(watched, self._plan.share)
                 if why:
-                    return ReplayResult(revived, conflict, watched, why)
+                    return ReplayResult(requeued, conflict, watched, why)
                 began = self._clock.monotonic()
             for start in range(0, len(infos), self._step()):
                 some = infos[start : start + self._step()]
-                await self._pace(began, revived - watched.count)
+                await self._pace(began, requeued - watched.count)
                 good = await self._requeue(some)
-                revived, conflict = revived + len(good), conflict + len(some) - len(good)
+                requeued, conflict = requeued + len(good), conflict + len(some) - len(good)
                 seen(len(some))
-        return ReplayResult(revived, conflict, watched)
+        return ReplayResult(requeued, conflict, watched)
 
     async def _requeue(self, infos: Sequence[JobInfo]) -> list[JobInfo]:
         outcomes = await self._jobs.move([RequeueDead(info.claim) for info in infos])

@@ -137,7 +137,7 @@ METRICS: Mapping[str, MetricDescription] = {
         MetricDescription("jobs_completed_total", "counter", ("queue",), "jobs finished by this process"),
         MetricDescription("jobs_failed_total", "counter", ("queue", "reason"), "attempts that ended badly, by reason"),
         MetricDescription("jobs_retried_total", "counter", ("queue",), "failed jobs that will be tried again"),
-        MetricDescription("jobs_dead_letter_total", "counter", ("queue",), "jobs buried by this process"),
+        MetricDescription("jobs_dead_letter_total", "counter", ("queue",), "jobs dead-lettered by this process"),
         MetricDescription(
             "jobs_interrupted_total", "counter", ("queue",), "jobs given back unfinished, free of charge"
         ),
@@ -150,7 +150,7 @@ METRICS: Mapping[str, MetricDescription] = {
         ),
         MetricDescription("circuit_breaker_trips_total", "counter", ("queue",), "times it opened"),
         MetricDescription(
-            "reaper_jobs_moved_total", "counter", (), "jobs that stuck_jobs gave to the next worker or buried"
+            "reaper_jobs_moved_total", "counter", (), "jobs that stuck_jobs made ready again or dead-lettered"
         ),
         MetricDescription("reaper_recovered_total", "counter", (), "the same, under the origin program's name"),
         MetricDescription("wrasse_jobs", "gauge", ("queue", "state"), "jobs by queue and state"),
@@ -173,9 +173,9 @@ METRICS: Mapping[str, MetricDescription] = {
         MetricDescription(
             "wrasse_sweep_last_success_timestamp_seconds", "gauge", ("sweep",), "when a run last went well, unix time"
         ),
-        MetricDescription("wrasse_sweep_held", "gauge", ("sweep", "guard"), "1 while a guard holds the sweep"),
+        MetricDescription("wrasse_sweep_paused", "gauge", ("sweep", "guard"), "1 while a guard pauses the sweep"),
         MetricDescription(
-            "wrasse_sweep_held_since_timestamp_seconds", "gauge", ("sweep", "guard"), "since when, unix time"
+            "wrasse_sweep_paused_since_timestamp_seconds", "gauge", ("sweep", "guard"), "since when, unix time"
         ),
         *(
             MetricDescription(f"wrasse_messages_{name}_total", "counter", ("group",), doc)
@@ -228,7 +228,7 @@ class SweepFacts:
     """What is known about one sweep in this process."""
 
     totals: Totals
-    held: PausedBy | None
+    paused: PausedBy | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,11 +429,11 @@ def _sweeps(sweeps: Mapping[str, SweepFacts]) -> Iterator[Metric]:
     yield _family(
         "wrasse_sweep_last_success_timestamp_seconds", [(name, at.timestamp()) for name, at in good if at is not None]
     )
-    held = [(name, facts.held) for name, facts in sweeps.items() if facts.held is not None]
-    yield _family("wrasse_sweep_held", [((name, each.guard), 1) for name, each in held])
+    paused = [(name, facts.paused) for name, facts in sweeps.items() if facts.paused is not None]
+    yield _family("wrasse_sweep_paused", [((name, each.guard), 1) for name, each in paused])
     yield _family(
-        "wrasse_sweep_held_since_timestamp_seconds",
-        [((name, each.guard), each.since.timestamp()) for name, each in held],
+        "wrasse_sweep_paused_since_timestamp_seconds",
+        [((name, each.guard), each.since.timestamp()) for name, each in paused],
     )
     stopped = [((name, by), n) for name, facts in sweeps.items() for by, n in sorted(facts.totals.stopped.items())]
     yield _family("wrasse_sweep_stopped_total", stopped)

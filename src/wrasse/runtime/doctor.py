@@ -302,8 +302,8 @@ async def _upkeep(config: Config, stores: Stores, clock: Clock) -> list[Finding]
 
 
 def _sweep(each: SweepStatus, now: datetime) -> Finding:
-    if each.held is not None:
-        what = f"{each.name} is held by {each.held.guard} since {ago(each.held.since, now)}: {each.held.reason}"
+    if each.paused is not None:
+        what = f"{each.name} is paused by {each.paused.guard} since {ago(each.paused.since, now)}: {each.paused.reason}"
         return Finding("sweeps", WARN, what, "it goes on by itself when that is over")
     if each.last is not None and not each.last.good:
         return Finding("sweeps", FAIL, f"the last run of {each.name} failed: {each.last.why}", "see `wrasse journal`")

@@ -175,9 +175,9 @@ def build_sweep(name: str, settings: Settings, opened: OpenPorts, clock: Clock) 
     if isinstance(sweep, StuckJobs):
         if opened.jobs.strays is not None:
             sweep = replace(sweep, search=stray_search(settings.reaper, opened.jobs.strays, clock))
-        # Silence proves nothing while nobody could be heard, so these hold for one silence after that.
-        silent = backend_guards(opened.jobs, clock, sweep.heartbeat_timeout, skew_max=settings.engine.skew_max)
-        guards = (*silent, MassDeath(opened.jobs.jobs, sweep.heartbeat_timeout))
+        # A missing heartbeat proves nothing after an outage, so these pause for one heartbeat timeout after it.
+        health = backend_guards(opened.jobs, clock, sweep.heartbeat_timeout, skew_max=settings.engine.skew_max)
+        guards = (*health, MassDeath(opened.jobs.jobs, sweep.heartbeat_timeout))
     return scheduled(sweep, own, guards, name, swept_home(kind, opened, clock))
 
 
@@ -308,7 +308,7 @@ def build_stream_sweep(name: str, settings: Settings, opened: OpenPorts, clock: 
         return None
     alerts = Alerts(store.records(ALERTS), store.streams, clock, name)
     sweep: AnySweep
-    silence = timedelta(0)  # a trim judges by what is stored
+    timeout = timedelta(0)  # a trim judges by what is stored
     if name == AgedEntries.name:
         trimmer = Trimmer(store.streams, alerts, clock, opened.retention)
         rules, ages = retention(settings), store.ages
@@ -317,8 +317,8 @@ def build_stream_sweep(name: str, settings: Settings, opened: OpenPorts, clock: 
         looks = IdleObservations(store.records(IDLE_OBSERVATIONS))
         census = Census(surveys_of(store), store.groups, alerts, looks, store.capabilities.knows_holders)
         sweep = DeadConsumers(census, store.groups, alerts, opened.retention, **own.fields)  # type: ignore[arg-type]
-        silence = sweep.gone_for  # that somebody was silent proves nothing while nobody could be heard
-    guards: tuple[Guard, ...] = tuple(backend_guards(store, clock, silence, skew_max=settings.engine.skew_max))
+        timeout = sweep.gone_for  # a missing call proves nothing after an outage
+    guards: tuple[Guard, ...] = tuple(backend_guards(store, clock, timeout, skew_max=settings.engine.skew_max))
     if store.plain_locks is not None:
         # The document's sweeper trims under the same lock under which it looks for what is stuck.
         guards = (PlainLockGuard(store.plain_locks, settings.sweeper.lock_ttl), *guards)
@@ -338,7 +338,7 @@ def build_task_sweep(name: str, settings: Settings, opened: OpenPorts, clock: Cl
 
 
 def _stuck_tasks(settings: Settings, opened: OpenPorts, tasks: StreamedJobs, clock: Clock) -> Scheduled:
-    silence = settings.sweeper.stuck_threshold
+    timeout = settings.sweeper.stuck_threshold
     sweep = StuckJobs(
         tasks,
         # The deadline of each task is its record's own; nothing is added to it here.
@@ -348,8 +348,8 @@ def _stuck_tasks(settings: Settings, opened: OpenPorts, tasks: StreamedJobs, clo
         reports=tasks.reports,
     )
     guards: tuple[Guard, ...] = (
-        *backend_guards(opened.records, clock, silence, skew_max=settings.engine.skew_max),
-        MassDeath(tasks.workers, silence),
+        *backend_guards(opened.records, clock, timeout, skew_max=settings.engine.skew_max),
+        MassDeath(tasks.workers, timeout),
     )
     if opened.records.plain_locks is not None:
         guards = (PlainLockGuard(opened.records.plain_locks, settings.sweeper.lock_ttl), *guards)

@@ -64,10 +64,11 @@ def _held(record: JobRecord, settings: Settings, jobs: JobQueue, now: datetime) 
     limit = record.job.timeout or settings.worker.timeout
     if info.claimed_at is not None:
         lines.append(f"its handler's time is over {ago(info.claimed_at + limit, now)}; then it counts as failed")
-    silent = sweep.decide(info, now + timedelta(days=365))
-    if not isinstance(silent, Keep) and info.deadline is not None:
+    overdue = sweep.decide(info, now + timedelta(days=365))
+    if not isinstance(overdue, Keep) and info.deadline is not None:
+        would = overdue.verb.replace("_", "-")
         lines.append(
-            f"without another beat its claim ends {ago(info.deadline, now)}; then stuck_jobs would {silent.verb} it"
+            f"without another heartbeat its claim ends {ago(info.deadline, now)}; then stuck_jobs would {would} it"
         )
     return lines
 

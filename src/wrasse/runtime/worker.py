@@ -197,7 +197,7 @@ def _handler(text: str, settings: Settings) -> Function:
 
     own = settings.worker.http
     return HttpHandler(
-        text, SystemClock(), HttpHandlerSettings(own.refused == "bury", own.authorization, own.connect_timeout)
+        text, SystemClock(), HttpHandlerSettings(own.refused == "dead_letter", own.authorization, own.connect_timeout)
     )
 
 

@@ -47,8 +47,8 @@ CATALOGUE: Mapping[str, Catalogued] = {
         Catalogued(
             StuckJobs.name,
             StuckJobs,
-            takes_away="jobs held by a worker that fell silent: made ready again, or buried after too many rescues",
-            unless="the worker beats, or settles first; the backend restarted; most workers fell silent at once",
+            takes_away="jobs of a worker without heartbeat: made ready again, or dead-lettered after too many rescues",
+            unless="the worker sends a heartbeat or settles; the backend restarted; most workers stopped at once",
             interval=timedelta(seconds=10),
         ),
         Catalogued(

@@ -78,12 +78,12 @@ class StuckJobs:
             return self._decide_task(suspect, at, self.retries)
         silent = f"worker {suspect.worker} silent for {int((at - suspect.heartbeat_at).total_seconds())} s"
         if suspect.reason is not None:  # why no queue would be right for it
-            bury = DeadLetterJob(suspect.claim, suspect.reason, error=f"{suspect.error}; {silent}".removeprefix("; "))
-            return Action("bury", suspect.id, f"{silent}; {suspect.reason.value}", bury)
+            dead = DeadLetterJob(suspect.claim, suspect.reason, error=f"{suspect.error}; {silent}".removeprefix("; "))
+            return Action("dead_letter", suspect.id, f"{silent}; {suspect.reason.value}", dead)
         so_far, most = rescues(suspect, self.rescues_max)
         change = rescue(suspect, at, self.rescues_max)
         if isinstance(change, DeadLetterJob):
-            return Action("bury", suspect.id, f"{silent}; rescued {so_far} times already", change)
+            return Action("dead_letter", suspect.id, f"{silent}; rescued {so_far} times already", change)
         return Action("requeue", suspect.id, f"{silent}; rescue {so_far + 1} of {most}", change)
 
     def _decide_task(
@@ -95,8 +95,8 @@ class StuckJobs:
         spent = suspect.failures + suspect.rescues
         most = suspect.retries_max if suspect.retries_max is not None else retries.get(suspect.queue, RETRIES_MAX)
         if spent >= most:
-            bury = DeadLetterJob(suspect.claim, Reason.WORKER_DIED, error=late)
-            return Action("bury", suspect.id, f"{late}; tried again {spent} times already", bury)
+            dead = DeadLetterJob(suspect.claim, Reason.WORKER_DIED, error=late)
+            return Action("dead_letter", suspect.id, f"{late}; tried again {spent} times already", dead)
         requeue = Requeue(suspect.claim, Budget.RESCUES, Reason.WORKER_DIED, error=late)
         return Action("requeue", suspect.id, f"{late}; retry {spent + 1} of {most}", requeue)
 
@@ -104,7 +104,7 @@ class StuckJobs:
         outcomes = await self.jobs.move([action.change for action in actions])
         if self.reports is not None:
             done = [each.verb for each, outcome in zip(actions, outcomes, strict=True) if outcome is Outcome.DONE]
-            await self.reports.did(done.count("requeue"), done.count("bury"))
+            await self.reports.did(done.count("requeue"), done.count("dead_letter"))
         return outcomes
 
     async def resolve(self, lines: Sequence[Line]) -> Sequence[Outcome]:

@@ -197,7 +197,7 @@ class SubjectWatch:
     async def facts(self) -> MetricInputs:
         """What the metrics are made of: counters as they are, queues as of the last look."""
         snapshot, subject = await self.look(), self._subject
-        sweeps = {each.name: SweepFacts(each.totals, each.held) for each in snapshot.sweeps}
+        sweeps = {each.name: SweepFacts(each.totals, each.paused) for each in snapshot.sweeps}
         return MetricInputs(
             subject.tally,
             sweeps,

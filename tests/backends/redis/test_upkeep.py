@@ -56,7 +56,7 @@ async def names(upkeep: Upkeep) -> list[str]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Consumers of other programs count as silent at once."""
-    monkeypatch.setattr(groups, "FOREIGN_SILENCE", timedelta(0))
+    monkeypatch.setattr(groups, "FOREIGN_IDLE_MAX", timedelta(0))
 
 
 @pytest.mark.usefixtures("impatient")

@@ -39,7 +39,7 @@ from wrasse.jobs.record_core.claims import (
 )
 from wrasse.jobs.record_core.job_counts import Numbers
 from wrasse.jobs.record_core.known_ids import RecordedIds
-from wrasse.jobs.record_core.stored_names import decode_worker, encode_worker
+from wrasse.jobs.record_core.record_names import decode_worker, encode_worker
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.ports.jobs import (
     BATCH_MAX,

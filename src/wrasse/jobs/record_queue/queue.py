@@ -370,8 +370,8 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         at = await self.time.now()
         return at + heartbeat_timeout if await self._heartbeat(claim, heartbeat_timeout) else None
 
-    async def finish(self, claim: Claim, *, request: str) -> Outcome:
-        """Finishes a job beside which something is kept, which goes with it, whatever crashes."""
+    async def complete(self, claim: Claim, *, request: str) -> Outcome:
+        """Completes a job beside which something is kept, which goes with it, whatever crashes."""
         return await self._settle(Complete(claim), request, beside=True)
 
     async def expire(self, id: str) -> None:

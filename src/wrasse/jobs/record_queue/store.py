@@ -30,12 +30,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+import msgspec
+
 from wrasse.bounded import UNREADABLE, decoded, why
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
 from wrasse.jobs.record_core.claims import MillisecondTime, read_apart, whole
 from wrasse.jobs.record_core.known_ids import plain
-from wrasse.jobs.record_core.stored_names import encode_job_record, job_record_decoder
+from wrasse.jobs.record_core.record_names import JobForm
 from wrasse.ports.jobs import JobState
 from wrasse.ports.objects import ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
@@ -185,7 +187,33 @@ class Unreadable:
     error: str
 
 
-_decode = job_record_decoder(Recorded)
+class RecordedForm(msgspec.Struct):
+    """A `Recorded` under the names it is stored by."""
+
+    stored: JobForm
+    mark: str
+    payload: StoredPart | None = None
+    result: StoredPart | None = None
+    leaving: bool = False
+    beside: bool = False
+
+
+_decode_form = msgspec.json.Decoder(RecordedForm).decode
+
+
+def encode_recorded(recorded: Recorded) -> bytes:
+    """The bytes of a record."""
+    return msgspec.json.encode(
+        RecordedForm(
+            JobForm.of(recorded.stored), recorded.mark, recorded.payload, recorded.result, recorded.leaving,
+            recorded.beside,
+        )
+    )  # fmt: skip
+
+
+def _decode(value: bytes) -> Recorded:
+    form = _decode_form(value)
+    return Recorded(form.stored.read(), form.mark, form.payload, form.result, form.leaving, form.beside)
 
 
 def decode_recorded(key: str, value: bytes) -> Recorded:
@@ -251,7 +279,7 @@ class RecordedStore:
         marker = await self._mark_ready(stored, mark)
         payload, stored = await self._apart(key, mark, stored)
         recorded = Recorded(stored, mark, payload)
-        written = await self._records.create(key, encode_job_record(recorded))
+        written = await self._records.create(key, encode_recorded(recorded))
         self.time.heard(written.at)
         version = written.version
         if written.outcome is Outcome.UNKNOWN:
@@ -284,7 +312,7 @@ class RecordedStore:
         due_at = after.info.deadline
         if leaving or after.follow:
             due_at = await self.time.now() + CHARGE
-        written = await self._records.put(seen.key, encode_job_record(recorded), at=seen.version, due_at=due_at)
+        written = await self._records.put(seen.key, encode_recorded(recorded), at=seen.version, due_at=due_at)
         self.time.heard(written.at)
         version = written.version
         if written.outcome is Outcome.UNKNOWN:

@@ -29,7 +29,7 @@ import msgspec
 from wrasse.bounded import DURATION_SECONDS_MAX, UNREADABLE, VALUE_MAX, decoded, instant, integer
 from wrasse.clock import EPOCH, from_micros, to_micros
 from wrasse.errors import StoreBroken, UsageError
-from wrasse.jobs.record_core.stored_names import decode_history, encode_history, stored_status
+from wrasse.jobs.record_core.record_names import decode_history, encode_history, stored_status
 from wrasse.ports.jobs import NOTHING, Job, JobInfo, JobState, Progress, Reason
 from wrasse.ports.page import number_in
 from wrasse.ports.records import Collection

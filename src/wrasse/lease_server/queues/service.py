@@ -231,7 +231,7 @@ class QueueService:
     async def claim(
         self, namespace: str, queue: str, owner: str, limit: int, visibility: timedelta | None, wait: timedelta
     ) -> list[ClaimedJob]:
-        """Messages that are visible; those whose time to live is over are buried on the way."""
+        """Messages that are visible; those whose time to live is over are dead-lettered on the way."""
         self._leases.note_traffic()
         jobs = self.jobs(namespace)
         claimed = await jobs.claim(
@@ -246,8 +246,8 @@ class QueueService:
         for each in claimed.jobs:
             expires = each.job.headers.get(EXPIRES_HEADER, "")
             if expires and datetime.fromisoformat(expires) <= claimed.at:
-                bury = DeadLetterJob(each.claim, Reason.TIMEOUT, error="its time to live is over")
-                await jobs.settle([bury], request=self._xids.new())
+                expired = DeadLetterJob(each.claim, Reason.TIMEOUT, error="its time to live is over")
+                await jobs.settle([expired], request=self._xids.new())
                 continue
             alive.append(each if visibility is not None else await self._own_visibility(jobs, each))
         return alive
@@ -306,7 +306,7 @@ class QueueService:
         beside = shown.stateful or shown.joined or attempts > 1  # an earlier consumer may have left some
         if not beside:
             return await self._settle(shown, Complete(shown.claim)) is not Outcome.CONFLICT
-        outcome = await self.jobs(shown.namespace).finish(shown.claim, request=f"{shown.claim.nonce}-Finish")
+        outcome = await self.jobs(shown.namespace).complete(shown.claim, request=f"{shown.claim.nonce}-Finish")
         return shown.joined or outcome is not Outcome.CONFLICT
 
     async def nack(self, shown: ConsumerProof, settlement: Requeue | DeadLetterJob) -> bool:
@@ -343,7 +343,7 @@ class QueueService:
         self._joined.pop((shown.namespace, ack_key(shown.queue, shown.claim.id)), None)
         jobs = self.jobs(shown.namespace)
         if committed:
-            await jobs.finish(shown.claim, request=f"{shown.claim.nonce}-Finish")
+            await jobs.complete(shown.claim, request=f"{shown.claim.nonce}-Finish")
             return
         info = await jobs.state(shown.claim.id)
         if info is not None:

@@ -314,9 +314,9 @@ def _readied(record: R, at: datetime, delay: timedelta, rank: int) -> R:
     return replace(record, info=replace(record.info, state=JobState.READY, not_before=not_before), rank=rank)
 
 
-def _dead_lettered(record: R, bury: DeadLetterJob, at: datetime) -> R:
-    record = _noted(record, bury.reason, bury.error, at)
-    return _died(replace(record, info=record.info.spent(bury.spends)), bury.reason, bury.error, at)
+def _dead_lettered(record: R, change: DeadLetterJob, at: datetime) -> R:
+    record = _noted(record, change.reason, change.error, at)
+    return _died(replace(record, info=record.info.spent(change.spends)), change.reason, change.error, at)
 
 
 def _cancelled(record: R, error: str, at: datetime) -> R:
