@@ -70,7 +70,8 @@ class Yard:
         """All keys of this root and what they hold."""
         found, cursor = {}, b"0"
         while True:
-            cursor, keys = await self.client.ask("SCAN", cursor, "MATCH", f"*{self.client.options.root}*", "COUNT", 1_000)
+            pattern = f"*{self.client.options.root}*"
+            cursor, keys = await self.client.ask("SCAN", cursor, "MATCH", pattern, "COUNT", 1_000)
             for key in keys:
                 found[key] = await self.client.ask("DUMP", key)
             if cursor == b"0":

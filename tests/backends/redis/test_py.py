@@ -119,7 +119,8 @@ async def test_a_program_brings_its_own_client(redis_server: Valkey) -> None:
 @pytest.mark.parametrize(
     ("client", "why"),
     [
-        ("backends.redis.test_py:modern_client", "RESP3"), ("backends.redis.test_py:no_client", "not a redis.asyncio.Redis"),
+        ("backends.redis.test_py:modern_client", "RESP3"),
+        ("backends.redis.test_py:no_client", "not a redis.asyncio.Redis"),
         ("backends.redis.test_py:nothing", "there is none"), ("nowhere_at_all:x", "there is none"),
     ],
 )  # fmt: skip
