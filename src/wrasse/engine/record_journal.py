@@ -43,7 +43,6 @@ _KEPT = 3_600.0  # seconds until the store is asked for its time again: it tells
 _READ = 100
 
 
-
 @dataclass(frozen=True, slots=True)
 class StoredLine:
     """A line as it is stored: its outcome under the name that outcomes are stored by."""

@@ -79,7 +79,7 @@ class Job:
     timeout: timedelta | None = None  # how long a handler may take; None: the worker's default
     lasting: bool = False  # its id is remembered for IDS_KEPT after the job is gone
     unique: str = ""  # refused while an earlier job of this name blocks it, see `window`
-    window: timedelta = timedelta(0)  # how long after its enqueue a unique job blocks others; zero: until it is finished
+    window: timedelta = timedelta(0)  # how long after its enqueue a unique job blocks others; zero: until finished
     keep: timedelta = timedelta(0)  # how long at least its result is kept once it is done
     group: str = ""  # the JobGroup it is a member of
     minted: bool = False  # only for enqueue: the id was made for this very enqueue, so that no backend checks for it
@@ -221,7 +221,7 @@ def check_job(job: Job) -> None:
     """Refuses a job that no backend could store, before anything is sent."""
     names = job.id + job.queue + job.kind + job.priority
     if names.isascii() and names.isprintable() and len(names) <= ID_BYTES_MAX and job.id and job.queue:
-        named: tuple[tuple[str, str, int], ...] = ()  # each part fits if their sum does: the common case, and cheap to check
+        named: tuple[tuple[str, str, int], ...] = ()  # each fits if their sum does: the common case
     else:
         named = (("id", job.id, 1), ("queue", job.queue, 1), ("kind", job.kind, 0), ("priority", job.priority, 0))
     for what, text, low in named:
@@ -493,8 +493,8 @@ class JobQueue(Protocol):
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
     ) -> Claimed:
-        """Up to `limit` ready jobs, all of the first queue before any of the second, oldest first, each with a
-        deadline `heartbeat_timeout` from now. With nothing ready, or nothing that `rates` allow, it waits up to `wait` for that
+        """Up to `limit` ready jobs, all of the first queue before any of the second, oldest first, each with a deadline
+        `heartbeat_timeout` from now. With nothing ready, or nothing that `rates` allow, it waits up to `wait` for that
         to change, by an enqueue from any process or by time."""
         ...
 

@@ -21,15 +21,15 @@ from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreUnavailable, WrasseError, first_error
 from wrasse.jobs.worker.heartbeat_table import (
     HEARTBEATS_PER_TIMEOUT,
+    ChildFailed,
     ClaimEnded,
-    Down,
+    HeartbeatFailed,
+    HeartbeatMessage,
     HeartbeatOrders,
     HeartbeatSent,
     HeartbeatTable,
-    Unable,
-    Word,
+    encode_message,
     send_heartbeats,
-    spell,
 )
 from wrasse.ports.jobs import JobQueue
 
@@ -71,14 +71,14 @@ def process_state(pid: int) -> str:
         return ""
 
 
-def say(word: Word) -> None:
+def say(word: HeartbeatMessage) -> None:
     """Tells the worker. If it does not listen, the word is dropped: it is said again, or no longer needed."""
     with suppress(BlockingIOError, BrokenPipeError):
-        os.write(1, spell(word))
+        os.write(1, encode_message(word))
 
 
 async def send_heartbeats_for(
-    orders: HeartbeatOrders, jobs: JobQueue, board: HeartbeatTable, parent: ParentProcess, clock: Clock
+    orders: HeartbeatOrders, jobs: JobQueue, table: HeartbeatTable, parent: ParentProcess, clock: Clock
 ) -> None:
     """Sends heartbeats until the parent is gone."""
     heartbeat_timeout = orders.heartbeat_timeout.total_seconds()
@@ -86,9 +86,9 @@ async def send_heartbeats_for(
         pause = heartbeat_timeout / HEARTBEATS_PER_TIMEOUT
         if parent.stopped_for() < heartbeat_timeout:
             try:
-                gone = await send_heartbeats(jobs, board, orders.worker, orders.heartbeat_timeout, clock.monotonic())
+                gone = await send_heartbeats(jobs, table, orders.worker, orders.heartbeat_timeout, clock.monotonic())
             except StoreUnavailable:
-                say(Down())
+                say(HeartbeatFailed())
                 pause /= HEARTBEATS_PER_TIMEOUT
             else:
                 for posted in gone:
@@ -109,21 +109,21 @@ async def serve() -> None:
     if not line.endswith(b"\n"):
         return
     orders = HeartbeatOrders.of(line)
-    board = HeartbeatTable.attach(orders.board)
+    table = HeartbeatTable.attach(orders.table)
     parent = ParentProcess(orders.worker.pid, clock)
     if jobs := await open_patiently(orders, parent):
         async with asyncio.TaskGroup() as group:
-            beating = group.create_task(send_heartbeats_for(orders, jobs, board, parent, clock))
+            beating = group.create_task(send_heartbeats_for(orders, jobs, table, parent, clock))
             ending = group.create_task(reader.read())
             await asyncio.wait((beating, ending), return_when=asyncio.FIRST_COMPLETED)
             beating.cancel()
             ending.cancel()
-    await end_commands(board, parent)
+    await end_commands(table, parent)
 
 
-async def end_commands(board: HeartbeatTable, parent: ParentProcess) -> None:
+async def end_commands(table: HeartbeatTable, parent: ParentProcess) -> None:
     """Kills what a killed worker left running: its jobs will run elsewhere. A worker that lives ends its own."""
-    groups = {posted.group for posted in board.read() if posted.group}
+    groups = {posted.group for posted in table.read() if posted.group}
     for _ in range(_DYING_LOOKS if groups else 0):
         if parent.gone():
             for group in groups:
@@ -140,7 +140,7 @@ async def open_patiently(orders: HeartbeatOrders, parent: ParentProcess) -> JobQ
         try:
             return await _open_jobs(orders.url)
         except StoreUnavailable:
-            say(Down())
+            say(HeartbeatFailed())
             await asyncio.sleep(orders.heartbeat_timeout.total_seconds() / HEARTBEATS_PER_TIMEOUT**2)
     return None
 
@@ -165,7 +165,7 @@ def main() -> None:
         asyncio.run(serve())
     except* WrasseError as errors:
         error = first_error(errors)
-        say(Unable(error.message, error.do))
+        say(ChildFailed(error.message, error.do))
     # Not by way of interpreter teardown: the worker waits for this process, and nothing here is left to save.
     os._exit(0)
 
