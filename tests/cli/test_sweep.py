@@ -110,7 +110,7 @@ def test_sweeps_are_named_with_what_they_take_away(place: Path) -> None:
     listed = {each["name"]: each for each in wrasse("sweep", "--list", "--json").json["sweeps"]}
     assert set(listed) == set(CATALOGUE)
     assert (listed["stuck_jobs"]["enabled"], listed["finished_jobs"]["enabled"]) == (True, False)
-    assert "held by a worker that fell silent" in wrasse("sweep", "--list").out
+    assert "jobs of a worker that stopped its heartbeat" in wrasse("sweep", "--list").out
 
 
 def test_a_sweep_that_is_off_runs_only_when_it_is_named(place: Path) -> None:
