@@ -135,10 +135,12 @@ _log = logging.getLogger("wrasse.jobs")
 
 
 class Watching:
-    """Enqueues files while it runs. `told`: whether to use inotify, where available."""
+    """Enqueues files while it runs. `use_inotify`: where available."""
 
-    def __init__(self, intake: Intake, clock: Clock, *, told: bool = True, watches_max: int = WATCHES_MAX) -> None:
-        self._intake, self._clock, self._use_inotify, self._watches_max = intake, clock, told, watches_max
+    def __init__(
+        self, intake: Intake, clock: Clock, *, use_inotify: bool = True, watches_max: int = WATCHES_MAX
+    ) -> None:
+        self._intake, self._clock, self._use_inotify, self._watches_max = intake, clock, use_inotify, watches_max
         self._own = intake.settings
         self._scope = Scope(self._own.root, self._own.rules)
         self._walked = 0  # when the last full walk began
