@@ -208,7 +208,7 @@ def test_explain_tells_what_was_done_to_a_job() -> None:
     [
         (("--delay=1h",), "scheduled and becomes ready in 59m59s"),
         (("--queue=nobody",), "no worker with these settings serves the queue nobody"),
-        ((), "no worker beats"),
+        ((), "no worker is alive"),
     ],
 )
 def test_explain_tells_what_a_waiting_job_waits_for(args: tuple[str, ...], words: str) -> None:
