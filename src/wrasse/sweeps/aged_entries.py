@@ -130,7 +130,7 @@ class AgedEntries:
         if over is not None:
             return Action("settle", subject, f"no longer so: {over.what}", Settle(over))
         if found.stand is not Stand.DUE or bound is None:
-            return Keep("no rule is about it" if bound is None else found.stand.value)
+            return Keep("no rule matches it" if bound is None else found.stand.value)
         reason = f"entries older than {bound.rule.pattern!r} keeps them"
         if bound.rule.allow_data_loss and bound.protect:
             reason += f"; may lose what {' and '.join(bound.protect)} did not ack"
@@ -191,9 +191,9 @@ def _other_age(state: StreamState, bound: Bound | None) -> OtherAge | None:
     if server is None or not server.ours or server.age == wanted:
         return None
     if wanted is None:
-        why = "no rule is about it any more" if bound is None else "somebody reads or protects it: only trims may go on"
+        why = "no rule matches it any more" if bound is None else "a group reads or protects it: it may only be trimmed"
     else:
-        why = f"nobody reads it in a group: its server keeps it to {format_duration(wanted)}, also while no sweep runs"
+        why = f"no group reads it: its server keeps it to {format_duration(wanted)}, also while no sweep runs"
     return OtherAge(state.subject, wanted, why)
 
 
@@ -241,7 +241,7 @@ def _alert(subject: str, found: Judged) -> Alert | None:
         return Alert(
             subject,
             f"nothing of this stream is trimmed: its protecting group {group!r} gives up after some deliveries, so its"
-            " floor may pass entries that nobody acked",
+            " floor may pass entries that are not acked",
             "take its limit of deliveries away, as wrasse doctor says, or the group from its retention rule",
             group,
         )

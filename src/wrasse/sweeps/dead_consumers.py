@@ -131,7 +131,7 @@ class DeadConsumers:
             return Action("alert", name, f"{stale.what}: {stale.count} pending", Tell(stale, told, at))
         if stale is None and told is not None:
             return Action("settle", name, f"no longer so: {told.what}", Settle(told))
-        return Keep("alive" if stale is None else "nobody reads the group, as was told")
+        return Keep("alive" if stale is None else "no consumer reads the group; the alert was sent")
 
     def _is_stale(self, suspect: Troubled, at: datetime) -> bool:
         oldest = suspect.group.oldest_pending_at
@@ -166,7 +166,7 @@ LOST = "lost"
 def _lost(suspect: Troubled, count: int) -> Alert:
     return Alert(
         suspect.subject,
-        "entries were trimmed while they were pending in this group: nobody will handle them",
+        "entries were trimmed while they were pending in this group: they will not be handled",
         "find out who trims this stream without regard to its groups, such as a MAXLEN of a producer",
         suspect.group.name,
         count,
@@ -179,7 +179,7 @@ def _stale(suspect: Troubled) -> Alert:
     return Alert(
         suspect.subject,
         "entries of this group are pending, and no consumer of it lives",
-        "start a consumer of this group, or acknowledge what nobody wants any more",
+        "start a consumer of this group, or acknowledge the entries that are not needed",
         group.name,
         group.pending,
         group.oldest_pending_at,
