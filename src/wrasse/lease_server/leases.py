@@ -19,7 +19,7 @@ from wrasse.lease_server.attachments import AttachmentApi
 from wrasse.lease_server.queues.routes import QueueApi
 from wrasse.lease_server.responses import Named, Unnamed, WireError, answered, failed, of_backend
 from wrasse.lease_server.transactions import TransactionApi
-from wrasse.leases.lease import KeyRecord, Lease, shown
+from wrasse.leases.lease import KeyRecord, Lease, presented_lease
 from wrasse.leases.leases import LASTS, KeyStateRead, Leases
 from wrasse.leases.names import checked_key
 from wrasse.leases.xid import is_xid
@@ -186,7 +186,7 @@ class LeaseApi:
         lease = request.headers.get("X-Lease-ID", "")
         if not lease:
             raise WireError("missing_params", "the header X-Lease-ID is missing (or read with public=1)")
-        held = shown(namespace, key, lease, token, request.headers.get("X-Txn-ID", ""))
+        held = presented_lease(namespace, key, lease, token, request.headers.get("X-Txn-ID", ""))
         return _state(await self._leases.read(held), leased=True)
 
     async def _update(self, request: web.Request) -> web.Response:
@@ -280,7 +280,7 @@ def _held_in_body(asked: wire.KeepaliveBody | wire.ReleaseBody, token: int, requ
     if not transaction:
         raise WireError("missing_txn", "txn_id is missing: send the one that the acquire gave")
     namespace = allowed_namespace(asked.namespace)
-    return shown(namespace, checked_key(asked.key, namespace), asked.lease_id, token, transaction)
+    return presented_lease(namespace, checked_key(asked.key, namespace), asked.lease_id, token, transaction)
 
 
 def _state(seen: KeyStateRead | None, *, leased: bool) -> web.Response:

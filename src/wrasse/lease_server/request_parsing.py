@@ -23,7 +23,7 @@ from wrasse.clock import Clock
 from wrasse.ids import uuid7
 from wrasse.lease_server.access import allowed_namespace
 from wrasse.lease_server.responses import WireError
-from wrasse.leases.lease import Lease, shown
+from wrasse.leases.lease import Lease, presented_lease
 from wrasse.leases.leases import STATE_BYTES_MAX
 from wrasse.leases.names import checked_key
 from wrasse.leases.xid import is_xid
@@ -257,7 +257,7 @@ def held(request: web.Request) -> Lease:
     transaction = request.headers.get("X-Txn-ID", "")
     if not transaction:
         raise WireError("missing_txn", "the header X-Txn-ID is missing")
-    return shown(namespace, key, lease, fencing, transaction)
+    return presented_lease(namespace, key, lease, fencing, transaction)
 
 
 def if_version(request: web.Request) -> int | None:

@@ -22,7 +22,7 @@ from wrasse.cli.output import progress, show_pairs, show_table
 from wrasse.errors import UsageError
 from wrasse.leases.attachment_files import FilePieces, write_file
 from wrasse.leases.attachments import CONTENT_TYPE, Attached, Sent
-from wrasse.leases.lease import Attachment, KeyRecord, Lease, public, shown
+from wrasse.leases.lease import Attachment, KeyRecord, Lease, presented_lease, public
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import checked_key, checked_namespace
 from wrasse.ports.objects import CHUNK_BYTES
@@ -220,12 +220,14 @@ async def held_by(leases: Leases | LeaseClient, namespace: str, key: str, holder
                 "a lease at leases.server is shown with its token and transaction",
                 do="add --token and --transaction, as `wrasse leases acquire` gave them",
             )
-        return shown(name, stored, holder.lease, holder.token, holder.transaction)
+        return presented_lease(name, stored, holder.lease, holder.token, holder.transaction)
     meta = await leases.describe(name, stored)
     grant = None if meta is None else meta.lease
     if grant is None or grant.id != holder.lease:
-        return shown(name, stored, holder.lease, holder.token or 0, holder.transaction or holder.lease)
-    return shown(name, stored, grant.id, grant.token if holder.token is None else holder.token, grant.transaction)
+        return presented_lease(name, stored, holder.lease, holder.token or 0, holder.transaction or holder.lease)
+    return presented_lease(
+        name, stored, grant.id, grant.token if holder.token is None else holder.token, grant.transaction
+    )
 
 
 def _tell(asked: CommandContext, lease: Lease, version: int) -> None:

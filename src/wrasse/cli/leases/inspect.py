@@ -18,7 +18,7 @@ from wrasse.config.load import Config
 from wrasse.errors import ConfigError, Refused, StoreBroken, UsageError
 from wrasse.lease_server.queues.service import QueueService
 from wrasse.leases.fsck import Fsck, KeyInconsistency, TransactionsFsck
-from wrasse.leases.lease import KeyRecord, shown
+from wrasse.leases.lease import KeyRecord, presented_lease
 from wrasse.leases.leases import KeyStateRead, Leases
 from wrasse.leases.names import checked_key, checked_namespace
 from wrasse.leases.transactions.states import Decision, Transaction
@@ -191,7 +191,7 @@ async def _get(asked: CommandContext, key: str, lease: str, namespace: str) -> K
                 what = "a server shows staged state to the holder alone"
                 raise UsageError(what, do="leave --lease out, or use lease.state in a program")
             token = 0 if meta is None or meta.lease is None else meta.lease.token
-            seen = await leases.read(shown(name, stored, lease, token, ""))
+            seen = await leases.read(presented_lease(name, stored, lease, token, ""))
         else:
             seen = await leases.read_public(name, stored)
     if seen is None:

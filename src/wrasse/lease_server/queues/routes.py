@@ -51,7 +51,7 @@ from wrasse.lease_server.wire import (
     Stats,
     StatsBody,
 )
-from wrasse.leases.lease import KeyRecord, shown
+from wrasse.leases.lease import KeyRecord, presented_lease
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import checked_key
 from wrasse.leases.xid import Xids
@@ -225,13 +225,13 @@ class QueueApi:
 
     async def _ack(self, request: web.Request, name: str) -> web.Response:
         asked = await request_parsing.json_body(request, MessageBody)
-        shown = self._shown(asked)
-        found = await self.service.running(shown)
+        presented_lease = self._shown(asked)
+        found = await self.service.running(presented_lease)
         if isinstance(found, str):
-            if await self.service.acked(shown):
+            if await self.service.acked(presented_lease):
                 return named_answer(Acked(True, name), name)
             raise _refused(found)
-        if not await self.service.ack(shown, found.attempts):
+        if not await self.service.ack(presented_lease, found.attempts):
             raise _refused("queue_message_lease_mismatch")
         return named_answer(Acked(True, name), name)
 
@@ -244,23 +244,23 @@ class QueueApi:
         if error and intent == "defer":
             raise WireError("invalid_nack_last_error", "last_error goes with a failure")
         _checked(asked.delay_seconds)
-        shown, info = await self._held(asked)
+        presented_lease, info = await self._held(asked)
         delay = timedelta(seconds=asked.delay_seconds)
         settlement: Requeue | DeadLetterJob
         if intent == "defer":
-            settlement = Requeue(shown.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED, delay=delay)
+            settlement = Requeue(presented_lease.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED, delay=delay)
         else:
-            settlement = failure(shown.claim, info, error, delay)
-        if not await self.service.nack(shown, settlement):
+            settlement = failure(presented_lease.claim, info, error, delay)
+        if not await self.service.nack(presented_lease, settlement):
             raise _refused("queue_message_lease_mismatch")
         return named_answer(Nacked(isinstance(settlement, Requeue), asked.meta_etag, name), name)
 
     async def _extend(self, request: web.Request, name: str) -> web.Response:
         asked = await request_parsing.json_body(request, MessageBody)
         _checked(asked.extend_by_seconds)
-        shown, _ = await self._held(asked)
+        presented_lease, _ = await self._held(asked)
         by = timedelta(seconds=asked.extend_by_seconds) or VISIBILITY
-        extended = await self.service.extend(shown, by)
+        extended = await self.service.extend(presented_lease, by)
         if extended is None:
             raise _refused("queue_message_lease_mismatch")
         until, state_until = extended
@@ -288,11 +288,11 @@ class QueueApi:
 
     async def _held(self, asked: MessageBody) -> tuple[ConsumerProof, JobInfo]:
         """The message that is shown, and what is known of it; refuses whoever does not hold it."""
-        shown = self._shown(asked, etag=True)
-        found = await self.service.running(shown)
+        presented_lease = self._shown(asked, etag=True)
+        found = await self.service.running(presented_lease)
         if isinstance(found, str):
             raise _refused(found)
-        return shown, found
+        return presented_lease, found
 
     def _shown(self, asked: MessageBody, *, etag: bool = False) -> ConsumerProof:
         namespace, queue = _where(asked.namespace, asked.queue)
@@ -306,7 +306,7 @@ class QueueApi:
         state = None
         if asked.state_lease_id:
             key = checked_key(state_key(queue, asked.message_id), namespace)
-            state = shown(namespace, key, asked.state_lease_id, asked.state_fencing_token, asked.state_txn_id)
+            state = presented_lease(namespace, key, asked.state_lease_id, asked.state_fencing_token, asked.state_txn_id)
         return ConsumerProof(namespace, queue, claim, state, STATEFUL in how, JOINED in how, asked.txn_id)
 
     def _message(

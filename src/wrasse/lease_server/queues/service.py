@@ -204,7 +204,7 @@ class QueueService:
             OrderedDict()
         )  # handed out here, and not decided yet
         self._background = BackgroundTasks()
-        leases.heard.append(self._heard)
+        leases.listeners.append(self._heard)
 
     def jobs(self, namespace: str) -> RecordedJobs:
         """The queues of a namespace, whose name has been checked."""
