@@ -37,11 +37,11 @@ class OrphanObjects:
 
     async def prepare(self) -> None:
         """A complete look, noted."""
-        await self.scanner.look(note=True)
+        await self.scanner.scan(note=True)
 
     async def prepare_dry(self) -> None:
         """A complete look that leaves no trace."""
-        await self.scanner.look(note=False)
+        await self.scanner.scan(note=False)
 
     async def find(self, after: str | None, limit: int) -> Page[OrphanSuspect]:
         """What this look found to be due, in the order of keys."""

@@ -143,7 +143,7 @@ async def _apply(asked: CommandContext, file: str, allow: str) -> Report:
     async with context(config) as here:
         scanner = here.scanner(wanted.header.root)
         check_plan(wanted.header, scanner.root, await scanner.sightings.standing(scanner.root.name), allow=allow)
-        return await carry_out(here, scanner, wanted.looked())
+        return await carry_out(here, scanner, wanted.result())
 
 
 def told(*reports: Report) -> None:

@@ -87,8 +87,8 @@ async def leading(context: OrphanContext, scanner: Scanner) -> AsyncIterator[Ren
 
 async def look(context: OrphanContext, scanner: Scanner, *, note: bool) -> ScanResult:
     """A complete look, with a bar on a terminal."""
-    async with leading(context, scanner), shown(scanner.looking.progress):
-        return await scanner.look(note=note)
+    async with leading(context, scanner), shown(scanner.orphan_scan.progress):
+        return await scanner.scan(note=note)
 
 
 def planned(scanner: Scanner, looked: ScanResult) -> Iterable[Suspected]:
