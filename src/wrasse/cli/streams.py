@@ -275,7 +275,7 @@ async def _consume(
     left = wanted.limit
     try:
         while not stopped.is_set() and left != 0:
-            await members.look()
+            await members.refresh()
             room = PAGE if left is None else min(left, PAGE)
             wait = timedelta(seconds=POLL if wanted.follow else 0)
             found = await store.groups.deliver(members.subjects, group, name, room, ack_timeout=ACK, wait=wait)
