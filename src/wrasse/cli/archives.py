@@ -15,7 +15,7 @@ from wrasse.archives.archive_list import ListedArchive, list_archives
 from wrasse.archives.batch import ArchiveFacts
 from wrasse.archives.cursor import Cursors
 from wrasse.archives.drain import GROUP
-from wrasse.archives.reader import Archived, BadLine, facts_at, read, spoilt
+from wrasse.archives.reader import Archived, BadLine, error_text, facts_at, read
 from wrasse.archives.restart import ArchiveReplayResult, Restart, plan_restart, replay, restart
 from wrasse.archives.rule import Rule
 from wrasse.archives.stream_lease import TTL, StreamLeases
@@ -126,7 +126,7 @@ async def _list(asked: CommandContext, pattern: str, span: tuple[datetime | None
                 try:
                     facts = await facts_at(rule.objects, each.name)
                 except StoreBroken as why:
-                    problems.append(Problem(each.info.key, spoilt(why, each.info.key)))
+                    problems.append(Problem(each.info.key, error_text(why, each.info.key)))
                     continue
                 if facts is None or (since is not None and facts.last.at < since):
                     continue
