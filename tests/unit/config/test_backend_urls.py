@@ -490,5 +490,5 @@ def test_settings_refuse_rates_exactly_where_the_backend_declares_no_extras(url:
     if declared(kind_of(parse_store(url)))["job_extras"]:
         assert loaded(text).homes.serves("jobs")
     else:
-        with pytest.raises(ConfigError, match="have no rates"):
+        with pytest.raises(ConfigError, match="have no limits"):
             loaded(text)

@@ -236,12 +236,12 @@ MISTAKES = [
     ("observability: {metrics_port: 70000}", "observability.metrics_port", "no port"),
     ("circuit_breaker: {failure_threshold: 0}", "circuit_breaker.failure_threshold", "share"),
     ("circuit_breaker: {failure_threshold: 1.01}", "circuit_breaker.failure_threshold", "1.01"),
-    ("circuit_breaker: {min_samples: 0}", "circuit_breaker.min_samples", "needs a result"),
+    ("circuit_breaker: {min_samples: 0}", "circuit_breaker.min_samples", "needs at least one result"),
     ("worker: {priorities: [high, high]}", "worker.priorities", "twice"),
-    ("worker: {backoff: {base: 0s}}", "worker.backoff.base", "without rest"),
+    ("worker: {backoff: {base: 0s}}", "worker.backoff.base", "without a pause"),
     ("worker: {backoff: {base: 20s}}", "worker.backoff.max", "shorter than worker.backoff.base"),
     ("worker: {max_retries: -1}", "worker.max_retries", "is -1"),
-    ("worker: {handler: 'a:b', exec: 'true'}", "worker.exec", "beside worker.handler"),
+    ("worker: {handler: 'a:b', exec: 'true'}", "worker.exec", "together with worker.handler"),
     ("producer: {default_priority: nope}", "producer.default_priority", "no queue"),
     ("observability: {log_level: loud}", "observability.log_level", "'loud'"),
     ("http: {listen: 9341}", "http.listen", "not host:port"),
@@ -252,9 +252,9 @@ MISTAKES = [
     ("backends: {records: 'gs://bucket'}", "backends.records", "no gs backend"),
     ("backends: {records: 's3://b'}", "backends.records", "not the name of a bucket"),
     ("backends: {jobs: 'nats://h:4222'}", "backends.jobs", "keeps no jobs in nats"),
-    ("backends: {jobs: 's3://bucket'}\nworker: {rates: {low: 1/s}}", "worker.rates", "have no rates"),
+    ("backends: {jobs: 's3://bucket'}\nworker: {rates: {low: 1/s}}", "worker.rates", "have no limits"),
     ("engine: {lease: 1s}", "engine.lease", "slow run"),
-    ("sweeps: {stuck_jobs: {interval: 0s}}", "sweeps.stuck_jobs.interval", "without rest"),
+    ("sweeps: {stuck_jobs: {interval: 0s}}", "sweeps.stuck_jobs.interval", "without a pause"),
     ("sweeps: {stuck_jobs: {jitter: 1}}", "sweeps.stuck_jobs.jitter", "share"),
     ("sweeps: {stuck_jobs: {batch_max: 0}}", "sweeps.stuck_jobs.batch_max", "is 0"),
     ("sweeps: {finished_jobs: {done_kept: 30}}", "sweeps.finished_jobs.done_kept", "no unit"),
@@ -264,7 +264,7 @@ MISTAKES = [
     ("worker: {count: }", "worker.count", "no value"),
     ("worker: {queues: [a]}", "worker.queues", "not a map"),
     ("worker: {priorities: high}", "worker.priorities", "not a list"),
-    ("worker: {priorities: [[high]]}", "worker.priorities", "plain texts"),
+    ("worker: {priorities: [[high]]}", "worker.priorities", "values that are not texts"),
     ("observability: {tracing: {enabled: maybe}}", "observability.tracing.enabled", "not a yes or no"),
     ("circuit_breaker: {failure_threshold: .nan}", "circuit_breaker.failure_threshold", "number"),
     ("worker: 5", "worker", "is a section"),
@@ -333,7 +333,7 @@ def test_a_near_miss_in_the_environment_is_a_mistake_and_a_stranger_is_not() -> 
 
 @pytest.mark.parametrize("name", ["WRASSE_CONFIG_FILE", "WRASSE_QUEUES", "WRASSE_JOB_BACKEND", "WRASSE_TOKENS"])
 def test_a_variable_that_only_begins_like_one_of_ours_is_told(name: str) -> None:
-    assert loaded("", {name: "x"}).warnings == (f"the environment variable {name} is no setting and is ignored",)
+    assert loaded("", {name: "x"}).warnings == (f"the environment variable {name} is not a setting and is ignored",)
 
 
 def test_what_kubernetes_injects_for_a_service_of_our_name_is_no_setting() -> None:
@@ -477,7 +477,7 @@ def test_mistakes_in_periodic_jobs_weights_and_limits_are_told(text: str, match:
 def test_a_lease_server_is_named_so_that_it_can_be_called(server: str, tmp_path: Path) -> None:
     file = tmp_path / "wrasse.yaml"
     file.write_text(f"leases: {{server: '{server}'}}\n")
-    with pytest.raises(ConfigError, match="no URL of a lease API"):
+    with pytest.raises(ConfigError, match="not the URL of a lease API"):
         load(file, environ={})
 
 
