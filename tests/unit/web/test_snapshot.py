@@ -193,7 +193,7 @@ async def test_a_held_sweep_says_by_which_guard_and_since_when(shown: Shown) -> 
     (stuck,) = (each for each in snapshot.sweeps if each.name == "stuck_jobs")
     assert stuck.held is not None
     text = re.sub("<[^>]+>", "", tables(snapshot, snapshot.at))
-    assert "held by backend_restarted since 2s ago" in text
+    assert "paused by backend_restarted since 2s ago" in text
 
 
 async def test_the_json_says_what_the_page_says(shown: Shown) -> None:
