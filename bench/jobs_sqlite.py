@@ -25,7 +25,7 @@ from wrasse.jobs.worker.heartbeat import ChildHeartbeat
 from wrasse.jobs.worker.running_job import RunningJob
 from wrasse.jobs.worker.worker import Worker, WorkerSettings
 from wrasse.ports.jobs import BATCH_MAX, Complete, Job
-from wrasse.runtime.signals import hand_over_sooner
+from wrasse.runtime.signals import set_switch_interval
 
 PAYLOAD = b'{"path": "a.png", "size": 12345}'
 HEARTBEAT_TIMEOUT = timedelta(seconds=30)
@@ -76,7 +76,7 @@ async def _worker(place: Path, ids: list[str], warm: int) -> float:
     job, as all of these do."""
     store = await _filled(place, ids)
     usual = sys.getswitchinterval()
-    hand_over_sooner()
+    set_switch_interval()
     clock, handlers, tally = SystemClock(), Handlers(), Tally()
 
     async def handle(job: RunningJob) -> None:

@@ -23,8 +23,7 @@ from wrasse.backends.redis.jobs.states import claimed_info, finished_state
 from wrasse.clock import ManualClock
 from wrasse.engine import record_journal, state as sweep_state
 from wrasse.errors import WrasseError
-from wrasse.jobs.record_core.stored_names import encode_job_record
-from wrasse.jobs.record_queue.store import Recorded, decode_recorded
+from wrasse.jobs.record_queue.store import Recorded, decode_recorded, encode_recorded
 from wrasse.jobs.scheduler import read_mark
 from wrasse.jobs.stream_tasks.fields import decode_fields, encode_fields, read_flat
 from wrasse.jobs.worker.breakers import ShutQueue, read_shut
@@ -162,7 +161,7 @@ DECODERS = (
     Decoder("archive line", lambda line: entry_of(line, "s"), (
         _ENVELOPE[:-1] + b',"stream_id":"5-1"}', b'{"stream_id":"5-1","subject":"s","raw":"","text":{"a":"b"}}',
     )),
-    Decoder("bucket job", _bucket_job, (encode_job_record(Recorded(_RUNNING, "mark")),)),
+    Decoder("bucket job", _bucket_job, (encode_recorded(Recorded(_RUNNING, "mark")),)),
     Decoder("Redis hold", _hold, (b"5 9 0 1 1 1\nwqi{}",)),
     Decoder("Redis finished job", _finished, (b"7 0\n" + claim_codec.pack_finished(_FINISHED),)),
     Decoder("Redis worker", _worker, (b"1739539200123 1739539230123 77 4 host", b"1739539200123 0.5 half")),

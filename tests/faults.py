@@ -206,7 +206,7 @@ class FaultyJobs:
     async def enqueue(
         self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
     ) -> Sequence[Enqueued]:
-        return await self._network.call("put", lambda: self._jobs.enqueue(jobs, request=request, groups=groups))
+        return await self._network.call("enqueue", lambda: self._jobs.enqueue(jobs, request=request, groups=groups))
 
     async def claim(
         self,
@@ -220,7 +220,7 @@ class FaultyJobs:
         rates: Sequence[Rate] = (),
     ) -> Claimed:
         take = partial(self._jobs.claim, queues, limit, worker=worker, heartbeat_timeout=heartbeat_timeout)
-        return await self._network.call("take", lambda: take(request=request, wait=wait, rates=rates))
+        return await self._network.call("claim", lambda: take(request=request, wait=wait, rates=rates))
 
     async def heartbeat(
         self,
@@ -231,7 +231,7 @@ class FaultyJobs:
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> HeartbeatAnswer:
         beat = partial(self._jobs.heartbeat, worker, claims, heartbeat_timeout=heartbeat_timeout, progress=progress)
-        return await self._network.call("beat", beat)
+        return await self._network.call("heartbeat", beat)
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
         return await self._network.call("settle", lambda: self._jobs.settle(settlements, request=request))

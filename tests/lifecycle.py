@@ -1,11 +1,11 @@
-"""The four places of a job and the legal moves between them; pure.
+"""The four states of a job and the legal moves between them; pure.
 
-Everything that affects where a job may be is in this table: backends implement it, the simulation's law checks every
-write against it, and the documentation draws it. A job is ready, held, done or dead; None is outside: not put yet, or
-deleted. Nothing but the moves below changes a place, and time alone never does.
+Everything that affects which state a job may be in is in this table: backends implement it, the simulation's law checks
+every write against it, and the documentation draws it. A job is ready, running, done or dead; None is outside: not
+enqueued yet, or deleted. Nothing but the moves below changes a state, and time alone never does.
 
-A token belongs to one hold. It only grows: `take` makes a new one, and so does whoever takes a job from its holder, so
-that the holder is refused from then on.
+A token belongs to one claim. It only grows: `claim` makes a new one, and so does whatever takes a job from its holder,
+so that the holder is refused from then on.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from wrasse.ports.jobs import Budget, JobState
 class Step(StrEnum):
     """The moves of a job."""
 
-    PUT = "put"
-    TAKE = "take"
-    BEAT = "beat"
-    FINISH = "finish"
+    ENQUEUE = "enqueue"
+    CLAIM = "claim"
+    HEARTBEAT = "heartbeat"
+    COMPLETE = "complete"
     REQUEUE = "requeue"
-    BURY = "bury"
-    REVIVE = "revive"
+    DEAD_LETTER = "dead_letter"
+    REQUEUE_DEAD = "requeue_dead"
     CANCEL = "cancel"
     DELETE = "delete"
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One legal move: from which places, to which place, and who may make it."""
+    """One legal move: from which states, to which state, and who may make it."""
 
     step: Step
     before: frozenset[JobState | None]
@@ -45,13 +45,13 @@ def _rule(step: Step, before: tuple[JobState | None, ...], after: JobState | Non
 
 
 RULES: tuple[Rule, ...] = (
-    _rule(Step.PUT, (None,), JobState.READY, "anybody"),
-    _rule(Step.TAKE, (JobState.READY,), JobState.RUNNING, "a worker"),
-    _rule(Step.BEAT, (JobState.RUNNING,), JobState.RUNNING, "its holder"),
-    _rule(Step.FINISH, (JobState.RUNNING,), JobState.DONE, "its holder"),
+    _rule(Step.ENQUEUE, (None,), JobState.READY, "anybody"),
+    _rule(Step.CLAIM, (JobState.READY,), JobState.RUNNING, "a worker"),
+    _rule(Step.HEARTBEAT, (JobState.RUNNING,), JobState.RUNNING, "its holder"),
+    _rule(Step.COMPLETE, (JobState.RUNNING,), JobState.DONE, "its holder"),
     _rule(Step.REQUEUE, (JobState.RUNNING,), JobState.READY, "its holder, or a sweep once the deadline has passed"),
-    _rule(Step.BURY, (JobState.RUNNING,), JobState.DEAD, "its holder, or a sweep once the deadline has passed"),
-    _rule(Step.REVIVE, (JobState.DEAD,), JobState.READY, "anybody"),
+    _rule(Step.DEAD_LETTER, (JobState.RUNNING,), JobState.DEAD, "its holder, or a sweep once the deadline has passed"),
+    _rule(Step.REQUEUE_DEAD, (JobState.DEAD,), JobState.READY, "anybody"),
     _rule(Step.CANCEL, (JobState.READY, JobState.RUNNING), JobState.DEAD, "anybody"),
     _rule(Step.DELETE, (JobState.READY, JobState.DONE, JobState.DEAD), None, "anybody"),
 )
@@ -66,15 +66,15 @@ def legal(step: Step, before: JobState | None, after: JobState | None) -> bool:
 
 
 def steps_between(before: JobState | None, after: JobState | None) -> frozenset[Step]:
-    """The steps that lead from one place to another; empty where no single step does."""
+    """The steps that lead from one state to another; empty where no single step does."""
     return frozenset(rule.step for rule in RULES if before in rule.before and after == rule.after)
 
 
 def token_grew(step: Step, before: int, after: int) -> bool:
-    """Did the token move as it must: new at a take, never back, and unmoved by a beat?"""
-    if step is Step.TAKE:
+    """Did the token move as it must: new at a claim, never back, and unmoved by a heartbeat?"""
+    if step is Step.CLAIM:
         return after > before
-    return after == before if step is Step.BEAT else after >= before
+    return after == before if step is Step.HEARTBEAT else after >= before
 
 
 def budget_spent(spends: Budget | None, before: tuple[int, int, int], after: tuple[int, int, int]) -> bool:

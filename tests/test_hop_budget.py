@@ -81,7 +81,7 @@ def of(where: str, *, sqlite: int, redis: int) -> int:
 async def test_an_enqueue_stays_within_its_files(trace: Trace, where: str) -> None:
     """Target: 10 on SQLite, 12 on Redis."""
     async with wrasse.connect(where) as app:
-        files = await trace.files(lambda: app.jobs.put("kind", b"payload"))
+        files = await trace.files(lambda: app.jobs.enqueue("kind", b"payload"))
     check_budget(files, of(where, sqlite=18, redis=18))
 
 
@@ -93,7 +93,7 @@ async def test_a_job_is_claimed_run_and_completed_within_its_files(trace: Trace,
 
         async def one_job() -> None:
             heard, trace._heard = trace._heard, None
-            await app.jobs.put("kind", b"payload")
+            await app.jobs.enqueue("kind", b"payload")
             trace._heard = heard
             assert await worker.run_pending() == 1
 
@@ -136,7 +136,7 @@ async def test_opening_an_app_stays_within_its_files(trace: Trace, where: str) -
 
 async def test_a_longer_journey_fails_with_the_list_of_its_files(trace: Trace) -> None:
     async with wrasse.connect("memory:") as app:
-        files = await trace.files(lambda: app.jobs.put("kind", b"payload"))
+        files = await trace.files(lambda: app.jobs.enqueue("kind", b"payload"))
     with pytest.raises(AssertionError, match=r"api/jobs\.py"):
         check_budget(files, len(files) - 1)
 

@@ -113,7 +113,7 @@ class OutOfResources(WrasseError):
 
 
 class BadPayload(WrasseError):
-    """A payload that the handler's kind cannot be decoded to. The job is buried with its bytes."""
+    """A payload that the handler's kind cannot be decoded to. The job is dead-lettered with its bytes."""
 
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT})

@@ -9,8 +9,15 @@ import pytest
 
 from chaos.lossy import LossyStore
 from wrasse.clock import SystemClock
+from wrasse.jobs.stream_tasks import queue as task_queue
 
 OpenStore = Callable[..., Awaitable[LossyStore]]
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `open_task_store` sets for its own process ends with the test."""
+    monkeypatch.setattr(task_queue, "ACK_TIMEOUT", task_queue.ACK_TIMEOUT)
 
 
 @pytest.fixture

@@ -92,7 +92,7 @@ async def test_a_beat_whose_answer_was_lost_keeps_the_job(desk: Desk, store: Los
     claim = await desk.held("a")
     await store.pass_time(LONGER / 2)
     (line,) = store.lines
-    line.words.add(load("beat").sha.encode())
+    line.words.add(load("heartbeat").sha.encode())
     with pytest.raises(StoreUnavailable):
         await desk.heartbeat(claim)
     await store.pass_time(LONGER / 2)

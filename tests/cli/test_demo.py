@@ -34,7 +34,7 @@ def test_the_demo_is_told_without_a_terminal(place: Path) -> None:
 
 
 async def test_the_demo_waits_for_outcomes_that_come_after_the_action_and_for_no_more_than_it_promised() -> None:
-    did = [("requeue", "job"), ("requeue", "poison"), ("requeue", "slow-report"), ("bury", "poison")]
+    did = [("requeue", "job"), ("requeue", "poison"), ("requeue", "slow-report"), ("dead_letter", "poison")]
     told: list[DemoText] = []
     async with staged() as stage:
         journal = (await stage.app.open("engine")).journal

@@ -79,7 +79,7 @@ def test_what_was_swept_stands_in_the_journal_and_can_be_filtered() -> None:
     assert (line["sweep"], line["verb"], line["suspect"], line["outcome"]) == ("stuck_jobs", "requeue", "stuck", "done")
     filters = {
         "--sweep=stuck-jobs": 1, "--sweep=finished_jobs": 0, f"--run={line['run']}": 1, "--run=other": 0,
-        "--suspect=stuck": 1, "--suspect=x": 0, "--outcome=done": 1, "--outcome=lost": 0, "--outcome=open": 0,
+        "--suspect=stuck": 1, "--suspect=x": 0, "--outcome=done": 1, "--outcome=conflict": 0, "--outcome=open": 0,
         "--since=1h": 1,
     }  # fmt: skip
     found = {each: len(wrasse("journal", each, "--json").json["lines"]) for each in filters}
@@ -110,7 +110,7 @@ def test_sweeps_are_named_with_what_they_take_away(place: Path) -> None:
     listed = {each["name"]: each for each in wrasse("sweep", "--list", "--json").json["sweeps"]}
     assert set(listed) == set(CATALOGUE)
     assert (listed["stuck_jobs"]["enabled"], listed["finished_jobs"]["enabled"]) == (True, False)
-    assert "held by a worker that fell silent" in wrasse("sweep", "--list").out
+    assert "jobs of a worker without heartbeat" in wrasse("sweep", "--list").out
 
 
 def test_a_sweep_that_is_off_runs_only_when_it_is_named(place: Path) -> None:
@@ -208,7 +208,7 @@ def test_explain_tells_what_was_done_to_a_job() -> None:
     [
         (("--delay=1h",), "scheduled and becomes ready in 59m59s"),
         (("--queue=nobody",), "no worker with these settings serves the queue nobody"),
-        ((), "no worker beats"),
+        ((), "no worker is alive"),
     ],
 )
 def test_explain_tells_what_a_waiting_job_waits_for(args: tuple[str, ...], words: str) -> None:

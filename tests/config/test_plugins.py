@@ -212,7 +212,7 @@ async def test_it_is_guarded_by_every_backend_that_it_depends_on(shop: Path) -> 
     here, ahead = Memory(clock), Memory(ManualClock(clock.now() + timedelta(hours=1)))
     opened = OpenPorts(dict.fromkeys(("jobs", "records", "engine", "streams"), here), ahead, here.journal)
     scheduled = build_sweep("old_carts", settings, opened, clock)
-    held = {guard.name: reason for guard in scheduled.guards if (reason := await guard.held())}
+    held = {guard.name: reason for guard in scheduled.guards if (reason := await guard.pause_reason())}
     assert held == {"clock": "this host's clock is 1h behind the backend's"}
 
 

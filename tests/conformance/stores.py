@@ -211,6 +211,6 @@ async def forget_bucket(backend: Backend, root: str) -> None:
     from wrasse.backends.nats.connect import Nats
 
     assert isinstance(backend, Nats)
-    js = JetStream(backend.client)
+    js = JetStream(backend.connection)
     names = (await js.call("STREAM.NAMES", {"subject": f"{root}.>"})).get("streams") or []
     await asyncio.gather(*(js.call(f"STREAM.DELETE.{name}") for name in (f"KV_{root}", *names)))

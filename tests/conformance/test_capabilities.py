@@ -59,15 +59,15 @@ async def test_a_backend_declares_the_parts_that_its_records_have(store: Store) 
 @pytest.mark.parametrize(
     "open_store", [name for name in RECORDS_BACKENDS if name not in ("memory", "sqlite")], indirect=True
 )
-async def test_records_without_shelves_refuse_a_spot(store: Store) -> None:
+async def test_records_without_a_status_index_refuse_an_entry(store: Store) -> None:
     records = store.records()
     version = (await records.create("there", b"{}")).version
     assert records.status_index is None
     assert version is not None
 
-    with pytest.raises(UsageError, match="have no shelves"):
+    with pytest.raises(UsageError, match="no status index"):
         await records.create("k", b"{}", index_entry=IndexEntry("ready", 1))
-    with pytest.raises(UsageError, match="have no shelves"):
+    with pytest.raises(UsageError, match="no status index"):
         await records.put("there", b"[]", at=version, index_entry=IndexEntry("ready", 1))
 
     there = await records.get("there")

@@ -215,10 +215,10 @@ class JobQueueMachine(RuleBasedStateMachine):
             return
         counted: Counter[tuple[str, str]] = Counter()
         for each in self.run(self.store.jobs.counts()).queues:
-            for name in ("ready", "delayed", "held", "done", "dead"):
+            for name in ("ready", "scheduled", "running", "done", "dead"):
                 counted[each.queue, name] += getattr(each, name)
         expected = Counter(
-            (k.queue, "delayed" if k.place is JobState.READY and k.due > self.now else str(k.place))
+            (k.queue, "scheduled" if k.place is JobState.READY and k.due > self.now else str(k.place))
             for k in self.model.values()
         )
         assert +counted == expected

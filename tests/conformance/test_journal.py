@@ -44,13 +44,19 @@ def ids(lines: Sequence[Line]) -> list[str]:
 
 
 async def test_an_intent_is_kept_with_the_time_it_was_written(journal: Journal) -> None:
-    wanted = Intent("1", "run", "sweep", "bury", 'it\'s "é"', "because", count=7)
+    wanted = Intent("1", "run", "sweep", "dead_letter", 'it\'s "é"', "because", count=7)
     at = await journal.intend([wanted])
     assert await lines(journal) == [Line(wanted, at)]
 
 
+async def test_a_sweep_and_a_verb_with_stored_names_are_found_under_their_own(journal: Journal) -> None:
+    wanted = Intent("1", "run", "orphan_objects@root", "dead_letter", "a", "because")
+    await journal.intend([wanted])
+    assert [line.intent for line in await lines(journal, LineFilter(sweep="orphan_objects@root"))] == [wanted]
+
+
 async def test_long_lines_are_kept_and_settled(journal: Journal) -> None:
-    wanted = [Intent(f"{n:03}", "run", "sweep", "bury", "\x01" * 1_000, "é" * 2_000) for n in range(200)]
+    wanted = [Intent(f"{n:03}", "run", "sweep", "dead_letter", "\x01" * 1_000, "é" * 2_000) for n in range(200)]
     await journal.intend(wanted)
     await journal.settle([SettledIntent(each.id, Outcome.FAILED, "é" * 5_000) for each in wanted])
     found = (await journal.page(LineFilter(), None, 1_000)).items

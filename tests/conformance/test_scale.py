@@ -63,7 +63,7 @@ async def cost(store: Store, machine: Machine, call: Call) -> int:
 
 async def _commands(store: Store, call: Call) -> int:
     async def run() -> int:
-        told: bytes = await getattr(store.backend, "inner", store.backend).link.ask("INFO", "commandstats")
+        told: bytes = await getattr(store.backend, "inner", store.backend).client.ask("INFO", "commandstats")
         return sum(int(calls) for calls in re.findall(rb"calls=(\d+)", told))
 
     before = await run()

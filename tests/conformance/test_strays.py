@@ -33,13 +33,13 @@ class Yard:
 
     def __init__(self, store: Store) -> None:
         assert isinstance(store.backend, Redis)
-        self.store, self.link, self.strays = store, store.backend.link, store.backend.strays
-        self.desk, self.peer = Desk(store.jobs), GoPeer(store.backend.link)
+        self.store, self.client, self.strays = store, store.backend.client, store.backend.strays
+        self.desk, self.peer = Desk(store.jobs), GoPeer(store.backend.client)
         self.sweep = StuckJobs(store.jobs, heartbeat_timeout=HEARTBEAT_TIMEOUT)
 
     async def left(self, raw: bytes, worker: str = "dead-1") -> GoPeer:
         """A worker of the other program that died with this job in its hands."""
-        peer = GoPeer(self.link, worker)
+        peer = GoPeer(self.client, worker)
         await peer.push(raw)
         await peer.fetch()
         await peer.die()
@@ -70,9 +70,10 @@ class Yard:
         """All keys of this root and what they hold."""
         found, cursor = {}, b"0"
         while True:
-            cursor, keys = await self.link.ask("SCAN", cursor, "MATCH", f"*{self.link.options.root}*", "COUNT", 1_000)
+            pattern = f"*{self.client.options.root}*"
+            cursor, keys = await self.client.ask("SCAN", cursor, "MATCH", pattern, "COUNT", 1_000)
             for key in keys:
-                found[key] = await self.link.ask("DUMP", key)
+                found[key] = await self.client.ask("DUMP", key)
             if cursor == b"0":
                 return found
 
@@ -120,7 +121,7 @@ async def test_a_heartbeat_that_comes_back_keeps_the_job(yard: Yard) -> None:
     peer = await yard.left(go_job("a"))
     await yard.look()
     await yard.store.pass_time(LONGER)
-    await yard.link.ask("SET", peer.heartbeat, "alive", "EX", 30)
+    await yard.client.ask("SET", peer.heartbeat, "alive", "EX", 30)
     assert (await yard.rescue(), await peer.holds()) == ([Outcome.CONFLICT], [go_job("a")])
     assert ((await yard.desk.count()).running, await yard.desk.ids(JobState.READY)) == (0, [])
 
@@ -149,13 +150,13 @@ async def test_our_own_holds_are_never_taken_for_strays(yard: Yard) -> None:
     claims = [claimed.claim for claimed in await yard.desk.claim()]
     await yard.desk.heartbeat(*claims)
     looked = await yard.look()
-    await yard.link.ask("DEL", GoPeer(yard.link, "w1").heartbeat)
+    await yard.client.ask("DEL", GoPeer(yard.client, "w1").heartbeat)
     assert (len(claims), looked.seen, looked.holders, (await yard.desk.count()).running) == (3, 0, 1, 3)
 
 
 async def test_what_a_fault_left_under_a_live_worker_of_ours_is_adopted(yard: Yard) -> None:
     await yard.desk.heartbeat(await yard.desk.held("a"))
-    await yard.link.ask("LPUSH", yard.peer.keys.processing("w1"), go_job("left"))
+    await yard.client.ask("LPUSH", yard.peer.keys.processing("w1"), go_job("left"))
     looked = await yard.look()
     await yard.store.pass_time(LONGER)
     await yard.desk.heartbeat((await yard.desk.state("a")).claim)
@@ -175,7 +176,7 @@ async def test_what_a_fault_left_under_a_live_worker_of_ours_is_adopted(yard: Ya
 )
 async def test_a_job_goes_back_to_where_it_came_from(yard: Yard, raw: bytes, queue: str) -> None:
     for name in ("high", "other"):
-        await yard.link.ask("SADD", yard.peer.keys.queues, name)
+        await yard.client.ask("SADD", yard.peer.keys.queues, name)
     await yard.left(raw)
     outcomes = await yard.adopt_and_rescue()
     info = await yard.desk.state("a")
@@ -194,14 +195,14 @@ async def test_bytes_that_are_no_job_are_buried_as_they_are(yard: Yard, raw: byt
     await yard.left(raw)
     outcomes = await yard.adopt_and_rescue()
     (dead,) = await yard.store.jobs.page(JobState.DEAD, JobFilter(), None, 10)
-    letters = await yard.link.ask("LRANGE", yard.peer.keys.dead_letter, 0, -1)
+    letters = await yard.client.ask("LRANGE", yard.peer.keys.dead_letter, 0, -1)
     assert (outcomes, dead.reason, letters) == ([Outcome.DONE], Reason.INVALID_PAYLOAD, [raw])
 
 
 async def test_a_job_that_kills_every_worker_is_buried_in_the_end(yard: Yard) -> None:
     await yard.peer.push(go_job("a"))
     for n in range(4):
-        peer = GoPeer(yard.link, f"dead-{n}")
+        peer = GoPeer(yard.client, f"dead-{n}")
         await peer.fetch()
         await peer.die()
         await yard.adopt_and_rescue()
@@ -221,10 +222,10 @@ async def test_two_rescuers_and_the_owner_make_one_copy(yard: Yard) -> None:
             first, second, removed = await asyncio.gather(
                 yard.store.jobs.move([requeue]),
                 other.jobs.move([requeue]),
-                yard.link.ask("LREM", peer.processing, 1, raw),
+                yard.client.ask("LREM", peer.processing, 1, raw),
             )
             assert [*first, *second].count(Outcome.DONE) + removed == 1
-            copies = await yard.link.ask("LLEN", yard.peer.keys.queue("low").list)
+            copies = await yard.client.ask("LLEN", yard.peer.keys.queue("low").list)
             assert copies == [*first, *second].count(Outcome.DONE)
             await yard.desk.claim()
     finally:
@@ -232,8 +233,8 @@ async def test_two_rescuers_and_the_owner_make_one_copy(yard: Yard) -> None:
 
 
 async def test_a_name_of_another_kind_is_no_trouble(yard: Yard) -> None:
-    await yard.link.ask("SET", yard.peer.keys.processing("text"), "no list")
-    await yard.link.ask("SADD", yard.peer.keys.processing("set"), "no list")
+    await yard.client.ask("SET", yard.peer.keys.processing("text"), "no list")
+    await yard.client.ask("SADD", yard.peer.keys.processing("set"), "no list")
     await yard.left(go_job("a"))
     looked = await yard.look()
     assert (looked.holders, looked.adopted) == (1, 1)
@@ -242,7 +243,7 @@ async def test_a_name_of_another_kind_is_no_trouble(yard: Yard) -> None:
 async def test_nothing_is_left_of_the_list_of_a_dead_worker(yard: Yard) -> None:
     peer = await yard.left(go_job("a"))
     await yard.adopt_and_rescue()
-    assert await yard.link.ask("EXISTS", peer.processing, peer.heartbeat) == 0
+    assert await yard.client.ask("EXISTS", peer.processing, peer.heartbeat) == 0
 
 
 async def test_a_dry_look_sees_the_same_and_changes_nothing(yard: Yard) -> None:
@@ -258,7 +259,7 @@ async def test_a_server_that_does_not_answer_moves_nothing(yard: Yard) -> None:
     peer = await yard.left(go_job("a"))
     other = await yard.store.another()
     assert isinstance(other, Redis)
-    await other.link.close()
+    await other.client.close()
     with pytest.raises(StoreUnavailable):
         await other.strays.look(None, 100, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     assert (await peer.holds(), (await yard.desk.count()).running) == ([go_job("a")], 0)
@@ -266,7 +267,7 @@ async def test_a_server_that_does_not_answer_moves_nothing(yard: Yard) -> None:
 
 async def test_the_next_search_goes_on_where_the_last_one_stopped(yard: Yard) -> None:
     for n in range(60):
-        await yard.link.ask("LPUSH", yard.peer.keys.processing(f"dead-{n}"), go_job(f"job-{n}"))
+        await yard.client.ask("LPUSH", yard.peer.keys.processing(f"dead-{n}"), go_job(f"job-{n}"))
     looks, adopted = 0, 0
     while adopted < 60 and looks < MANY:
         other = await yard.store.another() if looks % 50 == 0 else None  # as after a restart
@@ -294,7 +295,7 @@ async def test_names_follow_the_configured_patterns() -> None:
     )
     redis = await Redis.open(options, clock, time=clock)
     try:
-        peer = GoPeer(redis.link, "odd:id/1")
+        peer = GoPeer(redis.client, "odd:id/1")
         await peer.push(go_job("a"))
         await peer.fetch()
         alive = await redis.strays.look("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
@@ -314,8 +315,8 @@ async def test_a_worker_that_was_seen_once_is_looked_at_first(yard: Yard) -> Non
     await yard.peer.fetch()
     await yard.look()
     await yard.peer.die()
-    noise = [f"{yard.link.options.root}:noise:{n}" for n in range(500)]
-    await yard.link.ask("MSET", yard.peer.keys.strays, "0", *(word for name in noise for word in (name, "")))
+    noise = [f"{yard.client.options.root}:noise:{n}" for n in range(500)]
+    await yard.client.ask("MSET", yard.peer.keys.strays, "0", *(word for name in noise for word in (name, "")))
     looked = await yard.strays.look(
         None, 1, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False
     )  # far too few names to come across it
@@ -324,21 +325,21 @@ async def test_a_worker_that_was_seen_once_is_looked_at_first(yard: Yard) -> Non
 
 async def test_what_a_silent_worker_of_ours_holds_is_not_adopted_beside_its_hold(yard: Yard) -> None:
     await yard.desk.held("a")
-    await yard.link.ask("DEL", yard.peer.keys.heartbeat("w1"))
+    await yard.client.ask("DEL", yard.peer.keys.heartbeat("w1"))
     looked = await yard.look()
     assert (looked.seen, (await yard.desk.count()).running) == (0, 1)
 
 
 async def test_a_worker_that_comes_to_life_during_a_look_keeps_its_job(yard: Yard) -> None:
     peer = await yard.left(go_job("a"))
-    between = Between(yard.link, "adopt", lambda: yard.link.ask("SET", peer.heartbeat, "alive", "EX", 30))
+    between = Between(yard.client, "adopt", lambda: yard.client.ask("SET", peer.heartbeat, "alive", "EX", 30))
     looked = await RedisStrays(between).look("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     assert (between.happened, looked.seen, looked.adopted) == (True, 1, 0)
 
 
 async def test_a_job_that_is_finished_during_a_look_is_not_adopted(yard: Yard) -> None:
     peer = await yard.left(go_job("a"))
-    between = Between(yard.link, "adopt", lambda: peer.finish(go_job("a")))
+    between = Between(yard.client, "adopt", lambda: peer.finish(go_job("a")))
     looked = await RedisStrays(between).look("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     assert (between.happened, looked.adopted, (await yard.desk.count()).running) == (True, 0, 0)
 
@@ -355,9 +356,9 @@ async def test_a_worker_with_nothing_in_its_hands_is_not_counted_among_the_holde
 async def test_the_other_programs_own_recovery_takes_nothing_from_a_live_worker_of_ours(yard: Yard) -> None:
     await yard.desk.enqueue(*"abc")
     for claimed in await yard.desk.claim(limit=2):
-        assert await go_recovery(yard.link) == 0
+        assert await go_recovery(yard.client) == 0
         await yard.desk.heartbeat(claimed.claim)
-        assert await go_recovery(yard.link) == 0
+        assert await go_recovery(yard.client) == 0
         assert await yard.desk.finish(claimed.claim) == [Outcome.DONE]
     assert (await yard.desk.ids(JobState.READY), await yard.desk.place("a")) == (["c"], JobState.DONE)
 
@@ -367,8 +368,8 @@ async def test_what_the_other_programs_recovery_gave_back_is_not_given_back_agai
     await yard.desk.enqueue("ours")
     await yard.desk.claim()
     await yard.look()
-    await yard.link.ask("DEL", yard.peer.keys.heartbeat("w1"))
-    moved = await go_recovery(yard.link)
+    await yard.client.ask("DEL", yard.peer.keys.heartbeat("w1"))
+    moved = await go_recovery(yard.client)
     await yard.store.pass_time(LONGER)
     assert (moved, await yard.rescue()) == (2, [Outcome.CONFLICT, Outcome.CONFLICT])
     count = await yard.desk.count()

@@ -42,6 +42,6 @@ def test_an_example_may_be_run_twice(place: Path) -> None:
 
 def test_a_program_that_closes_nothing_ends_all_the_same_and_has_put_its_job(place: Path) -> None:
     put = "import wrasse; wrasse.sync.connect('sqlite:x.db').jobs.enqueue('x', id='mine')"
-    look = "import wrasse; print(wrasse.sync.connect('sqlite:x.db').jobs.get('mine').state.place)"
+    look = "import wrasse; print(wrasse.sync.connect('sqlite:x.db').jobs.get('mine').info.state)"
     python(place, "-c", put)
     assert python(place, "-c", look) == ["ready"]

@@ -41,7 +41,7 @@ def test_a_dry_run_adopts_nothing(client: redis.Redis) -> None:
     dry = wrasse("sweep", "stuck-jobs", "--dry-run")
     untouched = client.zcard("jobqueue:held")
     assert (dry.code, untouched, wrasse("sweep", "stuck-jobs").code) == (0, 0, 0)
-    assert (client.zcard("jobqueue:held"), wrasse("jobs", "show", "a", "--json").json["state"]) == (1, "held")
+    assert (client.zcard("jobqueue:held"), wrasse("jobs", "show", "a", "--json").json["state"]) == (1, "running")
 
 
 def test_the_daemon_gives_back_what_a_dead_worker_of_another_program_left(client: redis.Redis, place: Path) -> None:

@@ -93,10 +93,10 @@ def test_a_root_must_be_looked_at_before_it_is_armed_and_then_acts_by_itself(pla
     refused = wrasse("orphans", "arm", "archives")
     assert (refused.code, "wrasse orphans plan archives" in refused.err) == (3, True)
     wrasse("orphans", "plan")
-    report = wrasse("sweep", "orphan-archives", "--json").json["reports"][0]
+    report = wrasse("sweep", "orphan-objects", "--json").json["reports"][0]
     assert (report["sweep"], report["kept"], archives(place)) == ("orphan_objects@archives", {"not armed": 1}, ALL)
     assert wrasse("orphans", "arm", "archives").code == 0
-    assert wrasse("sweep", "orphan-archives", "--json").json["reports"][0]["done"] == 1
+    assert wrasse("sweep", "orphan-objects", "--json").json["reports"][0]["done"] == 1
     assert archives(place) == ALL[:2]
     assert wrasse("orphans", "list", "--json").json["roots"][0]["armed"] is True
     assert wrasse("orphans", "disarm", "archives").code == 0

@@ -22,6 +22,7 @@ from cli.command_line import wrasse
 from orphans.test_kills import DUE, KEPT, TESTS, WHOLE, check_left
 from processes.daemons import Daemon, running, until
 from servers.seaweed import S3
+from wrasse.engine.turn import sweep_lease
 
 CONFIG = """
 orphans:
@@ -118,11 +119,11 @@ def test_an_armed_root_acts_and_a_reference_brings_back(place: Place) -> None:
     before = place.archives()
     planned()
     assert wrasse("orphans", "arm", "archives").code == 0
-    swept = wrasse("sweep", "orphan-archives", "--json")
+    swept = wrasse("sweep", "orphan-objects", "--json")
     assert swept.code == 0, swept.err
     assert "archives/ws1/old/home.tar.gz" not in place.archives()
     place.db.execute("INSERT INTO workspaces VALUES ('ws2', 'archives/ws1/old/home.tar.gz', NULL, NULL)")
-    assert wrasse("sweep", "orphan-archives", "--json").code == 0
+    assert wrasse("sweep", "orphan-objects", "--json").code == 0
     assert place.archives() == before
 
 
@@ -169,7 +170,7 @@ def test_of_two_hosts_one_sweeps_a_root_and_the_other_follows_it(
                 turn = until(lambda: sweep_of(two)["next_at"], "the second host waits for its turn")
                 until(lambda: sweep_of(two)["next_at"] != turn, "the second host had its turn")
                 assert (sweep_of(one)["running"], reading(place)) == (True, first)
-                (lease,) = place.db.execute("SELECT value FROM wrasse_records WHERE key = %s", [f"sweep/{SWEEP}"])
+                (lease,) = place.db.execute("SELECT value FROM wrasse_records WHERE key = %s", [sweep_lease(SWEEP)])
                 assert owner.encode() in lease[0], "the lease is beside the sightings"
                 one.signal(signal.SIGKILL)
                 until(lambda: reading(place) - first or None, "a run on the second host")

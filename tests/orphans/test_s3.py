@@ -100,5 +100,5 @@ def test_a_plan_is_carried_out_taken_back_and_in_the_end_purged(bucket: Bucket, 
     assert bucket.contents() == before
     wrasse("orphans", "arm", "archives")
     for _ in range(4):
-        assert wrasse("sweep", "orphan-archives").code == 0
+        assert wrasse("sweep", "orphan-objects").code == 0
     assert sorted(bucket.contents()) == ALL[:2]

@@ -114,7 +114,7 @@ def test_an_open_breaker_is_seen_in_metrics_checks_and_from_the_command_line(
     assert (status, "open for more than 1ms: low" in checks) == (503, True)
     told = until(lambda: wrasse("jobs", "stats", "--json").json["breakers"], "the command line tells it")
     assert [(each["queue"], each["worker"]) for each in told] == [("low", told[0]["worker"])]
-    assert daemon.said("the breaker opened: too many jobs fail, and the queue is left alone for now")["queue"] == "low"
+    assert daemon.said("the breaker opened: too many jobs fail, and its queue is paused")["queue"] == "low"
     world["down"] = False
     until(lambda: daemon.metrics()['circuit_breaker_state{queue="low"}'] == 0, "a closed breaker")
     until(lambda: wrasse("jobs", "stats", "--json").json["breakers"] == [], "the command line tells that")

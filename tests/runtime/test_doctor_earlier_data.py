@@ -33,7 +33,7 @@ def test_a_database_that_is_no_longer_used_is_named_by_run_and_doctor(place: Pat
     (place / "wrasse.yaml").write_text(f"redis: {{addr: '127.0.0.1:{server.port}'}}")
     before = {each: os.stat(each).st_mtime_ns for each in os.listdir(place)}
     (told,) = warned("place")
-    assert told.startswith("wrasse.db in the working directory holds 1 jobs, 1 streams, and these settings do not")
+    assert told.startswith("wrasse.db in the working directory has 1 jobs, 1 streams, and these settings do not")
     assert "write backends.jobs: sqlite:wrasse.db, backends.streams: sqlite:wrasse.db" in told
     assert "move-the-database.md" in told
     assert {each: os.stat(each).st_mtime_ns for each in os.listdir(place)} == before
@@ -41,7 +41,7 @@ def test_a_database_that_is_no_longer_used_is_named_by_run_and_doctor(place: Pat
         daemon.said("started")
         daemon.signal(signal.SIGTERM)
         assert daemon.end() == 0
-        assert sum("wrasse.db in the working directory holds" in line["msg"] for line in daemon.lines) == 1
+        assert sum("wrasse.db in the working directory has" in line["msg"] for line in daemon.lines) == 1
 
 
 @pytest.mark.parametrize("use", ["records: 'sqlite:wrasse.db'", "streams: 'sqlite:./wrasse.db'"])
@@ -64,7 +64,7 @@ def test_objects_that_are_no_longer_used_are_named(place: Path, server: Valkey) 
     (place / "wrasse-data" / "a").write_text("a")
     (place / "wrasse.yaml").write_text(f"redis: {{addr: '127.0.0.1:{server.port}'}}")
     (told,) = warned("place")
-    assert told.startswith("wrasse-data in the working directory holds objects")
+    assert told.startswith("wrasse-data in the working directory has objects")
 
 
 def test_jobs_at_the_earlier_key_of_a_literal_queue_are_named(place: Path, server: Valkey) -> None:

@@ -80,14 +80,14 @@ def test_the_files_of_a_directory_become_jobs_once(inbox: Path) -> None:
         {
             "directory": str(inbox),
             "found": 3,
-            "put": 3,
+            "enqueued": 3,
             "known": 0,
             "skipped": {"excluded": 1, "outside": 1},
             "stopped": False,
         },
     )
     again = typed("run", "--role=producer", cwd=inbox.parent)
-    assert again.out == "found 3 files: put 0, 3 known already; skipped 1 excluded, 1 outside\n"
+    assert again.out == "found 3 files: enqueued 0, 3 known already; skipped 1 excluded, 1 outside\n"
     queues = wrasse("jobs", "stats", "--json").json["queues"]
     assert {queue["queue"]: queue["ready"] for queue in queues} == {"high": 1, "low": 2}
 
@@ -179,7 +179,7 @@ def test_a_stop_does_not_wait_for_the_rate(inbox: Path) -> None:
         summary = daemon.process.stdout.read().decode()
     assert took < 5  # 200 ms, on a machine that does nothing else
     assert "stopped before the end" in summary
-    assert f"put {ready()}," in summary
+    assert f"enqueued {ready()}," in summary
 
 
 def test_a_walk_that_was_killed_is_finished_by_the_next_one(place: Path) -> None:

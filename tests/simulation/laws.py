@@ -166,9 +166,9 @@ class WatchedShelves(JobIndex):
         ledger.require(step in steps, f"{step} took it from {old.state} to {new.state}", id)
         ledger.require(token_grew(step, old.token, new.token), f"{step} made token {new.token} of {old.token}", id)
         spends = change.spends if isinstance(change, Requeue | DeadLetterJob) else None
-        if step is not Step.REVIVE:
+        if step is not Step.REQUEUE_DEAD:
             ledger.require(budget_spent(spends, _budgets(old), _budgets(new)), f"{step} did not count right", id)
-        if step is Step.TAKE:
+        if step is Step.CLAIM:
             ledger.require(old.not_before is None, "a scheduled job was served before its time", id)
             ledger.require(new.attempts == old.attempts + 1, "an attempt was not counted", id)
             ledger.grants[id] = new.claim
@@ -331,17 +331,17 @@ def _fresh(jobs: Sequence[Job], ledger: Ledger) -> tuple[Enqueued, ...]:
 def _step(call: str, change: Change | None) -> Step | None:
     match change:
         case Complete():
-            return Step.FINISH
+            return Step.COMPLETE
         case Requeue():
             return Step.REQUEUE
         case DeadLetterJob():
-            return Step.BURY
+            return Step.DEAD_LETTER
         case RequeueDead():
-            return Step.REVIVE
+            return Step.REQUEUE_DEAD
         case Cancel():
             return Step.CANCEL
         case _:
-            return {"take": Step.TAKE, "beat": Step.BEAT}.get(call)
+            return {"take": Step.CLAIM, "beat": Step.HEARTBEAT}.get(call)
 
 
 def _budgets(info: JobInfo) -> tuple[int, int, int]:

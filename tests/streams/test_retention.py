@@ -64,7 +64,7 @@ def test_a_plan_a_run_and_the_reasons_for_what_is_kept() -> None:
     assert "7d by gbe.events.audit.*" in told
     assert "the group 'archiver' protects it, and does not exist" in told
     assert wrasse("explain", "gbe.tasks.mail.queue", "--json").json["next"] == [
-        "nothing: no rule of `retention` is about it, so it is never trimmed"
+        "nothing: no rule of `retention` matches it, so it is never trimmed"
     ]
 
 

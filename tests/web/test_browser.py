@@ -104,11 +104,11 @@ def test_a_worker_is_killed_and_the_page_shows_it_until_its_job_is_done(shop: Pa
         seen.open(watcher)
         with running(shop, *WORKER) as worker:
             put("report-7")
-            seen.expect_shown(cell("low", "held"), "1")
-            seen.expect_shown("#workers ~ table", "beating")
+            seen.expect_shown(cell("low", "running"), "1")
+            seen.expect_shown("#workers ~ table", "alive")
             worker.signal(signal.SIGKILL)
             worker.end()
-        seen.expect_shown("#workers ~ table", "silent")
+        seen.expect_shown("#workers ~ table", "dead")
         seen.expect_shown("#stuck ~ table", "report-7")
         seen.expect_shown('[data-tell="stuck"]', "1")
         with running(shop, *WORKER):
@@ -199,7 +199,7 @@ def test_nothing_is_wider_than_the_screen(shop: Path, browser: Browser, scheme: 
         context = browser.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})
         page = context.new_page()
         page.goto(worker.address)
-        expect(page.locator("#workers ~ table")).to_contain_text("beating", timeout=PATIENCE)
+        expect(page.locator("#workers ~ table")).to_contain_text("alive", timeout=PATIENCE)
         expect(page.locator("#streams ~ table")).to_contain_text("very", timeout=PATIENCE)
         beyond = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         names = page.get_by_role("table").evaluate_all("all => all.map(each => each.ariaLabel)")

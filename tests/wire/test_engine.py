@@ -47,7 +47,8 @@ async def _runs(place: Place) -> None:
     await engine.sweep_now("stuck_jobs")
     await engine.sweep_now("finished_jobs")
     assert await lease_manager.acquire("sweep/aged_entries", "engine-2", HOUR)
-    await journal.intend([Intent("01ZZZZZZZZZZZZZZZZZZZZZZZZ", "run-1", "stuck_jobs", "bury", "job-9", "why", 2)])
+    open_line = Intent("01ZZZZZZZZZZZZZZZZZZZZZZZZ", "run-1", "stuck_jobs", "dead_letter", "job-9", "why", 2)
+    await journal.intend([open_line])
     await RecordedLimiter(records(BUDGETS)).allow("rate_limit:producer", 3, rate=10, burst=10)
 
 

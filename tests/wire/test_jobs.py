@@ -36,6 +36,7 @@ async def test_jobs_on_records_are_stored_as_recorded(
     async def play(place: Place) -> None:
         options = RecordedOptions(done_max=100, rescues_max=None)
         jobs = RecordedJobs(place.backend.records, place.backend.objects, place.clock, options)
+        place.idle = jobs.close
         await getattr(job_scenes, scene)(place, jobs)
         await jobs.close()
 

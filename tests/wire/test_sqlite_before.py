@@ -178,6 +178,7 @@ async def test_the_engines_records_of_before_are_read(store: Sqlite) -> None:
     assert [(line.intent.suspect, line.outcome) for line in lines] == [
         ("stuck-1", Outcome.DONE), ("stuck-2", Outcome.DONE), ("stuck-2", Outcome.DONE), ("job-9", None),
     ]  # fmt: skip
+    assert [line.intent.verb for line in lines] == ["requeue", "requeue", "dead_letter", "dead_letter"]
     assert [record.key for record in await store.records(PERIODIC).page("", None, 10)] == ["daily", "hourly"]
 
 

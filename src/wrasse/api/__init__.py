@@ -1,1 +1,1 @@
-"""What a program imports: App, and jobs, streams and leases as an App has them."""
+"""The API for programs: App, and its jobs, streams and leases."""

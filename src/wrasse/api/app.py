@@ -1,4 +1,4 @@
-"""App: wrasse in a program. `connect` gives one; nothing is opened before it is used.
+"""App: wrasse in a program. `connect` returns one; nothing is opened before it is used.
 
 app = wrasse.connect()                                   # or a settings file, or the URL of a store
 
@@ -74,11 +74,11 @@ class Registering(ABC):
 
     @abstractmethod
     def configure(self, config: Config) -> None:
-        """Uses these settings, where nothing is open yet: those of the `wrasse run` that runs this App's handlers."""
+        """Uses these settings, if nothing is open yet: those of the `wrasse run` that runs this App's handlers."""
 
     def handler(self, kind: str = "", *, retry: Retry | None = None) -> Callable[[_HANDLER], _HANDLER]:
         """Registers a function as the handler of a kind; async or plain. No kind: jobs without one. "*": the rest.
-        `retry`: how often and how soon a failed job of this kind is tried again, and after which exceptions."""
+        `retry`: how often, how soon and after which exceptions a failed job of this kind is retried."""
 
         def register(function: _HANDLER) -> _HANDLER:
             self.registry.add(kind, function, retry)
@@ -101,8 +101,8 @@ class Registering(ABC):
         missed: str = "once",
     ) -> Callable[[_HANDLER], _HANDLER]:
         """Runs the function as a job at every multiple of an interval, once however many processes are up. `missed`:
-        what becomes of slots when none was up: skip, once or all."""
-        return self._repeated(Every(as_duration(interval)), name, data, priority, missed)
+        what is done with slots at which none was up: skip, once or all."""
+        return self._add_periodic(Every(as_duration(interval)), name, data, priority, missed)
 
     def cron(
         self,
@@ -115,9 +115,9 @@ class Registering(ABC):
         missed: str = "once",
     ) -> Callable[[_HANDLER], _HANDLER]:
         """Runs the function as a job at every slot of a cron expression, once however many processes are up."""
-        return self._repeated(parse_cron(expression, tz), name, data, priority, missed)
+        return self._add_periodic(parse_cron(expression, tz), name, data, priority, missed)
 
-    def _repeated(
+    def _add_periodic(
         self, schedule: Cron | Every, name: str, data: object, priority: str | None, missed: str
     ) -> Callable[[_HANDLER], _HANDLER]:
         if missed not in [*Missed]:
@@ -156,7 +156,7 @@ class App(Registering):
             self.config, self._stores = config, Stores.of(config.settings.worker, self._clock)
 
     async def repeater(self) -> PeriodicScheduler:
-        """What puts periodic jobs, for a process without a worker: `await (await app.repeater()).run()`."""
+        """The scheduler of periodic jobs, for a process without a worker: `await (await app.repeater()).run()`."""
         settings = self.config.settings
         registry = configured(settings, self.registry)
         return build_repeater(settings, await self.open(JOBS), self._clock, self.tally, registry)
@@ -175,9 +175,9 @@ class App(Registering):
         owner: str | None = None,
         namespace: str = "",
     ) -> lease_key:
-        """Holds the lease of a key for the length of an `async with`. It is renewed by itself, and the body is
-        cancelled if it is lost. `wait`: how long to wait for it, for ever without one. What the body saves with
-        `lease.save` is committed when it ends well."""
+        """Takes the lease of a key for the length of an `async with`. It is renewed automatically, and the body is
+        cancelled if it is lost. `wait`: how long to wait for it; without one there is no limit. What the body saves
+        with `lease.save` is committed when it ends without an error."""
         waits = None if wait is None else as_duration(wait)
         who, lasts = owner or owner_name(), as_duration(ttl)
         return lease_key(self._leases, key, who, lasts, self._clock, namespace=namespace, wait=waits)
@@ -190,21 +190,21 @@ class App(Registering):
         owner: str | None = None,
         namespace: str = "",
     ) -> transact:
-        """Several keys that change together or not at all, for the length of an `async with`: `change.lease(key)` takes
-        one in. What the body saves is committed when it ends well, on all keys or on none. `wait`: how long to wait for
-        each key; two that wait for each other's keys for ever would."""
+        """Several keys that change together or not at all, for the length of an `async with`: `change.lease(key)`
+        enlists one. What the body saves is committed when it ends without an error, on all keys or on none. `wait`: how
+        long to wait for each key, which ends a deadlock of two transactions."""
         waits = None if wait is None else as_duration(wait)
         id, who, lasts = Xids(self._clock).unmarked(), owner or owner_name(), as_duration(ttl)
         return transact(self._leases, id, who, lasts, self._clock, namespace=namespace, wait=waits)
 
     async def engine(self) -> Engine:
-        """The engine with every configured sweep: run it, or ask it for a plan."""
+        """The engine with every configured sweep: run it, or request a plan."""
         engine, _ = await open_engine(self.config, self._stores, self._clock, into=await self.open())
         return engine
 
     async def run_pending(self) -> int:
-        """Runs every job that is ready now, in this loop, until none is; gives how many attempts that took. For tests
-        of handlers."""
+        """Runs every job that is ready now, in this loop, until none is; returns the number of attempts. For tests of
+        handlers."""
         return await (await self._build_worker(None)).run_pending()
 
     async def open(self, *needs: str) -> OpenPorts:
@@ -226,8 +226,8 @@ class App(Registering):
         await self._stores.close()
 
     def forget(self) -> object:
-        """Lets go of what was opened without closing it, for a process that was forked: it belongs to the parent, and
-        must stay alive here, untouched. The app opens its own on next use."""
+        """Drops what was opened without closing it, in a forked process: it belongs to the parent, and must stay alive
+        and unused here. The app opens its own on next use."""
         left = (self._stores, self._opened, self._producer, self._loop, self._remote)
         self._stores = Stores.of(self.config.settings.worker, self._clock)
         self._opening = asyncio.Lock()
@@ -244,11 +244,11 @@ class App(Registering):
         await self.close()
 
     async def _leases(self) -> Operations:
-        """Leases where the settings have them: in the backend of records, or at a server."""
+        """Leases in the backend of records, or at the lease server of the settings."""
         own = self.config.settings.leases
         if not own.server:
             leasing = (await self.open(LEASES)).leasing
-            assert leasing is not None, "what is opened has leases"
+            assert leasing is not None, "an opened port has leases"
             return leasing.leases
         await self.open()
         if self._remote is None:
@@ -281,7 +281,7 @@ class App(Registering):
 
 
 class AppWorker:
-    """A worker in a program, and beside it the sweeps that give a dead worker's jobs to the next."""
+    """A worker in a program, with the sweeps that rescue the jobs of dead workers."""
 
     def __init__(self, app: App, concurrency: int | None, signals: bool = True) -> None:
         self._app = app
@@ -293,7 +293,7 @@ class AppWorker:
         self._stopped = False
 
     async def run(self) -> None:
-        """Works until it is stopped or cancelled. SIGTERM and SIGINT stop it within `worker.grace` if heard."""
+        """Works until it is stopped or cancelled. SIGTERM and SIGINT stop it within `worker.grace` if `signals`."""
         app = self._app
         settings = app.config.settings
         with on_stop(lambda _: self.stop(settings.worker.grace), heard=self._signals):
@@ -317,7 +317,7 @@ class AppWorker:
                 raise first_error(errors) from errors
 
     def stop(self, grace: Duration = "30s") -> None:
-        """Ends `run`: nothing new is taken, and running handlers have `grace` to finish."""
+        """Ends `run`: nothing new is claimed, and running handlers have `grace` to finish."""
         self._stopped = True
         if self._worker is not None and self._engine is not None:
             self._engine.stop()
@@ -331,10 +331,10 @@ def connect(where: str | Path | None = None, *, clock: Clock | None = None) -> A
     `nats://host:4222`, `s3://bucket`, `file:folder`, `memory:`), or on `wrasse.yaml` and the embedded default. Nothing
     is opened yet."""
     if isinstance(where, str) and _URL.match(where):
-        # What the program says is said: neither a file nor another program's variables have a part in it.
+        # The program's URL decides: neither a file nor another program's variables apply.
         environ = {name: text for name, text in os.environ.items() if name.startswith("WRASSE_")}
         environ.pop("WRASSE_CONFIG", None)
-        # Job lists are no part of NATS, and streams none of a bucket: there using them is refused.
+        # NATS has no job lists, and an S3 bucket no streams: their use is refused there.
         ports = ("records", "streams") if is_nats(where) else ("jobs", "records", "streams")
         ports = ("jobs", "records", "objects") if where.startswith(("s3:", "file:")) else ports
         everything = {f"backends.{port}": where for port in ports}

@@ -1,7 +1,7 @@
-"""Jobs as a program enqueues and watches them: `app.jobs`, and the handle that an enqueue releases.
+"""Jobs for programs: `app.jobs`, and the handle that an enqueue returns.
 
-A result is there for as long as its job is: at least `keep` of its enqueue after the job is done, and otherwise while
-it is among the newest `worker.done_max` done ones.
+A result is kept as long as its job: at least the `keep` of its enqueue after the job is done, and otherwise while it is
+among the newest `worker.done_max` done ones.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PAGE = 200
 
 
 class Jobs:
-    """Puts, finds, cancels and requeues jobs. Opened on first use."""
+    """Enqueues, finds, cancels and requeues jobs. Opened on first use."""
 
     __slots__ = ("_open", "_pace")
 
@@ -52,20 +52,21 @@ class Jobs:
         keep: Duration | None = None,
         rate: int = 0,
     ) -> JobHandle:
-        """Puts one job; stored when this returns. Bytes go out as they are, anything else as JSON. An id that is known
-        already is left as it is, and the answer says so; likewise a `unique` name, while an earlier job of that name is
-        not finished, or was enqueued within the `window`. `keep`: how long at least the result is kept. `rate`: as with
-        `put_many`."""
+        """Enqueues one job; stored when this returns. Bytes are sent as they are, anything else as JSON. A job whose id
+        exists is left as it is, and the answer says so; likewise with a `unique` name, while an earlier job of that
+        name is not finished, or was enqueued within the `window`. `keep`: how long at least the result is kept. `rate`:
+        as with `enqueue_many`."""
         new = NewJob(kind, data, priority, queue, delay, not_before, id, timeout, headers, unique, window, keep)
         if rate:
             return (await self.enqueue_many([new], rate=rate))[0]
         producer, _ = await self._open()
-        put = await producer.enqueue(made(producer, new))
-        return JobHandle(self._queue, put.id, put.new)
+        answer = await producer.enqueue(made(producer, new))
+        return JobHandle(self._queue, answer.id, answer.new)
 
     async def enqueue_many(self, jobs: Iterable[NewJob], *, rate: int = 0) -> Sequence[JobHandle]:
-        """Puts many, a thousand in one step; gives an answer for each, in their order. With a `rate` it takes its time:
-        so many new jobs a second at most, of all processes together that put with a rate (producer.rate_limit_key)."""
+        """Enqueues many, a thousand in one step; returns a handle for each, in their order. With a `rate` it waits
+        between steps: at most so many new jobs a second, over all processes that enqueue with a rate
+        (producer.rate_limit_key)."""
         producer, _ = await self._open()
         new_jobs = (made(producer, new) for new in jobs)
         handles: list[JobHandle] = []
@@ -73,16 +74,17 @@ class Jobs:
             pace = await self._pace(rate)
             while piece := [*islice(new_jobs, pace.batch)]:
                 async for some in enqueue_paced(producer, piece, pace):
-                    handles += [JobHandle(self._queue, put.id, put.new) for put in some]
+                    handles += [JobHandle(self._queue, answer.id, answer.new) for answer in some]
         else:
             async for some in producer.enqueue_pieces(new_jobs):
-                handles += [JobHandle(self._queue, put.id, put.new) for put in some]
+                handles += [JobHandle(self._queue, answer.id, answer.new) for answer in some]
         return handles
 
     async def group(self, jobs: Iterable[NewJob], then: NewJob, *, id: str | None = None) -> JobHandle:
         """Enqueues jobs, and `then` when all of them are finished, done or dead: once, in the same step as the last.
-        Gives the handle of `then`. Its headers tell the group's id and how many members are done and dead; the members'
-        ids are the group's with /0, /1, ... unless they have their own. With an `id` the call may be made again."""
+        Returns the handle of `then`. Its headers have the group's id and how many members are done and dead; the
+        members' ids are the group's with /0, /1, ... unless they have their own. With an `id` the call may be made
+        again."""
         producer, queue = await self._open()
         made_id = producer.new_id() if id is None else id
         group, members = made_group(producer, made_id, [*jobs], then, lasting=id is not None)
@@ -90,7 +92,7 @@ class Jobs:
             there = await queue.get(member.id)
             if there is not None and there.job.group != made_id:
                 raise UsageError(
-                    f"the job {member.id!r} is known already and no member of this group, which would wait for ever",
+                    f"the job {member.id!r} exists already and is no member of this group, which would never finish",
                     do="give the members of a group ids of their own",
                 )
         await producer.enqueue_group(group, members)
@@ -101,12 +103,12 @@ class Jobs:
         return await (await self._queue()).get(id)
 
     async def wait(self, id: str, *, timeout: Duration = "1m") -> Any:  # a result has whatever shape its handler gave
-        """Waits until the job is done and gives its handler's result; JobFailed if it ends dead, TimeoutError if it
+        """Waits until the job is done and returns its handler's result; JobFailed if it ends dead, TimeoutError if it
         takes longer."""
         return await result_of(await self._queue(), id, as_duration(timeout))
 
     async def cancel(self, id: str, why: str = "") -> bool:
-        """Stops a job that waits or runs; False if it was finished, or is unknown."""
+        """Cancels a ready or running job; False if it was finished, or is unknown."""
         return (await (await self._queue()).move([Cancel(id, why)]))[0] is Outcome.DONE
 
     async def requeue(self, id: str, *, delay: Duration = NO_TIME) -> bool:
@@ -118,14 +120,14 @@ class Jobs:
         return (await queue.move([RequeueDead(record.info.claim, as_duration(delay))]))[0] is Outcome.DONE
 
     async def list(self, state: JobState | str, where: JobFilter | None = None) -> AsyncIterator[JobInfo]:
-        """Every job of a state, read page by page as it is asked for."""
+        """Every job of a state, read page by page."""
         queue = await self._queue()
         async for page in pages(lambda after: queue.page(JobState(state), where or JobFilter(), after, PAGE)):
             for info in page:
                 yield info
 
     async def counts(self) -> Counts:
-        """How many jobs are where, and who works."""
+        """How many jobs are in each state, and the workers."""
         return await (await self._queue()).counts()
 
     async def _queue(self) -> JobQueue:
@@ -136,8 +138,8 @@ _POLL_FIRST, _POLL_MAX = 0.02, 0.5  # seconds
 
 
 class JobHandle:
-    """A job that was enqueued. True when it is new; if it is not, `id` is that of the job that was there already. The
-    handle of a callback may be made before its job is: it is enqueued when its group is finished."""
+    """A job that was enqueued. True when it is new; if it is not, `id` is that of the existing job. The handle of a
+    callback may be made before its job is: it is enqueued when its group is finished."""
 
     __slots__ = ("_open", "_to_come", "id", "new")
 
@@ -154,17 +156,17 @@ class JobHandle:
         return f"JobHandle(id={self.id!r}, new={self.new})"
 
     async def result(self, *, timeout: Duration = "1m") -> Any:  # a result has whatever shape its handler gave
-        """Waits until the job is done and gives its handler's result; JobFailed if it ends dead, TimeoutError if it
+        """Waits until the job is done and returns its handler's result; JobFailed if it ends dead, TimeoutError if it
         takes longer."""
         return await result_of(await self._open(), self.id, as_duration(timeout), to_come=self._to_come)
 
     async def info(self) -> JobInfo | None:
-        """Where the job is now; None if it is gone, or still to come."""
+        """The job's info now; None if it is gone, or not enqueued yet."""
         record = await (await self._open()).get(self.id)
         return None if record is None else record.info
 
     async def cancel(self, why: str = "") -> bool:
-        """Stops the job if it waits or runs; False if it was finished, or is gone."""
+        """Cancels the job if it is ready or running; False if it was finished, or is gone."""
         return (await (await self._open()).move([Cancel(self.id, why)]))[0] is Outcome.DONE
 
 
@@ -177,7 +179,7 @@ async def result_of(queue: JobQueue, id: str, timeout: timedelta, *, to_come: bo
             if record is None:
                 if not to_come:
                     raise UsageError(
-                        f"there is no job {id!r}", do="enqueue it first; a done job is gone after a while, see keep="
+                        f"there is no job {id!r}", do="enqueue it first; a done job is deleted after a while, see keep="
                     )
             elif record.info.state is JobState.DONE:
                 return read_result(record.result)
@@ -191,7 +193,7 @@ async def result_of(queue: JobQueue, id: str, timeout: timedelta, *, to_come: bo
 
 
 def read_result(result: bytes | None) -> object:
-    """What a handler returned: read as JSON, or the bytes as they are where they are none."""
+    """What a handler returned: read as JSON, or the bytes as they are if they are not JSON."""
     if result is None:
         return None
     try:

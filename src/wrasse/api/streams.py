@@ -1,8 +1,8 @@
-"""Messages as a program publishes and handles them: `app.streams`, and `@app.on("orders.*.paid")`.
+"""Messages for programs: `app.streams`, and `@app.on("orders.*.paid")`.
 
-A handler gets every message of its subject or pattern, acked when it has returned, given again with a growing delay
-when it raised, and set aside after `deliveries_max`. Each handler is a group of its own, named after its function
-unless told otherwise: all processes that run it share the messages.
+A handler gets every message of its subject or pattern, which is acked when it returns, redelivered with a growing delay
+when it raises, and dead-lettered after `deliveries_max`. Each handler is a group of its own, by default named after its
+function: all processes that run it share the messages.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ async def listen(
     stopped: asyncio.Event,
     tallies: dict[str, StreamTally] | None = None,
 ) -> None:
-    """Runs the handlers until `stopped` is set; running ones are let end. What became of messages is counted in
-    `tallies`, by group."""
+    """Runs the handlers until `stopped` is set; running ones may finish. Outcomes of messages are counted in `tallies`,
+    by group."""
     counted = {} if tallies is None else tallies
     consumers = [
         Consumer(
@@ -90,12 +90,12 @@ class AppStreams:
         self._stopped = asyncio.Event()
 
     async def publish(self, subject: str, data: object = b"", *, key: str = "", trace_id: str | None = None) -> str:
-        """Publishes one message; stored when this returns, under the id it gives. Bytes go out as they are, anything
-        else as JSON. The same `key` within two minutes publishes nothing new and gives the first one's id."""
+        """Publishes one message; stored when this returns, under the returned id. Bytes are sent as they are, anything
+        else as JSON. The same `key` within two minutes publishes nothing new and returns the first one's id."""
         return (await self.publish_many([NewMessage(subject, data, key, trace_id)]))[0]
 
     async def publish_many(self, messages: Iterable[NewMessage]) -> list[str]:
-        """Publishes many, in order, up to ten thousand in one step; gives their ids."""
+        """Publishes many, in order, up to ten thousand in one step; returns their ids."""
         publisher = Publisher((await self._open()).streams, self._clock)
         made = [Publication(new.subject, encoded(new.data), new.key, new.trace_id) for new in messages]
         ids: list[str] = []
@@ -115,7 +115,8 @@ class AppStreams:
         deliveries_max: int = 5,
     ) -> Callable[[_HANDLER], _HANDLER]:
         """Registers a function, async or plain, for the messages of a subject or pattern. `start`: where its group
-        begins when it is new, `first` or `last`. Without `auto_ack` the function says `ack`, `nak` or `dead_letter`."""
+        begins when it is new, `first` or `last`. Without `auto_ack` the function calls `ack`, `nak` or
+        `dead_letter`."""
         check_pattern(pattern)
         if start not in _STARTS:
             raise UsageError(f"a group cannot start at {start!r}", do="write first or last")
@@ -142,7 +143,7 @@ class AppStreams:
         return register
 
     async def run(self, *, signals: bool = True) -> None:
-        """Runs the registered handlers until `stop`, SIGTERM or SIGINT; running ones are let end. Without `signals` it
+        """Runs the registered handlers until `stop`, SIGTERM or SIGINT; running ones may finish. Without `signals` it
         leaves those to the program it is part of."""
         if not self.handlers:
             raise UsageError("there is no handler for messages", do='register one: @app.on("orders.*.paid")')

@@ -5,11 +5,11 @@
     with app.lease("orders/42") as lease: ...
     with app.worker(): ...                                    # handlers run meanwhile
 
-There is no second implementation: every call is handed to that loop and waited for. A body under `lease` cannot be
-cancelled from outside here; it asks `lease.alive` before every step that needs the lease.
+There is no second implementation: every call runs in that loop, and the thread waits for it. A body under `lease`
+cannot be cancelled here; it checks `lease.alive` before every step that needs the lease.
 
-A server that connects and then forks its workers is fine: each child starts a loop and connections of its own with its
-first call, and leaves those of its parent alone.
+A server may connect and then fork its workers: each child starts a loop and connections of its own with its first call,
+and does not use those of its parent.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Call = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
 class Block(Protocol[T]):
-    """What is entered and left in an event loop."""
+    """An async context manager."""
 
     async def __aenter__(self) -> T:
         """Enters it."""
@@ -61,11 +61,11 @@ class Block(Protocol[T]):
 
 
 class _BodyFailed(Exception):
-    """Tells a claim that its body raised, in another thread."""
+    """Raised inside a block whose body raised in another thread."""
 
 
 class StandIn(Generic[T]):
-    """A block whose body is in another thread: a task of the loop stands in for it until it is told to leave."""
+    """A block whose body is in another thread: a task of the loop holds it open until `leave`."""
 
     def __init__(self, hold: Block[T]) -> None:
         self._hold = hold
@@ -92,7 +92,7 @@ class StandIn(Generic[T]):
                     raise _BodyFailed
 
     async def leave(self, *, well: bool) -> None:
-        """The body has ended, well or not: commits or rolls back."""
+        """Commits if the body succeeded, else rolls back."""
         assert self._task is not None, "left before it was entered"
         self._well = well
         self._left.set()
@@ -100,18 +100,18 @@ class StandIn(Generic[T]):
 
 
 class Waiting(Generic[S]):
-    """An object of the event loop, for a thread that waits for every answer."""
+    """An object of the event loop, with blocking methods for other threads."""
 
-    def __init__(self, asked: S, call: Call) -> None:
-        self._asked, self._call = asked, call
+    def __init__(self, wrapped: S, call: Call) -> None:
+        self._wrapped, self._call = wrapped, call
 
 
 def waiting(method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> Callable[Concatenate[Waiting[S], P], R]:
-    """The method for a thread: it is run in the event loop and waited for."""
+    """The blocking form of a method: it runs in the event loop, and the thread waits."""
 
     @wraps(method)
     def ask(self: Waiting[S], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        answer: R = self._call(method(self._asked, *args, **kwargs))
+        answer: R = self._call(method(self._wrapped, *args, **kwargs))
         return answer
 
     return ask
@@ -120,11 +120,11 @@ def waiting(method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]]) -> Call
 def waiting_for(
     method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]], shown: Callable[[R, Call], W]
 ) -> Callable[Concatenate[Waiting[S], P], W]:
-    """Like `waiting`, for a method whose answer is an object of the event loop itself."""
+    """Like `waiting`, for a method that returns an object of the event loop, which `shown` wraps."""
 
     @wraps(method)
     def ask(self: Waiting[S], /, *args: P.args, **kwargs: P.kwargs) -> W:
-        return shown(self._call(method(self._asked, *args, **kwargs)), self._call)
+        return shown(self._call(method(self._wrapped, *args, **kwargs)), self._call)
 
     return ask
 
@@ -132,19 +132,19 @@ def waiting_for(
 def waiting_for_each(
     method: Callable[Concatenate[S, P], Coroutine[Any, Any, Sequence[R]]], shown: Callable[[R, Call], W]
 ) -> Callable[Concatenate[Waiting[S], P], list[W]]:
-    """Like `waiting_for`, where the answer is several of them."""
+    """Like `waiting_for`, for a method that returns several of them."""
     return waiting_for(method, lambda answers, call: [shown(answer, call) for answer in answers])
 
 
 def waiting_within(
     method: Callable[Concatenate[S, P], Block[R]], shown: Callable[[R, Call], W], doc: str
 ) -> Callable[Concatenate[Waiting[S], P], contextlib.AbstractContextManager[W]]:
-    """A block of the event loop for a thread: its body runs in the thread, and what it does well is committed."""
+    """The blocking form of a block: its body runs in the thread, and is committed if it succeeds."""
 
     @contextlib.contextmanager
     @wraps(method)
     def hold(self: Waiting[S], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[W]:
-        block = StandIn(method(self._asked, *args, **kwargs))
+        block = StandIn(method(self._wrapped, *args, **kwargs))
         held = self._call(block.enter())
         try:
             yield shown(held, self._call)
@@ -158,37 +158,37 @@ def waiting_within(
 
 
 class Held(Waiting[LeasedKey]):
-    """A key that is held: `LeasedKey` for programs without an event loop."""
+    """A leased key: `LeasedKey` for programs without an event loop."""
 
     @property
     def key(self) -> str:
-        """What is held."""
-        return self._asked.key
+        """The key."""
+        return self._wrapped.key
 
     @property
     def owner(self) -> str:
-        """Who holds it."""
-        return self._asked.owner
+        """The owner of the lease."""
+        return self._wrapped.owner
 
     @property
     def token(self) -> int:
-        """The fencing token: it does not change while the key is held, and the next holder's is higher."""
-        return self._asked.token
+        """The fencing token: it does not change during the lease, and that of the next lease is higher."""
+        return self._wrapped.token
 
     @property
     def expires_at(self) -> datetime:
         """When the lease ends unless it is renewed, by the store's clock."""
-        return self._asked.expires_at
+        return self._wrapped.expires_at
 
     @property
     def alive(self) -> bool:
-        """Whether the lease is still ours, by monotonic time and without asking anybody."""
-        return self._asked.alive
+        """Whether the lease is still ours, by monotonic time, without a request."""
+        return self._wrapped.alive
 
     @property
     def state(self) -> Any:
-        """As it was committed last, or saved since; None if there is none."""
-        return self._asked.state
+        """The state as committed last, or saved since; None if there is none."""
+        return self._wrapped.state
 
     save = waiting(LeasedKey.save)
     remove = waiting(LeasedKey.remove)
@@ -197,8 +197,8 @@ class Held(Waiting[LeasedKey]):
     detach = waiting(LeasedKey.detach)
 
     def fetch(self, name: str, path: Path) -> int:
-        """Writes an attachment to a file that is then whole or not there; gives how many bytes."""
-        size: int = self._call(write_file(path, self._asked.fetch(name)))
+        """Writes an attachment to a file, whole or not at all; returns the number of bytes."""
+        size: int = self._call(write_file(path, self._wrapped.fetch(name)))
         return size
 
 
@@ -207,8 +207,8 @@ class Changing(Waiting[transact]):
 
     @property
     def id(self) -> str:
-        """The name of the transaction, by which others can ask what became of it."""
-        return self._asked.id
+        """The id of the transaction, by which its outcome can be queried."""
+        return self._wrapped.id
 
     lease = waiting_for(transact.lease, Held)
     lease_all = waiting_for_each(transact.lease_all, Held)
@@ -221,7 +221,7 @@ _MIDDLEWARE = TypeVar("_MIDDLEWARE", bound=Middleware)
 
 
 _apps: weakref.WeakSet[App] = weakref.WeakSet()
-_inherited: list[object] = []  # of the parent: finalizing it here would end what the parent still uses
+_inherited: list[object] = []  # of the parent: finalizing it here would close what the parent still uses
 
 
 def _after_fork() -> None:
@@ -241,15 +241,15 @@ class _Loop:
 
     def call(self, work: Coroutine[Any, Any, R]) -> R:
         """Runs the work in the loop and waits for it; an interrupt here cancels it there."""
-        asked = self.begin(work)
+        future = self.begin(work)
         try:
-            return asked.result()
+            return future.result()
         except BaseException:
-            asked.cancel()
+            future.cancel()
             raise
 
     def begin(self, work: Coroutine[Any, Any, R]) -> concurrent.futures.Future[R]:
-        """Starts the work in the loop; whoever began it waits for its end."""
+        """Starts the work in the loop; the caller waits for its end."""
         return asyncio.run_coroutine_threadsafe(work, self._running())
 
     def _running(self) -> asyncio.AbstractEventLoop:
@@ -262,11 +262,12 @@ class _Loop:
 
     @property
     def running(self) -> bool:
-        """Has there been a call?"""
+        """Whether there has been a call."""
         return self._loop is not None
 
     def forget(self) -> object:
-        """After a fork: there is no thread here, and the lock may be held for ever. Gives what must stay alive."""
+        """After a fork: there is no thread here, and the lock may stay locked. Returns the objects that must stay
+        alive."""
         left = (self._loop, self._thread)
         self._lock, self._loop, self._thread = threading.Lock(), None, None
         return left
@@ -282,17 +283,17 @@ class _Loop:
 
 
 class JobHandle(Waiting[AsyncJobHandle]):
-    """A job that was enqueued, waiting for every answer. True when it is new."""
+    """A job that was enqueued, with blocking methods. True when it is new."""
 
     @property
     def id(self) -> str:
-        """The job's id, or that of the job that was there already."""
-        return self._asked.id
+        """The job's id, or that of the existing job."""
+        return self._wrapped.id
 
     @property
     def new(self) -> bool:
         """Whether the enqueue made a new job."""
-        return self._asked.new
+        return self._wrapped.new
 
     def __bool__(self) -> bool:
         return self.new
@@ -303,7 +304,7 @@ class JobHandle(Waiting[AsyncJobHandle]):
 
 
 class Jobs(Waiting[AsyncJobs]):
-    """`app.jobs`, waiting for every answer."""
+    """`app.jobs`, with blocking methods."""
 
     enqueue = waiting_for(AsyncJobs.enqueue, JobHandle)
     enqueue_many = waiting_for_each(AsyncJobs.enqueue_many, JobHandle)
@@ -329,7 +330,7 @@ class Worker:
 
     @property
     def running(self) -> bool:
-        """Whether it works; not any more when something failed, which `stop` then raises."""
+        """Whether it works; False after a failure, which `stop` then raises."""
         return self._run is not None and not self._run.done()
 
     def start(self) -> None:
@@ -341,7 +342,7 @@ class Worker:
         self._started.add(self)
 
     def stop(self, grace: Duration | None = None) -> None:
-        """Takes nothing new, lets handlers finish within `grace` (`worker.grace`), and returns when they have. Raises
+        """Claims nothing new, lets handlers finish within `grace` (`worker.grace`), and returns when they have. Raises
         what made the worker fail."""
         worker, run, self._worker, self._run = self._worker, self._run, None, None
         if worker is None or run is None:
@@ -351,7 +352,7 @@ class Worker:
         run.result()
 
     def forget(self) -> object:
-        """After a fork: it works in the parent, and not here."""
+        """After a fork: the worker runs in the parent, not here."""
         left, self._worker, self._run = (self._worker, self._run), None, None
         self._started.discard(self)
         return left
@@ -382,8 +383,8 @@ class App(Registering, Waiting[AsyncApp]):
         _apps.add(self)
 
     def configure(self, config: Config) -> None:
-        self._asked.configure(config)
-        self.config = self._asked.config
+        self._wrapped.configure(config)
+        self.config = self._wrapped.config
 
     lease = waiting_within(
         AsyncApp.lease,
@@ -401,7 +402,7 @@ class App(Registering, Waiting[AsyncApp]):
 
     def worker(self, concurrency: int | None = None) -> Worker:
         """A worker with this app's handlers and those of the settings, in the background."""
-        return Worker(self._asked, self._loop, self._workers, concurrency)
+        return Worker(self._wrapped, self._loop, self._workers, concurrency)
 
     def close(self) -> None:
         """Closes what was opened and ends the thread."""
@@ -412,13 +413,13 @@ class App(Registering, Waiting[AsyncApp]):
             for worker in tuple(self._workers):
                 worker.stop()
         finally:
-            self._loop.call(self._asked.close())
+            self._loop.call(self._wrapped.close())
             self._loop.stop()
 
     def forget(self) -> object:
-        """Said in a child right after a fork. Gives what belongs to the parent and must not be touched."""
+        """Called in a child right after a fork. Returns the parent's objects, which must stay alive and unused."""
         workers = [(worker, worker.forget()) for worker in tuple(self._workers)]
-        return workers, self._loop.forget(), self._asked.forget()
+        return workers, self._loop.forget(), self._wrapped.forget()
 
     def __enter__(self) -> Self:
         return self

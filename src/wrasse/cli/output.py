@@ -16,7 +16,8 @@ from wrasse.observability.json_format import plain
 ID_CHARS = 26
 STYLES = {
     "ok": "green", "done": "green", "ready": "cyan", "running": "yellow", "dead": "red", "fail": "red", "failed": "red",
-    "warn": "yellow", "conflict": "yellow", "unknown": "magenta", "requeue": "yellow", "bury": "red", "delete": "blue",
+    "warn": "yellow", "conflict": "yellow", "unknown": "magenta", "requeue": "yellow", "dead_letter": "red",
+    "delete": "blue",
 }  # fmt: skip
 
 

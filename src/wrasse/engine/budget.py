@@ -95,9 +95,9 @@ class Bounds:
         limit = self.spending.exhausted()
         return None if limit is None else Stop(limit, f"the budget's {limit} was reached; the next run goes on here")
 
-    async def held(self) -> Stop | None:
-        """The first guard that holds, if any."""
-        return await first_held(self.guards, foreseen=self._dry_run)
+    async def pause(self) -> Stop | None:
+        """The first guard that pauses the run, if any."""
+        return await first_pause(self.guards, foreseen=self._dry_run)
 
     async def release(self) -> None:
         """Lets guards give back what they hold. What cannot be given back now ends by itself."""
@@ -110,11 +110,11 @@ class Bounds:
         return tuple(note for guard in self.guards if (note := guard.note()))
 
 
-async def first_held(guards: Sequence[Guard], *, foreseen: bool = False) -> Stop | None:
-    """The first of these guards that holds, or would. One that cannot tell holds: no proof, no action."""
+async def first_pause(guards: Sequence[Guard], *, foreseen: bool = False) -> Stop | None:
+    """The first of these guards that pauses a run, or would. One that cannot tell pauses it: no proof, no action."""
     for guard in guards:
         try:
-            reason = await within(guard.foreseen() if foreseen else guard.held())
+            reason = await within(guard.foreseen() if foreseen else guard.pause_reason())
         except (StoreUnavailable, TimeoutError) as error:
             return Stop(BACKEND_DOWN, describe(error))
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Guards about what uses a backend: other operations, the lease of the run, and workers that fall silent together.
+"""Guards about what uses a backend: other operations, the lease of the run, and workers that stop together.
 
 The decisions in here are pure functions of what was seen and what is remembered; the classes around them only look.
 Guards about the backend itself are in `health.py`.
@@ -57,7 +57,7 @@ class Traffic(Guard):
         self._grace = grace
         self._clock = clock
 
-    async def held(self) -> str | None:
+    async def pause_reason(self) -> str | None:
         last = self._activity.last
         if last is None or self._clock.monotonic() - last >= self._grace.total_seconds():
             return None
@@ -73,14 +73,14 @@ class LeaseGuard(Guard):
     def __init__(self, holding: RenewedLease) -> None:
         self._holding = holding
 
-    async def held(self) -> str | None:
+    async def pause_reason(self) -> str | None:
         return None if self._holding.alive else f"the lease {self._holding.key} ended or changed hands"
 
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """What mass_death remembers: when it last looked and saw nothing of the kind, since when it holds, the last moment
-    of a silence that belongs to that wave, and up to when deaths have been dealt with."""
+    """What mass_death remembers: when it last looked and saw nothing of the kind, since when it pauses, the last moment
+    of a missed deadline that belongs to that wave, and up to when deaths have been dealt with."""
 
     looked_at: datetime | None = None
     since: datetime | None = None
@@ -93,7 +93,7 @@ _WAVE = msgspec.json.Decoder(Wave)
 
 @dataclass(frozen=True, slots=True)
 class MassDeathVerdict:
-    """Whether to hold, what to remember, and what to say when it goes on all the same."""
+    """Whether to pause, what to remember, and what to say when it goes on all the same."""
 
     wave: Wave
     reason: str | None = None
@@ -101,29 +101,38 @@ class MassDeathVerdict:
 
 
 def mass_death(
-    workers: Sequence[WorkerState], at: datetime, wave: Wave, silence: timedelta, share: float, holders_min: int
+    workers: Sequence[WorkerState],
+    at: datetime,
+    wave: Wave,
+    heartbeat_timeout: timedelta,
+    share: float,
+    holders_min: int,
 ) -> MassDeathVerdict:
     """Most workers at once do not die: something between them and the backend did. So it waits for them to come back,
-    twice the silence at most, and then takes them for dead. A wave is what fell silent within one silence; another
-    one that came meanwhile is waited for in its own right."""
+    twice the heartbeat timeout at most, and then takes them for dead. A wave is what stopped within one heartbeat
+    timeout; another one that came meanwhile is waited for in its own right."""
     alive = sum(1 for worker in workers if worker.deadline > at)
-    silent = sorted(worker.deadline for worker in workers if worker.deadline <= at)
-    horizon, dealt_until, note = _horizon(wave, at, silence), wave.dealt_until, ""
+    overdue = sorted(worker.deadline for worker in workers if worker.deadline <= at)
+    horizon, dealt_until, note = _horizon(wave, at, heartbeat_timeout), wave.dealt_until, ""
     if wave.since is not None and wave.last is not None:
         since = min(at, wave.since)  # the store's clock may have been set back
-        gone = sum(wave.last - silence < each <= wave.last for each in silent)
+        gone = sum(wave.last - heartbeat_timeout < each <= wave.last for each in overdue)
         if _massive(gone, alive, share, holders_min):
-            what = f"{gone} of {alive + gone} workers fell silent"
-            if at - since < 2 * silence:
-                return MassDeathVerdict(replace(wave, since=since), f"{what} within {format_duration(silence)}")
+            what = f"{gone} of {alive + gone} workers lost their heartbeat"
+            if at - since < 2 * heartbeat_timeout:
+                return MassDeathVerdict(
+                    replace(wave, since=since), f"{what} within {format_duration(heartbeat_timeout)}"
+                )
             dealt_until = min(at, wave.last)
-            note = f"{what} and did not come back in {format_duration(2 * silence)}; they count as dead"
+            note = f"{what} and did not come back in {format_duration(2 * heartbeat_timeout)}; they count as dead"
         horizon = wave.last
-    first, gone = _most_within(silence, [each for each in silent if horizon < each])
+    first, gone = _most_within(heartbeat_timeout, [each for each in overdue if horizon < each])
     if first is None or not _massive(gone, alive, share, holders_min):
         return MassDeathVerdict(Wave(looked_at=at, dealt_until=dealt_until), None, note)
-    found = Wave(wave.looked_at, since=at, last=first + silence - timedelta.resolution, dealt_until=dealt_until)
-    what = f"{gone} of {alive + gone} workers fell silent within {format_duration(silence)}"
+    found = Wave(
+        wave.looked_at, since=at, last=first + heartbeat_timeout - timedelta.resolution, dealt_until=dealt_until
+    )
+    what = f"{gone} of {alive + gone} workers lost their heartbeat within {format_duration(heartbeat_timeout)}"
     return MassDeathVerdict(found, what, note)
 
 
@@ -131,21 +140,21 @@ def _massive(gone: int, alive: int, share: float, holders_min: int) -> bool:
     return gone >= holders_min and gone > share * (alive + gone)
 
 
-def _horizon(wave: Wave, at: datetime, silence: timedelta) -> datetime:
+def _horizon(wave: Wave, at: datetime, heartbeat_timeout: timedelta) -> datetime:
     """Deaths up to here have been judged by an earlier look."""
-    horizon = min(at, wave.looked_at or at) - silence
+    horizon = min(at, wave.looked_at or at) - heartbeat_timeout
     if wave.dealt_until is not None and wave.dealt_until <= at:
         horizon = max(horizon, wave.dealt_until)
     return horizon
 
 
-def _most_within(silence: timedelta, ordered: Sequence[datetime]) -> tuple[datetime | None, int]:
-    """The largest number of instants that fit into one silence, and the first of them: two looks may lie further
-    apart than that."""
+def _most_within(heartbeat_timeout: timedelta, ordered: Sequence[datetime]) -> tuple[datetime | None, int]:
+    """The largest number of instants that fit into one heartbeat timeout, and the first of them: two looks may lie
+    further apart than that."""
     began: datetime | None = None
     most = first = 0
     for index, instant in enumerate(ordered):
-        while instant - ordered[first] >= silence:
+        while instant - ordered[first] >= heartbeat_timeout:
             first += 1
         if index - first + 1 > most:
             began, most = ordered[first], index - first + 1
@@ -161,22 +170,26 @@ class WorkerCounts(Protocol):
 
 
 class MassDeath(Guard):
-    """Holds when most holders vanished at once."""
+    """Pauses when most holders vanished at once."""
 
     name = "mass_death"
-    __slots__ = ("_holders_min", "_jobs", "_note", "_share", "_silence", "_wave")
+    __slots__ = ("_heartbeat_timeout", "_holders_min", "_jobs", "_note", "_share", "_wave")
 
-    def __init__(self, jobs: WorkerCounts, silence: timedelta, *, share: float = 0.5, holders_min: int = 5) -> None:
+    def __init__(
+        self, jobs: WorkerCounts, heartbeat_timeout: timedelta, *, share: float = 0.5, holders_min: int = 5
+    ) -> None:
         self._jobs = jobs
-        self._silence = silence
+        self._heartbeat_timeout = heartbeat_timeout
         self._share = share
         self._holders_min = holders_min
         self._wave = Wave()
         self._note = ""
 
-    async def held(self) -> str | None:
+    async def pause_reason(self) -> str | None:
         counts = await self._jobs.counts()
-        found = mass_death(counts.workers, counts.at, self._wave, self._silence, self._share, self._holders_min)
+        found = mass_death(
+            counts.workers, counts.at, self._wave, self._heartbeat_timeout, self._share, self._holders_min
+        )
         self._wave = found.wave
         self._note = found.note or self._note
         return found.reason
@@ -197,7 +210,7 @@ OWNER = "wrasse"
 
 
 class PlainLockGuard(Guard):
-    """Holds a run while somebody else has the lock."""
+    """Pauses a run while somebody else has the lock."""
 
     name = "sweeper_lock"
     __slots__ = ("_locks", "_taken", "_ttl")
@@ -207,7 +220,7 @@ class PlainLockGuard(Guard):
         self._ttl = ttl
         self._taken = False
 
-    async def held(self) -> str | None:
+    async def pause_reason(self) -> str | None:
         self._taken = True  # also where the answer is lost
         return self._unless_ours(await self._locks.hold(DOCUMENT_LOCK, OWNER, self._ttl))
 

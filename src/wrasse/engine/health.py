@@ -1,8 +1,8 @@
-"""Guards that feel the backend's pulse: does it answer, is it still the same one, and do our clocks agree?
+"""Guards that check the backend's health: does it answer, is it still the same one, and do our clocks agree?
 
-After an outage, a restart, an eviction or a jump of our own clock nobody could beat, or beats were forgotten, or time
-passed that nobody lived through. Silence proves nothing then, so these guards hold for one `silence` from the first
-good answer: long enough for every worker that lives to be heard again.
+After an outage, a restart or an eviction heartbeats may be missing that workers sent; after a jump of our own clock, or
+while this host was suspended, deadlines pass too early. A missing heartbeat proves nothing then, so these guards pause
+runs for one `heartbeat_timeout` from the first good answer: long enough for every living worker to send one again.
 """
 
 from __future__ import annotations
@@ -57,34 +57,34 @@ class SharedHealthChecks:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """What backend_down remembers, in monotonic seconds: since when there is no answer, and how long it holds."""
+    """What backend_down remembers, in monotonic seconds: since when there is no answer, and how long it pauses."""
 
     since: float | None = None
-    hold_until: float | None = None
+    paused_until: float | None = None
 
 
-def after_outage(outage: Outage, now: float, silence: timedelta) -> Outage:
-    """The memory after a good answer. An outage of a third of a silence may have swallowed a beat."""
+def after_outage(outage: Outage, now: float, heartbeat_timeout: timedelta) -> Outage:
+    """The memory after a good answer. An outage of a third of a heartbeat timeout may have swallowed a heartbeat."""
     if outage.since is None:
         return outage
-    long_enough = silence > timedelta(0) and now - outage.since >= silence.total_seconds() / 3
-    return Outage(None, now + silence.total_seconds() if long_enough else outage.hold_until)
+    long_enough = heartbeat_timeout > timedelta(0) and now - outage.since >= heartbeat_timeout.total_seconds() / 3
+    return Outage(None, now + heartbeat_timeout.total_seconds() if long_enough else outage.paused_until)
 
 
 class BackendDown(Guard):
-    """Holds while the backend does not answer, and one silence longer if that went on for a while."""
+    """Pauses while the backend does not answer, and one heartbeat timeout longer if that went on for a while."""
 
     name = BACKEND_DOWN
-    __slots__ = ("_clock", "_outage", "_seen", "_shared", "_silence")
+    __slots__ = ("_clock", "_heartbeat_timeout", "_outage", "_seen", "_shared")
 
-    def __init__(self, shared: SharedHealthChecks, clock: Clock, silence: timedelta) -> None:
+    def __init__(self, shared: SharedHealthChecks, clock: Clock, heartbeat_timeout: timedelta) -> None:
         self._shared = shared
         self._clock = clock
-        self._silence = silence
+        self._heartbeat_timeout = heartbeat_timeout
         self._outage = Outage()
         self._seen: TimedSample | None = None
 
-    async def held(self) -> str | None:
+    async def pause_reason(self) -> str | None:
         try:
             self._seen = await self._shared.newer(self._seen)
         except (StoreUnavailable, TimeoutError) as error:
@@ -92,9 +92,9 @@ class BackendDown(Guard):
                 self._outage = replace(self._outage, since=self._clock.monotonic())
             return describe(error)
         now = self._clock.monotonic()
-        self._outage = after_outage(self._outage, now, self._silence)
-        if self._outage.hold_until is not None and now < self._outage.hold_until:
-            return f"the backend answers again since less than {format_duration(self._silence)}"
+        self._outage = after_outage(self._outage, now, self._heartbeat_timeout)
+        if self._outage.paused_until is not None and now < self._outage.paused_until:
+            return f"the backend answers again since less than {format_duration(self._heartbeat_timeout)}"
         return None
 
 
@@ -109,9 +109,9 @@ class KnownBackend:
 
 
 def after_sample(
-    known: KnownBackend | None, sample: HealthSample, silence: timedelta
+    known: KnownBackend | None, sample: HealthSample, heartbeat_timeout: timedelta
 ) -> tuple[KnownBackend, str | None]:
-    """What to remember after an answer, and why to hold. The first backend ever seen has not changed."""
+    """What to remember after an answer, and why to pause. The first backend ever seen has not changed."""
     if known is None:
         return KnownBackend(sample.identity, sample.evicted), None
     changed_at, what = known.changed_at, known.what
@@ -120,32 +120,32 @@ def after_sample(
     elif sample.evicted > known.evicted:
         changed_at, what = sample.at, "the backend evicted keys to make room"
     elif changed_at is not None and sample.at < changed_at:
-        changed_at = sample.at  # its clock was set back; without this the hold would last as long as the step
-    if changed_at is None or sample.at - changed_at >= silence:
+        changed_at = sample.at  # its clock was set back; without this the pause would last as long as the step
+    if changed_at is None or sample.at - changed_at >= heartbeat_timeout:
         return KnownBackend(sample.identity, sample.evicted), None
     return KnownBackend(
         sample.identity, sample.evicted, changed_at, what
-    ), f"{what}, less than {format_duration(silence)} ago"
+    ), f"{what}, less than {format_duration(heartbeat_timeout)} ago"
 
 
 _KNOWN = msgspec.json.Decoder(KnownBackend)
 
 
 class BackendRestarted(Guard):
-    """Holds one silence after the backend became another one, or dropped keys."""
+    """Pauses one heartbeat timeout after the backend became another one, or dropped keys."""
 
     name = "backend_restarted"
-    __slots__ = ("_known", "_seen", "_shared", "_silence")
+    __slots__ = ("_heartbeat_timeout", "_known", "_seen", "_shared")
 
-    def __init__(self, shared: SharedHealthChecks, silence: timedelta) -> None:
+    def __init__(self, shared: SharedHealthChecks, heartbeat_timeout: timedelta) -> None:
         self._shared = shared
-        self._silence = silence
+        self._heartbeat_timeout = heartbeat_timeout
         self._known: KnownBackend | None = None
         self._seen: TimedSample | None = None
 
-    async def held(self) -> str | None:
+    async def pause_reason(self) -> str | None:
         self._seen = await self._shared.newer(self._seen)
-        self._known, reason = after_sample(self._known, self._seen.sample, self._silence)
+        self._known, reason = after_sample(self._known, self._seen.sample, self._heartbeat_timeout)
         return reason
 
     def recall(self, memory: str | None) -> None:
@@ -158,58 +158,58 @@ class BackendRestarted(Guard):
 
 @dataclass(frozen=True, slots=True)
 class ClockSample:
-    """What the clock guard remembers: both our clocks at the last look, and how long it holds, in monotonic seconds."""
+    """What the clock guard remembers: both our clocks at the last look, and until when it pauses, monotonic."""
 
     now: datetime
     monotonic: float
-    hold_until: float | None = None
+    paused_until: float | None = None
 
 
 def after_clock_sample(
-    last: ClockSample | None, now: datetime, monotonic: float, silence: timedelta, jump_max: timedelta
+    last: ClockSample | None, now: datetime, monotonic: float, heartbeat_timeout: timedelta, jump_max: timedelta
 ) -> tuple[ClockSample, str | None]:
-    """What to remember after a look at our own clocks, and why to hold: they parted by more than `jump_max`."""
-    hold_until = None if last is None else last.hold_until
-    if last is not None and silence > timedelta(0):
+    """What to remember after a look at our own clocks, and why to pause: they parted by more than `jump_max`."""
+    paused_until = None if last is None else last.paused_until
+    if last is not None and heartbeat_timeout > timedelta(0):
         parted = (now - last.now).total_seconds() - (monotonic - last.monotonic)
-        if abs(parted) > min(jump_max, silence / 3).total_seconds():
-            hold_until = monotonic + silence.total_seconds()
-    if hold_until is None or monotonic >= hold_until:
+        if abs(parted) > min(jump_max, heartbeat_timeout / 3).total_seconds():
+            paused_until = monotonic + heartbeat_timeout.total_seconds()
+    if paused_until is None or monotonic >= paused_until:
         return ClockSample(now, monotonic), None
     return ClockSample(
-        now, monotonic, hold_until
-    ), f"this host's clock jumped, less than {format_duration(silence)} ago"
+        now, monotonic, paused_until
+    ), f"this host's clock jumped, less than {format_duration(heartbeat_timeout)} ago"
 
 
 class ClockSkew(Guard):
-    """Holds while our clock and the backend's differ too much, and one silence after ours jumped or slept."""
+    """Pauses while our clock and the backend's differ too much, and one heartbeat timeout after ours jumped."""
 
     name = "clock"
-    __slots__ = ("_clock", "_looked", "_seen", "_shared", "_silence", "jump_max", "skew", "skew_max")
+    __slots__ = ("_clock", "_heartbeat_timeout", "_looked", "_seen", "_shared", "jump_max", "skew", "skew_max")
 
     def __init__(
         self,
         shared: SharedHealthChecks,
         clock: Clock,
-        silence: timedelta,
+        heartbeat_timeout: timedelta,
         *,
         skew_max: timedelta = SKEW_MAX,
         jump_max: timedelta = JUMP_MAX,
     ) -> None:
         self._shared = shared
         self._clock = clock
-        self._silence = silence
+        self._heartbeat_timeout = heartbeat_timeout
         self._looked: ClockSample | None = None
         self._seen: TimedSample | None = None
         self.skew_max = skew_max
         self.jump_max = jump_max
         self.skew = timedelta(0)  # ours minus the backend's, at the last look
 
-    async def held(self) -> str | None:
+    async def pause_reason(self) -> str | None:
         self._seen = await self._shared.newer(self._seen)
         self.skew = self._seen.now - self._seen.sample.at
         now, monotonic = self._clock.now(), self._clock.monotonic()
-        self._looked, reason = after_clock_sample(self._looked, now, monotonic, self._silence, self.jump_max)
+        self._looked, reason = after_clock_sample(self._looked, now, monotonic, self._heartbeat_timeout, self.jump_max)
         if abs(self.skew) > self.skew_max:
             side = "ahead of" if self.skew > timedelta(0) else "behind"
             return f"this host's clock is {format_duration(abs(self.skew))} {side} the backend's"
@@ -217,9 +217,20 @@ class ClockSkew(Guard):
 
 
 def backend_guards(
-    health_check: HealthCheck, clock: Clock, silence: timedelta = timedelta(0), *, skew_max: timedelta = SKEW_MAX
+    health_check: HealthCheck,
+    clock: Clock,
+    heartbeat_timeout: timedelta = timedelta(0),
+    *,
+    skew_max: timedelta = SKEW_MAX,
 ) -> tuple[Guard, ...]:
-    """The guards about one backend. `silence` is how long to hold after it was not itself; zero: not at all."""
+    """The guards about one backend. `heartbeat_timeout` is how long to pause after an outage; zero: not at all."""
     shared = SharedHealthChecks(health_check, clock)
-    down, skewed = BackendDown(shared, clock, silence), ClockSkew(shared, clock, silence, skew_max=skew_max)
-    return (down, BackendRestarted(shared, silence), skewed) if silence > timedelta(0) else (down, skewed)
+    down, skewed = (
+        BackendDown(shared, clock, heartbeat_timeout),
+        ClockSkew(shared, clock, heartbeat_timeout, skew_max=skew_max),
+    )
+    return (
+        (down, BackendRestarted(shared, heartbeat_timeout), skewed)
+        if heartbeat_timeout > timedelta(0)
+        else (down, skewed)
+    )

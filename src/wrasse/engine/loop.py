@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
-from wrasse.engine.budget import first_held
+from wrasse.engine.budget import first_pause
 from wrasse.engine.guard import STOPPING
 from wrasse.engine.report import BACKEND_DOWN, ERROR, Report, Totals, describe, worth_telling
 from wrasse.engine.run import RunContext
@@ -63,7 +63,7 @@ class SweepStatus:
     running: bool
     elsewhere: str  # the owner that runs it in another process, or empty
     next_at: datetime | None
-    held: PausedBy | None
+    paused: PausedBy | None
     reports: tuple[Report, ...]  # oldest first, the newest of any engine last
     totals: Totals  # of this process
 
@@ -81,7 +81,7 @@ class _Stopping(Guard):
     def __init__(self) -> None:
         self.asked = False
 
-    async def held(self) -> str | None:
+    async def pause_reason(self) -> str | None:
         return "the engine is stopping" if self.asked else None
 
 
@@ -202,7 +202,7 @@ class Engine:
                 running=post.running,
                 elsewhere=post.elsewhere,
                 next_at=post.next_at,
-                held=post.state.held,
+                paused=post.state.paused,
                 reports=post.state.reports,
                 totals=post.totals,
             )
@@ -239,7 +239,7 @@ class Engine:
             if reports[0].stopped_by != BACKEND_DOWN:
                 return self._delay(first, timedelta(0))
             # Guards learn of an outage also when it is the lease that could not be had.
-            await first_held(first.scheduled.guards, foreseen=True)
+            await first_pause(first.scheduled.guards, foreseen=True)
             return self._backoff(first)
         match found:
             case Fresh(passed=passed):

@@ -23,7 +23,15 @@ from wrasse.bounded import decoded
 from wrasse.clock import EPOCH, Clock
 from wrasse.errors import StoreUnavailable
 from wrasse.ids import first_at, made_at
-from wrasse.ports.journal import Intent, Line, LineFilter, SettledIntent, matches
+from wrasse.ports.journal import (
+    Intent,
+    Line,
+    LineFilter,
+    SettledIntent,
+    intent_from_stored,
+    matches,
+    stored_intent,
+)
 from wrasse.ports.outcome import FROM_STORED, STORED, Outcome
 from wrasse.ports.page import Page, check_limit, pages
 from wrasse.ports.records import VALUE_BYTES_MAX, Collection, Record, Records, Written, stored_name
@@ -43,10 +51,9 @@ _KEPT = 3_600.0  # seconds until the store is asked for its time again: it tells
 _READ = 100
 
 
-
 @dataclass(frozen=True, slots=True)
 class StoredLine:
-    """A line as it is stored: its outcome under the name that outcomes are stored by."""
+    """A line as it is stored: its sweep, verb and outcome under the names that those are stored by."""
 
     intent: Intent
     intended_at: datetime
@@ -269,7 +276,7 @@ def _pack(lines: Sequence[Line]) -> bytes:
     return msgspec.json.encode(
         [
             StoredLine(
-                line.intent,
+                stored_intent(line.intent),
                 line.intended_at,
                 None if line.outcome is None else STORED[line.outcome],
                 line.detail,
@@ -284,7 +291,7 @@ def _unpack(stored: StoredLine) -> Line:
     outcome = None if stored.outcome is None else FROM_STORED.get(stored.outcome)
     if stored.outcome is not None and outcome is None:
         raise ValueError(f"{stored.outcome!r} is no outcome")
-    return Line(stored.intent, stored.intended_at, outcome, stored.detail, stored.settled_at)
+    return Line(intent_from_stored(stored.intent), stored.intended_at, outcome, stored.detail, stored.settled_at)
 
 
 def _settled(line: Line, settled: SettledIntent | None, now: datetime) -> Line:

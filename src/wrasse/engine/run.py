@@ -174,7 +174,7 @@ class Run(Generic[S, C]):
             batch = await self._next()
             # Asked after reading and before changing: the nearest a guard can be to what it guards.
             if batch.seen:
-                self.stop = await self._bounds.held()
+                self.stop = await self._bounds.pause()
             if self.stop is None:
                 await self._finish(batch)
             return self.stop is None and not batch.last
@@ -324,7 +324,7 @@ async def run_group(
     bounds = Bounds(Spending(budget, context.clock), guards, dry_run=dry_run)
     runs: list[Run[Any, Any]] = [Run(member, context, bounds, dry_run=dry_run) for member in members]
     try:
-        stop = await bounds.held()
+        stop = await bounds.pause()
         if stop is not None:
             for run in runs:
                 run.stop = stop
@@ -359,13 +359,13 @@ async def run_once(
 
 
 async def _watched(preparing: Awaitable[None], bounds: Bounds) -> Stop | None:
-    """Lets a sweep prepare for as long as it takes, and ends that when a guard holds."""
+    """Lets a sweep prepare for as long as it takes, and ends that when a guard pauses it."""
     stop = None
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(_error_of(preparing))
         while not task.done() and stop is None:
             await asyncio.wait([task], timeout=LOOK_EVERY)
-            stop = None if task.done() else await bounds.held()
+            stop = None if task.done() else await bounds.pause()
         task.cancel()
     if stop is None and (error := task.result()) is not None:
         raise error

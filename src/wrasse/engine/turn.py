@@ -28,6 +28,7 @@ from wrasse.leases.lease import Lease
 from wrasse.leases.lease_scope import RenewedLease, kept
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.guard import Guard
+from wrasse.ports.journal import stored_sweep
 from wrasse.ports.records import Records
 
 STAGGER_MAX = 10.0
@@ -71,6 +72,11 @@ NO_WAIT = timedelta(0)
 OWN_GUARDS = frozenset({STOPPING, LeaseGuard.name, Traffic.name, ClockSkew.name})  # they look at this process only
 
 
+def sweep_lease(instance: str) -> str:
+    """The key of the lease under which an instance of a sweep, or a group of them, runs."""
+    return f"sweep/{stored_sweep(instance)}"
+
+
 @dataclass(frozen=True, slots=True)
 class SweepBackend:
     """Where the leases and states of sweeps are: in the backend that they sweep, so that two engines take turns exactly
@@ -109,7 +115,7 @@ class Scheduled:
     @property
     def lease_key(self) -> str:
         """The lease that makes it run in one place."""
-        return f"sweep/{self.group or self.instance}"
+        return sweep_lease(self.group or self.instance)
 
 
 @dataclass(frozen=True, slots=True)

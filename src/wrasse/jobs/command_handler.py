@@ -1,18 +1,18 @@
 """Commands as handlers: `convert {filepath} out.png`.
 
-The command line is cut into arguments before anything is filled in, so a value with spaces, quotes or semicolons stays
-one argument. `{id}`, `{kind}`, `{queue}` and every string or whole number at the top of a JSON payload may be filled
-in; `{{` and `}}` are braces. The payload comes on stdin. Exit code 0 is done; anything else is a failure, with the end
-of what the command wrote to stderr.
+The command line is split into arguments before placeholders are filled in, so a value with spaces, quotes or semicolons
+stays one argument. Placeholders are `{id}`, `{kind}`, `{queue}` and every string or whole number at the top level of a
+JSON payload; `{{` and `}}` are braces. The payload comes on stdin. Exit code 0 is success; anything else is a failure,
+with the end of stderr as its error.
 
-Whoever may push a job chooses the values, so none of them may become code or an option. A placeholder as the program,
-also behind `env` and the like, as the name of an option, in the script of `sh -c`, or in what `ssh` gives a shell is
-refused at start. A value that would begin an argument with a dash is refused with its job unless a literal `--` of the
-program stands before it, except `{filepath}`, which then begins with `./`. The environment holds what PASSED names,
-what the caller allows, and the job's own variables: no secret of the worker.
+Any producer may choose the values, so none may become code or an option. A placeholder as the program, also behind
+`env` and the like, as the name of an option, in the script of `sh -c`, or in what `ssh` passes to a shell is refused at
+start. A value that would begin an argument with a dash is refused with its job unless a literal `--` of the program
+stands before it, except `{filepath}`, which then begins with `./`. The environment has the variables that PASSED names,
+those that the caller allows, and the job's own: no secret of the worker.
 
-The command is the leader of its own process group. When its attempt is over before it is, the whole group is told to
-end, and killed if it does not; when the worker itself is killed, its heartbeat process does the same.
+The command leads its own process group. When its attempt is over before it ends, the whole group is terminated, and
+killed if it does not end; when the worker itself is killed, its heartbeat process does the same.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _OPTION_NAME = re.compile(r"--?\{[A-Za-z_]")
 _SHELLS = re.compile("ssh|rsh|su|runuser|watch|eval|parallel|script")
 _EDITORS = re.compile("[gmn]?awk|g?sed")  # their first argument is code that can start programs
 _CHUNK = 1 << 16
-_CHUNKS_MAX = 16  # read at one go
+_CHUNKS_MAX = 16  # read at once
 _DEATH_MAX = timedelta(seconds=5)
 
 
@@ -76,7 +76,7 @@ class Command:
 
     text: str
     passes: tuple[str, ...] = ()
-    kill_after: timedelta = timedelta(seconds=5)  # from the polite signal to the one that cannot be ignored
+    kill_after: timedelta = timedelta(seconds=5)  # between SIGTERM and SIGKILL
 
     def __post_init__(self) -> None:
         arguments = self._arguments()
@@ -104,18 +104,18 @@ class Command:
         values = _values(job, self._needs())
         arguments = list(_filled(self._arguments(), values, job.id))
         try:
-            run = _Run(arguments, job.payload, _environment(job, self.passes))
+            process = _CommandProcess(arguments, job.payload, _environment(job, self.passes))
         except (OSError, ValueError) as error:
             raise _not_started(arguments[0], job.id, error) from None
-        job.runs_in(run.group)
+        job.runs_in(process.group)
         try:
-            await run.ended()
+            await process.ended()
         except asyncio.CancelledError:
-            await run.end(self.kill_after)
+            await process.end(self.kill_after)
             raise
         finally:
             job.runs_in(0)
-            code, tail = run.close()
+            code, tail = process.close()
         if code:
             how = f"exited with {code}" if code > 0 else f"was killed by {_signal(-code)}"
             raise JobFailed(f"the command {how}: {tail}" if tail else f"the command {how}")
@@ -138,7 +138,7 @@ def _names(argument: str) -> list[str]:
 
 
 def _programs(arguments: Sequence[str]) -> Iterator[int]:
-    """Where the program stands, and those that it and the next ones run: `nice env X=1 timeout 5 convert`."""
+    """The indexes of the program and of those that wrappers run: `nice env X=1 timeout 5 convert`."""
     at = 0
     while at < len(arguments):
         yield at
@@ -150,7 +150,7 @@ def _programs(arguments: Sequence[str]) -> Iterator[int]:
 
 
 def _is_value(arguments: Sequence[str], at: int) -> bool:
-    """Whether it belongs to the option before it, as in `sudo -u user` or `timeout -s KILL`."""
+    """Whether it is the value of the option before it, as in `sudo -u user` or `timeout -s KILL`."""
     return _WITH_VALUE.fullmatch(arguments[at - 1]) is not None and not _names(arguments[at])
 
 
@@ -172,7 +172,7 @@ def _scripts(arguments: Sequence[str]) -> Iterator[str]:
 
 
 def _code(arguments: Sequence[str], letters: str) -> Iterator[str]:
-    """What an interpreter with these arguments runs as code, if they tell it to."""
+    """The arguments that an interpreter runs as code."""
     coded, before = False, ""
     for argument in arguments:
         if not argument.startswith(("-", "+")):
@@ -202,14 +202,16 @@ def _values(job: RunningJob, needed: frozenset[str]) -> dict[str, str]:
     except (msgspec.DecodeError, UnicodeDecodeError):
         data = None
     fields = data.items() if isinstance(data, dict) else ()
-    given = {name: str(value) for name, value in fields if isinstance(value, str | int) and not isinstance(value, bool)}
+    strings = {
+        name: str(value) for name, value in fields if isinstance(value, str | int) and not isinstance(value, bool)
+    }
     for name in sorted(needed.difference(_OURS)):
-        if name not in given or "\0" in given[name]:
+        if name not in strings or "\0" in strings[name]:
             raise BadPayload(
                 f"the payload of job {job.id!r} has no string {name!r}, which its command needs",
                 do="enqueue the job again with a JSON object that has it",
             )
-        values[name] = given[name]
+        values[name] = strings[name]
     return values
 
 
@@ -221,7 +223,7 @@ def _filled(arguments: Sequence[str], values: dict[str, str], id: str) -> Iterat
         if filled.startswith("-") and not argument.startswith("-") and not ended:
             if not argument.startswith("{filepath}"):
                 raise BadPayload(
-                    f"a value of job {id!r} begins with a dash, and its command would take it for an option",
+                    f"a value of job {id!r} begins with a dash, and its command would read it as an option",
                     do=f"write -- before {argument} in the command if it knows that, or join it: --name={argument}",
                 )
             filled = f"./{filled}"  # the same file
@@ -236,7 +238,7 @@ def _not_started(program: str, id: str, error: OSError | ValueError) -> WrasseEr
             f"the command {program!r} did not start: {error.strerror}", do="raise the limits of files or processes"
         )
     if isinstance(error, ValueError):
-        return BadPayload(f"job {id!r} has a null character or no text where its command needs some", do="put it again")
+        return BadPayload(f"job {id!r} has a null character or invalid text in its values", do="enqueue it again")
     if error.errno == errno.E2BIG:
         return BadPayload(
             f"the values of job {id!r} are longer than an argument may be", do="let the command read them from stdin"
@@ -259,14 +261,14 @@ def _environment(job: RunningJob, passes: Sequence[str]) -> dict[str, str]:
     }
 
 
-class _Run:
-    """One process in a group of its own, reaped only at the very end: until then nobody else can get its number, so
-    that a signal to its group never hits a stranger."""
+class _CommandProcess:
+    """One process in a group of its own, reaped only at the end: until then its number is not reused, so that a signal
+    to its group never reaches another process."""
 
     def __init__(self, arguments: list[str], payload: bytes, environment: dict[str, str]) -> None:
         self._loop = asyncio.get_running_loop()
         self._tail = b""
-        stdin = _holding(payload)
+        stdin = _payload_file(payload)
         try:
             self._errors, theirs = os.pipe()
         except BaseException:
@@ -291,11 +293,11 @@ class _Run:
         return self._process.pid
 
     async def ended(self) -> None:
-        """Waits until the process has ended; what it left running is not waited for."""
+        """Waits until the process has ended, but not for processes that it left running."""
         try:
             watch = os.pidfd_open(self._process.pid)
         except OSError:
-            # A kernel that does not know this way of waiting. The thread ends with the process.
+            # A kernel without pidfd. The thread ends with the process.
             await asyncio.to_thread(os.waitid, os.P_PID, self._process.pid, os.WEXITED | os.WNOWAIT)
             return
         over = asyncio.Event()
@@ -307,14 +309,14 @@ class _Run:
             os.close(watch)
 
     async def end(self, kill_after: timedelta) -> None:
-        """Ends the process and everything it started in its group."""
+        """Ends the process and its whole group."""
         self._signal(signal.SIGTERM)
         try:
             with suppress(TimeoutError):
                 async with asyncio.timeout(kill_after.total_seconds()):
                     await self.ended()
         finally:
-            # Also after a polite end: what the leader started may have outlived it.
+            # Also after SIGTERM worked: processes of the group may have outlived their leader.
             self._signal(signal.SIGKILL)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_DEATH_MAX.total_seconds()):
@@ -329,7 +331,7 @@ class _Run:
         return 0 if code is None else code, self._tail.decode(errors="replace").strip()[-(ERROR_CHARS_MAX - 100) :]
 
     def _read(self) -> None:
-        """Keeps the end of stderr, in bounded memory however much the command writes."""
+        """Keeps the end of stderr, in bounded memory."""
         with suppress(BlockingIOError):
             for _ in range(_CHUNKS_MAX):
                 chunk = os.read(self._errors, _CHUNK)
@@ -343,8 +345,8 @@ class _Run:
             os.killpg(self._process.pid, number)
 
 
-def _holding(payload: bytes) -> int:
-    """A descriptor to read the payload from: a file without a name, so nobody has to feed a command as it reads."""
+def _payload_file(payload: bytes) -> int:
+    """A descriptor to read the payload from: an anonymous file, so that no pipe has to be fed."""
     fd = os.memfd_create("wrasse-payload")
     try:
         with open(fd, "wb", closefd=False) as file:

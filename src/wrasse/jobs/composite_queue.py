@@ -1,7 +1,7 @@
-"""Jobs and tasks as one queue: a job whose queue is a task type is a task, every other one is where jobs live.
+"""Jobs and stream tasks as one queue: a job whose queue is a task type is a stream task.
 
-For whoever looks, puts and mends: listings show jobs first and tasks after them. Whoever works takes from one of the
-two, so a claim across both is refused. An id is looked for among jobs first.
+For listings, enqueues and changes by people: listings show jobs first and tasks after them. A worker claims from one of
+the two, so a claim across both is refused. An id is searched among jobs first.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _TASKS = "t/"
 
 
 class RoutedJobs:
-    """Jobs, and tasks of the named types; `tasks` opens these when a call is about one."""
+    """Jobs, and tasks of the named types; `tasks` opens their queue at the first call that needs it."""
 
     def __init__(self, jobs: JobQueue, tasks: Callable[[], Awaitable[JobQueue]], types: Sequence[str]) -> None:
         self._jobs = jobs
@@ -53,9 +53,9 @@ class RoutedJobs:
         if not tasks:
             return await self._jobs.enqueue(jobs, request=request, groups=groups)
         others = [job for job in jobs if job.queue not in self._types]
-        told = iter(await (await self._tasks()).enqueue(tasks, request=request))
-        plain = iter(await self._jobs.enqueue(others, request=request, groups=groups) if others or groups else ())
-        return [next(told if job.queue in self._types else plain) for job in jobs]
+        new_tasks = iter(await (await self._tasks()).enqueue(tasks, request=request))
+        new_jobs = iter(await self._jobs.enqueue(others, request=request, groups=groups) if others or groups else ())
+        return [next(new_tasks if job.queue in self._types else new_jobs) for job in jobs]
 
     async def claim(
         self,
@@ -70,7 +70,7 @@ class RoutedJobs:
     ) -> Claimed:
         mixed = {queue in self._types for queue in queues}
         if len(mixed) > 1:
-            raise UsageError("a claim of jobs and tasks at once", do="take from queues of one sort")
+            raise UsageError("a claim of jobs and tasks at once", do="claim from queues of one sort")
         side = await self._tasks() if True in mixed else self._jobs
         return await side.claim(
             queues, limit, worker=worker, heartbeat_timeout=heartbeat_timeout, request=request, wait=wait, rates=rates
@@ -84,10 +84,10 @@ class RoutedJobs:
         heartbeat_timeout: timedelta,
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> HeartbeatAnswer:
-        beaten = await self._jobs.heartbeat(worker, claims, heartbeat_timeout=heartbeat_timeout, progress=progress)
-        rest = [claim for claim, mine in zip(claims, beaten.mine, strict=True) if not mine]
+        answer = await self._jobs.heartbeat(worker, claims, heartbeat_timeout=heartbeat_timeout, progress=progress)
+        rest = [claim for claim, mine in zip(claims, answer.mine, strict=True) if not mine]
         if not rest:
-            return beaten
+            return answer
         more = iter(
             (
                 await (await self._tasks()).heartbeat(
@@ -95,17 +95,17 @@ class RoutedJobs:
                 )
             ).mine
         )
-        return HeartbeatAnswer(tuple(mine or next(more) for mine in beaten.mine), beaten.at)
+        return HeartbeatAnswer(tuple(mine or next(more) for mine in answer.mine), answer.at)
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
         outcomes = await self._jobs.settle(settlements, request=request)
         rest = [each for each, outcome in zip(settlements, outcomes, strict=True) if outcome is Outcome.CONFLICT]
-        return _filled(outcomes, await (await self._tasks()).settle(rest, request=request) if rest else ())
+        return _merged(outcomes, await (await self._tasks()).settle(rest, request=request) if rest else ())
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
         outcomes = await self._jobs.move(moves)
         rest = [each for each, outcome in zip(moves, outcomes, strict=True) if outcome is Outcome.CONFLICT]
-        return _filled(outcomes, await (await self._tasks()).move(rest) if rest else ())
+        return _merged(outcomes, await (await self._tasks()).move(rest) if rest else ())
 
     async def get(self, id: str) -> JobRecord | None:
         return await self._jobs.get(id) or await (await self._tasks()).get(id)
@@ -142,11 +142,11 @@ class RoutedJobs:
     async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
         outcomes = await self._jobs.delete(deletes, ids_kept=ids_kept)
         rest = [each for each, outcome in zip(deletes, outcomes, strict=True) if outcome is Outcome.CONFLICT]
-        return _filled(outcomes, await (await self._tasks()).delete(rest, ids_kept=ids_kept) if rest else ())
+        return _merged(outcomes, await (await self._tasks()).delete(rest, ids_kept=ids_kept) if rest else ())
 
 
-def _filled(outcomes: Sequence[Outcome], rest: Sequence[Outcome]) -> Sequence[Outcome]:
-    """The outcomes, with those that jobs did not know as tasks gave them."""
+def _merged(outcomes: Sequence[Outcome], rest: Sequence[Outcome]) -> Sequence[Outcome]:
+    """The outcomes of jobs, with each conflict replaced by the outcome among tasks."""
     more = iter(rest)
     return [next(more, outcome) if outcome is Outcome.CONFLICT else outcome for outcome in outcomes]
 

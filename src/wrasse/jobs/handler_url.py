@@ -1,4 +1,4 @@
-"""URLs that claim the place of a handler: which text is one, and what a good one looks like. Pure."""
+"""URLs in the place of a handler: which text is a URL, and which URLs are valid. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ _SCHEMES = ("http://", "https://")
 
 
 def is_url(text: str) -> bool:
-    """Is this a URL that jobs can be posted to, rather than a `module:name`?"""
+    """Whether this is a URL that jobs can be posted to, rather than a `module:name`."""
     return text.lower().startswith(_SCHEMES)
 
 
 def check_url(text: str) -> None:
-    """Refuses what cannot be posted to, and secrets where they would be shown."""
+    """Refuses URLs that cannot be posted to, and secrets in a URL, which would be displayed."""
     try:
         parts = urlsplit(text)
         usable = is_url(text) and bool(parts.hostname) and parts.port != 0
@@ -25,6 +25,6 @@ def check_url(text: str) -> None:
         raise UsageError("the URL of a handler cannot be read", do="write e.g. https://worker.example/jobs/resize")
     if "@" in parts.netloc:
         raise UsageError(
-            f"the URL of a handler on {parts.hostname} holds a user or a password",
-            do="set worker.http.authorization instead, which is shown nowhere",
+            f"the URL of a handler on {parts.hostname} has a user or a password",
+            do="set worker.http.authorization instead, which is never displayed",
         )

@@ -1,8 +1,8 @@
-"""Which handler does which kind of job.
+"""The handlers of a worker, by kind of job.
 
-A kind has one handler. Jobs without a kind go to the one registered for "". A handler registered for "*" takes every
+A kind has one handler. Jobs without a kind go to the one registered for "". A handler registered for "*" gets every
 kind that has no handler of its own; without it such a job fails with the reason `no_handler`, so that another worker,
-or the next release, can have it.
+or the next release, can run it.
 
 Handlers are async functions, which run in the event loop; plain functions, which run in a thread; commands; or URLs.
 """
@@ -67,19 +67,19 @@ class Handlers:
             self._closing.append(close)
 
     def find(self, kind: str) -> Handler | None:
-        """The handler that takes this kind."""
+        """The handler of this kind."""
         return self._by_kind.get(kind) or self._by_kind.get(ANY)
 
     def serving(self, kind: str) -> Handlers:
-        """The same ones, but jobs without a kind are of this one, if it has a handler."""
+        """The same handlers, with this kind's, if any, also for jobs without a kind."""
         same = Handlers(self.middleware)
         same._by_kind = {**self._by_kind, **({"": self._by_kind[kind]} if kind in self._by_kind else {})}
         same._closing = self._closing
         return same
 
     async def close(self) -> None:
-        """Lets go of what handlers keep open between jobs: those that are objects with an async `close`. They may be
-        called again, and open it anew."""
+        """Closes handlers that are objects with an async `close`. They may be called again, and reopen what they
+        need."""
         for close in self._closing:
             await close()
 
@@ -93,7 +93,9 @@ class Handlers:
 def as_handler(function: Function) -> Handler:
     """Decides once, not per job, where a handler runs."""
     if not callable(function):
-        raise UsageError(f"a handler of type {type(function).__name__}", do="give a function that claims the job")
+        raise UsageError(
+            f"a handler of type {type(function).__name__}", do="give a function that is called with the job"
+        )
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
         return InLoop(cast(AsyncFunction, function))
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
@@ -115,6 +117,6 @@ def load(text: str) -> Function:
     found = load_named(text, "handler", example="shop.work:resize")
     if not callable(found):
         raise UsageError(
-            f"the handler {text!r} is of type {type(found).__name__}", do="name a function that claims the job"
+            f"the handler {text!r} is of type {type(found).__name__}", do="name a function that is called with the job"
         )
     return found

@@ -1,4 +1,4 @@
-"""What a user names as `module:name`, imported, with the working directory importable. Every mistake has words."""
+"""Imports a user's `module:name`, with the working directory importable. Every mistake has an error text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from wrasse.errors import UnknownName, UsageError
 
 
 def load_named(text: str, what: str, *, example: str) -> object:
-    """The object that `text` names; `what` it is meant to be is for the messages."""
+    """The object that `text` names; `what` describes it in messages."""
     module_name, colon, path = text.partition(":")
     if not (module_name and colon and path):
         raise UsageError(f"the {what} {text!r} is not of the form module:name", do=f"write e.g. {example}")

@@ -1,5 +1,4 @@
-"""A job as a program describes it, before it is enqueued: a value, and how it becomes a job of the
-queue."""
+"""A job as a program describes it, before it is enqueued, and its conversion into a job of the queue."""
 
 from __future__ import annotations
 
@@ -21,8 +20,8 @@ _UNSET = (None, None, None)
 
 @dataclass(frozen=True, slots=True)
 class NewJob:
-    """One job for `put_many` or `group`: what `put` takes, as a value. Bytes go out as they are, anything else as
-    JSON."""
+    """One job for `enqueue_many` or `group`: the arguments of `enqueue` as a value. Bytes are sent as they are,
+    anything else as JSON."""
 
     kind: str = ""
     data: object = b""
@@ -39,10 +38,10 @@ class NewJob:
 
 
 def made(producer: Producer, new: NewJob) -> Job:
-    """The job of the queue that this describes."""
+    """The job that this describes."""
     times = (new.not_before, new.timeout, new.keep)
     if new.id is None and new.delay is NO_TIME and new.window is NO_TIME and times == _UNSET:
-        # Most jobs ask for nothing special: what is not handed over need not be looked at.
+        # Most jobs use the defaults: arguments that are not passed need no checks.
         return producer.job(
             new.kind,
             encoded(new.data),
@@ -70,7 +69,7 @@ def made(producer: Producer, new: NewJob) -> Job:
 def made_group(
     producer: Producer, id: str, members: list[NewJob], then: NewJob, *, lasting: bool
 ) -> tuple[JobGroup, list[Job]]:
-    """The group and its members. Who has no id of its own gets one from the group's, so that a callback can find its
+    """The group and its members. A member without an id gets one from the group's, so that a callback can find its
     members, and so that a group which is enqueued again is the same one."""
     jobs: list[Job] = []
     for number, new in enumerate(members):
@@ -89,7 +88,7 @@ def _named(new: NewJob, id: str) -> NewJob:
 
 
 def encoded(data: object) -> bytes:
-    """The payload of some data: bytes as they are, nothing as nothing, anything else as JSON."""
+    """The payload of some data: bytes as they are, None as no bytes, anything else as JSON."""
     if type(data) is bytes:
         return data
     if isinstance(data, bytes | bytearray | memoryview):

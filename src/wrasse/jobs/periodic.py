@@ -1,22 +1,20 @@
-"""Periodic jobs: which slots are due? Pure.
+"""Periodic jobs: schedules, and which of their slots are due. Pure.
 
 A slot is a moment of the schedule, the same on every machine: cron slots as the expression says, those of an interval
-at its multiples since 1970, in UTC. A slot's job has the slot in its id, so however many processes see the slot, there
-is one job. The last handled slot is remembered, so that after a time when nothing ran it is known which were missed:
+at its multiples since 1970, in UTC. A slot's job has the slot in its id, so there is one job however many processes see
+the slot. The last handled slot is stored, so that after a downtime the missed slots are known:
 
-    skip    they are passed over; a slot that is at most LATE_MAX old still counts as now
+    skip    they are skipped; a slot that is at most LATE_MAX old still counts as now
     once    the newest of them runs
     all     all of them run, the newest SLOTS_MAX if there are more
 
-Cron expressions: when is the next slot? Pure; fields, days and months are cronsim's, which follows Debian's cron.
+Cron expressions are parsed by cronsim, which follows Debian's cron. Five fields: minute, hour, day of month, month, day
+of week, with `*`, lists, ranges, steps, English names, `L` (last day), `LW` (last weekday), `mon#2` (second Monday);
+`@daily` and its like. If both kinds of day are restricted, either one suffices.
 
-Five fields: minute, hour, day of month, month, day of week, with `*`, lists, ranges, steps, English names, `L` (last
-day), `LW` (last weekday), `mon#2` (second Monday); `@daily` and its like. Of two kinds of day that are given, one is
-enough.
-
-A slot is a moment, so it happens once whatever the clocks on the wall do. When they go forward, slots in the hour that
-does not exist come together at the first moment after it. When they go back, a slot at a given hour happens the first
-time that hour comes; an expression with `*` as its minute or hour follows real time and has slots in both.
+A slot is an instant, so it happens once also when local time changes. When clocks go forward, slots in the skipped hour
+run together at the first moment after it. When they go back, a slot at a given hour runs the first time that hour
+comes; an expression with `*` as its minute or hour follows elapsed time and has slots in both.
 """
 
 from __future__ import annotations
@@ -62,7 +60,7 @@ class Cron:
 
     def next_after(self, at: datetime) -> datetime:
         """The first slot later than `at`, in UTC."""
-        # Asked in an hour that comes twice, cronsim begins with slots of its first time, which are over.
+        # In an hour that comes twice, cronsim begins with slots of its first pass, which are over.
         for slot in CronSim(self.fields, at.astimezone(self.zone)):
             moment = slot.astimezone(UTC)
             if moment > at:
@@ -71,7 +69,7 @@ class Cron:
 
 
 def parse_cron(text: str, zone: str = "UTC") -> Cron:
-    """Reads an expression; a mistake is told with its field."""
+    """Parses an expression; an error names the bad field."""
     fields = MACROS.get(text.strip().lower(), text)
     if len(text) > _CHARACTERS_MAX or len(fields.split()) != len(_ALLOWED):
         raise ConfigError(
@@ -80,7 +78,7 @@ def parse_cron(text: str, zone: str = "UTC") -> Cron:
         )
     cron = Cron(text, fields, _zone(zone))
     try:
-        cron.next_after(datetime(2024, 1, 1, tzinfo=UTC))  # 31 June is told here, not at night
+        cron.next_after(datetime(2024, 1, 1, tzinfo=UTC))  # 31 June is refused here, not at run time
     except CronSimError as error:
         raise _bad(text, str(error).removeprefix("Bad ")) from None
     return cron
@@ -107,12 +105,12 @@ LATE_MAX = timedelta(minutes=1)
 INTERVAL_MIN = timedelta(seconds=1)
 NAME_BYTES_MAX = 100
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LOOK_FIRST = timedelta(minutes=2)
-_LOOK_GROWS = 4
+_SPAN_FIRST = timedelta(minutes=2)
+_SPAN_GROWS = 4
 
 
 class Missed(StrEnum):
-    """What becomes of slots during which nothing ran."""
+    """What is done with slots that were missed while nothing ran."""
 
     SKIP = "skip"
     ONCE = "once"
@@ -144,7 +142,7 @@ class Every:
 
 @dataclass(frozen=True, slots=True)
 class Periodic:
-    """One periodic job: its name, when, and what is put at each slot."""
+    """One periodic job: its name, its schedule, and what is enqueued at each slot."""
 
     name: str
     schedule: Cron | Every
@@ -161,7 +159,7 @@ class Periodic:
             )
 
     def job_id(self, slot: datetime) -> str:
-        """The id of a slot's job; every process comes to the same one."""
+        """The id of a slot's job, the same in every process."""
         return f"periodic/{self.name}/{slot.astimezone(UTC).strftime('%Y-%m-%dT%H:%M:%SZ')}"
 
     @property
@@ -191,15 +189,15 @@ def due_slots(last: datetime, now: datetime, schedule: SlotSchedule, missed: Mis
 
 
 def newest_slots(last: datetime, now: datetime, schedule: SlotSchedule, limit: int) -> list[datetime]:
-    """The newest slots in (last, now], at most `limit`, oldest first. Looks back further and further from now, so that
-    it costs what it returns, and not what was missed in a year."""
-    span = _LOOK_FIRST
+    """The newest slots in (last, now], at most `limit`, oldest first. Searches back from now in growing spans, so that
+    its cost follows what it returns, not how much was missed."""
+    span = _SPAN_FIRST
     while True:
         start = max(last, now - span)
         found = _slots(start, now, schedule)
         if start == last or len(found) >= limit:
             return found[-limit:]
-        span *= _LOOK_GROWS
+        span *= _SPAN_GROWS
 
 
 def _slots(start: datetime, now: datetime, schedule: SlotSchedule) -> list[datetime]:

@@ -1,8 +1,8 @@
-"""Enqueueing jobs: each once, however often the backend has to be asked.
+"""Enqueues jobs: each once, however often a request is repeated.
 
-An enqueue that the backend did not answer is asked again under the same request id, so a job is never enqueued twice
-and never dropped in silence: the call returns when the jobs are stored, or raises. A backend without room raises at
-once. Large batches go out in pieces; each piece is stored whole or not at all.
+An enqueue that the backend did not answer is repeated under the same request id, so a job is never enqueued twice and
+never dropped silently: the call returns when the jobs are stored, or raises. A backend without space raises at once.
+Large batches are sent in pieces; each piece is stored whole or not at all.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Producer:
         keep: timedelta = timedelta(0),
     ) -> None:
         self._jobs, self.clock, self._queues, self._patience = jobs, clock, dict(queues), patience
-        self._keep = keep  # of a job that does not say how long its result is kept
+        self._keep = keep  # for a job without a keep of its own
         self._ids = Ids(clock)
         self._priority = self._checked(priority)
         self.tally = tally if tally is not None else Tally()
@@ -69,15 +69,15 @@ class Producer:
         window: timedelta = timedelta(0),
         keep: timedelta | None = None,
     ) -> Job:
-        """A job as this producer would put it: in the queue of its priority unless one is named. An id that the
+        """A job as this producer would enqueue it: in the queue of its priority unless one is named. An id that the
         caller gave is remembered after the job is gone."""
         if timeout is not None and timeout <= _ZERO:
             raise UsageError("a timeout of zero or less", do="give a duration greater than zero, or none")
         if window and not unique:
-            raise UsageError("a window without a unique name", do="give unique= too, which the window is about")
+            raise UsageError("a window without a unique name", do="give unique= too, which the window belongs to")
         priority = self._priority if priority is None else self._checked(priority)
         headers = carried(headers)
-        job = _new(Job)  # a third of what putting many costs, see `ports/rules/claimed_jobs.py`
+        job = _new(Job)  # a third of the cost of enqueue_many, see `ports/rules/claimed_jobs.py`
         _id(job, self._ids.new() if id is None else id)
         _kind(job, kind)
         _queue(job, self._queues[priority] if queue is None else queue)
@@ -97,39 +97,39 @@ class Producer:
         return job
 
     def new_id(self) -> str:
-        """An id that no other job or group has."""
+        """A unique id for a job or group."""
         return self._ids.new()
 
     async def enqueue(self, job: Job) -> Enqueued:
-        """Puts one job."""
+        """Enqueues one job."""
         return (await self.enqueue_piece((job,)))[0]
 
     async def enqueue_many(self, jobs: Iterable[Job]) -> Sequence[Enqueued]:
-        """Puts many, in pieces; gives an answer for each, in their order. If it raises, what was enqueued before
-        stays."""
+        """Enqueues many, in pieces; returns an answer for each, in their order. If it raises, the pieces enqueued
+        before stay."""
         answers: list[Enqueued] = []
         async for some in self.enqueue_pieces(jobs):
             answers += some
         return answers
 
     async def enqueue_pieces(self, jobs: Iterable[Job]) -> AsyncGenerator[Sequence[Enqueued], None]:
-        """The same, with the answers piece by piece. The next piece is made while the backend has the last one."""
+        """The same, with the answers piece by piece. The next piece is built while the last one is being stored."""
         sent: asyncio.Task[Sequence[Enqueued]] | None = None
         try:
             for piece in _pieces(jobs):
                 answers = await sent if sent is not None else ()
                 sent = asyncio.create_task(self.enqueue_piece(piece))
-                await asyncio.sleep(0)  # it goes out now
+                await asyncio.sleep(0)  # so that it is sent now
                 yield answers
             if sent is not None:
                 yield await sent
         finally:
             if sent is not None:
-                await sent  # also where making the next piece failed: what is under way is not left alone
+                await sent  # also if building the next piece failed: the request in progress is awaited
 
     async def enqueue_group(self, group: JobGroup, members: Sequence[Job]) -> Sequence[Enqueued]:
-        """Opens a group and puts its members, in pieces; gives an answer for each. A producer that died halfway may
-        do the same again: what is there already stays as it is, and nothing counts twice."""
+        """Opens a group and enqueues its members, in pieces; returns an answer for each. After a crash halfway it may
+        be repeated: existing jobs stay as they are, and nothing counts twice."""
         first, *others = _pieces(members) if members else [[]]
         answers = [*await self.enqueue_piece(first, (group,))]
         for piece in others:
@@ -137,16 +137,15 @@ class Producer:
         return answers
 
     async def enqueue_piece(self, jobs: Sequence[Job], groups: Sequence[JobGroup] = ()) -> Sequence[Enqueued]:
-        """Puts at most BATCH_MAX jobs, all or none, and asks again for as long as this producer's patience lasts."""
+        """Enqueues at most BATCH_MAX jobs, all or none, and retries until this producer's patience ends."""
         request = self._ids.new()
         give_up_at = self.clock.monotonic() + self._patience.total_seconds()
         failed = 0
         while True:
             try:
-                puts = await self._jobs.enqueue(jobs, request=request, groups=groups)
+                answers = await self._jobs.enqueue(jobs, request=request, groups=groups)
             except StoreUnavailable as why:
-                # Room does not come back by asking. After a lost reply the enqueue may be stored: then it is asked
-                # about.
+                # A retry does not free space. But after a lost reply the enqueue may be stored: the retry tells.
                 if isinstance(why, StoreFull) and not failed:
                     raise
                 failed += 1
@@ -156,10 +155,10 @@ class Producer:
                     raise
                 await asyncio.sleep(delay)
                 continue
-            new = [job.queue for job, put in zip(jobs, puts, strict=True) if put.new]
+            new = [job.queue for job, put in zip(jobs, answers, strict=True) if put.new]
             for queue in set(new):
                 self.tally.produced.add(queue, new.count(queue))
-            return puts
+            return answers
 
     def _checked(self, priority: str) -> str:
         if priority not in self._queues:
@@ -168,7 +167,7 @@ class Producer:
 
 
 def _pieces(jobs: Iterable[Job]) -> Iterator[list[Job]]:
-    """Cuts a stream of jobs by number and by bytes, without ever holding more than one piece."""
+    """Splits a stream of jobs by number and by bytes, with one piece in memory at a time."""
     piece: list[Job] = []
     size = 0
     for job in jobs:

@@ -1,8 +1,8 @@
-"""Enqueueing jobs no faster than a rate that many processes share.
+"""Enqueues jobs no faster than a rate that many processes share.
 
-Before a job is enqueued it is taken out of the budget. What turns out to be known already serves the next one or is
-given back, so that only new jobs count. While there is no budget nothing is reserved and nothing half done: a process
-may stop or die right there.
+A job is enqueued after its share is reserved from the budget. The share of a job that already existed serves the next
+one or is returned, so that only new jobs count. While there is no budget nothing is reserved: a process may stop or die
+at any point.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from wrasse.jobs.producer import Producer
 from wrasse.ports.jobs import BATCH_MAX, Enqueued, Job
 from wrasse.ports.limiter import RATE_MAX, Limiter
 
-_BURST = 4  # the part of a second's budget that may go out at once: a quarter
-_CREDIT_MAX = 0.05  # seconds between taking out of the budget and putting: no longer than a slow put
+_BURST = 4  # the part of a second's budget that may be used at once: a quarter
+_CREDIT_MAX = 0.05  # seconds between reservation and enqueue: no longer than a slow enqueue
 
 
 @dataclass(frozen=True, slots=True)
 class SharedRate:
-    """A rate per second, and who counts it for everybody with the same key. A rate of 0 is no limit."""
+    """A rate per second, and the limiter that counts it for all processes with the same key. A rate of 0 is no
+    limit."""
 
     limiter: Limiter
     key: str
@@ -35,23 +36,23 @@ class SharedRate:
 
     @property
     def burst(self) -> int:
-        """How many may go out at once: few enough for an even flow, many enough for batches."""
+        """How many may be enqueued at once: few enough for an even flow, many enough for batches."""
         return max(1, self.rate // _BURST)
 
     @property
     def batch(self) -> int:
-        """How many it makes sense to put together."""
+        """The best batch size at this rate."""
         return min(BATCH_MAX, self.burst) if self.rate else BATCH_MAX
 
     async def allow(self, count: int) -> tuple[int, timedelta]:
-        """How many of so many may be enqueued now, and how long to wait for the rest."""
+        """How many of `count` may be enqueued now, and how long to wait for the rest."""
         if not self.rate:
             return count, timedelta(0)
         allowance = await self.limiter.allow(self.key, count, rate=self.rate, burst=self.burst)
         return allowance.count, allowance.wait
 
     async def give_back(self, count: int) -> None:
-        """Returns what was not needed."""
+        """Returns an unused reservation."""
         if self.rate and count:
             await self.limiter.give_back(self.key, count, rate=self.rate)
 
@@ -59,8 +60,8 @@ class SharedRate:
 async def enqueue_paced(
     producer: Producer, jobs: Sequence[Job], pace: SharedRate, stop: asyncio.Event | None = None
 ) -> AsyncIterator[Sequence[Enqueued]]:
-    """Puts the jobs at that pace, piece by piece; gives the answers of each piece. If it was stopped, the last are
-    missing, and have not been enqueued."""
+    """Enqueues the jobs at that rate, piece by piece; yields the answers of each piece. If it is stopped, the last jobs
+    have no answer and are not enqueued."""
     stop = stop or asyncio.Event()
     clock = producer.clock
     done, credit, since = 0, 0, clock.monotonic()
@@ -76,16 +77,16 @@ async def enqueue_paced(
         if not credit:
             await slept(wait, stop)
             continue
-        puts = await producer.enqueue_many(left[:credit])
-        done += len(puts)
-        # What was known already cost nothing, so its share serves the next piece, if that follows at once.
-        credit -= sum(put.new for put in puts)
-        yield puts
+        answers = await producer.enqueue_many(left[:credit])
+        done += len(answers)
+        # Existing jobs cost nothing, so their share serves the next piece, if that follows at once.
+        credit -= sum(put.new for put in answers)
+        yield answers
     await pace.give_back(credit)
 
 
 async def slept(wait: timedelta, stop: asyncio.Event) -> bool:
-    """Waits this long; False if it was stopped before."""
+    """Waits this long; False if `stop` was set before."""
     try:
         async with asyncio.timeout(wait.total_seconds()):
             await stop.wait()

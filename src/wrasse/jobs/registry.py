@@ -1,4 +1,4 @@
-"""What a program registers for its jobs: a handler per kind, how it is tried again, and what wraps every handler.
+"""What a program registers for its jobs: a handler per kind, its retry rule, and middleware.
 
 Nothing here runs anything. A worker is built from it, by this program or by `wrasse run --handler=module:app`.
 """
@@ -44,13 +44,13 @@ class Registry:
         return middleware
 
     def repeat(self, periodic: Periodic) -> None:
-        """Registers a periodic job; a name is taken once."""
+        """Registers a periodic job; names are unique."""
         if periodic.name in self.periodic:
             raise UsageError(f"two periodic jobs are called {periodic.name!r}", do="give each a name of its own")
         self.periodic[periodic.name] = periodic
 
     def include(self, other: Registry) -> None:
-        """Registers everything that another one has."""
+        """Registers everything that another registry has."""
         for kind, function in other.functions.items():
             self.add(kind, function, other.retries.get(kind))
         self.middleware += other.middleware

@@ -1,8 +1,8 @@
-"""Making many dead jobs ready again without making things worse.
+"""Requeues many dead jobs, canaries first.
 
-A few go first, the canaries. They are watched; if too many fail again, the cause is still there and the rest stays as
-it is. Otherwise the rest follows, no faster than was asked for. Only what was dead when the replay began is touched, so
-a job that dies again is not replayed twice, and a replay that was interrupted is simply begun again.
+A few jobs are requeued first and watched; if too many fail again, the cause is still there and the rest stays dead.
+Otherwise the rest follows, no faster than the given rate. Only jobs that were dead when the replay began are touched,
+so a job that dies again is not replayed twice, and an interrupted replay is simply started again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _POLL = 0.1  # seconds
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """How careful a replay is. No canaries: all at once. `share` is how many of them may fail."""
+    """How careful a replay is. No canaries: all at once. `share`: the fraction of them that may fail."""
 
     canaries: int = 10
     watch: timedelta = timedelta(seconds=30)
@@ -33,7 +33,7 @@ class ReplayPlan:
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """How the canaries did: `failed` are dead again, or have failed and wait for another attempt."""
+    """The result of the canaries: `failed` are dead again, or have failed and wait for another attempt."""
 
     count: int = 0
     done: int = 0
@@ -42,10 +42,10 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """What a replay came to. `why` is empty unless it stopped early."""
+    """The result of a replay. `why` is empty unless it stopped early."""
 
     requeued: int
-    conflict: int  # changed by somebody else meanwhile
+    conflict: int  # changed by another caller meanwhile
     canaries: Watched
     why: str = ""
 
@@ -60,7 +60,7 @@ def verdict(watched: Watched, share: float) -> str:
 
 
 class JobReplay:
-    """One replay of the dead jobs that a filter lets through. `began` is the backend's time at its beginning."""
+    """One replay of the dead jobs that match a filter. `began` is the backend's time at its beginning."""
 
     def __init__(self, jobs: JobQueue, clock: Clock, where: JobFilter, began: datetime, plan: ReplayPlan) -> None:
         self._jobs, self._clock, self._plan = jobs, clock, plan
@@ -68,14 +68,14 @@ class JobReplay:
         self._where = replace(where, finished_before=before)
 
     async def pages(self) -> AsyncIterator[Sequence[JobInfo]]:
-        """What it would make ready, the longest dead first."""
+        """The jobs it would requeue, the longest dead first."""
         async for page in pages(lambda after: self._jobs.page(JobState.DEAD, self._where, after, PAGE)):
             if page.items:
                 yield page.items
 
     async def run(self, seen: Callable[[int], None]) -> ReplayResult:
-        """Replays. `seen` is told how many more were dealt with."""
-        revived = conflict = 0
+        """Replays. `seen` is called with the number of jobs processed since the last call."""
+        requeued = conflict = 0
         watched = Watched()
         began = self._clock.monotonic()
         waiting = self._plan.canaries
@@ -83,28 +83,28 @@ class JobReplay:
             infos = [*page]
             if waiting:
                 canaries, infos, waiting = infos[:waiting], infos[waiting:], 0
-                good = await self._requeue(canaries)
-                revived, conflict = len(good), len(canaries) - len(good)
+                requeued_infos = await self._requeue(canaries)
+                requeued, conflict = len(requeued_infos), len(canaries) - len(requeued_infos)
                 seen(len(canaries))
-                watched = await self._watch(good)
+                watched = await self._watch(requeued_infos)
                 why = verdict(watched, self._plan.share)
                 if why:
-                    return ReplayResult(revived, conflict, watched, why)
+                    return ReplayResult(requeued, conflict, watched, why)
                 began = self._clock.monotonic()
             for start in range(0, len(infos), self._step()):
                 some = infos[start : start + self._step()]
-                await self._pace(began, revived - watched.count)
-                good = await self._requeue(some)
-                revived, conflict = revived + len(good), conflict + len(some) - len(good)
+                await self._pace(began, requeued - watched.count)
+                requeued_infos = await self._requeue(some)
+                requeued, conflict = requeued + len(requeued_infos), conflict + len(some) - len(requeued_infos)
                 seen(len(some))
-        return ReplayResult(revived, conflict, watched)
+        return ReplayResult(requeued, conflict, watched)
 
     async def _requeue(self, infos: Sequence[JobInfo]) -> list[JobInfo]:
         outcomes = await self._jobs.move([RequeueDead(info.claim) for info in infos])
         return [info for info, outcome in zip(infos, outcomes, strict=True) if outcome is Outcome.DONE]
 
     def _step(self) -> int:
-        """How many at once: a tenth of a second's worth."""
+        """How many at once: the share of a tenth of a second."""
         rate = self._plan.rate
         return PAGE if rate is None else max(1, min(PAGE, int(rate.limit / rate.per.total_seconds() / 10)))
 
@@ -115,8 +115,8 @@ class JobReplay:
             await asyncio.sleep(max(due - self._clock.monotonic(), 0))
 
     async def _watch(self, canaries: Sequence[JobInfo]) -> Watched:
-        """Looks until all have ended, or the time is up, or it is clear that too many fail."""
-        until = self._clock.monotonic() + self._plan.watch.total_seconds()
+        """Polls until all have ended, the time is up, or too many have failed."""
+        deadline = self._clock.monotonic() + self._plan.watch.total_seconds()
         left = {info.id for info in canaries}
         done = dead = 0
         while True:
@@ -133,6 +133,6 @@ class JobReplay:
                 left.discard(id)
             watched = Watched(len(canaries), done, dead + failing)
             too_many = dead > self._plan.share * len(canaries)
-            if not left or too_many or self._clock.monotonic() >= until:
+            if not left or too_many or self._clock.monotonic() >= deadline:
                 return watched
             await asyncio.sleep(_POLL)

@@ -1,8 +1,8 @@
-"""How often and how soon again; pure.
+"""Retry rules: how often a job is retried, and after which delay; pure.
 
-A job that fails is tried again until it has failed more than `failures_max` times: with 3, it runs exactly four times
-and is then dead. The nth failure waits at least min(base * 2^(n-1), max) and at most a tenth longer; the tenth is
-chance, handed in, so that a thousand jobs that failed together do not come back together.
+A job that fails is retried until it has failed more than `failures_max` times: with 3, it runs exactly four times and
+is then dead. The nth failure waits at least min(base * 2^(n-1), max) and at most a tenth longer; the tenth is random
+and passed in, so that a thousand jobs that failed together do not come back together.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class RetryPolicy:
         assert timedelta(0) <= self.base <= self.max, "the first wait is at most the longest"
 
     def delay(self, failure: int, u: float) -> timedelta:
-        """The wait after the nth failure, n from 1, where `u` is chance between 0 and 1."""
+        """The wait after the nth failure, n from 1, where `u` is a random number from 0 to 1."""
         assert failure >= 1, "failures are counted from one"
-        assert 0 <= u <= 1, "chance lies between 0 and 1"
+        assert 0 <= u <= 1, "a random number lies between 0 and 1"
         wait = self.base
         # Doubling step by step stops at the cap, where 2**(n-1) at n = 100 would overflow a timedelta.
         for _ in range(failure - 1):
@@ -42,13 +42,13 @@ class RetryPolicy:
         return min(wait, self.max) * (1 + _SPREAD * u)
 
     def spent(self, failures: int) -> bool:
-        """Is the budget used up once a job has failed this often?"""
+        """Whether this number of failures exceeds the budget."""
         return failures > self.failures_max
 
     def after_failure(
         self, claim: Claim, failures: int, u: float, reason: Reason = Reason.FAILED, error: str = ""
     ) -> Requeue | DeadLetterJob:
-        """What becomes of a job that just failed, and had failed `failures` times before."""
+        """The settlement of a job that just failed, and had failed `failures` times before."""
         error = error[:ERROR_CHARS_MAX]
         if self.spent(failures + 1):
             return DeadLetterJob(claim, reason, error=error, spends=Budget.FAILURES)
@@ -57,8 +57,8 @@ class RetryPolicy:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How jobs of one kind are tried again; what is not said is as the worker's settings say. With `only`, any other
-    exception dead-letters the job at once, and so does one of `never`. Timeouts are tried again in any case."""
+    """How jobs of one kind are retried; unset fields are the worker's settings. With `only`, any other exception
+    dead-letters the job at once, and so does one of `never`. Timeouts are retried in any case."""
 
     failures_max: int | None = None
     base: timedelta | str | None = None
@@ -75,17 +75,17 @@ class Retry:
         self.over(RetryPolicy())
 
     def over(self, plain: RetryPolicy) -> RetryPolicy:
-        """This, where it says something, and the worker's policy elsewhere."""
+        """This rule, with the worker's policy for unset fields."""
         base, longest = _span(self.base, plain.base), _span(self.max, plain.max)
         if longest < base:
-            # One of them is the worker's and gives way to what was said here.
+            # One of them is the worker's, and the one set here takes precedence.
             if self.base is not None and self.max is not None:
                 raise UsageError("a retry whose max is shorter than its base", do="make max the longer one")
             base = longest = base if self.max is None else longest
         return RetryPolicy(plain.failures_max if self.failures_max is None else self.failures_max, base, longest)
 
     def again(self, error: BaseException) -> bool:
-        """Is a job that failed with this tried again at all?"""
+        """Whether a job that failed with this error is retried at all."""
         return not isinstance(error, self.never) and (not self.only or isinstance(error, self.only))
 
 
@@ -101,7 +101,7 @@ class RetryLater(WrasseError):
 
 
 class GiveUp(WrasseError):
-    """Raised by a handler: trying again is of no use, the job is dead."""
+    """Raised by a handler: a retry would not help, the job is dead-lettered."""
 
 
 def _span(value: timedelta | str | None, plain: timedelta) -> timedelta:

@@ -1,8 +1,8 @@
-"""Putting periodic jobs: no slot lost, none doubled, however many processes do it and whenever one is killed.
+"""Enqueues periodic jobs: no slot lost, none doubled, with any number of processes and crashes at any point.
 
-For each name a record tells the last slot that was handled. At a slot its job is put first, under an id that contains
-the slot and is remembered, and then the record is moved on, if nobody else has. Whoever dies between the two leaves
-work that the next one does again without effect. The first start ever of a name runs nothing: it begins at now.
+For each name a record stores the last slot that was handled. At a slot its job is enqueued first, under an id that
+contains the slot and is remembered; then the record is updated under its version. After a crash between the two the
+next process repeats both without effect. The first start ever of a name runs nothing: it begins at now.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from wrasse.jobs.producer import Producer
 from wrasse.ports.records import Collection, Record, Records
 
 PERIODIC = Collection.named("periodic")
-_LOOK_MAX = timedelta(seconds=60)  # so that a clock that was set is noticed
+_WAIT_MAX = timedelta(seconds=60)  # so that a change of the clock is noticed
 _AGAIN_MAX = 5.0  # seconds
 _log = logging.getLogger("wrasse.jobs")
 
 
 @dataclass(frozen=True, slots=True)
 class PeriodicMark:
-    """What is remembered of one periodic job: the last slot that was handled, its job, and the definition, for whoever
-    lists them without the program that has it."""
+    """The record of one periodic job: the last slot that was handled, its job, and the definition, for listings without
+    the program that defines it."""
 
     last: datetime
     job: str
@@ -41,12 +41,12 @@ class PeriodicMark:
 
 
 class PeriodicScheduler:
-    """Puts the jobs of slots as they come."""
+    """Enqueues the jobs of slots as they become due."""
 
     def __init__(self, periodic: Iterable[Periodic], producer: Producer, records: Records, clock: Clock) -> None:
         self._periodic = tuple(periodic)
         self._producer, self._records, self._clock = producer, records, clock
-        self._next: dict[str, datetime] = {}  # the first slot that was not looked at
+        self._next: dict[str, datetime] = {}  # the first slot that was not checked
         self._stop = asyncio.Event()
 
     def stop(self) -> None:
@@ -54,7 +54,7 @@ class PeriodicScheduler:
         self._stop.set()
 
     async def run(self) -> None:
-        """Puts until stopped. An outage of a backend delays slots, and loses none."""
+        """Runs until stopped. An outage of a backend delays slots, and loses none."""
         failed = 0
         while not self._stop.is_set():
             try:
@@ -72,15 +72,15 @@ class PeriodicScheduler:
                 continue
 
     async def look(self) -> timedelta:
-        """Handles what is due now; gives how long until it is worth looking again."""
-        waits = [_LOOK_MAX]
+        """Handles due slots; returns the time until the next check."""
+        waits = [_WAIT_MAX]
         for periodic in self._periodic:
             now = self._clock.now()
             if periodic.name not in self._next or now >= self._next[periodic.name]:
                 try:
                     await self._handle(periodic)
-                except StoreBroken as error:  # costs this one: the others go on
-                    _log.error("a periodic job waits until its record is mended: %s", error)
+                except StoreBroken as error:  # affects this one only: the others continue
+                    _log.error("a periodic job waits until its record is repaired: %s", error)
                 self._next[periodic.name] = periodic.schedule.next_after(now)
             waits.append(self._next[periodic.name] - now)
         return max(min(waits), timedelta(0))
@@ -111,10 +111,11 @@ def _written(periodic: Periodic, last: datetime, job: str) -> bytes:
 
 
 def read_mark(record: Record) -> PeriodicMark:
-    """What a record of the collection says."""
+    """The mark in a record of the collection."""
     try:
         return decoded(msgspec.json.Decoder(PeriodicMark).decode, record.value)
     except ValueError as why:
         raise StoreBroken(
-            f"the record of the periodic job {record.key!r} cannot be read: {why}", do="delete it; it begins anew"
+            f"the record of the periodic job {record.key!r} cannot be read: {why}",
+            do="delete it; it starts at now",
         ) from None

@@ -1,5 +1,5 @@
-"""The search for strays before each run of `stuck_jobs`: a few looks, with pauses of uneven length between them, until
-the round or the time it may take is over. The next search goes on where this one stopped, whoever makes it."""
+"""The search for strays before each run of `stuck_jobs`: a few scans, with pauses of random length, until the round or
+its time is over. The next search, by any process, continues where this one stopped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wrasse.ports.strays import Strays
 
 @dataclass(frozen=True, slots=True)
 class StraySearch:
-    """How much one search may do. `chance` gives numbers from 0 to 1."""
+    """One search and its bounds. `chance` returns random numbers from 0 to 1."""
 
     strays: Strays
     clock: Clock
@@ -26,16 +26,16 @@ class StraySearch:
     chance: Callable[[], float] = random.random
 
     async def search(self, heartbeat_timeout: timedelta, *, dry: bool) -> int:
-        """Looks until the round or the time is over; how many strays it saw."""
+        """Scans until the round or the time is over; returns how many strays it found."""
         begun, seen, cursor = self.clock.monotonic(), 0, None
         while True:
-            looked = await self.strays.look(cursor, self.limit, heartbeat_timeout=heartbeat_timeout, dry=dry)
-            seen += looked.seen
-            cursor = looked.cursor
-            if looked.ended or self.clock.monotonic() - begun >= self.runtime_max.total_seconds():
+            found = await self.strays.look(cursor, self.limit, heartbeat_timeout=heartbeat_timeout, dry=dry)
+            seen += found.seen
+            cursor = found.cursor
+            if found.ended or self.clock.monotonic() - begun >= self.runtime_max.total_seconds():
                 return seen
             await asyncio.sleep(self.next_pause().total_seconds())
 
     def next_pause(self) -> timedelta:
-        """Between two looks: `pause`, longer or shorter by up to its jitter, so that a fleet does not beat time."""
+        """The pause between two scans: `pause` plus or minus its jitter, so that processes do not scan in step."""
         return self.pause * (1 + self.pause_jitter * (2 * self.chance() - 1))

@@ -1,8 +1,8 @@
 """Counters that the metrics read: what workers and producers of this process did.
 
-Counted when it is certain: a job is completed, failed, requeued or dead once the backend has said so, and not when a
-handler returned. Readers pull; nothing is called upward. Labels are bounded: the first QUEUES_MAX queues have one of
-their own, all later ones share `other`.
+A job is counted as completed, failed, requeued or dead once the backend has confirmed it, not when a handler returned.
+Readers pull; nothing is pushed. Labels are bounded: the first QUEUES_MAX queues have one of their own, all later ones
+share `other`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Labels:
 
     def __init__(self, first: Iterable[str] = ()) -> None:
         self._known: dict[str, str] = {}
-        for queue in first:  # those that must have a label of their own, however many others come
+        for queue in first:  # those that must have a label of their own
             self.of(queue)
 
     def of(self, queue: str) -> str:
@@ -108,18 +108,18 @@ class Tally:
     """What this process did. Several workers and producers may share one; all belong to one event loop."""
 
     labels: Labels = field(default_factory=Labels)
-    produced: Count = field(init=False)  # put, and new
-    consumed: Count = field(init=False)  # taken
-    completed: Count = field(init=False)  # finished, and the backend accepted it
+    produced: Count = field(init=False)  # enqueued, and new
+    consumed: Count = field(init=False)  # claimed
+    completed: Count = field(init=False)  # completed, and settled by the backend
     requeued: Count = field(init=False)  # will be tried again after a failure
-    interrupted: Count = field(init=False)  # released unfinished by a stop; free
+    interrupted: Count = field(init=False)  # released unfinished; no retry spent
     dead: Count = field(init=False)  # dead-lettered by a worker
-    lost: Count = field(init=False)  # the claim was gone before the attempt could be settled
-    failed: dict[Reason, Count] = field(init=False)  # attempts that ended badly, by reason
+    lost: Count = field(init=False)  # attempts whose claim was gone before they could be settled
+    failed: dict[Reason, Count] = field(init=False)  # attempts that failed, by reason
     durations: Durations = field(init=False)
     active: int = 0  # handlers running now
     unavailable: int = 0  # times a backend did not answer a worker or producer
-    heartbeats_restarted: int = 0  # beat children that had to be started again
+    heartbeats_restarted: int = 0  # heartbeat processes that had to be started again
 
     def __post_init__(self) -> None:
         self.produced, self.consumed, self.completed = (Count(self.labels) for _ in range(3))
@@ -129,7 +129,7 @@ class Tally:
         self.durations = Durations(self.labels)
 
     def fail(self, queue: str, reason: Reason) -> None:
-        """Counts an attempt that ended badly."""
+        """Counts an attempt that failed."""
         count = self.failed.get(reason)
         if count is None:
             count = self.failed[reason] = Count(self.labels)

@@ -1,8 +1,7 @@
-"""Traces as jobs carry them: the ids of the span that enqueue a job, in its headers; and what a worker needs of a
-tracer.
+"""Trace context of jobs: the ids of the enqueueing span, in a job's headers; and a worker's interface to a tracer.
 
-The headers are `trace_id` and `span_id`, or `traceparent` as W3C writes both. Ids that are not valid say nothing: such
-a job starts a trace of its own.
+The headers are `trace_id` and `span_id`, or `traceparent` as in W3C Trace Context. Invalid ids are ignored: such a job
+starts a trace of its own.
 """
 
 from __future__ import annotations
@@ -46,7 +45,8 @@ def parent_of(headers: Mapping[str, str]) -> TraceParent | None:
 
 
 def carried(headers: Mapping[str, str]) -> Mapping[str, str]:
-    """The headers of a job that is enqueued here: with the ids of the handler that puts it, unless they name a span."""
+    """The headers of a job that is enqueued here: with the ids of the enqueueing handler's span, unless they name
+    one."""
     span = CURRENT.get()
     if span is None or TRACE_ID in headers or TRACEPARENT in headers:
         return headers
@@ -69,12 +69,12 @@ class JobSpan(Protocol):
         ...
 
     def end(self, outcome: str, error: str) -> None:
-        """Ends it. `error` is the type of what the handler raised; empty where it went well."""
+        """Ends it. `error` is the type of what the handler raised; empty on success."""
         ...
 
 
 class Spans(Protocol):
-    """What makes spans. Neither of its calls waits or raises."""
+    """A factory of spans. Neither of its calls waits or raises."""
 
     def start(self, claimed: ClaimedJob) -> JobSpan:
         """A span for one attempt."""
@@ -82,7 +82,7 @@ class Spans(Protocol):
 
 
 def outcome_of(settlement: Settlement | None) -> str:
-    """How an attempt ended, in one word of a closed set: done, lost, or a reason."""
+    """The outcome of an attempt, one of a closed set: done, lost, or a reason."""
     if settlement is None:
         return "lost"
     return "done" if isinstance(settlement, Complete) else settlement.reason.value

@@ -26,7 +26,7 @@ from wrasse.jobs.trace import CURRENT
 
 CANONICAL = ("level", "ts", "msg", "trace_id", "span_id", "job_id", "queue", "worker_id", "request_id", "namespace")
 OURS = (
-    "sweep", "run", "outcome", "outcomes", "reason", "count", "guard", "since", "attempt", "kind", "place", "role",
+    "sweep", "run", "outcome", "outcomes", "reason", "count", "guard", "since", "attempt", "kind", "state", "role",
     "roles", "address", "error", "where", "logger", "signal", "seconds", "seen", "kept", "done", "conflict", "failed",
     "setting", "source", "version", "pid", "owner", "key", "slots", "queues", "sweeps", "backend", "of", "stream",
     "streams", "backends", "found", "enqueued", "known", "skipped", "leases",

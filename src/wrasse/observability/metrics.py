@@ -182,7 +182,7 @@ METRICS: Mapping[str, MetricDescription] = {
         ),
         MetricDescription("wrasse_sweep_held", "gauge", ("sweep", "guard"), "1 while a guard pauses the sweep"),
         MetricDescription(
-            "wrasse_sweep_held_since_timestamp_seconds", "gauge", ("sweep", "guard"), "since when, unix time"
+            "wrasse_sweep_paused_since_timestamp_seconds", "gauge", ("sweep", "guard"), "since when, unix time"
         ),
         *(
             MetricDescription(f"wrasse_messages_{name}_total", "counter", ("group",), doc)
@@ -240,7 +240,7 @@ class SweepFacts:
     """The state of one sweep in this process."""
 
     totals: Totals
-    held: PausedBy | None
+    paused: PausedBy | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,11 +441,11 @@ def _sweeps(sweeps: Mapping[str, SweepFacts]) -> Iterator[Metric]:
     yield _family(
         "wrasse_sweep_last_success_timestamp_seconds", [(name, at.timestamp()) for name, at in good if at is not None]
     )
-    held = [(name, facts.held) for name, facts in sweeps.items() if facts.held is not None]
-    yield _family("wrasse_sweep_held", [((name, each.guard), 1) for name, each in held])
+    paused = [(name, facts.paused) for name, facts in sweeps.items() if facts.paused is not None]
+    yield _family("wrasse_sweep_paused", [((name, each.guard), 1) for name, each in paused])
     yield _family(
-        "wrasse_sweep_held_since_timestamp_seconds",
-        [((name, each.guard), each.since.timestamp()) for name, each in held],
+        "wrasse_sweep_paused_since_timestamp_seconds",
+        [((name, each.guard), each.since.timestamp()) for name, each in paused],
     )
     stopped = [((name, by), n) for name, facts in sweeps.items() for by, n in sorted(facts.totals.stopped.items())]
     yield _family("wrasse_sweep_stopped_total", stopped)

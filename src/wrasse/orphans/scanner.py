@@ -146,7 +146,7 @@ class RemovalWatch(Guard):
         self._scanner = scanner
         self.stopped = ""
 
-    async def held(self) -> str | None:
+    async def pause_reason(self) -> str | None:
         """Why the run must not go on."""
         return self.stopped or None
 

@@ -40,5 +40,5 @@ class JobFsck(Protocol):
         self, *, repair: bool, heartbeat_timeout: timedelta, seen: Callable[[int], None] = lambda count: None
     ) -> Sequence[Inconsistency]:
         """The kinds of damage that were found, each once, in a fixed order. `seen` is told how much was looked at. A
-        job that gets a hold by the repair is overdue `silence` later."""
+        job that gets a hold by the repair is overdue `heartbeat_timeout` later."""
         ...

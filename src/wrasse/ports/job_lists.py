@@ -1,9 +1,9 @@
-"""Job lists: where jobs lie in lists that other programs read, those lists as they are, by their keys.
+"""JobLists: the Redis lists that other programs read jobs from, as they are, by their keys.
 
-Promise. Reading changes nothing and shows bytes as they are. A purge is one atomic step that is refused while somebody
-gives a sign of life, unless it is forced; it removes jobs and whatever is kept of them, and nothing else.
+Promise. Reading changes nothing and returns bytes as they are. A purge is one atomic step that is refused while there
+is a live heartbeat, unless it is forced; it removes jobs and all data stored for them, and nothing else.
 
-Costs. Lengths and a purge look through the names of all keys once, in bounded pages; a peek is one read.
+Costs. Lengths and a purge scan all keys once, in bounded pages; a peek is one read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class ListLengths:
-    """How long every list is: those with a name of their own, and one per worker that holds something."""
+    """How long every list is: the named ones, and one per worker that has claimed jobs."""
 
     named: Mapping[str, int]  # by `name(key)`
     processing: Mapping[str, int]  # by key
@@ -26,7 +26,7 @@ class ListLengths:
 
 @dataclass(frozen=True, slots=True)
 class Purged:
-    """What was deleted, or would be: entries by key. `alive` are the heartbeats for which it was refused."""
+    """What was deleted, or would be: entries by key. `alive`: the live heartbeats that made it refuse."""
 
     keys: Mapping[str, int]
     alive: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class JobLists(Protocol):
         ...
 
     async def peek(self, key: str, count: int) -> Sequence[bytes]:
-        """What is served next, the next one first; of lists that nobody serves, the oldest."""
+        """The entries that are claimed next, the next one first; of lists without workers, the oldest."""
         ...
 
     async def purge(self, limiter: str, *, force: bool, dry: bool) -> Purged:

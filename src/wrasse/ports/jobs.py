@@ -1,16 +1,16 @@
 """JobQueue: a job is in exactly one state.
 
-Promise. A job is ready, running, done or dead, and every move between them is one atomic step that names what it
-expects. Claiming grants a claim with a token and a deadline in the same step; the token only grows, for ever, also when
-a dead job is made ready again. Whoever holds the current token may beat and settle, even past the deadline; only a
-rescue or a cancel makes a new token, and from then on the old worker is refused. A ready job is never touched by
-time. Payload bytes come back as they were enqueued.
+Promise. A job is ready, running, done or dead, and every transition is one atomic step that names the state it expects.
+A claim gets a token and a deadline in the same step; tokens only grow, also when a dead job is requeued. The holder of
+the current token may send heartbeats and settle, even past the deadline; only a rescue or a cancel makes a new token,
+and from then on the old worker is refused. A ready job never expires. Payload bytes come back as they were enqueued.
 
-enqueue, claim and settle carry a request id that is remembered for REQUESTS_KEPT: asking again after a lost reply gives
+enqueue, claim and settle carry a request id that is remembered for REQUESTS_KEPT: a retry after a lost reply returns
 the first answer and changes nothing.
 
-Costs. Every call is one round trip for a whole batch. take and overdue read an index: their cost follows what they
-return, not what is stored. counts follows the number of queues and workers. `at` is always the backend's clock.
+Costs. Every call is one round trip for a whole batch. claim and overdue read an index: their cost follows what they
+return, not what is stored. The cost of counts follows the number of queues and workers. `at` is always the backend's
+clock.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NONE = timedelta(0)
 
 
 class JobState(StrEnum):
-    """Where a job is. Scheduled is ready with a `not_before` to come; finished is done or dead."""
+    """The state of a job. Scheduled is ready with a `not_before` to come; finished is done or dead."""
 
     READY = "ready"
     RUNNING = "running"
@@ -44,20 +44,20 @@ class JobState(StrEnum):
 
 
 class Reason(StrEnum):
-    """Why an attempt ended other than well, or a job is dead: a closed set, fit for a metric label."""
+    """Why an attempt did not succeed, or a job is dead: a closed set, usable as a metric label."""
 
     FAILED = "failed"  # the handler raised
     TIMEOUT = "timeout"  # the handler took longer than the job allows
-    INTERRUPTED = "interrupted"  # the worker stopped cleanly and released the job; free
-    WORKER_DIED = "worker_died"  # the worker stopped its heartbeat while it held the job
-    CANCELLED = "cancelled"  # somebody asked for it
-    INVALID_PAYLOAD = "invalid_payload"  # the bytes are not what the handler's kind takes
-    NO_HANDLER = "no_handler"  # no handler of this kind is known to the worker
+    INTERRUPTED = "interrupted"  # the worker stopped cleanly and released the job; spends no retry
+    WORKER_DIED = "worker_died"  # the worker stopped its heartbeat while the job was running
+    CANCELLED = "cancelled"  # by a request to cancel it
+    INVALID_PAYLOAD = "invalid_payload"  # the payload does not have the type that the handler expects
+    NO_HANDLER = "no_handler"  # the worker has no handler for this kind
     UNROUTABLE = "unroutable"  # the queue it came from is not known
 
 
 class Budget(StrEnum):
-    """Which count a requeue adds to: failures and rescues are limited, interruptions are free."""
+    """Which count a requeue adds to: failures and rescues are limited, interruptions are not."""
 
     FAILURES = "failures"
     RESCUES = "rescues"
@@ -78,16 +78,16 @@ class Job:
     delay: timedelta = timedelta(0)  # only for enqueue: not before the backend's now plus this
     timeout: timedelta | None = None  # how long a handler may take; None: the worker's default
     lasting: bool = False  # its id is remembered for IDS_KEPT after the job is gone
-    unique: str = ""  # refused while an earlier job of this name stands in the way, see `window`
-    window: timedelta = timedelta(0)  # how long after its enqueue a unique job does so; zero: until it is finished
+    unique: str = ""  # refused while an earlier job of this name blocks it, see `window`
+    window: timedelta = timedelta(0)  # how long after its enqueue a unique job blocks others; zero: until finished
     keep: timedelta = timedelta(0)  # how long at least its result is kept once it is done
     group: str = ""  # the JobGroup it is a member of
-    minted: bool = False  # only for enqueue: the id was made for this very enqueue, so that no backend need look it up
+    minted: bool = False  # only for enqueue: the id was made for this very enqueue, so that no backend checks for it
 
 
 @dataclass(frozen=True, slots=True)
 class JobGroup:
-    """Jobs with something to do when all are finished. In the same step in which the last of `size` members becomes
+    """Jobs with a callback for when all are finished. In the same step in which the last of `size` members becomes
     done or dead, `callback` becomes ready, once and for ever, with the numbers of both in its headers."""
 
     id: str
@@ -97,7 +97,7 @@ class JobGroup:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Proof of holding a job: its token, and a nonce in case a failover repeats a token."""
+    """Proof that a worker claimed a job: its token, and a nonce in case a failover repeats a token."""
 
     id: str
     token: int
@@ -120,7 +120,7 @@ class ClaimedJob:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One claim that did not end well, as a job's history keeps it."""
+    """One attempt that did not succeed, as a job's history keeps it."""
 
     number: int
     worker: str
@@ -132,7 +132,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class JobInfo:
-    """Everything about a job but its payload, result and history: what listings and sweeps look at."""
+    """Everything about a job but its payload, result and history: what listings and sweeps read."""
 
     id: str
     kind: str
@@ -151,12 +151,12 @@ class JobInfo:
     worker: str = ""
     claimed_at: datetime | None = None
     heartbeat_at: datetime | None = None
-    deadline: datetime | None = None  # the deadline while it is held
+    deadline: datetime | None = None  # of its claim, while it is running
     finished_at: datetime | None = None
-    kept_until: datetime | None = None  # of a done job whose result is kept: until when it is not deleted
+    kept_until: datetime | None = None  # of a done job whose result is kept: not deleted before
     reason: Reason | None = None
     error: str = ""
-    retries_max: int | None = None  # of a task: how often it may be tried again, for whatever reason
+    retries_max: int | None = None  # of a stream task: how often it may be tried again, for any reason
 
     @property
     def claim(self) -> Claim:
@@ -165,7 +165,7 @@ class JobInfo:
 
     @property
     def freed(self) -> JobInfo:
-        """Nobody's: what a job looks like when it is ready again."""
+        """Without worker, claim times and reason: the info of a job that is ready again."""
         return replace(
             self, worker="", claimed_at=None, heartbeat_at=None, deadline=None, finished_at=None, reason=None, error=""
         )
@@ -184,7 +184,7 @@ class JobInfo:
 
     def claimed(self, job: Job) -> ClaimedJob:
         """The job as its worker gets it."""
-        assert self.deadline is not None, "only running jobs are handed out"
+        assert self.deadline is not None, "only running jobs have a worker"
         return ClaimedJob(
             job,
             self.claim,
@@ -199,7 +199,7 @@ class JobInfo:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a handler says it is: a share from 0 to 1 and a few words. `at` is the backend's, set by it."""
+    """The progress a handler reports: a fraction from 0 to 1 and a note. `at` is set by the backend."""
 
     fraction: float
     note: str = ""
@@ -214,14 +214,14 @@ class JobRecord:
     info: JobInfo
     history: tuple[Attempt, ...] = ()
     result: bytes | None = None
-    progress: Progress | None = None  # the latest of the newest attempt that told any
+    progress: Progress | None = None  # the latest of the newest attempt that reported any
 
 
 def check_job(job: Job) -> None:
-    """Refuses what no backend could keep, before anything is sent."""
+    """Refuses a job that no backend could store, before anything is sent."""
     names = job.id + job.queue + job.kind + job.priority
     if names.isascii() and names.isprintable() and len(names) <= ID_BYTES_MAX and job.id and job.queue:
-        named: tuple[tuple[str, str, int], ...] = ()  # fits whichever way it is cut: the common case, and cheap to see
+        named: tuple[tuple[str, str, int], ...] = ()  # each fits if their sum does: the common case
     else:
         named = (("id", job.id, 1), ("queue", job.queue, 1), ("kind", job.kind, 0), ("priority", job.priority, 0))
     for what, text, low in named:
@@ -244,7 +244,7 @@ def check_job(job: Job) -> None:
 
 
 def _check_readable(job: Job) -> None:
-    """Refuses times and headers that decoders would not read back; the bounds are theirs (`wrasse.bounded`)."""
+    """Refuses times and headers that decoders would not accept; the bounds are theirs (`wrasse.bounded`)."""
     spans = (("timeout", job.timeout or NONE), ("window", job.window), ("keep", job.keep), ("delay", job.delay))
     for what, span in spans:
         if not (-DURATION_MAX if what == "delay" else NONE) <= span <= DURATION_MAX:
@@ -298,8 +298,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """The answer to the enqueue of one job: true when it is new. If it is not, `id` is that of the job which stands in
-    its way: the one of the same id, or the one of the same unique name."""
+    """The answer to the enqueue of one job: true when it is new. If it is not, `id` is that of the job that blocks it:
+    the one of the same id, or the one of the same unique name."""
 
     id: str
     new: bool
@@ -310,7 +310,7 @@ class Enqueued:
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """A limit of a queue: in no stretch of time of length `per` are more than `limit` of its jobs taken."""
+    """A rate limit of a queue: in any interval of length `per`, at most `limit` of its jobs are claimed."""
 
     queue: str
     limit: int
@@ -319,7 +319,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """An entry of a queue that cannot be decoded as a job: it is dead with its bytes, reason invalid_payload."""
+    """An entry of a queue that cannot be decoded as a job: dead-lettered with its bytes, reason invalid_payload."""
 
     queue: str
     id: str
@@ -328,8 +328,8 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The answer to a claim; no jobs when nothing was ready within the wait. `rejected`: what it dead-lettered because
-    it cannot be decoded."""
+    """The answer to a claim; no jobs when nothing was ready within the wait. `rejected`: entries that it dead-lettered
+    because they cannot be decoded."""
 
     jobs: tuple[ClaimedJob, ...]
     at: datetime
@@ -347,7 +347,7 @@ class Complete:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Running to ready, not before `delay` from now, adding one to `spends`. Without a delay it is served next."""
+    """Running to ready, not before `delay` from now, adding one to `spends`. Without a delay it is claimed next."""
 
     claim: Claim
     spends: Budget
@@ -368,7 +368,7 @@ class DeadLetterJob:
 
 @dataclass(frozen=True, slots=True)
 class RequeueDead:
-    """Dead to ready: failures and rescues start again at zero, the token goes on growing."""
+    """Dead to ready: failures and rescues start again at zero, the token keeps growing."""
 
     claim: Claim
     delay: timedelta = timedelta(0)
@@ -384,7 +384,7 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """A done, dead or ready job, gone, if it is still in that state under that token. Running jobs are never
+    """Removes a done, dead or ready job if it is still in that state under that token. Running jobs are never
     deleted."""
 
     claim: Claim
@@ -404,7 +404,7 @@ class JobFilter:
     scheduled: bool | None = None  # of ready jobs: only those with, or without, a not_before to come
 
     def allows(self, info: JobInfo) -> bool:
-        """Whether every field that is set matches: for backends that look at each job."""
+        """Whether every field that is set matches: for backends that check each job."""
         finished_at = info.kept_until or info.finished_at
         return (
             (self.queue is None or info.queue == self.queue)
@@ -419,7 +419,7 @@ class JobFilter:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """Who sends heartbeats. `id` differs between any two processes, ever."""
+    """A worker that sends heartbeats. No two processes ever have the same `id`."""
 
     id: str
     host: str = ""
@@ -438,7 +438,7 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class QueueCount:
-    """How many jobs of one queue are where. `ready` does not count `delayed`."""
+    """How many jobs of one queue are in each state. `ready` does not count `scheduled`."""
 
     queue: str
     ready: int = 0
@@ -451,17 +451,17 @@ class QueueCount:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The whole of a job queue in numbers. Dead workers stay listed for an hour."""
+    """All queues and workers in numbers. Dead workers stay listed for an hour."""
 
     queues: tuple[QueueCount, ...]
     workers: tuple[WorkerState, ...]
     at: datetime
-    damage: tuple[str, ...] = ()  # what could not be read, and is not counted: a sentence each
+    damage: tuple[str, ...] = ()  # records that could not be read and are not counted: a sentence each
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatAnswer:
-    """Per claim: is it still the current one?"""
+    """Per claim: whether it is still the current one."""
 
     mine: tuple[bool, ...]
     at: datetime
@@ -477,9 +477,9 @@ class JobQueue(Protocol):
     async def enqueue(
         self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
     ) -> Sequence[Enqueued]:
-        """Makes the jobs ready, all or none, but for each whose id is known already or whose unique name is taken: what
-        is there stays as it is. `groups` opens groups; their members may come in this enqueue and in later ones, and a
-        group that is known already stays as it is."""
+        """Makes the jobs ready, all or none, except each whose id is stored already or whose unique name is in use: the
+        existing job stays as it is. `groups` opens groups; their members may come in this enqueue and in later ones,
+        and a group that exists already stays as it is."""
         ...
 
     async def claim(
@@ -493,7 +493,7 @@ class JobQueue(Protocol):
         wait: timedelta = timedelta(0),
         rates: Sequence[Rate] = (),
     ) -> Claimed:
-        """Up to `limit` ready jobs, all of the first queue before any of the second, oldest first, each held until
+        """Up to `limit` ready jobs, all of the first queue before any of the second, oldest first, each with a deadline
         `heartbeat_timeout` from now. With nothing ready, or nothing that `rates` allow, it waits up to `wait` for that
         to change, by an enqueue from any process or by time."""
         ...
@@ -516,8 +516,8 @@ class JobQueue(Protocol):
         ...
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
-        """Moves jobs, by anybody else. A Requeue or DeadLetterJob here also needs the deadline to have passed at this
-        very step; otherwise it is `conflict`."""
+        """Moves jobs, by a caller that has no claim. A Requeue or DeadLetterJob here also needs the deadline to have
+        passed at this step; otherwise it is `conflict`."""
         ...
 
     async def get(self, id: str) -> JobRecord | None:
@@ -527,9 +527,9 @@ class JobQueue(Protocol):
     async def page(
         self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
     ) -> Page[JobInfo]:
-        """Jobs of one state: ready in the order they are served, running by deadline, done and dead by when they
-        finished, or by when they may go where a result is kept; that moment is also what a filter by time looks at.
-        `newest` turns the order round."""
+        """Jobs of one state: ready in the order they are claimed, running by deadline, done and dead by when they
+        finished, or by `kept_until` where a result is kept; filters by time compare the same moment. `newest` reverses
+        the order."""
         ...
 
     async def overdue(self, after: str | None, limit: int) -> Page[JobInfo]:
@@ -541,13 +541,13 @@ class JobQueue(Protocol):
         ...
 
     async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
-        """Removes jobs; the id of a lasting one is refused by enqueue for `ids_kept` longer. A done job is `conflict`
+        """Removes jobs; enqueue refuses the id of a lasting one for `ids_kept` longer. A done job is `conflict`
         while its result is kept. A ready member of a group counts as dead."""
         ...
 
 
 def error_text(error: str) -> str:
-    """What is kept of an error: its beginning, in a form that can be stored whatever a handler raised."""
+    """The stored part of an error: its first ERROR_CHARS_MAX characters, encodable as UTF-8."""
     return encodable(error[:ERROR_CHARS_MAX])
 
 
@@ -559,7 +559,7 @@ def bounded(batch: Sequence[T]) -> Sequence[T]:
 
 
 def check_enqueue(jobs: Sequence[Job], groups: Sequence[JobGroup]) -> None:
-    """Refuses a batch that is too large, or jobs that no backend could keep: what each backend asks before it puts."""
+    """Refuses a batch that is too large, or jobs that no backend could store: every backend's check on enqueue."""
     for job in bounded(jobs):
         check_job(job)
     for group in bounded(groups):
@@ -567,7 +567,7 @@ def check_enqueue(jobs: Sequence[Job], groups: Sequence[JobGroup]) -> None:
 
 
 def check_settlements(settlements: Sequence[Settlement], check: Callable[[Job], None] = check_job) -> None:
-    """Refuses a batch that is too large, or results and follow-up jobs that no backend could keep."""
+    """Refuses a batch that is too large, or results and follow-up jobs that no backend could store."""
     for settlement in bounded(settlements):
         if isinstance(settlement, Complete):
             check_result(settlement.result)
@@ -576,7 +576,7 @@ def check_settlements(settlements: Sequence[Settlement], check: Callable[[Job], 
 
 
 def check_result(result: bytes | None) -> None:
-    """Refuses a result that no backend could keep."""
+    """Refuses a result that no backend could store."""
     if result is not None and len(result) > PAYLOAD_BYTES_MAX:
         raise TooLarge(
             f"a result of {len(result)} bytes",
@@ -585,13 +585,13 @@ def check_result(result: bytes | None) -> None:
 
 
 def check_claim(limit: int, heartbeat_timeout: timedelta) -> None:
-    """Refuses a claim of nothing, or for no time."""
+    """Refuses a claim of no jobs, or without a heartbeat timeout."""
     if limit < 1 or heartbeat_timeout <= timedelta(0):
         raise UsageError(
-            f"a claim of {limit} jobs for {heartbeat_timeout}", do="ask for at least one, for longer than zero"
+            f"a claim of {limit} jobs for {heartbeat_timeout}", do="claim at least one, for longer than zero"
         )
 
 
 def moved_id(move: Move) -> str:
-    """The job that a move is about."""
+    """The id of the job that a move is for."""
     return move.id if isinstance(move, Cancel) else move.claim.id

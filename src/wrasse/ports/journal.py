@@ -9,8 +9,8 @@ Costs. intend and settle: one round trip for a whole batch. page: one round trip
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Protocol
 
@@ -25,10 +25,47 @@ class Intent:
     id: str
     run: str
     sweep: str
-    verb: str  # requeue, bury, delete, trim, ...
+    verb: str  # requeue, dead_letter, delete, trim, ...
     suspect: str  # the id of what is swept; never a payload
     reason: str
     count: int = 1  # how many things the line stands for, where a sweep journals by batch
+
+
+STORED_SWEEPS = {"orphan_objects": "orphan_archives"}
+"""Sweeps that are stored under another name than they have: in lease keys, states and journals, old lines included."""
+
+STORED_VERBS = {"dead_letter": "bury"}
+"""Verbs that journals write by another name."""
+
+_SWEEPS = {stored: name for name, stored in STORED_SWEEPS.items()}
+_VERBS = {stored: verb for verb, stored in STORED_VERBS.items()}
+
+
+def stored_sweep(instance: str) -> str:
+    """The name that the instance of a sweep, such as `stuck_jobs@tasks`, is stored under."""
+    return _renamed(instance, STORED_SWEEPS)
+
+
+def sweep_from_stored(name: str) -> str:
+    """The instance that is stored under this name."""
+    return _renamed(name, _SWEEPS)
+
+
+def stored_intent(intent: Intent) -> Intent:
+    """An intent as journals write it."""
+    sweep, verb = stored_sweep(intent.sweep), STORED_VERBS.get(intent.verb, intent.verb)
+    return intent if (sweep, verb) == (intent.sweep, intent.verb) else replace(intent, sweep=sweep, verb=verb)
+
+
+def intent_from_stored(intent: Intent) -> Intent:
+    """The intent that a journal wrote so."""
+    sweep, verb = sweep_from_stored(intent.sweep), _VERBS.get(intent.verb, intent.verb)
+    return intent if (sweep, verb) == (intent.sweep, intent.verb) else replace(intent, sweep=sweep, verb=verb)
+
+
+def _renamed(instance: str, names: Mapping[str, str]) -> str:
+    sweep, at, where = instance.partition("@")
+    return names.get(sweep, sweep) + at + where
 
 
 @dataclass(frozen=True, slots=True)

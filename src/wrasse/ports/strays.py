@@ -1,15 +1,14 @@
-"""Strays: jobs that a worker holds and that no claim names.
+"""Strays: jobs in a worker's processing list that have no claim.
 
-Where other programs claim jobs too, or where a fault left one behind, there is nothing whose deadline could pass: such
-a job would be held for ever. A look finds it and adopts it: from then on it is a running job like any other, overdue
-one heartbeat timeout later if its worker gives no sign of life until then. That second look is the rescue itself, which
-asks again.
+Where other programs claim jobs too, or after a fault, a job can be in a processing list without a claim, so that it has
+no deadline and would never be rescued. A scan finds such a job and adopts it: it then has a claim that is overdue one
+heartbeat timeout later, unless its worker sends a heartbeat until then; the rescue checks that again.
 
-Promise. What has a claim, and what a live worker of another program holds, is left alone. A look that is repeated, or
-made by two at once, adopts nothing twice. A dry look changes nothing, not even where the next one begins.
+Promise. Jobs with a claim, and jobs of a live worker of another program, are left alone. A repeated scan, or two at the
+same time, adopt nothing twice. A dry scan changes nothing, not even the cursor.
 
-Costs. One look reads a bounded part of what there is and answers within a few round trips; a round of looks sees every
-stray that was there all the while.
+Costs. One scan reads a bounded number of names in a few round trips; a round of scans finds every stray that existed
+during the whole round.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class StrayScan:
-    """What one look saw. `cursor` continues the round; `ended` says that this look was the last of one."""
+    """The result of one scan. `cursor` continues the round; `ended` says that this scan was the last of its round."""
 
-    holders: int  # workers whose jobs were looked at
-    seen: int  # jobs without a claim, of workers that give no sign of life or keep holds themselves
-    adopted: int  # of those, the ones that have a claim from now on
+    holders: int  # workers whose jobs were read
+    seen: int  # jobs without a claim, of workers that send no heartbeat or keep claims themselves
+    adopted: int  # of those, the ones that now have a claim
     cursor: str
     ended: bool
 
@@ -34,6 +33,6 @@ class Strays(Protocol):
     """The port."""
 
     async def look(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
-        """One look, at about `limit` names. Without a cursor it goes on where the last look of anybody stopped; with
-        one it goes on there. What is adopted is overdue `heartbeat_timeout` from now."""
+        """One scan of about `limit` names. Without a cursor it continues where the last scan of any process stopped;
+        with one it continues there. Adopted jobs are overdue `heartbeat_timeout` from now."""
         ...

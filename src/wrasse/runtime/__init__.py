@@ -1,1 +1,1 @@
-"""Builds what the settings want: backends, workers, the engine, an archiver, leases, orphans, the daemon."""
+"""Builds a process from its settings: backends, workers, the engine, an archiver, leases, orphans, the daemon."""

@@ -1,4 +1,4 @@
-"""From settings to an archiver: its rules, the stores it writes to, and the ports it works on."""
+"""Builds an archiver from the settings: its rules, the stores it writes to, and its ports."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from wrasse.streams.alerts import ALERTS
 
 
 def archive_streams(settings: Settings) -> tuple[ArchiveStream, ...]:
-    """What is to be archived, wherever it was written."""
+    """The streams to archive, from both sections of the settings."""
     return (*settings.archiver.streams, *settings.archival)
 
 
 async def build_archiver(config: Config, stores: Stores, clock: Clock, owner: str) -> Archiver:
-    """An archiver for what the settings name."""
+    """An archiver for the streams that the settings name."""
     own = config.settings.archiver
     limits = LagLimits(own.lag_threshold.messages, own.lag_threshold.age, own.lag_repeat)
     ports = await open_ports(config, stores, clock)
@@ -35,7 +35,7 @@ async def build_archiver(config: Config, stores: Stores, clock: Clock, owner: st
 
 
 async def open_ports(config: Config, stores: Stores, clock: Clock) -> ArchivePorts:
-    """What archivers work on. Cursors and leases live where engines on all hosts look."""
+    """The ports of archivers. Cursors and leases are stored with the engine's, shared by all hosts."""
     where = config.homes
     streams, engine = await stores.open_streams(where.streams), await stores.open(where.engine)
     lease_manager = LeaseManager(engine.records(ENGINE_LEASES), clock, margin=engine.margin)
@@ -56,7 +56,7 @@ async def build_rules(config: Config, stores: Stores) -> Sequence[Rule]:
 
 
 def form_of(each: ArchiveStream) -> Form:
-    """What archives of these streams look like; ConfigError if this installation cannot write them."""
+    """The format of archives of these streams; ConfigError if this installation cannot write them."""
     form = Form(DayLayout(each.layout), Compression(each.compression))
     check_codec(form.codec)
     return form

@@ -1,6 +1,6 @@
 """The only file that chooses a backend for a port. A URL that this version cannot serve is refused here, at the start.
 
-Backends are imported when they are opened: a process pays only for what it uses, and the beat child for very little.
+Backends are imported when they are opened: a process imports only what it uses, and the heartbeat process very little.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class KeepsRecords(Protocol):
 
     @property
     def margin(self) -> timedelta:
-        """How far the time that it tells may be off."""
+        """The largest error of the time it returns."""
         ...
 
     def records(self, collection: Collection) -> Records:
@@ -52,13 +52,13 @@ class KeepsRecords(Protocol):
 
 
 class RecordsAlone(JobStore):
-    """A bucket or a directory as the home of records, and of jobs that are made of them."""
+    """An S3 bucket or a directory as a backend of records, and of jobs on records."""
 
     def __init__(self, store: ObjectStore, clock: Clock, done_max: int, rescues_max: int = RESCUES_MAX) -> None:
         self.store = store
         self.capabilities, self.namespaces, self.objects = store.capabilities, store.namespaces, store.objects
         self.margin = store.margin
-        # What nobody asked to keep would cost a request for each job: the default keeps none here.
+        # Each kept done job costs a request: with the default setting none are kept here.
         self.jobs: RecordedJobs = recorded_jobs(store, clock, 0 if done_max == DONE_MAX else done_max, rescues_max)
 
     @property
@@ -71,29 +71,29 @@ class RecordsAlone(JobStore):
         return self.store.records(collection)
 
     async def health_sample(self) -> HealthSample:
-        """Does it answer?"""
+        """Checks that it answers."""
         return await self.store.health_sample()
 
     async def honours(self) -> object:
-        """What it was found to honour."""
+        """The conditional writes it was found to honour."""
         return await self.store.honours()
 
     async def examine(self) -> Sequence[Finding]:
-        """What its server's settings cost."""
+        """Findings about its server's settings."""
         return await self.store.examine()
 
     async def finish(self) -> None:
-        """Until what is left to do after the last answers is done."""
+        """Waits for background work."""
         await self.jobs.close()
 
     async def close(self) -> None:
-        """Lets go of what is open."""
+        """Finishes background work and closes it."""
         await self.finish()
         await self.store.close()
 
 
 def recorded_jobs(store: ObjectStore, clock: Clock, done_max: int, rescues_max: int) -> RecordedJobs:
-    """Jobs on the records and objects of a store. A bucket is asked less often whether there is something new."""
+    """Jobs on the records and objects of a store. An S3 bucket is polled less often."""
     from wrasse.jobs.record_queue.queue import RecordedJobs, RecordedOptions
 
     poll_max = 1.0 if store.capabilities.billed else 0.2
@@ -107,20 +107,20 @@ def journal_of(store: Backend, clock: Clock) -> Journal:
 
 
 def with_jobs(store: Backend) -> JobStore:
-    """The same backend, which has jobs."""
-    assert isinstance(store, JobStore), "settings with jobs where none can be are refused when they are read"
+    """The same backend, checked to have jobs."""
+    assert isinstance(store, JobStore), "settings with jobs on other backends are refused when they are read"
     return store
 
 
 def with_streams(store: Backend) -> StreamStore:
-    """The same backend, which has streams."""
-    assert isinstance(store, StreamStore), "settings with streams where none can be are refused when they are read"
+    """The same backend, checked to have streams."""
+    assert isinstance(store, StreamStore), "settings with streams on other backends are refused when they are read"
     return store
 
 
 async def open_store(url: str, clock: Clock | None = None, *, done_max: int = DONE_MAX, create: bool = True) -> Backend:
-    """Opens the backend that the URL names. Without `create` a file or directory that is missing is not made: what is
-    opened instead is empty."""
+    """Opens the backend that the URL names. Without `create` a missing file or directory is not created: an empty
+    store is opened instead."""
     wanted = parse_store(url)
     return await _open(wanted, clock or SystemClock(), done_max, create=create)
 
@@ -136,7 +136,7 @@ def existing(url: StoreUrl) -> StoreUrl:
 
 
 def _is_missing(path: str) -> bool:
-    """Whether nothing is there. A path that cannot be looked at, such as a link to itself, is not missing."""
+    """Whether a path does not exist. A path that cannot be read, such as a link to itself, is not missing."""
     try:
         os.stat(path)
     except FileNotFoundError:
@@ -202,18 +202,18 @@ class Stores:
         self, clock: Clock, *, done_max: int = DONE_MAX, rescues_max: int = RESCUES_MAX, create: bool = True
     ) -> None:
         self._clock = clock
-        self._create = create  # whether a file or a directory that is missing is made
+        self._create = create  # whether a missing file or directory is created
         self._locks: defaultdict[StoreUrl, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._done_max, self._rescues_max = done_max, rescues_max
         self._open: dict[StoreUrl, Backend] = {}
         self._objects: dict[StoreUrl, ObjectStore] = {}
         self._stack = AsyncExitStack()
-        self.examined: list[Examined] = []  # catalogs with something to tell the doctor
+        self.examined: list[Examined] = []  # catalogs that the doctor examines
         self._endings: list[Callable[[], Awaitable[None]]] = []
 
     @classmethod
     def of(cls, own: WorkerSection, clock: Clock | None = None, *, create: bool = True) -> Stores:
-        """Those of a process with these settings. A command that only reads creates nothing."""
+        """The stores of a process with these settings. A command that only reads creates nothing."""
         return cls(clock or SystemClock(), done_max=own.done_max, rescues_max=own.rescues_max, create=create)
 
     async def __aenter__(self) -> Self:
@@ -226,15 +226,15 @@ class Stores:
 
     @property
     def clock(self) -> Clock:
-        """The clock that its backends were given."""
+        """The clock of its backends."""
         return self._clock
 
     def at_end(self, close: Callable[[], None]) -> None:
-        """Calls this before what was opened until now is closed."""
+        """Calls this before the stores opened so far are closed."""
         self._stack.callback(close)
 
     def finish_first(self, finish: Callable[[], Awaitable[None]]) -> None:
-        """Waits for this before anything is closed, whenever it was opened."""
+        """Awaits this before anything is closed."""
         self._endings.append(finish)
 
     async def open(self, url: str) -> Backend:
@@ -258,7 +258,7 @@ class Stores:
         return journal_of(await self.open(url), self._clock)
 
     async def open_streams(self, url: str) -> StreamStore:
-        """The backend of this URL, if it keeps streams."""
+        """The backend of this URL, if it has streams."""
         store = await self.open(url)
         await store.check_streams()
         return with_streams(store)
@@ -268,7 +268,7 @@ class Stores:
         return (await self.open_object_store(url)).objects
 
     async def open_object_store(self, url: str) -> ObjectStore:
-        """The store of objects of this URL."""
+        """The object store of this URL."""
         wanted = parse_objects(url).resolved()
         async with self._locks[wanted]:
             if wanted not in self._objects:
@@ -279,7 +279,7 @@ class Stores:
         return self._objects[wanted]
 
     async def open_catalog(self, url: str, queries: Sequence[Query]) -> Catalog:
-        """The references that these queries give, in a user's database."""
+        """The references that these queries return, in a user's database."""
         if url.startswith("sqlite:"):
             from wrasse.backends.sqlite.catalog import SqliteCatalog
 
@@ -292,7 +292,7 @@ class Stores:
         return catalog
 
     async def open_sightings(self, url: str) -> tuple[Sightings, KeepsRecords]:
-        """The sightings of orphans in the store of this URL, and what keeps records beside them."""
+        """The sightings of orphans in the store of this URL, and the backend of records beside them."""
         if url.startswith(("postgresql:", "postgres:", "postgresql+")):
             from wrasse.backends.sql.sightings import PostgresSightings
 
@@ -322,7 +322,7 @@ TELL: ContextVar[Callable[[str], None] | None] = ContextVar("TELL", default=None
 
 @contextmanager
 def told_if_late(where: str) -> Iterator[None]:
-    """Tells whoever set TELL that `where` has not answered, once, if what is inside takes long."""
+    """Calls TELL, if set, once with `where` if the body takes longer than LATE_S."""
     tell = TELL.get()
     if tell is None:
         yield

@@ -1,8 +1,8 @@
 """wrasse run: a worker, sweeps, a producer, an archiver and the status page in one process, from start to clean stop.
 
-Whatever is wrong with settings, handlers, backends or ports is said at the start, before anything runs. The first
-SIGTERM or SIGINT drains: nothing new is taken, running handlers have `worker.grace` to finish, the rest is given back,
-and the process ends with 0. The second ends it at once with 1. An outage of a backend ends nothing.
+Errors in settings, handlers, backends or ports are reported at the start, before anything runs. The first SIGTERM or
+SIGINT drains: nothing new is claimed, running handlers have `worker.grace` to finish, unfinished jobs are released, and
+the process ends with 0. The second ends it at once with 1. An outage of a backend ends nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from wrasse.runtime.open_ports import (
     open_homes,
 )
 from wrasse.runtime.producer import ROLE as PRODUCER, Producing, Summary, producing_directory
-from wrasse.runtime.signals import hand_over_sooner, on_stop
+from wrasse.runtime.signals import on_stop, set_switch_interval
 from wrasse.runtime.worker import (
     DEFAULT_LEASES,
     WorkerRuntime,
@@ -69,22 +69,22 @@ from wrasse.web.snapshot import Subject, SubjectWatch
 
 T = TypeVar("T")
 _PAUSE = 1.0  # seconds between two tries
-_SAID_EVERY = 30  # tries between two lines that say so
+_SAID_EVERY = 30  # tries between two log lines
 _log = logging.getLogger("wrasse.daemon")
 
 
 class BackendWait:
-    """What the parts of a process wait for."""
+    """Waits for the backends of a process's parts."""
 
     def __init__(self, stop: asyncio.Event) -> None:
-        self.parts: dict[str, str] = {}  # part -> why its backend cannot be had
+        self.parts: dict[str, str] = {}  # part -> the error of its backend
         self._stop = stop
 
     async def opened(
         self, part: str, open: Callable[[], Awaitable[T]], tried: asyncio.Event, *, served: bool
     ) -> T | None:
-        """What `open` gives, as soon as its servers answer; None if the process is stopped before that. `tried` is set
-        after the first try. A file is not waited for."""
+        """The result of `open`, as soon as its servers answer; None if the process is stopped before that. `tried` is
+        set after the first try. A file is not waited for."""
         tries = 0
         try:
             while not self._stop.is_set():
@@ -103,10 +103,10 @@ class BackendWait:
             self.parts.pop(part, None)
 
     def _note(self, part: str, error: str, tries: int) -> None:
-        said = [each for other, each in self.parts.items() if other != part]
+        reported = [each for other, each in self.parts.items() if other != part]
         self.parts[part] = error
-        # Of parts that wait for one server only the first says so.
-        if tries % _SAID_EVERY == 0 and error not in said:
+        # Of parts that wait for one server only the first logs it.
+        if tries % _SAID_EVERY == 0 and error not in reported:
             _log.warning("waiting for the backend", extra={"role": part, "error": error})
 
     async def _unless_stopped(self, what: Awaitable[T]) -> T | None:
@@ -127,7 +127,7 @@ ROLES = ("all", "worker", "sweeper", "producer", "archiver", "leases")
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """What the command line said: roles, what handles jobs, and whether files are watched."""
+    """Options of the command line: roles, the handler of jobs, and whether files are watched."""
 
     roles: tuple[str, ...]
     handler: str = ""
@@ -137,7 +137,7 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """What came up: for the one line that says so, and for tests that need the port."""
+    """What was started: for the start line, and for tests that need the port."""
 
     roles: tuple[str, ...]
     handlers: tuple[str, ...]
@@ -170,7 +170,7 @@ class Started:
         return f"wrasse {__version__} runs {' and '.join(parts)} on {_grouped(self.backends)}{where}"
 
     def facts(self) -> Mapping[str, object]:
-        """The same for a log that programs read."""
+        """The same as fields of a log line."""
         return {
             "roles": self.roles,
             "slots": self.slots,
@@ -186,7 +186,7 @@ class Started:
 
 
 def _grouped(backends: Mapping[str, str]) -> str:
-    """Each backend once, with what is there."""
+    """Each backend once, with its ports."""
     found: dict[str, list[str]] = {}
     for port, backend in backends.items():
         found.setdefault(backend, []).append(port)
@@ -210,7 +210,7 @@ Open = Callable[..., Coroutine[None, None, OpenPorts]]
 
 @dataclass(frozen=True, slots=True)
 class DaemonPart:
-    """Something that a process does, what it needs for it, and what opens that and gives what then runs."""
+    """One part of a process, the ports it needs, and a function that opens them and returns its main coroutine."""
 
     name: str
     needs: tuple[str, ...]
@@ -218,11 +218,11 @@ class DaemonPart:
 
 
 async def _nothing() -> None:
-    """What runs of a part that others call."""
+    """The main coroutine of a part that others call."""
 
 
 class Daemon:
-    """One process of ours."""
+    """One process of `wrasse run`."""
 
     def __init__(self, config: Config, orders: RunOptions, clock: Clock, logs: tuple[LogHandler, LogTally]) -> None:
         self._config = config
@@ -234,24 +234,24 @@ class Daemon:
         self._sweeps = _sweeps_of(orders.roles, config)
         self._streams = self._archived_streams(orders)
         self._messages = self._listened_to(orders)
-        self._quiet = asyncio.Event()  # set when messages are no longer to be handled
+        self._messages_stopped = asyncio.Event()  # set when the handling of messages is to stop
         self._roles = orders.roles
         self._directory = producing_directory(config, orders.roles, watch=orders.watch)
         self._watch_files = orders.watch
         self._producing: Producing | None = None
         self._tally = Tally(Labels([*config.settings.worker.queues.values(), *config.settings.task_types]))
-        self._heard: dict[str, StreamTally] = {}  # by group: what became of messages
-        self._working: WorkerRuntime | None = None
-        self._tasking: tuple[Worker, ...] = ()
+        self._message_tallies: dict[str, StreamTally] = {}  # by group: outcomes of messages
+        self._worker: WorkerRuntime | None = None
+        self._task_workers: tuple[Worker, ...] = ()
         self._engine: Engine | None = None
         self._archiver: Archiver | None = None
-        self._repeater: PeriodicScheduler | None = None
-        self._asked_to_stop = False
+        self._scheduler: PeriodicScheduler | None = None
+        self._stopping = False
         self._opened = OpenPorts()
-        self._waiting = BackendWait(self._quiet)
+        self._waiting = BackendWait(self._messages_stopped)
         self._up = asyncio.Event()  # set when the first part works
         self._leases_on: Address | None = None
-        # With the role `all` only if somebody says where: a port is not opened unasked.
+        # With the role `all` only if an address is set: no port is opened by default.
         self._serves_leases = "leases" in orders.roles or ("all" in orders.roles and config.named("leases.listen"))
         self._lease_server: LeaseServer | None = None
         if self._serves_leases:
@@ -278,22 +278,22 @@ class Daemon:
         if "worker" in orders.roles and not len(handlers) and not self._listened_to(orders):
             raise UsageError(
                 "a worker needs a handler",
-                do="say --handler=module:name or --exec='command', or set worker.handlers",
+                do="give --handler=module:name or --exec='command', or set worker.handlers",
             )
         return handlers
 
     async def run(self) -> None:
-        """Runs until a signal, or until something fails that a restart may mend."""
+        """Runs until a signal, or until a failure that a restart may fix."""
         settings = self._config.settings
         try:
-            # Signals are heard from here on: whoever reads that it has started may stop it at once.
+            # Signals are handled from here on: a supervisor may stop the process right after the start line.
             async with Stores.of(settings.worker, self._clock) as stores:
                 with on_stop(self._stop):
                     self._opened = await open_homes(self._config, stores)
                     server = Server(SubjectWatch(self._subject, settings.observability.queue_sample_interval))
                     try:
                         addresses = await self._listen(server)
-                        await self._live(self._parts(stores), addresses)
+                        await self._run_parts(self._parts(stores), addresses)
                     finally:
                         if self._lease_server is not None:
                             await self._lease_server.close(settings.worker.grace)
@@ -302,7 +302,7 @@ class Daemon:
             self._log_handler.settle()
 
     def _parts(self, stores: Stores) -> Sequence[DaemonPart]:
-        """What this process does, each with what it needs; they start independently of each other."""
+        """The parts of this process with their needs; they start independently of each other."""
         config = self._config
 
         async def opened(*needs: str) -> OpenPorts:
@@ -335,18 +335,18 @@ class Daemon:
         return found
 
     async def _start_worker(self, opened: Open) -> Run:
-        hand_over_sooner()
+        set_switch_interval()
         backends = await opened(JOBS)
-        self._working = build_worker(self._config, backends, self._clock, self._handlers, self._tally)
-        return self._working.run
+        self._worker = build_worker(self._config, backends, self._clock, self._handlers, self._tally)
+        return self._worker.run
 
     async def _start_tasks(self, opened: Open) -> Run:
-        hand_over_sooner()
+        set_switch_interval()
         backends = await opened(TASKS)
-        self._tasking = build_task_workers(self._config, backends, self._clock, self._handlers, self._tally)
+        self._task_workers = build_task_workers(self._config, backends, self._clock, self._handlers, self._tally)
 
         async def run() -> None:
-            await asyncio.gather(*(worker.run() for worker in self._tasking))
+            await asyncio.gather(*(worker.run() for worker in self._task_workers))
 
         return run
 
@@ -371,8 +371,8 @@ class Daemon:
     async def _start_repeater(self, opened: Open) -> Run:
         backends = await opened(JOBS)
         settings = self._config.settings
-        self._repeater = build_repeater(settings, backends, self._clock, self._tally, self._registry)
-        return self._repeater.run
+        self._scheduler = build_repeater(settings, backends, self._clock, self._tally, self._registry)
+        return self._scheduler.run
 
     async def _start_producing(self, opened: Open) -> Run:
         once = not self._watch_files
@@ -383,27 +383,27 @@ class Daemon:
 
     async def _start_messages(self, opened: Open) -> Run:
         store = (await opened(STREAMS)).streams
-        return partial(listen, store, self._clock, self._messages, self._quiet, self._heard)
+        return partial(listen, store, self._clock, self._messages, self._messages_stopped, self._message_tallies)
 
     async def _serve_leases(self, opened: Open) -> Run:
         own, leasing = self._config.settings.leases, (await opened(LEASES)).leasing
-        assert leasing is not None, "what is opened has leases"
+        assert leasing is not None, "an opened port has leases"
         self._lease_server = LeaseServer(leasing.leases, self._clock, access_of(own))
         self._leases_on = await self._lease_server.listen(parse_address(own.listen))
         return _nothing
 
     @property
     def _alone(self) -> bool:
-        """Is the producer all that runs here?"""
+        """Whether only the producer runs here."""
         return self._roles == (PRODUCER,)
 
     def produced(self) -> Summary | None:
-        """What the producer did, where that was all."""
+        """The summary of the producer, if only that ran."""
         return self._producing.summary() if self._alone and self._producing is not None else None
 
     def _subject(self) -> Subject:
-        """This process as the status page shows it: what has started so far."""
-        settings, opened, working = self._config.settings, self._opened, self._working
+        """This process for the status page, as far as it has started."""
+        settings, opened, worker = self._config.settings, self._opened, self._worker
         jobs, records, streams = (self._open_store(port) for port in (JOBS, RECORDS, STREAMS))
         return Subject(
             clock=self._clock,
@@ -416,15 +416,15 @@ class Daemon:
             streams=None if streams is None else streams.streams,
             engine=self._engine,
             waiting=dict(self._waiting.parts),
-            worker=None if working is None else working.wrong,
+            worker=None if worker is None else worker.wrong,
             shut=None if jobs is None else jobs.records(SHUT_QUEUES),
-            breakers=None if working is None else working.worker.breakers,
+            breakers=None if worker is None else worker.worker.breakers,
             shut_max=settings.circuit_breaker.unready_after,
             tally=self._tally,
             logs=self._log_tally,
-            messages=self._heard,
+            messages=self._message_tallies,
             archives=None if self._archiver is None else self._archiver.tally,
-            spans=None if working is None or working.traces is None else working.traces.tally,
+            spans=None if worker is None or worker.traces is None else worker.traces.tally,
             queues=tuple(settings.worker.queues.values()),
             leasing=opened.leasing,
             lease_calls={} if self._lease_server is None else self._lease_server.calls,
@@ -439,29 +439,29 @@ class Daemon:
         return self._opened.stores.get(port) or next(same, None)
 
     def _stop(self, why: str) -> None:
-        """Drains. Asked before there is anything to drain, it is remembered."""
+        """Drains; parts that have not started yet do not start."""
         grace = self._config.settings.worker.grace
         _log.info("stopping", extra={"signal": why, "seconds": grace.total_seconds()})
-        self._asked_to_stop = True
+        self._stopping = True
         self._up.set()
         if self._engine is not None:
             self._engine.stop()
         if self._lease_server is not None:
             self._lease_server.api.drain()
-        for worker in (*self._tasking, *(() if self._working is None else (self._working.worker,))):
+        for worker in (*self._task_workers, *(() if self._worker is None else (self._worker.worker,))):
             worker.stop(grace)
         if self._archiver is not None:
             self._archiver.stop(grace)
-        if self._repeater is not None:
-            self._repeater.stop()
+        if self._scheduler is not None:
+            self._scheduler.stop()
         if self._producing is not None:
             self._producing.stop()
-        self._quiet.set()
+        self._messages_stopped.set()
 
     async def _listen(self, server: Server) -> tuple[Address, ...]:
         settings = self._config.settings
         addresses = []
-        # Several producers may walk on one machine; whoever wants to watch one names its address.
+        # Several producers may run on one machine; the page of one needs an explicit address.
         if settings.http.listen and (not self._alone or self._config.named("http.listen")):
             addresses.append(await server.listen(parse_address(settings.http.listen)))
         if settings.http.metrics_listen:
@@ -472,8 +472,8 @@ class Daemon:
             addresses.append(await server.listen(Address("127.0.0.1", port), metrics_only=True))
         return tuple(addresses)
 
-    def _say(self, addresses: tuple[Address, ...], leases: Address | None) -> None:
-        workers = (*(() if self._working is None else (self._working.worker,)), *self._tasking)
+    def _log_start(self, addresses: tuple[Address, ...], leases: Address | None) -> None:
+        workers = (*(() if self._worker is None else (self._worker.worker,)), *self._task_workers)
         settings = self._config.settings
         made = {name for family in families(self._config, self._clock, self._sweeps) for name in family.sweeps}
         started = Started(
@@ -490,18 +490,18 @@ class Daemon:
             addresses=addresses,
         )
         if self._log_handler.human:
-            # Not a log line: a person may see the path of their own database.
+            # Not a log line, so it may have the path of the database.
             sys.stderr.write(f"{started}\n")
         else:
             _log.info("started", extra=started.facts())
         if "all" in self._roles and not self._works and not self._messages:
             _log.warning("no handler is set, so jobs are not run: only sweeps are")
         for path, source in self._config.sources.items():
-            # Bare names may be another program's: that one of them counts here must be easy to see.
+            # Bare names may be meant for another program: their use here must be easy to see.
             bare = source.startswith("environment") and "WRASSE_" not in source
             _log.log(logging.INFO if bare else logging.DEBUG, "set", extra={"setting": path, "source": source})
 
-    async def _live(self, parts: Sequence[DaemonPart], addresses: tuple[Address, ...]) -> None:
+    async def _run_parts(self, parts: Sequence[DaemonPart], addresses: tuple[Address, ...]) -> None:
         hear_strangers(self._log_handler)
         try:
             async with asyncio.TaskGroup() as group:
@@ -511,8 +511,8 @@ class Daemon:
                 for each in tried:
                     await each.wait()
                 await self._up.wait()
-                if not self._asked_to_stop:
-                    self._say(addresses, self._leases_on)
+                if not self._stopping:
+                    self._log_start(addresses, self._leases_on)
                 await asyncio.gather(*running)
                 ticking.cancel()
         except BaseExceptionGroup as errors:
@@ -520,17 +520,17 @@ class Daemon:
         _log.info("stopped")
 
     async def _run(self, part: DaemonPart, tried: asyncio.Event) -> None:
-        """One part, from its backend's first answer to its end."""
-        # Whoever waits for the end of one walk hears of an outage; a daemon waits for its server.
+        """Runs one part, from its backend's first answer to its end."""
+        # A single walk fails on an outage; a daemon waits for its server.
         once = self._alone and not self._watch_files
         waits = not once and any(is_served(self._config, need) for need in part.needs)
         run = await self._waiting.opened(part.name, part.start, tried, served=waits)
         self._up.set()
-        if run is not None and not self._asked_to_stop:
+        if run is not None and not self._stopping:
             await run()
 
     async def _tick(self) -> None:
-        """Says every second what a flood of log lines left out."""
+        """Logs every second how many lines were suppressed."""
         while True:
             await asyncio.sleep(1)
             self._log_handler.settle()

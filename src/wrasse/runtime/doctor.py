@@ -1,6 +1,7 @@
-"""Doctor: does every configured backend give what the promises need? Each check says ok, warn or fail, and what to do.
+"""Doctor: checks that every configured backend gives what the promises need. Each check is ok, warn or fail, with
+advice.
 
-A check that fails stops none of the others. What is written to find out is deleted again at once.
+A failed check stops none of the others. What a check writes is deleted again at once.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ from wrasse.streams.retention import Retention, server_age_for
 from wrasse.sweeps.aged_entries import AgedEntries
 
 ANSWER_MAX = 10.0  # seconds
-_MUTE = "see that it is up and can be reached from here, and what else uses it"
+_NO_ANSWER = "check that it is up and can be reached from here, and what else uses it"
 ROOM_MIN = 64 << 20
 ROOM_LOW = 1 << 30
 SLOW = timedelta(milliseconds=250)
@@ -65,8 +66,8 @@ async def examine(config: Config, clock: Clock) -> list[Finding]:
     async with Stores.of(config.settings.worker, clock, create=False) as stores:
         for row in table(where):
             found.append(Finding("place", OK, f"{row.port}: {row.refused or f'{row.backend} ({row.by})'}"))
-        asked = [where.ports[port] for port in ("jobs", "records", "engine", "streams")]
-        for url in dict.fromkeys(home.url for home in asked if home.url):
+        checked = [where.ports[port] for port in ("jobs", "records", "engine", "streams")]
+        for url in dict.fromkeys(home.url for home in checked if home.url):
             found += await _backend(url, stores, clock, config.settings.engine.skew_max, opened)
         objects = where.ports["objects"].url
         if objects.startswith("s3:") and objects not in opened:
@@ -74,10 +75,10 @@ async def examine(config: Config, clock: Clock) -> list[Finding]:
         found += _jobs(where.ports["jobs"].url)
         if where.serves("streams") and where.streams in opened:
             found += await _ages(config, where.streams, stores)
-        if {home.url for home in asked[:3] if home.url} <= set(opened):
+        if {home.url for home in checked[:3] if home.url} <= set(opened):
             found += await _upkeep(config, stores, clock)
             for catalog in stores.examined:
-                found += await _asked(catalog)
+                found += await _examined(catalog)
     return found
 
 
@@ -88,7 +89,7 @@ def _settings(config: Config) -> Iterator[Finding]:
         yield Finding("config", WARN, warning, "correct or remove it")
     if not __debug__:
         yield Finding(
-            "python", WARN, "Python runs with -O, so wrasse cannot notice its own mistakes", "run it without -O"
+            "python", WARN, "Python runs with -O, which disables wrasse's own assertions", "run it without -O"
         )
     if config.settings.observability.tracing.enabled:
         missing = missing_for_tracing()
@@ -105,7 +106,7 @@ def _settings(config: Config) -> Iterator[Finding]:
 
 
 def _lease_api(own: LeaseSettings) -> Iterator[Finding]:
-    # What speaks HTTP is imported only where it is used: it takes longer than all the rest.
+    # HTTP modules are imported only where they are used: their import is slow.
     from wrasse.lease_server.access import access_of, check_access, in_clear
     from wrasse.runtime.leases import client_tls, token_in_clear
 
@@ -120,13 +121,13 @@ def _lease_api(own: LeaseSettings) -> Iterator[Finding]:
         yield Finding("leases", FAIL, why.message, why.do)
         return
     if token_in_clear(own) or (address is not None and in_clear(address, access)):
-        what = "leases.insecure: tokens travel without TLS, for all on the way to read"
+        what = "leases.insecure: tokens are sent without TLS, readable on the network"
         yield Finding("leases", WARN, what, "set leases.tls_cert and leases.tls_key, and https:// in leases.server")
 
 
 def _jobs(url: str) -> Iterator[Finding]:
     if url.startswith("s3:"):
-        costs = "a job costs 2 requests to put, 3 to take and 2 to finish; each idle worker lists once a second"
+        costs = "a job costs 2 requests to enqueue, 3 to claim and 2 to complete; each idle worker lists once a second"
         yield Finding("jobs", OK, f"jobs live in a bucket: {costs}")
 
 
@@ -149,19 +150,19 @@ async def _backend(
             written = [await _written(parsed, store, clock)] if may else []
             skew = clock.now() - (await store.health_sample()).at
     except TimeoutError:
-        found.append(Finding("backend", FAIL, f"{parsed} did not answer in {ANSWER_MAX:.0f} s", _MUTE))
+        found.append(Finding("backend", FAIL, f"{parsed} did not answer in {ANSWER_MAX:.0f} s", _NO_ANSWER))
         return found
     except WrasseError as why:
         found.append(Finding("backend", FAIL, why.message, why.do))
         return found
     opened[url] = store
-    found += [*probed, *await _asked(store), *written]
+    found += [*probed, *await _examined(store), *written]
     if not store.there:
         what = f"{parsed} answers; nothing is stored there yet, and what wrasse needs is made when something is"
         return [*found, Finding("backend", OK, what), _no_clock(parsed)]
     ok = abs(skew) <= skew_max
     what = f"this machine's clock is {format_duration(abs(skew))} from the backend's"
-    found.append(Finding("clock", OK if ok else FAIL, what, "" if ok else "set the clock; sweeps hold until then"))
+    found.append(Finding("clock", OK if ok else FAIL, what, "" if ok else "set the clock; sweeps pause until then"))
     return found
 
 
@@ -179,7 +180,7 @@ def _not_there(url: StoreUrl) -> Finding:
     return Finding("backend", OK, what)
 
 
-async def _asked(store: Backend | Examined) -> Sequence[Finding]:
+async def _examined(store: Backend | Examined) -> Sequence[Finding]:
     try:
         return await store.examine()
     except WrasseError as why:
@@ -187,13 +188,13 @@ async def _asked(store: Backend | Examined) -> Sequence[Finding]:
 
 
 async def _ages(config: Config, url: str, stores: Stores) -> Sequence[Finding]:
-    """What a server of streams removes by itself."""
+    """Findings about what a server of streams removes by age."""
     if not parse_store(url).is_nats:
         return ()
     try:
         return await age_findings(config.settings, await stores.open_streams(url))
     except WrasseError as why:
-        return (Finding("retention", WARN, f"streams cannot be looked at: {why.message}", why.do),)
+        return (Finding("retention", WARN, f"streams cannot be read: {why.message}", why.do),)
 
 
 async def _objects(url: str, stores: Stores) -> list[Finding]:
@@ -203,23 +204,23 @@ async def _objects(url: str, stores: Stores) -> list[Finding]:
         async with asyncio.timeout(ANSWER_MAX):
             return await _probed(parsed, await stores.open_object_store(url))
     except TimeoutError:
-        return [Finding("objects", FAIL, f"{parsed} did not answer in {ANSWER_MAX:.0f} s", _MUTE)]
+        return [Finding("objects", FAIL, f"{parsed} did not answer in {ANSWER_MAX:.0f} s", _NO_ANSWER)]
     except WrasseError as why:
         return [Finding("objects", FAIL, why.message, why.do)]
 
 
 async def _probed(url: StoreUrl, store: Backend) -> list[Finding]:
-    """What it honours, if it may be asked."""
+    """What it honours, if the credentials allow the check."""
     try:
         honoured = str(await store.honours())
     except OnlyReads as why:
         what = f"{url} can be read with these credentials, and not changed: {why.message}"
-        return [Finding("probe", WARN, what, f"to look only, they will do; else {why.do}")]
+        return [Finding("probe", WARN, what, f"they suffice to read only; else {why.do}")]
     return [Finding("probe", OK, f"{url}: {honoured}")] if honoured else []
 
 
 async def _written(url: StoreUrl, store: Backend, clock: Clock) -> Finding:
-    """How long it takes to create a record and to delete it again."""
+    """Measures a create and a delete of a record."""
     records, key, started = store.records(_PROBES), Ids(clock).new(), clock.monotonic()
     written = await records.create(key, b"probe")
     if not written or written.version is None or not await records.delete(key, at=written.version):
@@ -240,7 +241,7 @@ def _disk(url: StoreUrl) -> Iterator[Finding]:
     free = shutil.disk_usage(folder).free
     what = f"{free / (1 << 30):.1f} GiB free for {url}"
     if free < ROOM_MIN:
-        yield Finding("disk", FAIL, what, "free some space: a full disk stops every put")
+        yield Finding("disk", FAIL, what, "free some space: a full disk stops every enqueue")
     elif free < ROOM_LOW:
         yield Finding("disk", WARN, what, "free some space soon")
     else:
@@ -253,7 +254,7 @@ def _disk(url: StoreUrl) -> Iterator[Finding]:
 
 
 def _filesystem(folder: Path) -> str:
-    """The type of the file system a folder is on, where the system tells."""
+    """The type of a folder's file system, where the system has /proc."""
     try:
         mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
     except OSError:
@@ -263,23 +264,23 @@ def _filesystem(folder: Path) -> str:
 
 
 async def _work(jobs: JobQueue) -> Sequence[Finding]:
-    """Do workers work off what there is?"""
+    """Whether there are workers for the ready jobs, and stuck jobs."""
     counts, overdue = await jobs.counts(), await jobs.overdue(None, 100)
-    beating = sum(1 for worker in counts.workers if worker.deadline > counts.at)
+    alive = sum(1 for worker in counts.workers if worker.deadline > counts.at)
     ready = sum(each.ready for each in counts.queues)
     dead = sum(each.dead for each in counts.queues)
-    state, do = (WARN, "start a worker: wrasse run") if ready and not beating else (OK, "")
-    found = [Finding("workers", state, f"{beating} beat; {ready} jobs are ready, {dead} dead", do)]
+    state, do = (WARN, "start a worker: wrasse run") if ready and not alive else (OK, "")
+    found = [Finding("workers", state, f"{alive} alive; {ready} jobs are ready, {dead} dead", do)]
     if overdue.items:
         many = f"{len(overdue)}{'+' if overdue.more else ''}"
-        what = f"{many} jobs are held by workers that fell silent"
+        what = f"{many} running jobs have workers that stopped their heartbeat"
         do = "run `wrasse run --role=sweeper`, or `wrasse sweep stuck-jobs` now"
         found.append(Finding("stuck jobs", WARN, what, do))
     return found
 
 
 async def _upkeep(config: Config, stores: Stores, clock: Clock) -> list[Finding]:
-    """Is what should be running running?"""
+    """Checks workers and sweeps."""
     found: list[Finding] = []
     try:
         opened = await open_homes(config, stores, ENGINE)
@@ -292,7 +293,7 @@ async def _upkeep(config: Config, stores: Stores, clock: Clock) -> list[Finding]
                     engine.add(family.build(await open_homes(config, stores, *family.needs, into=opened)))
             except TimeoutError:
                 what = f"{family.name}: its backend did not answer in {ANSWER_MAX:.0f} s"
-                found.append(Finding("sweeps", FAIL, what, _MUTE))
+                found.append(Finding("sweeps", FAIL, what, _NO_ANSWER))
             except WrasseError as why:
                 found.append(Finding("sweeps", FAIL, f"{family.name}: {why.message}", why.do))
         await engine.refresh()
@@ -302,38 +303,38 @@ async def _upkeep(config: Config, stores: Stores, clock: Clock) -> list[Finding]
 
 
 def _sweep(each: SweepStatus, now: datetime) -> Finding:
-    if each.held is not None:
-        what = f"{each.name} is held by {each.held.guard} since {ago(each.held.since, now)}: {each.held.reason}"
-        return Finding("sweeps", WARN, what, "it goes on by itself when that is over")
+    if each.paused is not None:
+        what = f"{each.name} is paused by {each.paused.guard} since {ago(each.paused.since, now)}: {each.paused.reason}"
+        return Finding("sweeps", WARN, what, "it continues by itself when that is over")
     if each.last is not None and not each.last.good:
         return Finding("sweeps", FAIL, f"the last run of {each.name} failed: {each.last.why}", "see `wrasse journal`")
     last = "has never run" if each.last is None else f"ran {ago(each.last.ended_at, now)}"
     return Finding("sweeps", OK, f"{each.name} {last}")
 
 
-LOOK = 1_000  # streams; the sweep sees all
+PAGE = 1_000  # streams; the sweep sees all
 _NAMED = 3
 _BY_HAND = "nats stream edit --max-age=0"
 
 
 async def age_findings(settings: Settings, store: StreamStore) -> Sequence[Finding]:
-    """The findings about a backend of streams; none where servers remove nothing by themselves."""
+    """The findings about a backend of streams; none where servers do not remove entries by age."""
     if store.ages is None:
         return ()
-    page = await surveys_of(store).survey(">", None, LOOK)
+    page = await surveys_of(store).survey(">", None, PAGE)
     return tuple(judged(page.items, retention(settings), enabled=settings.sweeps[AgedEntries.name].enabled))
 
 
 def judged(streams: Sequence[StreamState], rules: Retention, *, enabled: bool) -> Iterator[Finding]:
-    """What is to be said of these streams. Pure."""
+    """The findings about these streams. Pure."""
     aged = [state for state in streams if state.server_age is not None and state.server_age.age is not None]
     ours = [state for state in aged if state.server_age is not None and state.server_age.ours]
-    if unasked := [state for state in aged if state not in ours and _protected(state, rules)]:
-        what = f"the server removes entries by age that an archiver or workers may still need: {_subjects(unasked)}"
-        yield Finding("retention", WARN, what, f"take the maximal age away: {_BY_HAND}")
+    if foreign := [state for state in aged if state not in ours and _protected(state, rules)]:
+        what = f"the server removes entries by age that an archiver or workers may still need: {_subjects(foreign)}"
+        yield Finding("retention", WARN, what, f"remove the maximal age: {_BY_HAND}")
     if ours and not enabled:
-        what = f"aged_entries is disabled, and the server goes on removing entries by age: {_subjects(ours)}"
-        do = f"take their rules away and run `wrasse sweep aged-entries` once, or {_BY_HAND}"
+        what = f"aged_entries is disabled, and the server still removes entries by age: {_subjects(ours)}"
+        do = f"remove their rules and run `wrasse sweep aged-entries` once, or {_BY_HAND}"
         yield Finding("retention", WARN, what, do)
     elif other := [state for state in ours if _is_other(state, rules)]:
         what = f"the server keeps streams to another age than retention says: {_subjects(other)}"
@@ -348,7 +349,7 @@ def _protected(state: StreamState, rules: Retention) -> bool:
 
 
 def _is_other(state: StreamState, rules: Retention) -> bool:
-    assert state.server_age is not None, "asked of those that have an age"
+    assert state.server_age is not None, "called for streams with an age"
     return state.server_age.age != server_age_for(state, rules.of(state.subject))
 
 
@@ -370,7 +371,7 @@ def mode_findings(config: Config, stores: Iterable[StoreUrl]) -> Iterator[Findin
             folders.add(store.path)
     wide = [path for path in sorted(files) if _mode(path) & stat.S_IRWXO]
     entered = [path for path in sorted(folders) if _mode(path) & stat.S_IRWXO]
-    told = config.file is not None and has_secrets(config) and _mode(config.file) & stat.S_IRWXO
+    readable = config.file is not None and has_secrets(config) and _mode(config.file) & stat.S_IRWXO
     if wide:
         names = shlex.join(wide)
         yield Finding(
@@ -379,17 +380,17 @@ def mode_findings(config: Config, stores: Iterable[StoreUrl]) -> Iterator[Findin
     for path in entered:
         name = shlex.quote(path)
         do = f"chmod 700 {name}; for a group of readers: chgrp GROUP {name} && chmod 2750 {name}"
-        yield Finding("modes", WARN, f"every user of this machine may look into {name} (mode {_mode(path):04o})", do)
-    if told and config.file is not None:
+        yield Finding("modes", WARN, f"every user of this machine may read {name} (mode {_mode(path):04o})", do)
+    if readable and config.file is not None:
         name = shlex.quote(str(config.file))
         yield Finding(
-            "modes", WARN, f"every user of this machine may read {name}, and it holds secrets", f"chmod 600 {name}"
+            "modes", WARN, f"every user of this machine may read {name}, and it has secrets", f"chmod 600 {name}"
         )
     shown = [path for path in secret_files(config.settings) if _mode(path) & stat.S_IRWXO]
     if shown:
         names = shlex.join(shown)
         yield Finding("modes", WARN, f"every user of this machine may read {names}: a secret", f"chmod 600 {names}")
-    if (files or folders) and not (wide or entered or told or shown):
+    if (files or folders) and not (wide or entered or readable or shown):
         yield Finding("modes", OK, "files and directories are closed to other users of this machine")
 
 
@@ -402,7 +403,7 @@ def secret_files(settings: Settings) -> Sequence[str]:
 
 
 def _mode(path: str | Path) -> int:
-    """The permissions; 0 for what is not there."""
+    """The permissions; 0 if it does not exist."""
     try:
         return stat.S_IMODE(os.stat(path).st_mode)
     except OSError:
@@ -418,24 +419,24 @@ _COUNTS = {
 
 
 def left_behind(config: Config) -> Iterator[Finding]:
-    """A default database or directory that holds data and is used by no part of these settings."""
-    used = {*_used(config)}
+    """A default database or directory that has data and is not used by these settings."""
+    used = {*_used_paths(config)}
     database, objects = (Path(url.partition(":")[2]).absolute() for url in (EMBEDDED, EMBEDDED_OBJECTS))
-    if database.is_file() and database.resolve() not in used and (held := _held(database)):
-        ports = ", ".join(f"backends.{port}: {EMBEDDED}" for port in held)
-        counts = ", ".join(f"{count} {port}" for port, count in held.items())
+    if database.is_file() and database.resolve() not in used and (stored := _stored_counts(database)):
+        ports = ", ".join(f"backends.{port}: {EMBEDDED}" for port in stored)
+        counts = ", ".join(f"{count} {port}" for port, count in stored.items())
         yield Finding(
-            "place", WARN, f"{database.name} in the working directory holds {counts}, and these settings do not use it",
-            f"to go on using it write {ports}; {_HOW}; if it is not needed, remove it",
+            "place", WARN, f"{database.name} in the working directory has {counts}, and these settings do not use it",
+            f"to keep using it write {ports}; {_HOW}; if it is not needed, remove it",
         )  # fmt: skip
     if objects.is_dir() and objects.resolve() not in used and any(objects.iterdir()):
         yield Finding(
-            "place", WARN, f"{objects.name} in the working directory holds objects, and these settings do not use it",
-            f"to go on using it write backends.objects: {EMBEDDED_OBJECTS}; if it is not needed, remove it",
+            "place", WARN, f"{objects.name} in the working directory has objects, and these settings do not use it",
+            f"to keep using it write backends.objects: {EMBEDDED_OBJECTS}; if it is not needed, remove it",
         )  # fmt: skip
 
 
-def _used(config: Config) -> Iterator[Path]:
+def _used_paths(config: Config) -> Iterator[Path]:
     """The files and directories that the settings name."""
     where, roots = config.homes, config.settings.orphans.values()
     homes = (*where.ports.values(), *where.sightings.values(), *(home for _, home in where.archives))
@@ -446,8 +447,8 @@ def _used(config: Config) -> Iterator[Path]:
                 yield Path(os.path.realpath((parse_objects if url.startswith("file:") else parse_store)(url).path))
 
 
-def _held(database: Path) -> dict[str, int]:
-    """How much of what is in a database of wrasse; nothing in any other. Neither file nor directory changes."""
+def _stored_counts(database: Path) -> dict[str, int]:
+    """What a database of wrasse stores, with counts; empty for any other. Neither file nor directory changes."""
     # Without a -wal file no process has it open, and reading it as it is creates none.
     state = "mode=ro" if database.with_name(f"{database.name}-wal").exists() else "immutable=1"
     found = {}

@@ -1,4 +1,4 @@
-"""From settings and open backends to the engine with its sweeps: what each needs, its ports, guards and home.
+"""Builds the engine and its sweeps from settings and open backends: the needs, ports, guards and home of each.
 
 A sweep's fields without a default are ports and are filled by their annotation; its other fields are its settings.
 """
@@ -74,12 +74,12 @@ LEASE_SWEEPS = (  # what every process that serves leases also runs
     SpentDecisions.name,
     AgedRecords.name,
 )
-IDLE = "idle"  # the group of sweeps that keep away from traffic
+IDLE = "idle"  # the group of sweeps that run without traffic only
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """Sweeps that need the same backends: they start together, and wait for no other's backend."""
+    """Sweeps that need the same backends: they start together, and do not wait for other backends."""
 
     name: str
     needs: tuple[str, ...]
@@ -88,11 +88,11 @@ class Family:
 
 
 Build = Callable[[str, Settings, OpenPorts, Clock], Scheduled | None]
-"""Makes the sweep of this name, or of this root; None where it has nothing to do."""
+"""Builds the sweep of this name, or of this root; None if it has nothing to do."""
 
 
 def families(config: Config, clock: Clock, only: Container[str] | None = None) -> Sequence[Family]:
-    """The sweeps named in `only`, or all: wrasse's, then one's own."""
+    """The sweeps named in `only`, or all: wrasse's, then the user's."""
     settings, where = config.settings, config.homes
     wanted = [name for name in config.catalogue if only is None or name in only]
     apart = (ORPHAN_SWEEP, *LEASE_SWEEPS, *STREAM_SWEEPS)
@@ -108,10 +108,12 @@ def families(config: Config, clock: Clock, only: Container[str] | None = None) -
     add("leases", (LEASES,), leases, build_lease_sweep)
     streams = [name for name in STREAM_SWEEPS if name in wanted and where.serves(STREAMS)]
     if not settings.retention and AgedEntries.name in streams and not parse_store(where.streams).is_nats:
-        streams.remove(AgedEntries.name)  # without a rule it trims nothing; a NATS may still have the age of one
+        streams.remove(
+            AgedEntries.name
+        )  # without a rule it trims nothing; NATS may still have the age of a former rule
     add("streams", (STREAMS,), streams, build_stream_sweep)
     for name in wanted:
-        # Where no backend has jobs, there is nothing to sweep; a sweep of one's own is refused.
+        # Without a backend of jobs there is nothing to sweep; a user's sweep is refused.
         if name not in apart and (settings.sweeps[name].use or where.serves(JOBS)):
             add(name, needs_of(kind_of(name, settings)), [name], build_sweep)
     for root in settings.orphans if ORPHAN_SWEEP in wanted else ():
@@ -129,7 +131,7 @@ def _built(
 
 
 def kind_of(name: str, settings: Settings) -> type[AnySweep]:
-    """The class of a sweep, wrasse's or one's own."""
+    """The class of a sweep, wrasse's or the user's."""
     use = settings.sweeps[name].use
     return load_sweep(use) if use else CATALOGUE[name].kind
 
@@ -137,7 +139,7 @@ def kind_of(name: str, settings: Settings) -> type[AnySweep]:
 async def open_engine(
     config: Config, stores: Stores, clock: Clock, only: Container[str] | None = None, into: OpenPorts | None = None
 ) -> tuple[Engine, OpenPorts]:
-    """The engine with the sweeps named in `only`, or with all, and what they needed."""
+    """The engine with the sweeps named in `only`, or with all, and their open ports."""
     found = families(config, clock, only)
     needs = [need for family in found for need in family.needs]
     opened = await open_homes(config, stores, ENGINE, *needs, into=into)
@@ -175,9 +177,9 @@ def build_sweep(name: str, settings: Settings, opened: OpenPorts, clock: Clock) 
     if isinstance(sweep, StuckJobs):
         if opened.jobs.strays is not None:
             sweep = replace(sweep, search=stray_search(settings.reaper, opened.jobs.strays, clock))
-        # Silence proves nothing while nobody could be heard, so these hold for one silence after that.
-        silent = backend_guards(opened.jobs, clock, sweep.heartbeat_timeout, skew_max=settings.engine.skew_max)
-        guards = (*silent, MassDeath(opened.jobs.jobs, sweep.heartbeat_timeout))
+        # A missing heartbeat proves nothing after an outage, so these pause for one heartbeat timeout after it.
+        health = backend_guards(opened.jobs, clock, sweep.heartbeat_timeout, skew_max=settings.engine.skew_max)
+        guards = (*health, MassDeath(opened.jobs.jobs, sweep.heartbeat_timeout))
     return scheduled(sweep, own, guards, name, swept_home(kind, opened, clock))
 
 
@@ -194,9 +196,9 @@ def build_orphans(name: str, settings: Settings, opened: OpenPorts, clock: Clock
 
 
 def build_lease_sweep(name: str, settings: Settings, opened: OpenPorts, clock: Clock) -> Scheduled:
-    """A sweep of leases. Those of the idle group keep away from traffic; retention does not wait for it."""
+    """A sweep of leases. Those of the idle group run without traffic only; the one for retention always."""
     own, leasing = settings.sweeps[name], opened.leasing
-    assert leasing is not None, "who builds it has leases"
+    assert leasing is not None, "built only with leases"
     guards = backend_guards(opened.records, clock, skew_max=settings.engine.skew_max)
     idle: dict[str, AnySweep] = {
         ExpiredLeases.name: ExpiredLeases(leasing.leases, leasing.namespaces),
@@ -240,12 +242,12 @@ def scheduled(
 
 
 def stray_search(own: ReaperSettings, strays: Strays, clock: Clock) -> StraySearch:
-    """The search for stray jobs, at the pace of the settings."""
+    """The search for stray jobs, with the limits of the settings."""
     return StraySearch(strays, clock, own.scan_count, own.pass_budget, own.page_delay, own.page_jitter)
 
 
 def fill_ports(sweep: type, opened: OpenPorts) -> dict[str, object]:
-    """The ports of a sweep, from where they live."""
+    """The ports of a sweep, from the open backends."""
     return {port.field: _port(port, opened) for port in port_fields(sweep)}
 
 
@@ -261,7 +263,7 @@ def needs_of(sweep: type) -> tuple[str, ...]:
 
 
 def swept_home(sweep: type, opened: OpenPorts, clock: Clock) -> SweepBackend | None:
-    """The leases and states of a sweep: beside the first of its ports; None if it has only the journal."""
+    """The leases and states of a sweep: in the backend of its first port; None if it has only the journal."""
     needs = [need for need in needs_of(sweep) if need != ENGINE]
     return sweep_home(_opened(needs[0], opened), clock) if needs else None
 
@@ -308,37 +310,37 @@ def build_stream_sweep(name: str, settings: Settings, opened: OpenPorts, clock: 
         return None
     alerts = Alerts(store.records(ALERTS), store.streams, clock, name)
     sweep: AnySweep
-    silence = timedelta(0)  # a trim judges by what is stored
+    timeout = timedelta(0)  # a trim judges by what is stored
     if name == AgedEntries.name:
         trimmer = Trimmer(store.streams, alerts, clock, opened.retention)
         rules, ages = retention(settings), store.ages
         sweep = AgedEntries(surveys_of(store), rules, trimmer, alerts, ages=ages, **own.fields)  # type: ignore[arg-type]
     else:
-        looks = IdleObservations(store.records(IDLE_OBSERVATIONS))
-        census = Census(surveys_of(store), store.groups, alerts, looks, store.capabilities.knows_holders)
+        observations = IdleObservations(store.records(IDLE_OBSERVATIONS))
+        census = Census(surveys_of(store), store.groups, alerts, observations, store.capabilities.knows_holders)
         sweep = DeadConsumers(census, store.groups, alerts, opened.retention, **own.fields)  # type: ignore[arg-type]
-        silence = sweep.gone_for  # that somebody was silent proves nothing while nobody could be heard
-    guards: tuple[Guard, ...] = tuple(backend_guards(store, clock, silence, skew_max=settings.engine.skew_max))
+        timeout = sweep.gone_for  # a missing call proves nothing after an outage
+    guards: tuple[Guard, ...] = tuple(backend_guards(store, clock, timeout, skew_max=settings.engine.skew_max))
     if store.plain_locks is not None:
-        # The document's sweeper trims under the same lock under which it looks for what is stuck.
+        # The document's sweeper trims under the same lock under which it searches stuck tasks.
         guards = (PlainLockGuard(store.plain_locks, settings.sweeper.lock_ttl), *guards)
     return scheduled(sweep, own, guards, name, sweep_home(store, clock))
 
 
 def surveys_of(store: StreamStore) -> Surveys:
-    """What looks at all streams of a backend."""
+    """The survey of all streams of a backend."""
     return store.surveys or PlainSurvey(store.streams)
 
 
 def build_task_sweep(name: str, settings: Settings, opened: OpenPorts, clock: Clock) -> Scheduled:
-    """A sweep of tasks: an instance of its own, since a place has a cadence of its own."""
-    assert opened.tasks is not None, "who builds it has tasks"
+    """A sweep of stream tasks: an instance of its own, since each backend has its own interval."""
+    assert opened.tasks is not None, "built only with tasks"
     build = _stuck_tasks if name == StuckJobs.name else _finished_tasks
     return build(settings, opened, opened.tasks, clock)
 
 
 def _stuck_tasks(settings: Settings, opened: OpenPorts, tasks: StreamedJobs, clock: Clock) -> Scheduled:
-    silence = settings.sweeper.stuck_threshold
+    timeout = settings.sweeper.stuck_threshold
     sweep = StuckJobs(
         tasks,
         # The deadline of each task is its record's own; nothing is added to it here.
@@ -348,8 +350,8 @@ def _stuck_tasks(settings: Settings, opened: OpenPorts, tasks: StreamedJobs, clo
         reports=tasks.reports,
     )
     guards: tuple[Guard, ...] = (
-        *backend_guards(opened.records, clock, silence, skew_max=settings.engine.skew_max),
-        MassDeath(tasks.workers, silence),
+        *backend_guards(opened.records, clock, timeout, skew_max=settings.engine.skew_max),
+        MassDeath(tasks.workers, timeout),
     )
     if opened.records.plain_locks is not None:
         guards = (PlainLockGuard(opened.records.plain_locks, settings.sweeper.lock_ttl), *guards)

@@ -1,4 +1,5 @@
-"""What happens to a job or a stream next, in sentences: from its state, the settings and the sweeps' decisions."""
+"""Forecast: what happens to a job or a stream next, in sentences, from its state, the settings and the sweeps'
+decisions."""
 
 from __future__ import annotations
 
@@ -22,34 +23,34 @@ from wrasse.sweeps.stuck_jobs import StuckJobs
 
 
 async def outlook(record: JobRecord, settings: Settings, jobs: JobQueue, now: datetime) -> Sequence[str]:
-    """One or two sentences about what comes next."""
+    """One or two sentences about what happens next."""
     info = record.info
     if info.state is JobState.READY:
         return await _ready(info, settings, jobs, now)
     if info.state is JobState.RUNNING:
-        return _held(record, settings, jobs, now)
+        return _running(record, settings, jobs, now)
     return _finished(info, settings, now)
 
 
 async def _ready(info: JobInfo, settings: Settings, jobs: JobQueue, now: datetime) -> Sequence[str]:
     if info.reason is Reason.INVALID_PAYLOAD:
-        return ["nobody takes it: what is stored of it cannot be read; mend it, or delete it where it is stored"]
+        return ["no worker claims it: its record cannot be read; repair or delete it where it is stored"]
     lines = []
     if info.not_before is not None and info.not_before > now:
         lines.append(f"it is scheduled and becomes ready {ago(info.not_before, now)}; waiting costs it nothing")
     counts = await jobs.counts()
-    beating = sum(1 for worker in counts.workers if worker.deadline > counts.at)
+    live = sum(1 for worker in counts.workers if worker.deadline > counts.at)
     if info.queue not in (*settings.worker.queues.values(), *settings.task_types):
         lines.append(f"no worker with these settings serves the queue {info.queue}: add it to worker.queues")
-    elif beating:
-        who = "the one worker that sends heartbeats" if beating == 1 else f"one of {beating} workers that heartbeat"
-        lines.append(f"{who} takes it in its turn, if it serves {info.queue}")
+    elif live:
+        who = "the one worker that sends heartbeats" if live == 1 else f"one of {live} workers that heartbeat"
+        lines.append(f"{who} claims it in its turn, if it serves {info.queue}")
     else:
-        lines.append("no worker beats; it waits, for ever if need be, until one is started: `wrasse run`")
+        lines.append("no worker is alive; it waits until one is started: `wrasse run`")
     return lines
 
 
-def _held(record: JobRecord, settings: Settings, jobs: JobQueue, now: datetime) -> Sequence[str]:
+def _running(record: JobRecord, settings: Settings, jobs: JobQueue, now: datetime) -> Sequence[str]:
     info, own = record.info, settings.sweeps["stuck_jobs"]
     sweep = StuckJobs(jobs, **own.fields)  # type: ignore[arg-type]
     interval = own.interval
@@ -60,14 +61,17 @@ def _held(record: JobRecord, settings: Settings, jobs: JobQueue, now: datetime) 
     verdict = sweep.decide(info, now)
     if not isinstance(verdict, Keep):
         return [f"stuck_jobs will {verdict.verb} it with its next run (every {every}): {verdict.reason}"]
-    lines = [f"worker {info.worker} holds it and beat {ago(info.heartbeat_at, now)}; it ends when its handler does"]
+    lines = [
+        f"worker {info.worker} runs it; last heartbeat {ago(info.heartbeat_at, now)}; it ends when its handler does"
+    ]
     limit = record.job.timeout or settings.worker.timeout
     if info.claimed_at is not None:
         lines.append(f"its handler's time is over {ago(info.claimed_at + limit, now)}; then it counts as failed")
-    silent = sweep.decide(info, now + timedelta(days=365))
-    if not isinstance(silent, Keep) and info.deadline is not None:
+    overdue = sweep.decide(info, now + timedelta(days=365))
+    if not isinstance(overdue, Keep) and info.deadline is not None:
+        would = overdue.verb.replace("_", "-")
         lines.append(
-            f"without another beat its claim ends {ago(info.deadline, now)}; then stuck_jobs would {silent.verb} it"
+            f"without another heartbeat its claim ends {ago(info.deadline, now)}; then stuck_jobs would {would} it"
         )
     return lines
 
@@ -78,7 +82,7 @@ def _finished(info: JobInfo, settings: Settings, now: datetime) -> Sequence[str]
     assert isinstance(kept, timedelta), "a field of finished_jobs"
     lines = []
     if info.state is JobState.DEAD:
-        lines.append(f"it stays dead until somebody says `wrasse jobs requeue {info.id}`")
+        lines.append(f"it stays dead until `wrasse jobs requeue {info.id}`")
     if own.enabled and info.finished_at is not None:
         lines.append(
             f"finished_jobs deletes it {ago(info.finished_at + kept, now)}, {format_duration(kept)} after it finished"
@@ -119,14 +123,14 @@ class StreamOutlook:
             ("groups", groups or "none"),
         ]
         if state.server_age is not None and state.server_age.age is not None:
-            whose = "as retention says" if state.server_age.ours else "as somebody else told it"
+            whose = "as retention says" if state.server_age.ours else "not set by wrasse"
             rows.append(("kept by the server", f"{format_duration(state.server_age.age)}, {whose}"))
-        # Where nothing is trimmed, nothing needs to be protected.
+        # Without trims there is nothing to protect.
         return rows if bound is None else [*rows, ("protected by", ", ".join(bound.protect) or "no group")]
 
 
 async def stream_outlook(config: Config, stores: Stores, id: str) -> StreamOutlook | None:
-    """What is known about the stream of this name; None if there is none."""
+    """The forecast of the stream of this name; None if there is none."""
     try:
         check_subject(id)
     except UsageError:
@@ -142,7 +146,7 @@ async def stream_outlook(config: Config, stores: Stores, id: str) -> StreamOutlo
 def next_lines(state: StreamState, bound: Bound | None) -> Iterator[str]:
     """What happens to a stream next. Pure."""
     if bound is None:
-        yield "nothing: no rule of `retention` is about it, so it is never trimmed"
+        yield "nothing: no rule of `retention` matches it, so it is never trimmed"
         return
     found = judge(state, bound, state.at)
     first = _moment(state)
@@ -150,14 +154,14 @@ def next_lines(state: StreamState, bound: Bound | None) -> Iterator[str]:
         case Stand.YOUNG if first is None:
             yield "nothing: it is empty"
         case Stand.YOUNG:
-            assert first is not None, "an empty stream was told before"
+            assert first is not None, "an empty stream is matched above"
             yield f"its first entry is old enough {ago(first + bound.rule.age, state.at)}"
         case Stand.MISSING:
             yield f"nothing is trimmed: the group {found.group!r} protects it, and does not exist"
         case Stand.UNPROVEN:
             yield (
-                f"nothing is trimmed: the group {found.group!r} protects it, and gives up after some deliveries; take"
-                " that limit away, as wrasse doctor says"
+                f"nothing is trimmed: the group {found.group!r} protects it, and gives up after some deliveries;"
+                " remove that limit, as wrasse doctor says"
             )
         case Stand.HELD:
             yield f"nothing is trimmed until the group {found.group!r} has acked its first entry"

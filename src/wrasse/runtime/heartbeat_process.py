@@ -1,12 +1,12 @@
-"""The heartbeat process: `python -m wrasse.runtime.heartbeat_process`, started by a worker and by nobody else.
+"""The heartbeat process: `python -m wrasse.runtime.heartbeat_process`, started by a worker only.
 
-It sends heartbeats for what stands on its worker's board for as long as that worker lives, and not a moment for a
-worker that does not. It ends when its pipe closes or its parent is another, and with it the commands that a killed
-worker left behind. It stops its heartbeat while its parent has been stopped (as by SIGSTOP) for longer than
-`heartbeat_timeout`, and goes on when the parent does, to tell it what it lost. Signals meant to end the worker are not
-for it: handlers that finish within the worker's grace still need their heartbeats.
+It sends heartbeats for the claims in its worker's heartbeat table while that worker lives. It ends when its pipe closes
+or its parent changes, and kills the commands that a killed worker left. While its parent has been stopped (as by
+SIGSTOP) for longer than `heartbeat_timeout` it sends none, and continues when the parent does, to report which claims
+are gone. It ignores signals meant to end the worker: handlers that finish within the worker's grace still need their
+heartbeats.
 
-It imports as little as it can: one runs beside every worker.
+It imports as little as possible: one runs beside every worker.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreUnavailable, WrasseError, first_error
 from wrasse.jobs.worker.heartbeat_table import (
     HEARTBEATS_PER_TIMEOUT,
+    ChildFailed,
     ClaimEnded,
-    Down,
+    HeartbeatFailed,
+    HeartbeatMessage,
     HeartbeatOrders,
     HeartbeatSent,
     HeartbeatTable,
-    Unable,
-    Word,
+    encode_message,
     send_heartbeats,
-    spell,
 )
 from wrasse.ports.jobs import JobQueue
 
 _STOPPED_STATES = ("T", "t")
-_DYING_LOOKS, _DYING_LOOK = 200, 0.05  # for at most ten seconds
+_EXIT_CHECKS, _EXIT_CHECK_SECONDS = 200, 0.05  # for at most ten seconds
 
 
 class ParentProcess:
-    """The worker that started this process: is it there, and does it run?"""
+    """The worker that started this process: whether it exists, and whether it is stopped."""
 
     __slots__ = ("_clock", "_pid", "_stopped_since")
 
@@ -48,11 +48,11 @@ class ParentProcess:
         self._stopped_since: float | None = None
 
     def gone(self) -> bool:
-        """A process whose parent ends is handed to another at once."""
+        """Whether it has ended: its children get another parent at once."""
         return os.getppid() != self._pid
 
     def stopped_for(self) -> float:
-        """For how many seconds every look has found it stopped."""
+        """For how many seconds every check has found it stopped."""
         if process_state(self._pid) not in _STOPPED_STATES:
             self._stopped_since = None
             return 0.0
@@ -63,7 +63,8 @@ class ParentProcess:
 
 
 def process_state(pid: int) -> str:
-    """The state letter of a process: the first word after its name, which may hold anything but the last bracket."""
+    """The state letter of a process: the first word after its name, which may have any character but the last
+    bracket."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0].decode()
@@ -71,14 +72,14 @@ def process_state(pid: int) -> str:
         return ""
 
 
-def say(word: Word) -> None:
-    """Tells the worker. If it does not listen, the word is dropped: it is said again, or no longer needed."""
+def report(word: HeartbeatMessage) -> None:
+    """Sends a message to the worker. If the pipe is full it is dropped: it is repeated, or no longer needed."""
     with suppress(BlockingIOError, BrokenPipeError):
-        os.write(1, spell(word))
+        os.write(1, encode_message(word))
 
 
 async def send_heartbeats_for(
-    orders: HeartbeatOrders, jobs: JobQueue, board: HeartbeatTable, parent: ParentProcess, clock: Clock
+    orders: HeartbeatOrders, jobs: JobQueue, table: HeartbeatTable, parent: ParentProcess, clock: Clock
 ) -> None:
     """Sends heartbeats until the parent is gone."""
     heartbeat_timeout = orders.heartbeat_timeout.total_seconds()
@@ -86,21 +87,21 @@ async def send_heartbeats_for(
         pause = heartbeat_timeout / HEARTBEATS_PER_TIMEOUT
         if parent.stopped_for() < heartbeat_timeout:
             try:
-                gone = await send_heartbeats(jobs, board, orders.worker, orders.heartbeat_timeout, clock.monotonic())
+                gone = await send_heartbeats(jobs, table, orders.worker, orders.heartbeat_timeout, clock.monotonic())
             except StoreUnavailable:
-                say(Down())
+                report(HeartbeatFailed())
                 pause /= HEARTBEATS_PER_TIMEOUT
             else:
-                for posted in gone:
-                    say(ClaimEnded(posted.place, posted.word))
-                say(HeartbeatSent())
+                for entry in gone:
+                    report(ClaimEnded(entry.place, entry.word))
+                report(HeartbeatSent())
         else:
             pause /= HEARTBEATS_PER_TIMEOUT
         await asyncio.sleep(pause)
 
 
 async def serve() -> None:
-    """Reads the orders and carries them out until the pipe closes."""
+    """Reads the orders and sends heartbeats until the pipe closes."""
     clock = SystemClock()
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
@@ -109,29 +110,29 @@ async def serve() -> None:
     if not line.endswith(b"\n"):
         return
     orders = HeartbeatOrders.of(line)
-    board = HeartbeatTable.attach(orders.board)
+    table = HeartbeatTable.attach(orders.table)
     parent = ParentProcess(orders.worker.pid, clock)
     if jobs := await open_patiently(orders, parent):
         async with asyncio.TaskGroup() as group:
-            beating = group.create_task(send_heartbeats_for(orders, jobs, board, parent, clock))
+            sending = group.create_task(send_heartbeats_for(orders, jobs, table, parent, clock))
             ending = group.create_task(reader.read())
-            await asyncio.wait((beating, ending), return_when=asyncio.FIRST_COMPLETED)
-            beating.cancel()
+            await asyncio.wait((sending, ending), return_when=asyncio.FIRST_COMPLETED)
+            sending.cancel()
             ending.cancel()
-    await end_commands(board, parent)
+    await end_commands(table, parent)
 
 
-async def end_commands(board: HeartbeatTable, parent: ParentProcess) -> None:
-    """Kills what a killed worker left running: its jobs will run elsewhere. A worker that lives ends its own."""
-    groups = {posted.group for posted in board.read() if posted.group}
-    for _ in range(_DYING_LOOKS if groups else 0):
+async def end_commands(table: HeartbeatTable, parent: ParentProcess) -> None:
+    """Kills the commands of a killed worker, whose jobs will run elsewhere. A live worker ends its own."""
+    groups = {entry.group for entry in table.read() if entry.group}
+    for _ in range(_EXIT_CHECKS if groups else 0):
         if parent.gone():
             for group in groups:
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(group, signal.SIGKILL)
             return
-        # The pipe of a dying process closes a moment before it is gone.
-        await asyncio.sleep(_DYING_LOOK)
+        # The pipe of an ending process closes a moment before the process is gone.
+        await asyncio.sleep(_EXIT_CHECK_SECONDS)
 
 
 async def open_patiently(orders: HeartbeatOrders, parent: ParentProcess) -> JobQueue | None:
@@ -140,13 +141,13 @@ async def open_patiently(orders: HeartbeatOrders, parent: ParentProcess) -> JobQ
         try:
             return await _open_jobs(orders.url)
         except StoreUnavailable:
-            say(Down())
+            report(HeartbeatFailed())
             await asyncio.sleep(orders.heartbeat_timeout.total_seconds() / HEARTBEATS_PER_TIMEOUT**2)
     return None
 
 
 async def _open_jobs(url: str) -> JobQueue:
-    """The job queue of a URL, for as long as the process lives. What it needs is imported when the worker has asked."""
+    """The job queue of a URL, for the life of the process. Its modules are imported only now."""
     if url.startswith("tasks:"):
         from wrasse.runtime.stream_tasks import open_task_jobs
 
@@ -165,8 +166,8 @@ def main() -> None:
         asyncio.run(serve())
     except* WrasseError as errors:
         error = first_error(errors)
-        say(Unable(error.message, error.do))
-    # Not by way of interpreter teardown: the worker waits for this process, and nothing here is left to save.
+        report(ChildFailed(error.message, error.do))
+    # Without interpreter teardown: the worker waits for this process, and nothing is left to save.
     os._exit(0)
 
 

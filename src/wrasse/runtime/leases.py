@@ -1,7 +1,7 @@
-"""Leases as a process has them: keys where records live, state in objects, and who notices that they are used.
+"""Builds leases: keys where records are stored, state in objects, and the count of their traffic.
 
-A bucket or a directory holds both. Where records live in a database, state goes to `backends.objects`, which is opened
-when the first state is written or looked for: who only takes turns needs none.
+An S3 bucket or a directory stores both. If records are in a database, state goes to `backends.objects`, which is opened
+when the first state is written or read: a plain lock needs none.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from wrasse.runtime.backends import Stores
 
 @dataclass(frozen=True, slots=True)
 class Leasing:
-    """Leases, which namespaces there are, and whether anybody uses them."""
+    """Leases, their namespaces, and their traffic."""
 
     leases: Leases
     namespaces: Namespaces
     activity: Activity
-    requests: Callable[[], int | None] = lambda: None  # how many were sent to a bucket so far
+    requests: Callable[[], int | None] = lambda: None  # sent to an S3 bucket so far
 
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ FINISH_SECONDS_MAX = 5.0
 
 
 async def open_leasing(config: Config, stores: Stores) -> Leasing:
-    """Leases where the settings keep records."""
+    """Leases in the backend of records."""
     own, where = config.settings.leases, config.homes
     store = await stores.open(where.records)
     activity = Activity(stores.clock)
@@ -68,14 +68,14 @@ async def open_leasing(config: Config, stores: Stores) -> Leasing:
 
 
 async def _finish(leases: Leases) -> None:
-    """What is left to do after the last answers; a sweep finds by its index entry what takes too long."""
+    """Waits for background work; what takes too long is left to a sweep, which finds it by its index entry."""
     with suppress(TimeoutError):
         async with asyncio.timeout(FINISH_SECONDS_MAX):
             await leases.close()
 
 
 def check_serving(config: Config) -> None:
-    """Refuses to serve leases from this store while the settings say that another server has them."""
+    """Refuses to serve leases from this store if the settings name another lease server."""
     home = config.homes.ports["leases"]
     if config.settings.leases.server:
         raise ConfigError(
@@ -86,12 +86,12 @@ def check_serving(config: Config) -> None:
 
 
 def check_state_home(config: Config) -> None:
-    """Refuses to keep keys where every host sees them and their state where only this one does."""
+    """Refuses keys on a shared server with state in a directory of this host."""
     records, objects = parse_store(config.homes.records), config.homes.ports["objects"]
-    # A bucket keeps state beside its keys.
+    # An S3 bucket stores state beside its keys.
     if records.served and not records.is_bucket and (objects.refused or objects.by == "default"):
         raise ConfigError(
-            "keys live on a server, and their state would live in a directory of this host alone",
+            "keys are on a server, and their state would be in a directory of this host alone",
             do="set backends.objects to a store that every host reaches, such as s3://bucket/prefix",
         )
 
@@ -113,10 +113,10 @@ def token_in_clear(own: LeaseSettings) -> bool:
 
 
 def client_tls(own: LeaseSettings) -> ssl.SSLContext | None:
-    """The settings' own way; None where they leave it to the system's. Refuses to send a token in clear text."""
+    """The TLS context of the settings; None for the system's. Refuses to send a token in clear text."""
     if token_in_clear(own) and not own.insecure:
         raise ConfigError(
-            "leases.token would travel to leases.server without TLS, for all on the way to read",
+            "leases.token would be sent to leases.server without TLS, readable on the network",
             do="use https:// in leases.server, or set leases.insecure: true",
         )
     if bool(own.client_cert) != bool(own.client_key):
@@ -137,7 +137,7 @@ def client_tls(own: LeaseSettings) -> ssl.SSLContext | None:
 
 def lease_client(own: LeaseSettings, clock: Clock) -> LeaseClient:
     """The client of `leases.server`."""
-    # What speaks HTTP is imported only where it is used: it takes longer than all the rest.
+    # HTTP modules are imported only where they are used: their import is slow.
     from wrasse.leases.client import LeaseClient
 
     return LeaseClient(own.server, clock, token=own.token, tls=client_tls(own))

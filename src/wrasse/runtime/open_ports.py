@@ -1,4 +1,4 @@
-"""The backends of a process, by port: what a command or a role needs is opened, once and nothing else."""
+"""The backends of a process, by port: only those that a command or a role needs are opened, each once."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JOBS, RECORDS, STREAMS, OBJECTS, ENGINE, LEASES, TASKS, ORPHANS, ARCHIVES = (
 
 @dataclass(slots=True)
 class OpenPorts:
-    """The backends of a process, by port. Only those are open that were asked of `open_homes`."""
+    """The backends of a process, by port. Only those requested from `open_homes` are open."""
 
     stores: dict[str, Backend] = dataclasses.field(default_factory=dict)
     object_store: ObjectStore | None = None
@@ -58,7 +58,7 @@ class OpenPorts:
 
     @property
     def engine(self) -> Backend:
-        """The backend of the journal and of what the engine keeps."""
+        """The backend of the journal and of the engine's records."""
         return self._store(ENGINE)
 
     @property
@@ -80,12 +80,12 @@ class OpenPorts:
 
     @property
     def orphans(self) -> tuple[Scanner, ...]:
-        """The desks of the roots that were opened."""
+        """The scanners of the roots that were opened."""
         return tuple(self.scanners.values())
 
     @property
     def queue(self) -> JobQueue:
-        """Jobs and tasks, to list, enqueue and change. Tasks are opened when a call is about one."""
+        """Jobs and tasks, to list, enqueue and change. Tasks are opened at the first call for one."""
         return self.jobs.jobs if self.open_tasks is None else RoutedJobs(self.jobs.jobs, self.open_tasks, self.types)
 
     def _store(self, port: str) -> Backend:
@@ -110,7 +110,7 @@ async def open_homes(config: Config, stores: Stores, *needs: str, into: OpenPort
         elif port == LEASES and opened.leasing is None:
             leasing = await open_leasing(config, stores)
             opened.stores[RECORDS] = await stores.open(where.records)
-            # Parts open side by side; the API and the idle sweeps must count the same traffic.
+            # Parts open concurrently; the API and the idle sweeps must count the same traffic.
             opened.leasing = opened.leasing or leasing
         elif port == TASKS and opened.open_tasks is not None:
             await opened.open_tasks()
@@ -127,7 +127,7 @@ async def open_homes(config: Config, stores: Stores, *needs: str, into: OpenPort
 
 
 def is_served(config: Config, need: str) -> bool:
-    """Whether a server is part of this need, which a daemon waits for."""
+    """Whether this need includes a server, which a daemon waits for."""
     where, settings = config.homes, config.settings
     port, _, root = need.partition("/")
     if port == ORPHANS:
@@ -145,9 +145,9 @@ def is_served(config: Config, need: str) -> bool:
 async def _open_tasks(config: Config, stores: Stores, opened: OpenPorts) -> JobQueue:
     if opened.tasks is None:
         home = task_home(config)
-        assert home is not None, "who asks for tasks has types of them"
+        assert home is not None, "tasks are opened only with task types"
         tasks = await open_tasks(home, stores)
-        opened.tasks = opened.tasks or tasks  # another task may have been quicker
+        opened.tasks = opened.tasks or tasks  # opened concurrently by another task
     return opened.tasks
 
 

@@ -1,4 +1,4 @@
-"""From settings to desks: each root with its store, its references and its sightings, opened."""
+"""Builds scanners of orphans: each root with its store, its references and its sightings, opened."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ORPHANS = "orphan_objects"
 
 
 async def open_scanner(name: str, config: Config, stores: Stores, clock: Clock) -> tuple[Scanner, KeepsRecords]:
-    """The desk of one root, and what keeps records beside its sightings."""
+    """The scanner of one root, and the backend of records beside its sightings."""
     settings = config.settings
     if name not in settings.orphans:
         raise UnknownName(name, settings.orphans, what="root", where="orphans")
@@ -42,14 +42,14 @@ async def open_scanner(name: str, config: Config, stores: Stores, clock: Clock) 
 
 
 def spool_of(name: str, config: Config) -> Path:
-    """The directory for the files of a root's runs: where the settings keep something, never unasked in the working
-    directory."""
+    """The directory for the files of a root's runs: beside its sightings or in the user's cache, never by default in
+    the working directory."""
     own, sightings = config.settings.orphans[name].spool, config.homes.sightings[name].opened()
     if own:
         return Path(own)
     if sightings.startswith("sqlite:"):
         return Path(parse_store(sightings).path).parent / "wrasse-spool"
-    place = hashlib.sha256(hide(sightings).encode()).hexdigest()[:12]  # roots of other settings may be called the same
+    place = hashlib.sha256(hide(sightings).encode()).hexdigest()[:12]  # roots of other settings may have the same name
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "wrasse-spool" / place
 
 
@@ -66,5 +66,5 @@ def _leader(name: str, own: OrphanRoot, catalog: Catalog) -> Guard | None:
 
 
 def instance_of(root: str) -> str:
-    """What the sweep of one root is called in leases, state, journal and metrics."""
+    """The name of one root's sweep in leases, state, journal and metrics."""
     return f"{ORPHANS}@{root}"

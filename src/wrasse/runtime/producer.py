@@ -1,7 +1,7 @@
-"""The producer's role: files of a directory become jobs, once or for as long as the process runs.
+"""The producer role: files of a directory become jobs, once or for as long as the process runs.
 
-A stop is quick: a wait ends at once, and an enqueue that a backend does not answer is given up after a moment. What it
-was about is enqueued by the next walk, or was enqueued after all and is known by its id.
+A stop is quick: a wait ends at once, and an enqueue that a backend does not answer is abandoned after a moment. Its
+files are enqueued by the next walk, or were stored after all and are refused by their id.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from wrasse.runtime.worker import build_pace, build_producer
 
 ROLE = "producer"
 _STOP_MAX = timedelta(seconds=0.1)
-_TOLD_EVERY = timedelta(seconds=10)
+_REPORT_EVERY = timedelta(seconds=10)
 _SHOWN_EVERY = timedelta(seconds=0.1)
 _log = logging.getLogger("wrasse.producer")
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a walk came to."""
+    """The result of a walk."""
 
     directory: str
     found: int
@@ -52,8 +52,8 @@ class Summary:
 
 
 def producing_directory(config: Config, roles: tuple[str, ...], *, watch: bool) -> str:
-    """The directory whose files this process puts; empty if it is no producer; an error if there is none. Where all
-    roles are started, a producer: section makes it one; its default priority alone, which every put uses, does not."""
+    """The directory whose files this process enqueues; empty if it is no producer; an error if it does not exist. With
+    all roles, a producer: section makes it one; its default priority alone, which every enqueue uses, does not."""
     mine = [path for path in config.sources if path.startswith("producer.") and path != "producer.default_priority"]
     if ROLE in roles or ("all" in roles and mine):
         return check_directory(config.settings.producer.scan_dir)
@@ -65,7 +65,7 @@ def producing_directory(config: Config, roles: tuple[str, ...], *, watch: bool) 
 
 
 class Producing:
-    """The producer of one process. `once`: it walks and ends; else it goes on watching."""
+    """The producer of one process. `once`: it walks and ends; else it watches."""
 
     def __init__(
         self, config: Config, opened: OpenPorts, clock: Clock, tally: Tally, directory: str, *, once: bool, alone: bool
@@ -80,33 +80,33 @@ class Producing:
             kind=own.kind,
             settle=own.settle,
             poll=own.poll_interval,
-            # Who waits for the end of a walk wants to hear of an outage; a daemon outlives it.
+            # A single walk fails on an outage; a daemon waits for its end.
             patience=PATIENCE if once and alone else None,
         )
         producer = build_producer(config.settings, opened, clock, tally)
         self._intake = Intake(settings, producer, build_pace(config.settings, opened, own.rate_limit_per_sec), clock)
-        self._watching = None if once else Watching(self._intake, clock, told=own.watch == "auto")
+        self._watching = None if once else Watching(self._intake, clock, use_inotify=own.watch == "auto")
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
-        """Ends `run` at once, or after the enqueue that is under way."""
+        """Ends `run` at once, or after the current enqueue."""
         self._stopping.set()
         if self._watching is not None:
             self._watching.stop()
         self._intake.stop()
 
     async def run(self) -> None:
-        """Puts the files; returns when they are enqueued, or when it was stopped."""
+        """Enqueues the files; returns when they are enqueued, or when it is stopped."""
         async with asyncio.TaskGroup() as group:
             working = group.create_task(self._work())
-            others = [group.create_task(self._hurry(working)), group.create_task(self._tell())]
+            others = [group.create_task(self._cancel_on_stop(working)), group.create_task(self._report())]
             await asyncio.wait([working])
             for other in others:
                 other.cancel()
         _log.info("walked" if self._watching is None else "watched", extra=self._facts())
 
     def summary(self) -> Summary:
-        """What was found and put so far."""
+        """What was found and enqueued so far."""
         done = self._intake.done
         skipped = {reason.value: count for reason, count in sorted(done.seen.skipped.items())}
         return Summary(self._intake.settings.root, done.seen.found, done.enqueued, done.known, skipped, done.stopped)
@@ -114,13 +114,13 @@ class Producing:
     async def _work(self) -> None:
         await (self._intake.walk() if self._watching is None else self._watching.run())
 
-    async def _hurry(self, working: asyncio.Task[None]) -> None:
+    async def _cancel_on_stop(self, working: asyncio.Task[None]) -> None:
         await self._stopping.wait()
         await asyncio.wait([working], timeout=_STOP_MAX.total_seconds())
         working.cancel()
 
-    async def _tell(self) -> None:
-        """A bar for a person, a line now and then for a log."""
+    async def _report(self) -> None:
+        """Shows a progress bar on a terminal, else logs a line every _REPORT_EVERY."""
         if self._watching is None and sys.stderr.isatty():
             with progress("files") as more:
                 shown = 0
@@ -129,14 +129,14 @@ class Producing:
                     more(done - shown)
                     shown = done
                     await asyncio.sleep(_SHOWN_EVERY.total_seconds())
-        told = self._facts()
+        reported = self._facts()
         while True:
-            await asyncio.sleep(_TOLD_EVERY.total_seconds())
-            if told != self._facts():
-                told = self._facts()
-                _log.info("producing", extra=told)
+            await asyncio.sleep(_REPORT_EVERY.total_seconds())
+            if reported != self._facts():
+                reported = self._facts()
+                _log.info("producing", extra=reported)
 
     def _facts(self) -> Mapping[str, int]:
-        """Numbers only: names of files are not for logs."""
+        """Counts only: logs do not contain file names."""
         done = self._intake.done
         return {"found": done.seen.found, "enqueued": done.enqueued, "known": done.known, "skipped": done.skipped}

@@ -1,9 +1,7 @@
-"""SIGTERM and SIGINT: the first asks, the second ends the process at once with exit code 1.
+"""SIGTERM and SIGINT: the first stops the process gracefully, the second ends it at once with exit code 1.
 
-Whoever stops a process often tells it and its group in one breath (timeout, a shell that passes Ctrl-C on), so a signal
-right after the first is its echo.
-
-And what a process of ours sets for itself, which a library must not set for whoever uses it.
+A stop is often sent to a process and to its group at the same time (timeout, a shell that forwards Ctrl-C), so a signal
+right after the first is ignored as its echo. Also process-wide settings, which a library must not change for its user.
 """
 
 from __future__ import annotations
@@ -20,29 +18,29 @@ from types import FrameType
 from wrasse.clock import SystemClock
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-ECHO_S = 0.3  # nobody means two things in that time
+ECHO_S = 0.3  # a second signal within this time is an echo
 
 
 @contextlib.contextmanager
 def on_stop(ask: Callable[[str], None], *, heard: bool = True) -> Iterator[None]:
-    """While this is open, the first signal calls `ask` with its name in the running loop. Outside of the main thread
-    signals cannot be heard, and nothing is changed; nor is it unless they are to be `heard`."""
+    """While this is open, the first signal calls `ask` with its name in the running loop. Outside of the main thread,
+    or unless `heard`, nothing is changed: signals can be handled in the main thread only."""
     if not heard or threading.current_thread() is not threading.main_thread():
         yield
         return
     loop, clock = asyncio.get_running_loop(), SystemClock()
-    asked: list[float] = []
+    first_at: list[float] = []
 
-    def hear(number: int, frame: FrameType | None) -> None:
-        if asked and clock.monotonic() - asked[0] < ECHO_S:
+    def handle(number: int, frame: FrameType | None) -> None:
+        if first_at and clock.monotonic() - first_at[0] < ECHO_S:
             return
-        if asked:
-            # Straight out: whatever holds up the first stop, a blocked loop for one, must not hold up the second.
+        if first_at:
+            # At once: what delays the first stop, such as a blocked loop, must not delay the second.
             os._exit(1)
-        asked.append(clock.monotonic())
+        first_at.append(clock.monotonic())
         loop.call_soon_threadsafe(ask, signal.Signals(number).name)
 
-    before = {number: signal.signal(number, hear) for number in SIGNALS}
+    before = {number: signal.signal(number, handle) for number in SIGNALS}
     try:
         yield
     finally:
@@ -53,8 +51,8 @@ def on_stop(ask: Callable[[str], None], *, heard: bool = True) -> Iterator[None]
 SWITCH_SECONDS = 0.00005
 
 
-def hand_over_sooner() -> None:
-    """Lets threads that wait for the interpreter have it after 50 microseconds. A worker's event loop computes while
-    SQLite's thread needs the interpreter for a moment after every statement; Python's own 5 ms are longer than the
-    statement took. Short jobs gain a quarter or more (`python3 dev.py bench jobs_sqlite`)."""
+def set_switch_interval() -> None:
+    """Sets the thread switch interval to 50 microseconds. SQLite's thread needs the interpreter for a moment after
+    every statement while a worker's event loop computes; Python's 5 ms are longer than the statement took. The
+    throughput of short jobs grows by a quarter or more (`python3 dev.py bench jobs_sqlite`)."""
     sys.setswitchinterval(SWITCH_SECONDS)

@@ -1,5 +1,5 @@
-"""From settings to the queue of tasks: its records where records live, its streams where streams do, and what is too
-large for a record where objects are. Where the first two are one backend, a state and its event are one step."""
+"""Builds the queue of stream tasks: records in the backend of records, streams in that of streams, and data too large
+for a record in that of objects. If the first two are one backend, a record and its event are one write."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TaskPost:
             return None
 
     def set_aside(self, delivery: Delivery, reason: str) -> DeadLetter:
-        """The answer that makes an entry which nobody can read a dead letter."""
+        """The answer that dead-letters an unreadable entry."""
         return dead_letter(delivery, reason, deliveries=delivery.number)
 
 
@@ -55,17 +55,17 @@ SCHEME = "tasks:"
 
 
 class TaskBackends(msgspec.Struct, frozen=True):
-    """Where tasks live and which types there are, as one text, for the child that beats for them."""
+    """The backends and types of tasks, as one text, for their heartbeat process."""
 
     records: str
     streams: str
     objects: str  # empty: large parameters are refused
     types: tuple[TaskType, ...]
     kept: TaskRetention | None = None
-    threshold: timedelta = THRESHOLD  # of types that nothing is said of
+    threshold: timedelta = THRESHOLD  # of types without settings
 
     def url(self) -> str:
-        """As one text, with paths that do not depend on where one is."""
+        """As one text, with absolute paths."""
         records, streams = (parse_store(each).resolved().url for each in (self.records, self.streams))
         objects = parse_objects(self.objects).resolved().url if self.objects else ""
         home = msgspec.structs.replace(self, records=records, streams=streams, objects=objects)
@@ -73,8 +73,8 @@ class TaskBackends(msgspec.Struct, frozen=True):
 
 
 def task_home(config: Config) -> TaskBackends | None:
-    """Where the tasks of these settings live; None if they name no types and have no `sweeper:` section. With the
-    section alone there is nothing to work on, but tasks of any type that another program left are rescued."""
+    """The backends of the tasks of these settings; None if they name no types and have no `sweeper:` section. With the
+    section alone no worker runs, but stuck tasks of any type are rescued for other programs."""
     settings, where = config.settings, config.homes
     if not settings.task_types and not config.named("sweeper"):
         return None
@@ -83,7 +83,7 @@ def task_home(config: Config) -> TaskBackends | None:
     done, dead = own.fields["done_kept"], own.fields["dead_kept"]
     assert isinstance(done, timedelta), "a time by its type"
     assert isinstance(dead, timedelta), "a time by its type"
-    # Where nobody deletes finished tasks, none is ever due to go.
+    # If the sweep is off, finished tasks are never due for deletion.
     kept = TaskRetention(done, dead) if own.enabled else None
     objects, threshold = where.ports["objects"].url, settings.sweeper.stuck_threshold
     return TaskBackends(where.records, where.streams, objects, types, kept, threshold)
@@ -107,16 +107,16 @@ async def open_tasks(home: TaskBackends, stores: Stores) -> StreamedJobs:
 
 
 async def open_task_jobs(url: str, clock: Clock | None = None) -> JobQueue:
-    """The queue of tasks that a text of `url` names, for as long as the process lives; for the beat child."""
+    """The queue of tasks that a text of `url` names, for the life of the heartbeat process."""
     home = msgspec.json.decode(url.removeprefix(SCHEME), type=TaskBackends)
     return await open_tasks(home, Stores(clock or SystemClock()))
 
 
 def threshold(own: TaskTypeSettings, own_sweep: StuckTasksSettings) -> timedelta:
-    """How long a task of this type may go without a sign of life."""
+    """The heartbeat timeout of this type."""
     return own.step_timeout or own_sweep.stuck_threshold
 
 
 def task_types(types: Mapping[str, TaskTypeSettings], own_sweep: StuckTasksSettings) -> tuple[TaskType, ...]:
-    """The types, as the queue of tasks wants them."""
+    """The types of the settings for the queue of tasks."""
     return tuple(TaskType(name, own.max_retries, threshold(own, own_sweep)) for name, own in types.items())

@@ -1,4 +1,4 @@
-"""From settings and open backends to what works: workers, producers, periodic jobs and their handlers."""
+"""Builds workers, producers, periodic jobs and their handlers from settings and open backends."""
 
 from __future__ import annotations
 
@@ -47,27 +47,27 @@ DEFAULT_LEASES = leases_in("default")
 
 
 def owner_name() -> str:
-    """Who we are to others: a name no two processes ever share."""
+    """A unique name of this process as an owner."""
     return f"{socket.gethostname()[:64]}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerRuntime:
-    """A worker, who sends heartbeats for it, and who tells which queues it leaves alone."""
+    """A worker, its heartbeat, and the records of its open breakers."""
 
     worker: Worker
     heartbeat: Heartbeat
-    telling: ShutQueues
+    breaker_records: ShutQueues
     traces: Traces | None = None
 
     async def run(self) -> None:
         """Works until the worker is stopped."""
         async with asyncio.TaskGroup() as group:
-            telling = group.create_task(self.telling.run())
+            breaker_records = group.create_task(self.breaker_records.run())
             try:
                 await self.worker.run()
             finally:
-                telling.cancel()
+                breaker_records.cancel()
                 if self.traces is not None:
                     await self.traces.close()
 
@@ -80,7 +80,7 @@ class WorkerRuntime:
                 await self.traces.close()
 
     def wrong(self) -> str | None:
-        """Why the worker is of no use now, if it is not."""
+        """Why the worker cannot work now; None if it can."""
         return None if self.heartbeat.state.sending else "no heartbeats go out, so it claims nothing"
 
 
@@ -102,25 +102,25 @@ def build_worker(
         breaker_pause=own.breaker_pause,
     )
     url = parse_store(config.homes.jobs)
-    # What lives in this process's memory no child could reach. A path is made absolute: handlers may change directory.
-    beats: Heartbeat = (
+    # A child process cannot reach this one's memory. A path is made absolute: handlers may change directory.
+    heartbeat: Heartbeat = (
         LoopHeartbeat(opened.jobs.jobs, clock) if url.scheme == "memory" else ChildHeartbeat(url.resolved().url, tally)
     )
     traces = open_traces(config.settings.observability.tracing)
-    worker = Worker(opened.jobs.jobs, handlers, clock, beats, settings, tally, traces)
-    assert worker.breakers is not None, "the settings of a worker have those of its breakers"
+    worker = Worker(opened.jobs.jobs, handlers, clock, heartbeat, settings, tally, traces)
+    assert worker.breakers is not None, "these settings have a breaker"
     shut = opened.jobs.records(SHUT_QUEUES)
-    telling = ShutQueues(worker.breakers, worker.info.id, opened.jobs.jobs, shut, clock)
-    return WorkerRuntime(worker, beats, telling, traces)
+    breaker_records = ShutQueues(worker.breakers, worker.info.id, opened.jobs.jobs, shut, clock)
+    return WorkerRuntime(worker, heartbeat, breaker_records, traces)
 
 
 def breaker_settings(own: CircuitBreaker) -> BreakerSettings:
-    """What the settings say of breakers."""
+    """The settings of breakers."""
     return BreakerSettings(own.failure_threshold, own.window, own.cooldown_period, own.min_samples)
 
 
 def build_producer(settings: Settings, opened: OpenPorts, clock: Clock, tally: Tally) -> Producer:
-    """What enqueues jobs into the queue of their priority."""
+    """A producer that enqueues jobs into the queue of their priority."""
     return Producer(
         opened.queue,
         clock,
@@ -132,33 +132,33 @@ def build_producer(settings: Settings, opened: OpenPorts, clock: Clock, tally: T
 
 
 def build_pace(settings: Settings, opened: OpenPorts, rate: int) -> SharedRate:
-    """A rate per second that everybody who puts into the same backend shares."""
+    """A rate per second that all producers on the same backend share."""
     store = opened.jobs
     limiter = store.limiter or RecordedLimiter(store.records(BUDGETS))
     return SharedRate(limiter, settings.producer.rate_limit_key, rate)
 
 
 def configured(settings: Settings, own: Registry | None = None, *, handler: str = "", command: str = "") -> Registry:
-    """What a program registered and what settings or the command line name; the latter take the place of the settings'
+    """The handlers that a program registered and those of settings or command line; the latter replaces the settings'
     default handler. A kind has only one handler, a name one periodic job."""
     registry = Registry()
     if own is not None:
         registry.include(own)
     for kind, text in settings.worker.handlers.items():
-        registry.add(kind, _handler(text, settings))
+        registry.add(kind, _load_handler(text, settings))
     for name, each in settings.periodic.items():
         registry.repeat(as_periodic(name, each))
     if not (handler or command):
         handler, command = settings.worker.handler, settings.worker.exec
     if handler:
-        registry.include(_named(handler, settings))
+        registry.include(_registry_of(handler, settings))
     elif command:
         registry.add(ANY, Command(command, settings.worker.exec_env))
     return registry
 
 
 def build_handlers(registry: Registry) -> Handlers:
-    """The handlers of a worker, with what wraps them."""
+    """The handlers of a worker, with their middleware."""
     handlers = Handlers(registry.middleware)
     for kind, function in registry.functions.items():
         handlers.add(kind, function, registry.retries.get(kind))
@@ -168,19 +168,19 @@ def build_handlers(registry: Registry) -> Handlers:
 def build_repeater(
     settings: Settings, opened: OpenPorts, clock: Clock, tally: Tally, registry: Registry
 ) -> PeriodicScheduler:
-    """What puts periodic jobs."""
+    """The scheduler of periodic jobs."""
     producer = build_producer(settings, opened, clock, tally)
     return PeriodicScheduler(registry.periodic.values(), producer, opened.jobs.records(PERIODIC), clock)
 
 
 def message_handlers(text: str) -> Sequence[Registered]:
-    """What the App that `module:name` names has registered for messages; nothing if it names a function."""
+    """The message handlers of the App that `module:name` names; none if it names a function."""
     streams = getattr(_imported(text), "streams", None)
     return tuple(streams.handlers) if isinstance(streams, AppStreams) else ()
 
 
 def _imported(text: str) -> object:
-    """What `module:name` names, where the module was imported already."""
+    """The object that `module:name` names, if the module is imported already."""
     module, _, path = text.partition(":")
     found: object = sys.modules.get(module)
     for name in path.split("."):
@@ -188,24 +188,24 @@ def _imported(text: str) -> object:
     return found
 
 
-def _handler(text: str, settings: Settings) -> Function:
-    """The function that `module:name` names, or what posts to a URL."""
+def _load_handler(text: str, settings: Settings) -> Function:
+    """The function that `module:name` names, or the handler of a URL."""
     if not is_url(text):
         return load_handler(text)
-    # What speaks HTTP is imported only where it is used: it takes longer than all the rest.
+    # HTTP modules are imported only where they are used: their import is slow.
     from wrasse.jobs.http_handler import HttpHandler, HttpHandlerSettings
 
     own = settings.worker.http
     return HttpHandler(
-        text, SystemClock(), HttpHandlerSettings(own.refused == "bury", own.authorization, own.connect_timeout)
+        text, SystemClock(), HttpHandlerSettings(own.refused == "dead_letter", own.authorization, own.connect_timeout)
     )
 
 
-def _named(text: str, settings: Settings) -> Registry:
-    """The function or URL that a text names, for every kind; or, where it names an App, all that it has registered."""
+def _registry_of(text: str, settings: Settings) -> Registry:
+    """The function or URL that a text names, for every kind; or, if it names an App, all that it has registered."""
     registry = Registry()
     try:
-        registry.add(ANY, _handler(text, settings))
+        registry.add(ANY, _load_handler(text, settings))
     except UsageError:
         theirs = getattr(_imported(text), "registry", None)
         if isinstance(theirs, Registry):
@@ -225,7 +225,7 @@ def build_task_workers(
     breaker = breaker_settings(config.settings.circuit_breaker)
     workers = []
     for name, kind in config.settings.task_types.items():
-        beats: Heartbeat = LoopHeartbeat(opened.tasks, clock) if in_memory else ChildHeartbeat(home.url(), tally)
+        heartbeat: Heartbeat = LoopHeartbeat(opened.tasks, clock) if in_memory else ChildHeartbeat(home.url(), tally)
         settings = WorkerSettings(
             queues=(name,),
             concurrency=kind.workers,
@@ -236,5 +236,5 @@ def build_task_workers(
             breaker=breaker,
             breaker_pause=own.breaker_pause,
         )
-        workers.append(Worker(opened.tasks, handlers.serving(name), clock, beats, settings, tally))
+        workers.append(Worker(opened.tasks, handlers.serving(name), clock, heartbeat, settings, tally))
     return tuple(workers)

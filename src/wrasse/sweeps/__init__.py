@@ -1,7 +1,6 @@
-"""The catalogue: every sweep there is, by name. Command line, daemon, configuration, docs and status page read it.
+"""The catalogue: every sweep, by name. Command line, daemon, configuration, docs and status page read it.
 
-This folder is the table of contents of the product: one file per sweep, each opening with its evidence, its grace, its
-precondition, and what happens if it is wrong.
+One file per sweep; each docstring begins with its evidence, its grace, its precondition, and the effect of an error.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from wrasse.sweeps.stuck_jobs import StuckJobs
 
 @dataclass(frozen=True, slots=True)
 class Catalogued:
-    """A sweep as a reader meets it: what it takes away and from whom it keeps its hands off."""
+    """A sweep as it is documented: what it takes away, and what it leaves alone."""
 
     name: str
     kind: type[AnySweep]
@@ -47,8 +46,8 @@ CATALOGUE: Mapping[str, Catalogued] = {
         Catalogued(
             StuckJobs.name,
             StuckJobs,
-            takes_away="jobs held by a worker that fell silent: made ready again, or buried after too many rescues",
-            unless="the worker beats, or settles first; the backend restarted; most workers fell silent at once",
+            takes_away="jobs of a worker without heartbeat: made ready again, or dead-lettered after too many rescues",
+            unless="the worker sends a heartbeat or settles; the backend restarted; most workers stopped at once",
             interval=timedelta(seconds=10),
         ),
         Catalogued(
@@ -70,24 +69,24 @@ CATALOGUE: Mapping[str, Catalogued] = {
         Catalogued(
             ExpiredLeases.name,
             ExpiredLeases,
-            takes_away="leases that ended by themselves, and an hour later what their holders left behind",
-            unless="the lease was renewed, given back or taken over; keys are in use",
+            takes_away="expired leases, and an hour later the objects that their holders left",
+            unless="the lease was renewed, released or taken over; keys are in use",
             interval=timedelta(minutes=5),
             budget=RunBudget(pause=timedelta(milliseconds=100)),
         ),
         Catalogued(
             OpenTransactions.name,
             OpenTransactions,
-            takes_away="transactions that a crash left open: carried out as decided, or rolled back when overdue",
-            unless="it is pending and one of its leases lasts; keys are in use",
+            takes_away="transactions that a crash left open: applied as decided, or rolled back when overdue",
+            unless="it is pending and one of its leases has not expired; keys are in use",
             interval=timedelta(minutes=5),
             budget=RunBudget(pause=timedelta(milliseconds=100)),
         ),
         Catalogued(
             SpentDecisions.name,
             SpentDecisions,
-            takes_away="what is left of transactions, a day after they were carried out",
-            unless="its time is not over; keys are in use",
+            takes_away="decision records of transactions, a day after they were applied",
+            unless="it has not expired; keys are in use",
             interval=timedelta(minutes=5),
             budget=RunBudget(pause=timedelta(milliseconds=100)),
         ),
@@ -95,22 +94,22 @@ CATALOGUE: Mapping[str, Catalogued] = {
             AgedEntries.name,
             AgedEntries,
             takes_away="entries of streams that are older than `retention` keeps them",
-            unless="no rule is about the stream; an archiver or a worker group has not acked them",
+            unless="no rule matches the stream; an archiver or a worker group has not acked them",
             interval=timedelta(seconds=30),
         ),
         Catalogued(
             DeadConsumers.name,
             DeadConsumers,
-            takes_away="consumers that fell silent, once what they held is handed over; tells of groups nobody reads",
-            unless="the consumer asks again; it is another program's and holds something",
+            takes_away="dead consumers, after their pending entries are handed over; alerts about unread groups",
+            unless="the consumer asks again; it is another program's and has pending entries",
             interval=timedelta(seconds=30),
             budget=RunBudget(actions_max=10_000),
         ),
         Catalogued(
             AgedRecords.name,
             AgedRecords,
-            takes_away="keys that nobody has touched for `leases.disk_retention`, with their state",
-            unless="no retention is set; the key is held; it was touched meanwhile",
+            takes_away="keys unused for `leases.disk_retention`, with their state",
+            unless="no retention is set; the key is leased; it was used meanwhile",
             interval=timedelta(hours=1),
         ),
     )

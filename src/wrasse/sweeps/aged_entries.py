@@ -2,9 +2,9 @@
 
 evidence      the stream's first entry is older than its rule says, by the backend's clock
 grace         the age of the rule, and unless it is exact a hundredth of it more
-precondition  age and the floor of every protecting group, judged anew in the very step that trims
-if wrong      with a rule that is too short, entries are gone that somebody wanted to read again; what an archiver or
-              a worker group still needs is never trimmed, unless the rule allows it in so many words
+precondition  age and the floor of every protecting group, checked again in the step that trims
+if wrong      with a rule that is too short, entries are gone that were still to be read; what an archiver or a worker
+              group still needs is never trimmed, unless the rule allows it explicitly
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from wrasse.streams.alerts import Alert, Alerts, SentAlert, Settle, Tell, worth_
 from wrasse.streams.retention import ARCHIVER, Bound, Judged, Retention, Stand, judge, server_age_for
 from wrasse.streams.trimmer import Trimmer, TrimOrder
 
-LOOK = 1_000  # streams that one look sees
+PAGE = 1_000  # streams read at once
 
 
 @dataclass(frozen=True, slots=True)
 class AgedStream:
-    """A stream with something to do: entries that are old enough, alerts that were told about it, or a server that
-    removes by age what `protected` names groups for."""
+    """A stream with something to do: entries past their age, alerts sent about it, or a server that removes by age
+    entries of the groups in `protected`."""
 
     state: StreamState
     bound: Bound | None
@@ -45,7 +45,7 @@ class AgedStream:
 
 @dataclass(frozen=True, slots=True)
 class OtherAge:
-    """A stream that its server should keep to another age than it does, None: for ever."""
+    """A stream whose server's maximal age differs from `wanted`; None: for ever."""
 
     subject: str
     wanted: timedelta | None
@@ -54,7 +54,7 @@ class OtherAge:
 
 @dataclass(frozen=True, slots=True)
 class StaleAlert:
-    """An alert about a stream that is not there any more."""
+    """An alert about a stream that no longer exists."""
 
     told: SentAlert
 
@@ -68,7 +68,7 @@ class QuietStreams:
 
 @dataclass(frozen=True, slots=True)
 class SetAge:
-    """Have the server keep this stream to this age by itself, or no longer."""
+    """Sets the server's maximal age of this stream, or removes it."""
 
     subject: str
     age: timedelta | None
@@ -80,9 +80,9 @@ Change = TrimOrder | SetAge | Tell | Settle
 
 @dataclass(frozen=True, slots=True)
 class AgedEntries:
-    """Trims streams to their retention, as far as those who still need them allow. A server that can remove by age on
-    its own is told the age of those streams that nobody reads in a group, so that they stay within it while no sweep
-    runs, and told to stop when that is not so any more."""
+    """Trims streams to their retention, as far as protecting groups allow. A server that can remove by age gets the age
+    of streams without groups, so that they stay within it while no sweep runs; the age is removed once a group
+    exists."""
 
     name: ClassVar[str] = "aged_entries"
     each: ClassVar[bool] = True
@@ -97,7 +97,7 @@ class AgedEntries:
     ages: ServerAges | None = field(default=None, metadata=WIRED)
 
     async def find(self, after: str | None, limit: int) -> Page[Suspect]:
-        page = await self.surveys.survey(">", after, LOOK)
+        page = await self.surveys.survey(">", after, PAGE)
         told = await self.alerts.told()
         last = None if not page.more else page.cursors[-1]
         found = [*self._worth(page, told), *_gone(page, told, after or "", last)]
@@ -108,7 +108,7 @@ class AgedEntries:
             found = [(page.cursors[-1], QuietStreams(page.cursors[-1]))]
         cursors = [at for at, _ in found]
         if last is not None:
-            cursors[-1] = last  # nothing worth a look stands between the last suspect and the end of this look
+            cursors[-1] = last  # nothing to check is between the last suspect and the end of this page
         return Page(tuple(suspect for _, suspect in found), tuple(cursors), page.at, page.more)
 
     def decide(self, suspect: Suspect, at: datetime) -> Action[Change] | Keep:
@@ -143,8 +143,8 @@ class AgedEntries:
         return outcomes
 
     async def _report(self) -> None:
-        """Says what was trimmed, as the sweep of tasks says what it moved."""
-        # Not of the stream of reports itself: it would never come to rest.
+        """Publishes what was trimmed, as the sweep of tasks does what it moved."""
+        # Not of the stream of reports itself, which would cause a report each time.
         removed = [count for subject, count in self.trimmer.removed().items() if subject != SWEEPS]
         if removed:
             event = SweepReport(0, 0, streams_trimmed=len(removed), entries_trimmed=sum(removed))
@@ -155,7 +155,7 @@ class AgedEntries:
             case TrimOrder():
                 return await self.trimmer.trim(change, ends)
             case SetAge():
-                assert self.ages is not None, "found by who has them"
+                assert self.ages is not None, "found only where there are ages"
                 return await self.ages.keep_for(change.subject, change.age)
             case Tell():
                 self.trimmer.tally.alerts += 1
@@ -164,7 +164,7 @@ class AgedEntries:
                 return await self.alerts.settle(change.told)
 
     def _worth(self, page: Page[StreamState], told: Mapping[str, SentAlert]) -> Iterator[tuple[str, Suspect]]:
-        """The streams of a page that something is to be said about."""
+        """The streams of a page that need a check."""
         by_stream: dict[str, list[SentAlert]] = {}
         for each in told.values():
             by_stream.setdefault(each.stream, []).append(each)
@@ -178,7 +178,7 @@ class AgedEntries:
                 yield state.subject, AgedStream(state, bound, known, protected)
 
     def _unasked(self, state: StreamState, bound: Bound | None) -> tuple[str, ...]:
-        """The groups that protect a stream in vain, since somebody else has its server remove entries by age."""
+        """The groups that cannot protect a stream, since its server removes entries by an age that is not ours."""
         server = state.server_age
         if server is None or server.age is None or server.ours:
             return ()
@@ -186,7 +186,7 @@ class AgedEntries:
 
 
 def _other_age(state: StreamState, bound: Bound | None) -> OtherAge | None:
-    """Whether the server should be told another age."""
+    """The age that the server should have, if it has another."""
     server, wanted = state.server_age, server_age_for(state, bound)
     if server is None or not server.ours or server.age == wanted:
         return None
@@ -200,7 +200,7 @@ def _other_age(state: StreamState, bound: Bound | None) -> OtherAge | None:
 def _gone(
     page: Page[StreamState], told: Mapping[str, SentAlert], after: str, last: str | None
 ) -> Iterator[tuple[str, Suspect]]:
-    """Alerts about streams that this look would have seen if they were there."""
+    """Alerts about streams of this page's range that no longer exist."""
     there = {state.subject for state in page}
     for each in told.values():
         subject = each.stream

@@ -1,6 +1,6 @@
-"""Aged records: keys that nobody has touched for longer than they are kept, with their state.
+"""Aged records: keys unused for longer than they are kept, with their state.
 
-evidence      the key's record says when it was written last, and that nobody holds it
+evidence      the key's record says when it was written last, and that it has no lease
 grace         `retention` since that moment; without one nothing is ever aged
 precondition  the record has the same version at the step that deletes it; only then do its objects go, and of those
               only what was written under its token or an earlier one
@@ -26,7 +26,7 @@ from wrasse.ports.page import Page
 
 @dataclass(frozen=True, slots=True)
 class AgedRecords:
-    """Deletes keys that nobody uses any more, record first."""
+    """Deletes unused keys, record first."""
 
     name: ClassVar[str] = "aged_records"
     each: ClassVar[bool] = True
@@ -52,7 +52,7 @@ class AgedRecords:
         if not self.retention or at - meta.updated_at < self.retention:
             return Keep("used lately")
         if meta.token >= first_token(at - LOOK_AGAIN):
-            # The first token of a key is the time; a key that comes back must begin above this one.
+            # The first token of a key is the time; a key that is created again must begin above this one.
             return Keep("its token is ahead of the time")
         age = (at - meta.updated_at) // timedelta(hours=1)
         return Action("delete", f"{suspect.namespace}/{suspect.key}", f"not touched for {age} h", suspect)
@@ -61,7 +61,7 @@ class AgedRecords:
         return [await self._deleted(action.change) for action in actions]
 
     async def resolve(self, lines: Sequence[Line]) -> Sequence[Outcome]:
-        """What became of keys whose end a crash left open. Where the record is gone its objects may not be."""
+        """The outcome of deletions that a crash interrupted. Where the record is gone its objects may not be."""
         return [await self._resolved(line) for line in lines]
 
     async def _deleted(self, found: FoundKey) -> Outcome:
@@ -74,6 +74,6 @@ class AgedRecords:
         kept = await keys.look(key)
         if kept is not None and kept.token < born:
             return Outcome.CONFLICT
-        # Whoever took the key after it was deleted has a token from after that moment: nothing of theirs is touched.
+        # A lease of the key after its deletion has a later token: none of its objects is touched.
         await keys.clean(key, born - 1)
         return Outcome.DONE

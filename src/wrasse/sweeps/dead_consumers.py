@@ -1,11 +1,11 @@
-"""Dead consumers: those that asked for messages under a name, fell silent, and will not be back.
+"""Dead consumers: named consumers of a group that give no sign of life any more.
 
-evidence      the moment has passed until which the consumer said it lives; of another program's, that it did nothing
-              for a day, seen at two looks, and that it holds nothing
-grace         `gone_for` after that moment, or between the two looks
-precondition  still silent at the very step that hands over what it holds and removes it
-if wrong      a live consumer is known again by its next question; what it held goes to the others with its count kept,
-              so a message may be handled twice; none is lost, and no group is ever removed
+evidence      the consumer's own deadline has passed; of another program's, that it did nothing for a day, seen by two
+              runs, and that it has no pending entries
+grace         `gone_for` after that deadline, or between the two runs
+precondition  still without a sign of life in the step that hands over its pending entries and removes it
+if wrong      a live consumer is registered again by its next request; its pending entries go to others with their
+              count kept, so a message may be handled twice; none is lost, and no group is ever removed
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from wrasse.streams.trimmer import RetentionTally
 
 @dataclass(frozen=True, slots=True)
 class IdleNote:
-    """Remember that this consumer of another program was found idle."""
+    """Store that this consumer of another program was found idle."""
 
     state: ConsumerState
     at: datetime
@@ -44,14 +44,14 @@ class IdleNote:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Forget this look: its consumer is not silent any more, or not there."""
+    """Delete this observation: its consumer is active again, or gone."""
 
     look: IdleObservation
 
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """Hand over what this consumer holds, and remove it, with what was noted about it."""
+    """Hand over this consumer's pending entries, and remove it with its observation."""
 
     state: ConsumerState
     look: IdleObservation | None
@@ -62,9 +62,9 @@ Change = IdleNote | Forget | Retire | Tell | Settle
 
 @dataclass(frozen=True, slots=True)
 class DeadConsumers:
-    """Removes consumers that fell silent, and tells of groups that nobody reads any more. On NATS nobody is removed:
-    AckWait of the durable frees what a dead consumer held. A group is told of there when something is pending, nobody
-    waits for more, and nothing was delivered or acked for `stale_after`."""
+    """Removes dead consumers, and alerts about groups without live consumers. On NATS none is removed: AckWait of the
+    durable releases a dead consumer's entries. A group is alerted about there when entries are pending, no consumer
+    waits, and nothing was delivered or acked for `stale_after`."""
 
     name: ClassVar[str] = "dead_consumers"
     each: ClassVar[bool] = True

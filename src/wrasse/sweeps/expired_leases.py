@@ -1,10 +1,10 @@
-"""Expired leases: ended by themselves, and nobody has asked for the key since.
+"""Expired leases: past their expires_at, and the key was not used since.
 
-evidence      the key's record shows a lease whose end has passed; or the index still names a key whose lease is gone
-grace         the skew margin and the lock delay of the leases; one hour before a key's loose objects are looked for
+evidence      the key's record shows a lease past its expires_at; or the index still names a key whose lease is gone
+grace         the skew margin and the lock delay of the leases; one hour before a key's loose objects are searched
 precondition  the record has the same version at the write that clears it; an object goes only if, after the lease was
               cleared, the record read again does not name it and its token is not above the cleared lease's
-if wrong      nothing: whoever needs the key clears its lease first anyway, and a live lease is another version
+if wrong      nothing: the next acquire clears an expired lease anyway, and a live lease is another version
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Clear:
 
 @dataclass(frozen=True, slots=True)
 class CleanUp:
-    """Take the key's loose objects away, up to this token, and then its index entry."""
+    """Delete the key's loose objects, up to this token, and then its index entry."""
 
     ended: EndedKey
     token: int
@@ -40,7 +40,7 @@ class CleanUp:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredLeases:
-    """Clears leases that ended, and an hour later whatever their holders left behind."""
+    """Clears expired leases, and an hour later deletes the objects that their holders left."""
 
     name: ClassVar[str] = "expired_leases"
     each: ClassVar[bool] = False

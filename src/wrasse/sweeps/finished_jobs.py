@@ -2,7 +2,7 @@
 
 evidence      the job is done or dead, and has been for longer than its state keeps it
 grace         `done_kept` and `dead_kept` themselves
-precondition  the same token, and still in that state, at the very step that deletes it
+precondition  the same token, and still in that state, in the step that deletes it
 if wrong      a finished job is no longer shown; it never runs again, and a lasting id is still known for `ids_kept`
 """
 
@@ -27,7 +27,7 @@ _ALL = JobFilter()
 
 @dataclass(frozen=True, slots=True)
 class FinishedJobs:
-    """Forgets done jobs after a day and dead ones after three months."""
+    """Deletes done jobs after a day and dead ones after three months."""
 
     name: ClassVar[str] = "finished_jobs"
     each: ClassVar[bool] = False  # thousands a minute on a busy queue, each as unremarkable as the next
@@ -39,8 +39,8 @@ class FinishedJobs:
     batch_max: int = 500
 
     async def find(self, after: str | None, limit: int) -> Page[JobInfo]:
-        """Done jobs, then dead ones. Each place is listed by when its jobs finished, so the first that is not old
-        enough ends it: what a run reads follows what is due, not what is stored."""
+        """Done jobs, then dead ones. Each state is listed by when its jobs finished, so the first that is not old
+        enough ends it: the reads of a run follow what is due, not what is stored."""
         state, cursor = _split(after)
         while True:
             page = await self.jobs.page(state, _ALL, cursor, limit)
@@ -73,8 +73,8 @@ class FinishedJobs:
 def _split(after: str | None) -> tuple[JobState, str | None]:
     if after is None:
         return JobState.DONE, None
-    place, _, cursor = after.partition(":")
-    return JobState(place), cursor
+    state, _, cursor = after.partition(":")
+    return JobState(state), cursor
 
 
 def _finished_by(horizon: datetime, job: JobInfo) -> bool:

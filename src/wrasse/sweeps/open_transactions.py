@@ -1,10 +1,10 @@
-"""Open transactions: decided and not carried out everywhere, or pending although all of their leases have ended.
+"""Open transactions: decided and not applied on every key, or pending although all of their leases have expired.
 
-evidence      the record says that it is decided; or it is pending, and no key in it has a lease that lasts
+evidence      the record says that it is decided; or it is pending, and no key in it has a live lease
 grace         none for a decision; the end of the last lease, with the skew margin and the lock delay, for a pending one
 precondition  a rollback is written over the record as it was read, so that a commit which comes first wins; a key is
               changed only under the lease that enlisted it, over the record as it was read
-if wrong      a transaction that was still wanted is rolled back, everywhere, and whoever commits it is told
+if wrong      a transaction that was still wanted is rolled back on every key, and its commit is refused
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wrasse.ports.page import Page
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that still has a record, and when the last of its leases is over."""
+    """A transaction that still has a record, and when the last of its leases expires."""
 
     transaction: Transaction
     lasts_until: datetime
@@ -32,7 +32,7 @@ class OpenTransaction:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransactions:
-    """Carries out what was decided, rolls back what nobody will decide, and leaves a decision record of each."""
+    """Applies decided transactions, rolls back abandoned ones, and leaves a decision record of each."""
 
     name: ClassVar[str] = "open_transactions"
     each: ClassVar[bool] = True
@@ -58,12 +58,12 @@ class OpenTransactions:
         return [await self._finished(action.change.transaction) for action in actions]
 
     async def resolve(self, lines: Sequence[Line]) -> Sequence[Outcome]:
-        """What became of transactions whose end a crash left open."""
+        """The outcome of transactions whose end a crash interrupted."""
         return [_ended(await self.leases.transactions.transaction_log.outcome(line.intent.suspect)) for line in lines]
 
     async def _lasts_until(self, transaction: Transaction, at: datetime) -> datetime:
         if transaction.decided or at < transaction.until:
-            return transaction.until  # nobody need ask for its leases
+            return transaction.until  # its leases need no check
         return await self.leases.transactions.lasts_until(transaction)
 
     async def _finished(self, seen: Transaction) -> Outcome:

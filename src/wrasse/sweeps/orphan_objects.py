@@ -1,9 +1,9 @@
-"""Orphan archives: objects that no reference names, and have not for their whole grace.
+"""Orphan objects: objects that no reference has named for their whole grace.
 
-evidence      listed completely, then absent from one snapshot of all references, at every look and at two at least
-grace         by why: `superseded`, `soft_deleted`, `owner_unknown`, in time that passed by every clock we know
+evidence      listed completely, then absent from one snapshot of all references, in every scan and in at least two
+grace         by reason: `superseded`, `soft_deleted`, `owner_unknown`, in time that passed by every clock we know
 precondition  its sighting is as it was judged, nothing refers to it now, and each file has the version that was judged
-if wrong      it is in quarantine: a reference to it brings it back at the next look, `wrasse orphans undo` at once
+if wrong      it is in quarantine: a reference to it restores it at the next scan, `wrasse orphans undo` at once
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wrasse.ports.sightings import Evidence, SightingState
 
 @dataclass(frozen=True, slots=True)
 class OrphanObjects:
-    """Takes away objects that nothing refers to. One instance per root; a root that is not armed only plans."""
+    """Removes objects without a reference. One instance per root; a root that is not armed only plans."""
 
     name: ClassVar[str] = "orphan_objects"
     each: ClassVar[bool] = True
@@ -44,7 +44,7 @@ class OrphanObjects:
         await self.scanner.scan(note=False)
 
     async def find(self, after: str | None, limit: int) -> Page[OrphanSuspect]:
-        """What this look found to be due, in the order of keys."""
+        """The due orphans of this scan, in the order of keys."""
         return self.scanner.page(after, limit)
 
     def decide(self, suspect: OrphanSuspect, at: datetime) -> Action[Suspected] | Keep:
@@ -70,7 +70,7 @@ class OrphanObjects:
         return await self.scanner.remove([action.change for action in actions])
 
     async def resolve(self, lines: Sequence[Line]) -> Sequence[Outcome]:
-        """How intents ended which a crash left open, from where their sightings stand."""
+        """The outcome of intents that a crash interrupted, by the state of their sightings."""
         units = [text(unit_of(line.intent.suspect)) for line in lines]
         found = await self.scanner.sightings.get(self.scanner.root.name, units)
         return [
@@ -80,8 +80,8 @@ class OrphanObjects:
 
 
 def _resolved(verb: str, state: SightingState | None) -> Outcome:
-    """A quarantine that was noted is finished by the next look; whatever else was to end a sighting has, or has not. An
-    upload has none: if it is still there, the next look finds it again."""
+    """A recorded quarantine is finished by the next scan; any other action has ended its sighting, or has not. An
+    upload has none: if it still exists, the next scan finds it again."""
     if verb == ABORT:
         return Outcome.UNKNOWN
     if verb == QUARANTINE:

@@ -1,9 +1,9 @@
-"""Spent decisions: what is left of transactions that were carried out a day ago.
+"""Spent decisions: decision records of transactions that were applied a day ago.
 
 evidence      the decision record says until when it is kept, and that has passed
-grace         24 hours from the moment the transaction was carried out on every key
+grace         24 hours from the moment the transaction was applied on every key
 precondition  the record has the same version at the step that deletes it
-if wrong      who asks only now what became of its transaction is told that nobody knows it any more
+if wrong      a later query for the outcome of the transaction is answered with unknown
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wrasse.ports.records import Record
 
 @dataclass(frozen=True, slots=True)
 class SpentDecisions:
-    """Deletes decision records past their time, found by their index."""
+    """Deletes expired decision records, found by their index."""
 
     name: ClassVar[str] = "spent_decisions"
     each: ClassVar[bool] = False

@@ -1,10 +1,10 @@
-"""Stuck jobs: held by a worker that stopped its heartbeat.
+"""Stuck jobs: running jobs of a worker that stopped its heartbeat.
 
-evidence      the job is held and its deadline, which every heartbeat moves on, has passed
+evidence      the job is running and its deadline, which every heartbeat extends, has passed
 grace         `heartbeat_timeout` since the last heartbeat: at least three heartbeats were missed
-precondition  the same token, and the deadline still passed at the very step that moves the job; of a job that was
-              found without a claim, its worker's sign of life too
-if wrong      a slow worker's job runs twice and the first worker's finish is refused; it is never lost
+precondition  the same token, and the deadline still passed in the step that moves the job; of a job that was found
+              without a claim, also no heartbeat of its worker
+if wrong      a slow worker's job runs twice and the first worker's settle is refused; it is never lost
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.rules.job_transitions import rescue, rescues
 
-RETRIES_MAX = 3  # of a task whose record and type say nothing
+RETRIES_MAX = 3  # of a task whose record and type set no limit
 _OURS = (Reason.WORKER_DIED, Reason.UNROUTABLE)
 
 
 class Reports(Protocol):
-    """Who tells others what the sweep of tasks did."""
+    """Publishes what the sweep of tasks did."""
 
     async def did(self, retried: int, failed: int) -> None:
-        """So many were moved."""
+        """Called with the numbers of moved tasks."""
         ...
 
     async def looked(self) -> None:
-        """A run begins."""
+        """Called at the start of a run."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StuckJobs:
-    """Gives a dead worker's jobs to the next one, or dead-letters those that have killed too many."""
+    """Requeues a dead worker's jobs, or dead-letters those that were rescued too often."""
 
     name: ClassVar[str] = "stuck_jobs"
     each: ClassVar[bool] = True
@@ -51,10 +51,10 @@ class StuckJobs:
     batch_max: int = 100
     search: StraySearch | None = field(default=None, metadata=WIRED)  # where other programs claim jobs too
     retries: Mapping[str, int] | None = field(default=None, metadata=WIRED)  # of tasks: how many each type may have
-    reports: Reports | None = field(default=None, metadata=WIRED)  # of tasks: who is told
+    reports: Reports | None = field(default=None, metadata=WIRED)  # of tasks: publishes results
 
     async def prepare(self) -> None:
-        """Gives a claim to jobs that a worker holds without one, so that they are overdue one heartbeat timeout
+        """Gives a claim to jobs that a worker runs without one, so that they are overdue one heartbeat timeout
         later."""
         if self.search is not None:
             await self.search.search(self.heartbeat_timeout, dry=False)
@@ -62,7 +62,7 @@ class StuckJobs:
             await self.reports.looked()
 
     async def prepare_dry(self) -> None:
-        """Looks for the same, and leaves it as it is."""
+        """Finds such jobs, and changes nothing."""
         if self.search is not None:
             await self.search.search(self.heartbeat_timeout, dry=True)
 
@@ -77,13 +77,13 @@ class StuckJobs:
         if self.retries is not None:
             return self._decide_task(suspect, at, self.retries)
         silent = f"worker {suspect.worker} silent for {int((at - suspect.heartbeat_at).total_seconds())} s"
-        if suspect.reason is not None:  # why no queue would be right for it
-            bury = DeadLetterJob(suspect.claim, suspect.reason, error=f"{suspect.error}; {silent}".removeprefix("; "))
-            return Action("bury", suspect.id, f"{silent}; {suspect.reason.value}", bury)
+        if suspect.reason is not None:  # why it fits no queue
+            dead = DeadLetterJob(suspect.claim, suspect.reason, error=f"{suspect.error}; {silent}".removeprefix("; "))
+            return Action("dead_letter", suspect.id, f"{silent}; {suspect.reason.value}", dead)
         so_far, most = rescues(suspect, self.rescues_max)
         change = rescue(suspect, at, self.rescues_max)
         if isinstance(change, DeadLetterJob):
-            return Action("bury", suspect.id, f"{silent}; rescued {so_far} times already", change)
+            return Action("dead_letter", suspect.id, f"{silent}; rescued {so_far} times already", change)
         return Action("requeue", suspect.id, f"{silent}; rescue {so_far + 1} of {most}", change)
 
     def _decide_task(
@@ -95,8 +95,8 @@ class StuckJobs:
         spent = suspect.failures + suspect.rescues
         most = suspect.retries_max if suspect.retries_max is not None else retries.get(suspect.queue, RETRIES_MAX)
         if spent >= most:
-            bury = DeadLetterJob(suspect.claim, Reason.WORKER_DIED, error=late)
-            return Action("bury", suspect.id, f"{late}; tried again {spent} times already", bury)
+            dead = DeadLetterJob(suspect.claim, Reason.WORKER_DIED, error=late)
+            return Action("dead_letter", suspect.id, f"{late}; tried again {spent} times already", dead)
         requeue = Requeue(suspect.claim, Budget.RESCUES, Reason.WORKER_DIED, error=late)
         return Action("requeue", suspect.id, f"{late}; retry {spent + 1} of {most}", requeue)
 
@@ -104,17 +104,16 @@ class StuckJobs:
         outcomes = await self.jobs.move([action.change for action in actions])
         if self.reports is not None:
             done = [each.verb for each, outcome in zip(actions, outcomes, strict=True) if outcome is Outcome.DONE]
-            await self.reports.did(done.count("requeue"), done.count("bury"))
+            await self.reports.did(done.count("requeue"), done.count("dead_letter"))
         return outcomes
 
     async def resolve(self, lines: Sequence[Line]) -> Sequence[Outcome]:
-        """What became of jobs whose move was intended by a run that never told its end: their history knows."""
+        """The outcome of moves that a crash interrupted, from the jobs' history."""
         return [moved(await self.jobs.get(line.intent.suspect), line.intended_at) for line in lines]
 
 
 def moved(record: JobRecord | None, intended_at: datetime) -> Outcome:
-    """Whether the job was taken from a worker without a heartbeat at or after this moment. Nothing else writes those
-    reasons."""
+    """Whether the job was moved for a missing heartbeat at or after this moment. Nothing else writes those reasons."""
     if record is None:
         return Outcome.UNKNOWN
     rescued = any(each.reason in _OURS and each.ended_at >= intended_at for each in record.history)

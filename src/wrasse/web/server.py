@@ -270,6 +270,6 @@ def _sweep_json(status: SweepStatus) -> Mapping[str, object]:
     return {
         **picked(status, "name enabled running elsewhere next_at"),
         "interval_seconds": status.interval,
-        "held": None if status.held is None else picked(status.held, "guard reason since"),
+        "paused": None if status.paused is None else picked(status.paused, "guard reason since"),
         "last": None if status.last is None else report_json(status.last),
     }

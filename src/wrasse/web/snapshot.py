@@ -197,7 +197,7 @@ class SubjectWatch:
     async def facts(self) -> MetricInputs:
         """The inputs of the metrics: current counters, and queues as of the last snapshot."""
         snapshot, subject = await self.look(), self._subject
-        sweeps = {each.name: SweepFacts(each.totals, each.held) for each in snapshot.sweeps}
+        sweeps = {each.name: SweepFacts(each.totals, each.paused) for each in snapshot.sweeps}
         return MetricInputs(
             subject.tally,
             sweeps,

@@ -85,7 +85,7 @@ async def test_a_second_writer_takes_the_pen_from_the_first(stage: Scene) -> Non
     await second.streams.append([Draft(S, b"mine")])
     lane = await second.stream_map.find(S)
     assert lane is not None
-    assert (await second.stream_map.note(S, lane, leader=True)).pen == SHARED
+    assert (await second.stream_map.note(S, lane, leader=True)).writer == SHARED
 
 
 async def test_single_appends_at_once_share_their_steps(stage: Scene) -> None:

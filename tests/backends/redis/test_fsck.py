@@ -265,7 +265,7 @@ async def test_a_job_that_a_peer_requeued_is_not_put_back_a_second_time(scene: S
     assert list(await scene.repair()) == [Kind.CLAIM_LEFT_OVER.shown]
     assert [await scene.desk.place("held-2"), await scene.desk.finish(scene.holds["held-2"])] == [
         JobState.READY,
-        ["lost"],
+        ["conflict"],
     ]
 
 

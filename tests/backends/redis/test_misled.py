@@ -35,7 +35,7 @@ def test_a_job_is_found_past_garbage_in_its_index_and_keeps_its_id_when_that_is_
         for id, place in (("dead", "dead"), ("waits", "ready")):
             shown, explained = wrasse("jobs", "show", id, "--json"), wrasse("explain", id, "--json")
             assert (shown.code, explained.code) == (0, 0), shown.err + explained.err
-            assert shown.json["place"] == explained.json["job"]["place"] == place
+            assert shown.json["state"] == explained.json["job"]["state"] == place
         assert wrasse("jobs", "show", "nobody").code == 2
 
         told = wrasse("jobs", "fsck", "--json").json["damage"]
@@ -46,4 +46,4 @@ def test_a_job_is_found_past_garbage_in_its_index_and_keeps_its_id_when_that_is_
         assert [(each["kind"], each["repaired"]) for each in mended] == [("where_left_over", 3), ("where_missing", 1)]
         assert wrasse("jobs", "fsck").code == 0
         assert client.hgetall("jobqueue:ids") == ids
-        assert wrasse("jobs", "show", "dead", "--json").json["place"] == "dead"
+        assert wrasse("jobs", "show", "dead", "--json").json["state"] == "dead"

@@ -56,7 +56,7 @@ async def names(upkeep: Upkeep) -> list[str]:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Consumers of other programs count as silent at once."""
-    monkeypatch.setattr(groups, "FOREIGN_SILENCE", timedelta(0))
+    monkeypatch.setattr(groups, "FOREIGN_IDLE_MAX", timedelta(0))
 
 
 @pytest.mark.usefixtures("impatient")
@@ -81,12 +81,12 @@ async def test_a_look_at_a_consumer_that_somebody_else_removed_is_forgotten(upke
     sweep = upkeep.dead_consumers(gone_for=DAY)
     for _ in range(2):
         await upkeep.run(sweep)
-    assert len(await sweep.census.looks.known()) == 1
+    assert len(await sweep.census.idle_observations.known()) == 1
     await foreign(upkeep, "XGROUP", "DELCONSUMER", S, G, "rust-1")
 
     await upkeep.run(sweep)
 
-    assert not await sweep.census.looks.known()
+    assert not await sweep.census.idle_observations.known()
 
 
 @pytest.mark.usefixtures("impatient")

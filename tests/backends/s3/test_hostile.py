@@ -218,7 +218,7 @@ async def test_memory_stays_bounded_whatever_is_sent() -> None:
         left = iter(acts * 1000)
         hostile.plan = lambda method, target: next(left)
         child = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "backends.s3_hostile_child", address.endpoint, str(len(acts)),
+            sys.executable, "-m", "backends.s3.hostile_child", address.endpoint, str(len(acts)),
             stdout=asyncio.subprocess.PIPE, cwd="tests", env={**os.environ, "PYTHONPATH": "."},
         )  # fmt: skip
         async with asyncio.timeout(120):

@@ -47,14 +47,14 @@ def cut(url: str) -> None:
 
 async def test_one_process_leads_and_the_others_are_told(processes: Processes) -> None:
     first, second, other = processes.start(), processes.start(), processes.start(name="another")
-    assert await first.held() is None
-    assert "another process has the lock 'scheduler'" in str(await second.held())
-    assert await other.held() is None
+    assert await first.pause_reason() is None
+    assert "another process has the lock 'scheduler'" in str(await second.pause_reason())
+    assert await other.pause_reason() is None
 
 
 async def test_leadership_goes_on_when_it_is_given_up_however_often_it_was_asked_for(processes: Processes) -> None:
     first, second = processes.start(), processes.start()
-    assert [await first.acquire(), await first.acquire(), await first.held()] == [True, True, None]
+    assert [await first.acquire(), await first.acquire(), await first.pause_reason()] == [True, True, None]
     await first.release()
     assert await second.acquire()
     assert not await first.acquire()
@@ -62,30 +62,30 @@ async def test_leadership_goes_on_when_it_is_given_up_however_often_it_was_asked
 
 async def test_leadership_that_is_lost_in_a_run_is_not_taken_again_before_the_next(processes: Processes) -> None:
     leader = processes.start()
-    assert await leader.held() is None
+    assert await leader.pause_reason() is None
     cut(processes.url)
-    assert "was lost in this run" in str(await leader.held())
-    assert "was lost in this run" in str(await leader.held())
+    assert "was lost in this run" in str(await leader.pause_reason())
+    assert "was lost in this run" in str(await leader.pause_reason())
     leader.recall(None)
-    assert await leader.held() is None
+    assert await leader.pause_reason() is None
 
 
 async def test_whoever_loses_the_connection_loses_leadership_with_it(processes: Processes) -> None:
     first, second = processes.start(), processes.start()
-    assert await first.held() is None
+    assert await first.pause_reason() is None
     cut(processes.url)
-    assert await second.held() is None
+    assert await second.pause_reason() is None
     # Its catalog connects again and answers; that does not make it the leader.
     await processes.catalogs[0].referenced(["a"])
-    assert "was lost in this run" in str(await first.held())
+    assert "was lost in this run" in str(await first.pause_reason())
 
 
 async def test_the_last_look_does_not_cost_leadership(processes: Processes) -> None:
     leader = processes.start()
-    assert await leader.held() is None
+    assert await leader.pause_reason() is None
     for _ in range(3):
         assert await processes.catalogs[0].referenced(["a"]) != [None]
-    assert await leader.held() is None
+    assert await leader.pause_reason() is None
 
 
 async def test_a_pooler_that_hands_out_sessions_by_the_transaction_is_refused(processes: Processes) -> None:

@@ -175,19 +175,19 @@ async def test_follow_ups_come_once_although_the_process_that_promised_them_stoo
 
 
 # D12: a crash in the middle of burying blocked the queue; here it is one of the ways
-WAYS = ("finish", "finish with more to do", "requeue", "bury", "put", "take")
+WAYS = ("complete", "complete with more to do", "requeue", "dead-letter", "enqueue", "claim")
 
 
 async def go(jobs: RecordedJobs, way: str, claim: Claim) -> None:
     settlement = {
-        "finish": Complete(claim),
-        "finish with more to do": Complete(claim, enqueues=(Job("next", payload=LARGE),)),
+        "complete": Complete(claim),
+        "complete with more to do": Complete(claim, enqueues=(Job("next", payload=LARGE),)),
         "requeue": Requeue(claim, Budget.FAILURES, Reason.FAILED),
-        "bury": DeadLetterJob(claim, Reason.FAILED),
+        "dead-letter": DeadLetterJob(claim, Reason.FAILED),
     }.get(way)
     if settlement is not None:
         await jobs.settle([settlement], request="the end")
-    elif way == "put":
+    elif way == "enqueue":
         await jobs.enqueue([Job("b", payload=LARGE)], request="the enqueue")
     else:
         await jobs.settle([Requeue(claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED)], request="back")
@@ -230,7 +230,7 @@ async def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing_for_long(pla
                 ran.append(claimed.job.id)
                 await jobs.settle([Complete(claimed.claim)], request=fresh())
             await jobs.close()
-        if way in ("requeue", "put", "take"):
+        if way in ("requeue", "enqueue", "claim"):
             assert "a" in ran, (way, step)
         assert await stored(place) == [], (way, step)
         if not crashed:

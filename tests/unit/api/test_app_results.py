@@ -127,7 +127,7 @@ async def test_a_group_larger_than_one_step_calls_back_once(app: wrasse.App) -> 
 
 async def test_members_that_could_never_count_are_refused(app: wrasse.App) -> None:
     await app.jobs.enqueue("x", id="mine")
-    with pytest.raises(UsageError, match="'mine' is known already"):
+    with pytest.raises(UsageError, match="'mine' exists already"):
         await app.jobs.group([NewJob("x", id="mine")], NewJob("then"))
     with pytest.raises(UsageError, match="has a unique name"):
         await app.jobs.group([NewJob("x", unique="u")], NewJob("then"))

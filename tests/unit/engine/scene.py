@@ -22,7 +22,7 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
 SECOND = timedelta(seconds=1)
-SILENCE = timedelta(seconds=30)
+HEARTBEAT_TIMEOUT = timedelta(seconds=30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +120,18 @@ class Scene:
     def pass_time(self, by: timedelta) -> None:
         self.clock.advance(by)
 
-    async def held_jobs(self, count: int, worker: str = "w1", silence: timedelta = SILENCE) -> tuple[ClaimedJob, ...]:
+    async def held_jobs(
+        self, count: int, worker: str = "w1", heartbeat_timeout: timedelta = HEARTBEAT_TIMEOUT
+    ) -> tuple[ClaimedJob, ...]:
         """So many new jobs, held by a worker that has just beaten."""
         ids = [f"{worker}-{number:05}" for number in range(count)]
         await self.jobs.enqueue([Job(id, queue=worker) for id in ids], request=f"put-{worker}")
         claimed = await self.jobs.claim(
-            [worker], count, worker=worker, heartbeat_timeout=silence, request=f"take-{worker}"
+            [worker], count, worker=worker, heartbeat_timeout=heartbeat_timeout, request=f"take-{worker}"
         )
-        await self.jobs.heartbeat(WorkerInfo(worker), [job.claim for job in claimed.jobs], heartbeat_timeout=silence)
+        await self.jobs.heartbeat(
+            WorkerInfo(worker), [job.claim for job in claimed.jobs], heartbeat_timeout=heartbeat_timeout
+        )
         return claimed.jobs
 
     async def lines(self, **where: str | bool) -> tuple[Line, ...]:

@@ -21,7 +21,7 @@ from wrasse.leases.manager import LeaseManager
 from wrasse.ports.journal import Intent, LineFilter, SettledIntent
 from wrasse.ports.outcome import Outcome
 
-from .scene import SILENCE, OldBottles, Scene, Shelf
+from .scene import HEARTBEAT_TIMEOUT, OldBottles, Scene, Shelf
 
 HOUR = timedelta(hours=1)
 TTL = timedelta(seconds=30)
@@ -146,12 +146,12 @@ async def test_an_engine_outlives_an_outage_and_goes_on_by_itself(
     engine = _engine(scene, _bottles(scene.status), network=network)
     async with _running(engine):
         await _until(lambda: _of(engine).totals.runs >= 3)
-        held = _of(engine).held
+        held = _of(engine).paused
         assert held is not None
         assert (held.guard, held.reason) == ("backend_down", "get did not arrive")
         network.down = False
         await _until(lambda: not scene.status.bottles)
-    assert _of(engine).held is None
+    assert _of(engine).paused is None
 
 
 async def test_an_outage_that_only_the_lease_felt_still_holds_stuck_jobs_for_one_silence(
@@ -159,15 +159,15 @@ async def test_an_outage_that_only_the_lease_felt_still_holds_stuck_jobs_for_one
 ) -> None:
     monkeypatch.setattr("wrasse.engine.turn.BACKOFF_FIRST", 0.005)
     network = Network(Script({}))
-    guards = backend_guards(FaultyHeart(scene.memory, network), scene.clock, SILENCE)
+    guards = backend_guards(FaultyHeart(scene.memory, network), scene.clock, HEARTBEAT_TIMEOUT)
     engine = _engine(scene, Scheduled(OldBottles(scene.status.fill(1)), HOUR, guards=guards), network=network)
     network.down = True
     async with _running(engine):
         await _until(lambda: _of(engine).totals.runs == 1)
-        scene.pass_time(SILENCE)
+        scene.pass_time(HEARTBEAT_TIMEOUT)
         network.down = False
         held = await engine.sweep_now("old_bottles")
-        scene.pass_time(SILENCE)
+        scene.pass_time(HEARTBEAT_TIMEOUT)
         free = await engine.sweep_now("old_bottles")
     assert (held.stopped_by, free.done) == ("backend_down", 1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -110,6 +111,18 @@ async def test_a_record_that_is_no_journal_record_hides_no_line() -> None:
     await twins.writer.intend(intents(twins.ids, 1))
     assert len(await lines(twins.reader, LineFilter())) == 1
     assert await twins.reader.delete(twins.clock.now() + DAY, 10) == 0
+
+
+async def test_lines_are_stored_under_the_stored_names_and_found_under_those_of_the_program() -> None:
+    twins = Twins()
+    given = Intent(twins.ids.new(), "run", "orphan_objects@root", "dead_letter", "a", "because")
+    before = replace(given, id=twins.ids.new(), sweep="orphan_archives@root", verb="bury")
+    await twins.writer.intend([given])
+    await twins.writer.intend([before])
+    for record in await twins.records.page("", None, 10):
+        assert b'"sweep":"orphan_archives@root","verb":"bury"' in record.value
+    found = await lines(twins.reader, LineFilter(sweep="orphan_objects@root"))
+    assert [line.intent for line in found] == [given, replace(given, id=before.id)]
 
 
 @pytest.mark.parametrize(("gap", "ago"), [(timedelta(minutes=30), timedelta(0)), (SECOND / 2, timedelta(hours=9))])

@@ -302,7 +302,7 @@ async def test_a_guard_that_holds_from_the_start_lets_nothing_be_read(scene: Sce
 class _Confused(Guard):
     name = "confused"
 
-    async def held(self) -> str | None:
+    async def pause_reason(self) -> str | None:
         raise RuntimeError("no idea")
 
 
@@ -330,7 +330,7 @@ class _HoldsTheSecondTime(Guard):
     def __init__(self) -> None:
         self.asked = 0
 
-    async def held(self) -> str | None:
+    async def pause_reason(self) -> str | None:
         self.asked += 1
         return "thought again" if self.asked > 1 else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -38,6 +39,17 @@ async def test_a_state_reads_back_as_it_was_written(scene: Scene) -> None:
     assert (await load(records, "x")).state == state
 
 
+async def test_a_sweep_goes_on_from_the_state_it_left_under_its_stored_name(scene: Scene) -> None:
+    records = scene.memory.records(ENGINE_STATE)
+    before = SweepState(cursor="c", reports=(replace(QUIET, sweep="orphan_archives@root"),))
+    await records.create("orphan_archives@root", msgspec.json.encode(before))
+    loaded = await load(records, "orphan_objects@root")
+    assert loaded.state == SweepState(cursor="c", reports=(replace(QUIET, sweep="orphan_objects@root"),))
+    assert await save(records, "orphan_objects@root", loaded, loaded.state)
+    (record,) = await records.page("", None, 10)
+    assert (record.key, record.value) == ("orphan_archives@root", msgspec.json.encode(before))
+
+
 async def test_an_engine_that_was_overtaken_does_not_put_its_cursor_over_a_later_one(scene: Scene) -> None:
     records = scene.memory.records(ENGINE_STATE)
     await save(records, "x", await load(records, "x"), SweepState(cursor="a"))
@@ -68,8 +80,8 @@ def test_quiet_reports_do_not_push_out_those_that_have_something_to_tell() -> No
 def test_a_hold_counts_from_the_first_run_it_stopped() -> None:
     held = [replace(QUIET, stopped_by="clock", ended_at=T0 + timedelta(minutes=n)) for n in range(3)]
     state = _after(SweepState(), *held)
-    assert state.held is not None
-    assert (state.held.guard, state.held.since) == ("clock", T0)
+    assert state.paused is not None
+    assert (state.paused.guard, state.paused.since) == ("clock", T0)
 
 
 def test_another_guard_begins_a_hold_of_its_own() -> None:
@@ -79,14 +91,14 @@ def test_another_guard_begins_a_hold_of_its_own() -> None:
         replace(QUIET, stopped_by="clock"),
         replace(QUIET, stopped_by="mass_death", ended_at=later),
     )
-    assert state.held is not None
-    assert (state.held.guard, state.held.since) == ("mass_death", later)
+    assert state.paused is not None
+    assert (state.paused.guard, state.paused.since) == ("mass_death", later)
 
 
 @pytest.mark.parametrize("stopped_by", [None, "actions_max"])
 def test_a_run_that_no_guard_stopped_ends_the_hold(stopped_by: str | None) -> None:
     state = _after(SweepState(), replace(QUIET, stopped_by="clock"), replace(QUIET, stopped_by=stopped_by))
-    assert state.held is None
+    assert state.paused is None
 
 
 @pytest.mark.parametrize(
@@ -110,4 +122,4 @@ async def test_a_state_with_names_of_any_length_is_kept_as_far_as_it_fits(scene:
 @pytest.mark.parametrize("memory", ["", "x", '{"looked_at":"2026-01-01T00:00:00"}', '{"identity":1}', "[" * 5_000])
 async def test_what_a_guard_remembered_is_forgotten_where_it_cannot_be_read(guard: Guard, memory: str) -> None:
     recall([guard], {guard.name: memory})
-    assert await guard.held() is None
+    assert await guard.pause_reason() is None

@@ -23,7 +23,7 @@ from wrasse.ports.guard import Guard
 from wrasse.ports.records import Collection, Record
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
-from .scene import SECOND, SILENCE, OldBottles, Scene
+from .scene import HEARTBEAT_TIMEOUT, SECOND, OldBottles, Scene
 
 INTERVAL = timedelta(seconds=10)
 TTL = timedelta(seconds=20)
@@ -125,6 +125,11 @@ async def test_a_process_killed_in_a_run_keeps_the_others_waiting_for_ten_second
     assert isinstance(await take_turn(_bottles(scene), _engine(scene)), Ran)
 
 
+def test_the_lease_of_a_sweep_has_its_stored_name(scene: Scene) -> None:
+    named = [replace(_bottles(scene), name=name).lease_key for name in ("orphan_objects@root", "stuck_jobs@tasks")]
+    assert named == ["sweep/orphan_archives@root", "sweep/stuck_jobs@tasks"]
+
+
 async def test_the_lease_is_given_back_after_a_run(scene: Scene) -> None:
     shared = _engine(scene)
     await take_turn(_bottles(scene), shared)
@@ -190,7 +195,7 @@ async def test_an_engine_that_was_overtaken_leaves_the_later_cursor_alone(scene:
 
 async def test_two_engines_that_both_believe_to_be_the_only_one_rescue_each_job_once(scene: Scene) -> None:
     jobs = await scene.held_jobs(200)
-    scene.pass_time(SILENCE)
+    scene.pass_time(HEARTBEAT_TIMEOUT)
     apart = [_engine(scene, name, Collection.named(name)) for name in ("one", "two")]
     turns = (take_turn(_every(StuckJobs(scene.jobs, batch_max=7)), engine, force=True) for engine in apart)
     reports = [found.report for found in await asyncio.gather(*turns) if isinstance(found, Ran)]
@@ -203,7 +208,7 @@ async def test_a_restart_seen_by_one_engine_also_holds_the_next(scene: Scene) ->
     scene.status.fill(1)
 
     def stuck() -> Scheduled:  # each process has guards of its own
-        return _bottles(scene, *backend_guards(scene.memory, scene.clock, SILENCE))
+        return _bottles(scene, *backend_guards(scene.memory, scene.clock, HEARTBEAT_TIMEOUT))
 
     await take_turn(stuck(), _engine(scene, "first"))
     scene.memory.restart()
@@ -213,7 +218,7 @@ async def test_a_restart_seen_by_one_engine_also_holds_the_next(scene: Scene) ->
         scene.pass_time(INTERVAL)
         found = await take_turn(stuck(), _engine(scene, owner))
         assert isinstance(found, Ran)
-        stops.append((found.report.stopped_by, found.state.held is not None))
+        stops.append((found.report.stopped_by, found.state.paused is not None))
     assert stops == [("backend_restarted", True)] * 3 + [(None, False)]
 
 
@@ -233,7 +238,7 @@ async def test_a_turn_that_this_process_could_not_use_is_left_to_the_next(scene:
     class Holds(Guard):
         name = guard
 
-        async def held(self) -> str | None:
+        async def pause_reason(self) -> str | None:
             return "not here, not now"
 
     scene.status.fill(1)
@@ -248,7 +253,7 @@ async def test_a_run_that_its_guard_stopped_on_the_way_counts_as_one(scene: Scen
     scene.status.fill(30)
     activity = Activity(scene.clock)
     scene.status.before_apply = activity.note
-    found = await take_turn(_bottles(scene, Traffic(activity, SILENCE, scene.clock)), _engine(scene, "busy"))
+    found = await take_turn(_bottles(scene, Traffic(activity, HEARTBEAT_TIMEOUT, scene.clock)), _engine(scene, "busy"))
     after = await take_turn(_bottles(scene), _engine(scene, "idle"))
     assert isinstance(found, Ran)
     assert (found.report.stopped_by, found.report.done) == ("traffic", 10)
@@ -257,7 +262,7 @@ async def test_a_run_that_its_guard_stopped_on_the_way_counts_as_one(scene: Scen
 
 async def test_a_hold_says_since_when_across_processes(scene: Scene) -> None:
     def stuck() -> Scheduled:
-        return _bottles(scene, *backend_guards(scene.memory, scene.clock, SILENCE))
+        return _bottles(scene, *backend_guards(scene.memory, scene.clock, HEARTBEAT_TIMEOUT))
 
     await take_turn(stuck(), _engine(scene, "first"))
     scene.memory.restart()
@@ -267,8 +272,8 @@ async def test_a_hold_says_since_when_across_processes(scene: Scene) -> None:
         found = await take_turn(stuck(), _engine(scene, owner))
         scene.pass_time(INTERVAL)
     assert isinstance(found, Ran)
-    assert found.state.held is not None
-    assert (found.state.held.guard, found.state.held.since) == ("backend_restarted", since)
+    assert found.state.paused is not None
+    assert (found.state.paused.guard, found.state.paused.since) == ("backend_restarted", since)
 
 
 async def test_a_run_whose_state_could_not_be_written_still_counts(scene: Scene) -> None:

@@ -153,7 +153,7 @@ async def test_nobody_listening_is_a_failure_that_names_the_host() -> None:
     async with working(store.jobs, posting(url + "/secret-path"), PATIENT):
         waits = await settled(store)
     error = waits.history[0].error
-    assert error.startswith(f"{url.removeprefix('http://')} could not be asked: ClientConnectorError")
+    assert error.startswith(f"{url.removeprefix('http://')} could not be reached: ClientConnectorError")
     assert "secret-path" not in error
 
 
@@ -165,7 +165,7 @@ async def test_a_connection_that_breaks_is_a_failure() -> None:
 
     waits = await answered(serve)
     assert (waits.info.failures, waits.history[0].reason) == (1, Reason.FAILED)
-    assert "could not be asked" in waits.history[0].error
+    assert "could not be reached" in waits.history[0].error
 
 
 async def test_the_time_limit_of_the_job_is_that_of_the_request() -> None:

@@ -16,7 +16,9 @@ from wrasse.ports.jobs import BATCH_MAX, PAYLOAD_BYTES_MAX, Job, JobState
 
 async def test_a_put_whose_reply_was_lost_is_stored_once() -> None:
     store = memory()
-    producer = Producer(FaultyJobs(store.jobs, Network(Script({0: LOST_REPLY, 1: LOST_REQUEST}, only="put"))), CLOCK)
+    producer = Producer(
+        FaultyJobs(store.jobs, Network(Script({0: LOST_REPLY, 1: LOST_REQUEST}, only="enqueue"))), CLOCK
+    )
     put = await producer.enqueue(producer.job("resize", b"x"))
     assert put.new
     assert (await store.jobs.counts()).queues[0].ready == 1
@@ -49,13 +51,13 @@ async def test_many_jobs_go_out_in_pieces_and_come_back_in_order() -> None:
     jobs = [producer.job(id=f"{number}") for number in range(2 * BATCH_MAX + 1)]
     puts = await producer.enqueue_many(jobs)
     assert [put.id for put in puts] == [job.id for job in jobs]
-    assert script.calls == ["put"] * 3
+    assert script.calls == ["enqueue"] * 3
     assert (await store.jobs.counts()).queues[0].ready == len(jobs)
 
 
 async def test_a_piece_that_was_sent_is_awaited_where_the_next_one_cannot_be_made() -> None:
     store = memory()
-    lossy = FaultyJobs(store.jobs, Network(Script({0: LOST_REPLY}, only="put")))
+    lossy = FaultyJobs(store.jobs, Network(Script({0: LOST_REPLY}, only="enqueue")))
     producer = Producer(lossy, CLOCK)
 
     def jobs() -> Iterator[Job]:
@@ -74,7 +76,7 @@ async def test_pieces_are_bounded_by_bytes_too() -> None:
     producer = Producer(FaultyJobs(memory().jobs, Network(script)), CLOCK)
     payload = bytes(BATCH_BYTES_MAX // 4)
     await producer.enqueue_many([producer.job(payload=payload) for _ in range(9)])
-    assert script.calls == ["put"] * 3
+    assert script.calls == ["enqueue"] * 3
 
 
 async def test_a_job_goes_to_the_queue_of_its_priority_unless_one_is_named() -> None:

@@ -57,7 +57,7 @@ def facts(queues: int = 2) -> MetricInputs:
     totals.stopped["traffic"] = 1
     messages = StreamTally()
     messages.acked = 7
-    held = PausedBy("mass_death", "5 of 6 workers fell silent", NOW)
+    held = PausedBy("mass_death", "5 of 6 workers lost their heartbeat", NOW)
     workers = (WorkerState(WorkerInfo("w"), NOW, NOW + timedelta(seconds=1)), WorkerState(WorkerInfo("v"), NOW, NOW))
     return MetricInputs(
         tally,
@@ -129,7 +129,7 @@ def test_a_sweep_exports_runs_outcomes_time_and_last_success() -> None:
     expected = {"runs": 3, "seen": 9, "kept": 4, "done": 5, "conflict": 1, "failed": 2, "unknown": 1, "seconds": 1.5}
     assert {name: found[f"wrasse_sweep_{name}_total", sweep] for name in expected} == expected
     assert found["wrasse_sweep_last_success_timestamp_seconds", sweep] == NOW.timestamp()
-    assert found["wrasse_sweep_held", (("guard", "mass_death"), *sweep)] == 1
+    assert found["wrasse_sweep_paused", (("guard", "mass_death"), *sweep)] == 1
     assert found["reaper_jobs_moved_total", ()] == found["reaper_recovered_total", ()] == 5
 
 

@@ -75,9 +75,7 @@ class Story:
             self.since = None
         elif there:
             now = self.true.monotonic()
-            self.since, self.looks = (
-                (now, 1) if self.since is None else (self.since, self.looks + 1)
-            )
+            self.since, self.looks = (now, 1) if self.since is None else (self.since, self.looks + 1)
             if await self.field.objects.head(KEY) is None:
                 assert self.looks >= 2, "it went at its first look"
                 assert now - self.since >= GRACE.total_seconds(), "it went before its grace was over"

@@ -38,8 +38,8 @@ def test_no_step_moves_a_token_back(step: Step) -> None:
 
 
 def test_a_take_makes_a_new_token_and_a_beat_does_not() -> None:
-    assert not token_grew(Step.TAKE, 2, 2)
-    assert not token_grew(Step.BEAT, 2, 3)
+    assert not token_grew(Step.CLAIM, 2, 2)
+    assert not token_grew(Step.HEARTBEAT, 2, 3)
 
 
 def test_a_budget_is_spent_by_exactly_one_and_no_other_with_it() -> None:

@@ -15,8 +15,7 @@ from wrasse.clock import ManualClock
 from wrasse.errors import UsageError
 from wrasse.jobs.record_core.claims import whole_up
 from wrasse.jobs.record_core.known_ids import plain
-from wrasse.jobs.record_core.stored_names import encode_job_record
-from wrasse.jobs.record_queue.store import JobRecordNames, Recorded, decode_recorded, read_marker
+from wrasse.jobs.record_queue.store import JobRecordNames, Recorded, decode_recorded, encode_recorded, read_marker
 from wrasse.jobs.stream_tasks.fields import FAR, decode_fields, encode_fields, read_flat
 from wrasse.ports.jobs import Job, check_job
 from wrasse.ports.rules.job_transitions import added, back
@@ -102,7 +101,7 @@ def _as_task(job: Job) -> None:
 def _as_record(job: Job) -> None:
     due = max(job.not_before or _AT, _AT + job.delay, _AT)
     recorded = Recorded(added(job, _AT, rank=back(due)), "mark")
-    assert decode_recorded(plain(job.id), encode_job_record(recorded)) == recorded
+    assert decode_recorded(plain(job.id), encode_recorded(recorded)) == recorded
     name = JobRecordNames().marker(recorded.stored, "mark")
     assert name is not None
     sign = read_marker(name, "")

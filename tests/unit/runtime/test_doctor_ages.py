@@ -27,7 +27,7 @@ def stream(subject: str, age: timedelta | None, *, ours: bool) -> StreamState:
         (stream("gbe.notify.a", DAY, ours=True), True, OK, "keeps 1 streams"),
         (stream("gbe.notify.a", 2 * DAY, ours=True), True, WARN, "another age than retention says: gbe.notify.a"),
         (stream("other", DAY, ours=True), True, WARN, "another age"),
-        (stream("gbe.notify.a", DAY, ours=True), False, WARN, "disabled, and the server goes on"),
+        (stream("gbe.notify.a", DAY, ours=True), False, WARN, "disabled, and the server still"),
         (stream("gbe.events.a", DAY, ours=False), True, WARN, "may still need: gbe.events.a"),
     ],
 )

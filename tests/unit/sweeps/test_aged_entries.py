@@ -74,8 +74,8 @@ async def test_young_streams_are_not_shown_one_by_one() -> None:
     assert await place.verdicts() == [Keep("nothing is old enough")]
 
 
-async def test_several_looks_see_every_stream(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aged_entries, "LOOK", 7)
+async def test_several_pages_see_every_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(aged_entries, "PAGE", 7)
     place = Place(RetentionRule("gbe.*.old", DAY, exact=True))
     await place.store.streams.append([Draft(f"gbe.{n:02}.{'old' if n % 9 == 0 else 'kept'}", b"1") for n in range(40)])
     place.clock.advance(2 * DAY)

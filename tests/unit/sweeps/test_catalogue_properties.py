@@ -267,9 +267,7 @@ CASES = {
         ("default/d", "default/e"),
         grace=2 * DAY,
     ),
-    "orphan_objects": SweepCase(
-        orphans_of, two_are_superseded, they_are_restored, ("archives/ws/c/",), grace=2 * HOUR
-    ),
+    "orphan_objects": SweepCase(orphans_of, two_are_superseded, they_are_restored, ("archives/ws/c/",), grace=2 * HOUR),
     "stuck_jobs": SweepCase(
         lambda world: StuckJobs(world.store.jobs),
         one_worker_fell_silent,

@@ -216,11 +216,11 @@ async def test_it_stops_within_one_entry_of_new_traffic(place: Place) -> None:
 
         asked = 0
 
-        async def held(self) -> str | None:
+        async def pause_reason(self) -> str | None:
             Busy.asked += 1
             if Busy.asked == 3:
                 await busy.describe("default", "other")
-            return await super().held()
+            return await super().pause_reason()
 
     place.clock.advance(2 * HOUR)
     frame = RunContext(Memory(place.clock).journal, place.clock, Ids(place.clock))

@@ -89,10 +89,10 @@ def test_a_job_is_buried_when_its_rescues_are_spent_and_not_before(rescues: int)
         replace(_held(timedelta(0), HEARTBEAT_TIMEOUT), rescues=rescues), T0 + HEARTBEAT_TIMEOUT
     )
     assert isinstance(found, Action)
-    assert found.verb == ("bury" if rescues >= 3 else "requeue")
+    assert found.verb == ("dead_letter" if rescues >= 3 else "requeue")
 
 
-@pytest.mark.parametrize(("failures", "verb"), [(0, "requeue"), (1, "bury")])
+@pytest.mark.parametrize(("failures", "verb"), [(0, "requeue"), (1, "dead_letter")])
 def test_a_job_with_a_budget_of_its_own_is_rescued_as_its_queue_would_rescue_it(failures: int, verb: str) -> None:
     job = replace(_held(timedelta(0), HEARTBEAT_TIMEOUT), failures=failures, rescues=1, retries_max=2)
     found = StuckJobs(Memory().jobs).decide(job, T0 + HEARTBEAT_TIMEOUT)
@@ -228,7 +228,7 @@ def test_a_job_that_no_queue_would_be_right_for_is_buried_with_that_reason(yard:
     suspect = replace(HELD, heartbeat_at=T0, deadline=T0 + HEARTBEAT_TIMEOUT, reason=reason)
     early, late = yard.sweep.decide(suspect, T0), yard.sweep.decide(suspect, T0 + HEARTBEAT_TIMEOUT)
     assert isinstance(late, Action)
-    assert (early, late.verb, late.change.reason) == (Keep("beating"), "bury", reason)
+    assert (early, late.verb, late.change.reason) == (Keep("beating"), "dead_letter", reason)
 
 
 class _Strays:

@@ -90,7 +90,7 @@ class Locks:
 async def test_a_run_is_held_while_another_program_has_the_lock() -> None:
     ours, theirs = PlainLockGuard(Locks(), STEP), PlainLockGuard(Locks("rust-1"), STEP)
 
-    assert (await ours.held(), await ours.held(), await theirs.held()) == (
+    assert (await ours.pause_reason(), await ours.pause_reason(), await theirs.pause_reason()) == (
         None,
         None,
         f"{DOCUMENT_LOCK} is held by rust-1",

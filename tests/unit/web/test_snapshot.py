@@ -191,7 +191,7 @@ async def test_a_held_sweep_says_by_which_guard_and_since_when(shown: Shown) -> 
     await shown.engine.sweep_now("stuck_jobs")
     snapshot = await shown.look()
     (stuck,) = (each for each in snapshot.sweeps if each.name == "stuck_jobs")
-    assert stuck.held is not None
+    assert stuck.paused is not None
     text = re.sub("<[^>]+>", "", tables(snapshot, snapshot.at))
     assert "paused by backend_restarted since 2s ago" in text
 

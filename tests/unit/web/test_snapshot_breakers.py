@@ -43,7 +43,7 @@ def failed(shown: Shown, queue: str, times: int) -> None:
         )
         work = InFlightJob(job, 0, 0.0, 1.0)
         assert shown.breakers.admit(work)
-        shown.breakers.hear(work, Requeue(job.claim, Budget.FAILURES, Reason.FAILED))
+        shown.breakers.record_end(work, Requeue(job.claim, Budget.FAILURES, Reason.FAILED))
 
 
 async def test_a_breaker_that_stays_open_too_long_makes_the_process_unready(shown: Shown) -> None:
@@ -72,7 +72,7 @@ async def test_queues_that_any_beating_worker_leaves_alone_are_shown(shown: Show
     shown.clock.advance(timedelta(seconds=10))
     records = shown.store.records(SHUT_QUEUES)
     for worker in ("w-1", "w-2"):
-        await ShutQueues(shown.breakers, worker, shown.store.jobs, records, shown.clock).look()
+        await ShutQueues(shown.breakers, worker, shown.store.jobs, records, shown.clock).write_changes()
     await shown.store.jobs.heartbeat(WorkerInfo("w-1"), (), heartbeat_timeout=HEARTBEAT_TIMEOUT)
     snapshot = await shown.look()
     assert [(each.queue, each.state, each.worker) for each in snapshot.shut] == [("low", "open", "w-1")]
@@ -85,7 +85,7 @@ async def test_queues_that_any_beating_worker_leaves_alone_are_shown(shown: Show
 async def test_what_a_killed_worker_told_is_deleted_by_the_next_and_its_own_word_ends_with_it(shown: Shown) -> None:
     records = shown.store.records(SHUT_QUEUES)
     failed(shown, "low", 20)
-    await ShutQueues(shown.breakers, "killed", shown.store.jobs, records, shown.clock).look()
+    await ShutQueues(shown.breakers, "killed", shown.store.jobs, records, shown.clock).write_changes()
 
     async def keys() -> list[str]:
         return [record.key for record in await records.page("", None, 10)]

@@ -44,7 +44,7 @@ _MICROSECOND = timedelta(microseconds=1)
 _SHORTEST_WAIT = 0.001
 _BLOCK_MAX = 5.0  # seconds; then what other programs left behind is looked for again
 _POLL = 0.05  # seconds, where every connection is taken
-FOREIGN_SILENCE = timedelta(days=1)  # how long a consumer of another program is idle before it counts as silent
+FOREIGN_IDLE_MAX = timedelta(days=1)  # how long a consumer of another program is idle before it counts as dead
 
 
 @reads_replies
@@ -125,7 +125,7 @@ class RedisGroups:
     async def retire(self, subject: str, group: str, consumer: str) -> Outcome:
         keys = self._keys.group(subject, group)
         names = [keys.log, keys.due, keys.consumers, keys.wake, self._keys.of(subject).facts]
-        args: list[Word] = [group, consumer, FOREIGN_SILENCE // timedelta(milliseconds=1)]
+        args: list[Word] = [group, consumer, FOREIGN_IDLE_MAX // timedelta(milliseconds=1)]
         rounds, pieces = PageLoop(self._client.options.where, "the removal of a consumer"), 0
         while (answer := await self._client.run(load("group_retire"), names, args)) == b"more":
             pieces += 1  # what it holds goes over in pieces; it is silent, so there are no more of them to come
@@ -171,7 +171,7 @@ def _consumer(subject: str, group: str, now: int, name: bytes, pending: int, idl
         seen, until = map(int, row.split())
     else:
         seen = now - idle * 1_000
-        until = seen + FOREIGN_SILENCE // _MICROSECOND
+        until = seen + FOREIGN_IDLE_MAX // _MICROSECOND
     known = name.decode("utf-8", "backslashreplace")
     return ConsumerState(subject, group, known, pending, from_micros(seen), from_micros(until), foreign=not row)
 

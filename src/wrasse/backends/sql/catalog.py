@@ -69,7 +69,7 @@ class SqlLeader(Guard):
         self._lost = False
         return await self._thread.run(lambda: self._connection.guarded(self._acquire), self._connection, ASK_MAX)
 
-    async def held(self) -> str | None:
+    async def pause_reason(self) -> str | None:
         """Why this process must not go on: it does not lead, or cannot tell."""
         if self._lost:
             return f"the lock {self._lock!r} was lost in this run"

@@ -125,9 +125,7 @@ class SqliteGroups:
                 )
             id = handing.group_id(tx.db, subject, group)
             tx.db.execute(_MARK, (id, upto.ms, upto.seq))
-            tx.db.execute(
-                "DELETE FROM pending WHERE entry_group = ? AND (ms, seq) <= (?, ?)", (id, upto.ms, upto.seq)
-            )
+            tx.db.execute("DELETE FROM pending WHERE entry_group = ? AND (ms, seq) <= (?, ?)", (id, upto.ms, upto.seq))
             return Outcome.DONE
 
         return await self._writer.do(run)

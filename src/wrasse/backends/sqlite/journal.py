@@ -13,7 +13,15 @@ from wrasse.backends.sqlite.connection_thread import SqliteReader, SqliteWriter
 from wrasse.backends.sqlite.rows import in_calendar, instant
 from wrasse.backends.sqlite.write_transaction import WriteTransaction
 from wrasse.clock import Clock, from_micros, to_micros
-from wrasse.ports.journal import Intent, Line, LineFilter, SettledIntent
+from wrasse.ports.journal import (
+    Intent,
+    Line,
+    LineFilter,
+    SettledIntent,
+    intent_from_stored,
+    stored_intent,
+    stored_sweep,
+)
 from wrasse.ports.outcome import FROM_STORED, STORED, Outcome
 from wrasse.ports.page import Page, check_limit
 
@@ -38,7 +46,9 @@ class SqliteJournal:
     async def intend(self, intents: Sequence[Intent]) -> datetime:
         def run(tx: WriteTransaction) -> datetime:
             now = tx.now()
-            rows = [(i.id, i.run, i.sweep, i.verb, i.suspect, i.reason, i.count, now) for i in intents]
+            rows = [
+                (i.id, i.run, i.sweep, i.verb, i.suspect, i.reason, i.count, now) for i in map(stored_intent, intents)
+            ]
             before = tx.db.total_changes()
             # Whoever asks again after a lost reply finds the lines written.
             write_rows(tx.db, _INTEND, rows, "ON CONFLICT DO NOTHING")
@@ -85,7 +95,8 @@ class SqliteJournal:
 def _terms(where: LineFilter) -> tuple[list[str], list[str | int | bytes]]:
     terms: list[str] = []
     values: list[str | int | bytes] = []
-    for column, name in (("sweep", where.sweep), ("run", where.run), ("suspect", where.suspect)):
+    sweep = None if where.sweep is None else stored_sweep(where.sweep)
+    for column, name in (("sweep", sweep), ("run", where.run), ("suspect", where.suspect)):
         if name is not None:
             terms.append(f"{column} = ?")
             values.append(name)
@@ -109,7 +120,7 @@ def _line(stored: Sequence[bytes | None], count: int, intended_at: int, settled_
     if told not in FROM_STORED and stored[6] is not None:
         detail = f"the row has the outcome {told!r}, which is none; {detail}"
     return Line(
-        Intent(id, run, sweep, verb, suspect, reason, count),
+        intent_from_stored(Intent(id, run, sweep, verb, suspect, reason, count)),
         from_micros(in_calendar(intended_at, now)),
         None if stored[6] is None else outcome,
         detail,

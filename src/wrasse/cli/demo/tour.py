@@ -397,14 +397,14 @@ class Demo:
         lines = await self._stage.until(self._journaled, "lines of what happened to poison and slow-report")
         self._tell(DemoText("", columns=("sweep", "did", "to", "outcome", "why"), rows=[_row(line) for line in lines]))
         verbs = [line.intent.verb for line in lines]
-        return f"{len(lines)} lines: {verbs.count('requeue')} requeued, {verbs.count('bury')} dead-lettered"
+        return f"{len(lines)} lines: {verbs.count('requeue')} requeued, {verbs.count('dead_letter')} dead-lettered"
 
     async def _journaled(self) -> list[Line] | None:
         """The lines of the sweep, once the expected ones have their outcome, which is written after the action."""
         opened = await self._stage.app.open("engine")
         lines = list(await opened.journal.page(LineFilter(sweep="stuck_jobs"), None, 20))
         done = {(line.intent.verb, line.intent.suspect) for line in lines if line.outcome == "done"}
-        return lines if done >= {("bury", "poison"), ("requeue", "poison"), ("requeue", "slow-report")} else None
+        return lines if done >= {("dead_letter", "poison"), ("requeue", "poison"), ("requeue", "slow-report")} else None
 
     async def _drain(self) -> str:
         self._head("Shutdown")

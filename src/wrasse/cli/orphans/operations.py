@@ -18,6 +18,7 @@ from wrasse.engine.guard import LeaseGuard
 from wrasse.engine.report import Report
 from wrasse.engine.run import RunContext, run_once
 from wrasse.engine.sweep import Action
+from wrasse.engine.turn import sweep_lease
 from wrasse.errors import Refused, UnknownName
 from wrasse.ids import Ids
 from wrasse.leases.lease_scope import RenewedLease, kept
@@ -78,7 +79,7 @@ async def context(config: Config, *, create: bool = True) -> AsyncIterator[Orpha
 async def leading(context: OrphanContext, scanner: Scanner) -> AsyncIterator[RenewedLease]:
     """Acquires the lease of the root's sweep, so that no daemon works on it meanwhile."""
     lease_manager = context.opened.sweep_homes[scanner.root.name].lease_manager
-    key, ttl = f"sweep/{instance_of(scanner.root.name)}", context.config.settings.engine.lease
+    key, ttl = sweep_lease(instance_of(scanner.root.name)), context.config.settings.engine.lease
     lease = await lease_manager.acquire(key, owner_name(), ttl, wait=WAIT)
     if lease is None:
         raise Refused(f"another process works on {scanner.root.name}", do="try again when it has finished")

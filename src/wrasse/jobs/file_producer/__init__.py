@@ -1,1 +1,1 @@
-"""Files of a directory become jobs: which files, the walk, the watcher."""
+"""Makes jobs of the files of a directory: rules, walk, watcher."""

@@ -1,13 +1,12 @@
 """Which files become jobs, with which priority and under which id. Pure.
 
-The id of a file's job is made of its path, size and time of change. A file that was put is the same job for whoever
-finds it again; a file that changed is another one.
+The id of a file's job is made of its path, size and time of change. So the same file gives the same job in every
+process, and a changed file gives another one.
 
-Patterns of paths, as shells and the origin's `doublestar` mean them. Pure.
-
-`*` and `?` stay within one name, `**` as a whole name stands for any number of directories, none included, `[a-z]` and
-`[!a-z]` are classes, `{png,jpg}` are alternatives, and a backslash takes the next character as it is. Names that begin
-with a dot are names like others. A pattern matches the whole path, written with `/`, relative to where one looks.
+Path patterns follow shells and the origin's `doublestar`. `*` and `?` stay within one name, `**` as a whole name stands
+for any number of directories, including none, `[a-z]` and `[!a-z]` are classes, `{png,jpg}` are alternatives, and a
+backslash escapes the next character. Names that begin with a dot are not special. A pattern matches the whole path,
+written with `/`, relative to the walked directory.
 """
 
 from __future__ import annotations
@@ -36,16 +35,16 @@ class Globs:
     trees: re.Pattern[str]  # directories below which everything matches
 
     def match(self, path: str) -> bool:
-        """Does any of them match this path?"""
+        """Whether any of them matches this path."""
         return self.paths.fullmatch(path) is not None
 
     def covers(self, directory: str) -> bool:
-        """Does one of them match whatever is below this directory?"""
+        """Whether one of them matches everything below this directory."""
         return self.trees.fullmatch(directory) is not None
 
 
 def parse_globs(patterns: Sequence[str]) -> Globs:
-    """The patterns, or an error that names the one that is none."""
+    """The compiled patterns; an error names the invalid one."""
     plain = [alternative for pattern in patterns for alternative in _alternatives(pattern)]
     trees = [each.removesuffix("/**") for each in plain if each.endswith("/**")]
     everything = [".*"] if "**" in plain else []
@@ -61,26 +60,26 @@ def _bad(pattern: str, why: str) -> ConfigError:
 
 
 def _alternatives(pattern: str) -> Sequence[str]:
-    """The pattern without braces, as often as its braces say."""
+    """The patterns without braces that a pattern expands to."""
     found, todo = [], [pattern]
     while todo:
         text = todo.pop()
-        opened = _find(text, "{", 0)
-        if opened < 0:
+        brace = _find(text, "{", 0)
+        if brace < 0:
             if _find(text, "}", 0) >= 0:
                 raise _bad(pattern, "a } without its {")
             found.append(text)
         else:
-            cuts = _cuts(pattern, text, opened)
+            cuts = _cuts(pattern, text, brace)
             parts = [text[a + 1 : b] for a, b in pairwise(cuts)]
-            todo += [text[:opened] + part + text[cuts[-1] + 1 :] for part in reversed(parts)]
+            todo += [text[:brace] + part + text[cuts[-1] + 1 :] for part in reversed(parts)]
         if len(found) + len(todo) > ALTERNATIVES_MAX:
             raise _bad(pattern, f"it has more than {ALTERNATIVES_MAX} alternatives")
     return found
 
 
 def _find(text: str, wanted: str, start: int) -> int:
-    """Where one of these characters stands next, outside of classes and not after a backslash; -1: nowhere."""
+    """The next index of one of these characters, outside of classes and not after a backslash; -1 if none."""
     at, inside = start, False
     while at < len(text):
         if text[at] == "\\":
@@ -95,9 +94,9 @@ def _find(text: str, wanted: str, start: int) -> int:
     return -1
 
 
-def _cuts(pattern: str, text: str, opened: int) -> list[int]:
-    """Where the alternatives of the brace at `opened` begin and end."""
-    cuts, depth, at = [opened], 0, opened + 1
+def _cuts(pattern: str, text: str, brace: int) -> list[int]:
+    """The indexes at which the alternatives of the brace at `brace` begin and end."""
+    cuts, depth, at = [brace], 0, brace + 1
     while (at := _find(text, "{},", at)) >= 0:
         if text[at] == "{":
             depth += 1
@@ -130,7 +129,7 @@ def _regex(pattern: str) -> str:
 
 
 def _name(pattern: str, name: str) -> str:
-    """One name of a pattern."""
+    """The regular expression of one name of a pattern."""
     regex, at = "", 0
     while at < len(name):
         letter = name[at]
@@ -154,7 +153,7 @@ def _name(pattern: str, name: str) -> str:
 
 
 def _class(pattern: str, text: str) -> tuple[int, str]:
-    """A class such as [a-z]: how long it is, and what it is as a regular expression."""
+    """A class such as [a-z]: its length, and its regular expression."""
     at = 1
     negated = text[at : at + 1] in ("!", "^")
     at += negated
@@ -181,21 +180,21 @@ HIGH = "high"
 
 
 class Skipped(StrEnum):
-    """Why something that was found is not put: a closed set, fit for a label."""
+    """Why a path is not enqueued: a closed set, usable as a metric label."""
 
     EXCLUDED = "excluded"  # no include pattern matches, or an exclude pattern does
     OUTSIDE = "outside"  # a link that leads out of the directory, or nowhere
-    LINKED = "linked"  # a link to a directory: what it leads to is found where it is
+    LINKED = "linked"  # a link to a directory: links are not followed
     SPECIAL = "special"  # no file: a socket, a pipe, a device
-    VANISHED = "vanished"  # gone before it could be looked at
-    UNREADABLE = "unreadable"  # may not be looked at
-    UNNAMEABLE = "unnameable"  # its name is no text
+    VANISHED = "vanished"  # gone before it could be read
+    UNREADABLE = "unreadable"  # no permission to read it
+    UNNAMEABLE = "unnameable"  # its name is not UTF-8
     TOO_DEEP = "too_deep"  # a directory below too many others
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFile:
-    """A file as it was when it was looked at. `path` is absolute."""
+    """A file as it was when it was found. `path` is absolute."""
 
     path: str
     size: int
@@ -203,20 +202,20 @@ class FoundFile:
 
     @property
     def job_id(self) -> str:
-        """The same for the same content at the same place."""
+        """The id of its job: the same for the same path, size and time of change."""
         facts = f"{self.path}\0{self.size}\0{self.changed}"
         return f"file-{blake2b(facts.encode(), digest_size=16).hexdigest()}"
 
     @property
     def payload(self) -> bytes:
-        """What its job carries. Exactly this form is what Redis stores as the design document's two fields, so that
-        the job of a file looks the same whichever program put it."""
+        """The payload of its job. Redis stores exactly this form as the design document's two fields, so that the job
+        of a file is the same whichever program enqueued it."""
         return msgspec.json.encode({"filepath": self.path, "filesize": self.size})
 
 
 @dataclass(frozen=True, slots=True)
 class FileRules:
-    """Which files are taken, and how urgent each is."""
+    """Which files are enqueued, and with which priority."""
 
     include: Globs
     exclude: Globs
@@ -224,16 +223,16 @@ class FileRules:
 
     @classmethod
     def of(cls, include: Sequence[str], exclude: Sequence[str], urgent: Sequence[str]) -> FileRules:
-        """The rules that these patterns and extensions make; without an include pattern every file is taken."""
+        """The rules that these patterns and extensions make; without an include pattern every file is included."""
         dotted = (each.lower() if each.startswith(".") else f".{each.lower()}" for each in urgent if each)
         return cls(parse_globs(include or ("**",)), parse_globs(exclude), frozenset(dotted))
 
     def takes(self, relative: str) -> bool:
-        """Is the file at this path, relative to the directory, one to put?"""
+        """Whether the file at this path, relative to the directory, is to be enqueued."""
         return self.include.match(relative) and not self.exclude.match(relative)
 
     def leaves(self, directory: str) -> bool:
-        """Can nothing below this directory be one to put?"""
+        """Whether everything below this directory is excluded."""
         return self.exclude.covers(directory)
 
     def priority(self, path: str, default: str, known: Mapping[str, str]) -> str:

@@ -1,8 +1,8 @@
-"""Turning a directory of files into jobs: each file once, however often one walks and whenever a walk is killed.
+"""Makes a job of each file of a directory, once, over any number of walks and crashes.
 
 The job of a file has an id made of its path, size and time of change, which is remembered. So a walk needs no memory of
-its own: it puts whatever it finds, and the backend says what is known already. A process that dies in the middle has
-put some files and not others, and the next walk puts the others.
+its own: it enqueues whatever it finds, and the backend refuses known ids. After a crash in the middle of a walk, the
+next walk enqueues the rest.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from wrasse.jobs.rate_limiter import SharedRate, enqueue_paced, slept
 from wrasse.ports.jobs import Enqueued, Job
 
 PATIENCE = timedelta(seconds=10)
-_ENTRIES_MAX = 2_000  # looked at in one go
-_LOOKING_MAX = 0.05  # seconds: a stop must not wait for more
+_ENTRIES_MAX = 2_000  # read at once
+_READ_SECONDS_MAX = 0.05  # seconds: a stop must not wait for more
 _RECENT_MAX = 50_000
 _AGAIN_MAX = timedelta(seconds=5)
 _log = logging.getLogger("wrasse.jobs")
@@ -33,7 +33,7 @@ _log = logging.getLogger("wrasse.jobs")
 
 @dataclass(frozen=True, slots=True)
 class IntakeSettings:
-    """What an intake looks at and what it makes of it. `root` is absolute and was there when it started."""
+    """Settings of an intake. `root` is absolute and existed at the start."""
 
     root: str
     rules: FileRules
@@ -46,7 +46,7 @@ class IntakeSettings:
 
 
 class Progressed:
-    """What an intake has done so far; whoever shows it reads it."""
+    """The counts of an intake so far, for display."""
 
     __slots__ = ("enqueued", "known", "seen", "stopped")
 
@@ -58,12 +58,12 @@ class Progressed:
 
     @property
     def skipped(self) -> int:
-        """How much was found and is not to be enqueued."""
+        """How many found paths are not enqueued."""
         return self.seen.skipped.total()
 
 
 class Intake:
-    """Puts the files of a directory as jobs."""
+    """Enqueues the files of a directory as jobs."""
 
     def __init__(self, settings: IntakeSettings, producer: Producer, pace: SharedRate, clock: Clock) -> None:
         self.settings = settings
@@ -73,34 +73,34 @@ class Intake:
         self._recent: OrderedDict[str, None] = OrderedDict()
 
     def stop(self) -> None:
-        """Ends what runs: at once while it waits, else after the enqueue that is under way."""
+        """Ends what runs: at once while it waits, else after the current enqueue."""
         self.done.stopped = True
         self.stopping.set()
 
     async def walk(self, below: str = "", *, since: int = 0, settled: int = 0) -> None:
-        """Walks the directory once and puts what is found."""
+        """Walks the directory once and enqueues the files found."""
         scope = Scope(self.settings.root, self.settings.rules, since, settled)
         walking = walk(scope, self.done.seen, below)
         more = True
         try:
             while more and not self.stopping.is_set():
-                files, more = await asyncio.to_thread(self._look, walking)
+                files, more = await asyncio.to_thread(self._read_some, walking)
                 await self.enqueue(files)
         finally:
-            # If this was cancelled, a thread may be in there still; what is open ends with it.
+            # If this was cancelled, a thread may still be using it, and closes it at its end.
             with suppress(ValueError):
                 walking.close()
 
     async def enqueue(self, files: Sequence[FoundFile]) -> None:
-        """Puts the jobs of these files, but for those that this process put just before."""
+        """Enqueues the jobs of these files, except those that this process enqueued recently."""
         jobs = [self._job(file) for file in files]
         jobs = [job for job in jobs if job.id not in self._recent]
         failed, since, done = 0, self._clock.monotonic(), 0
         while done < len(jobs) and not self.stopping.is_set():
             try:
-                async for puts in enqueue_paced(self._producer, jobs[done:], self._pace, self.stopping):
-                    self._count(jobs[done : done + len(puts)], puts)
-                    done += len(puts)
+                async for answers in enqueue_paced(self._producer, jobs[done:], self._pace, self.stopping):
+                    self._count(jobs[done : done + len(answers)], answers)
+                    done += len(answers)
                     failed, since = 0, self._clock.monotonic()
             except StoreUnavailable as why:
                 failed += 1
@@ -109,13 +109,13 @@ class Intake:
                     raise
                 if failed == 1:
                     _log.warning("files wait for the backend: %s", why.message)
-                # What was enqueued after all is known by its id, so it may be enqueued again.
+                # Jobs that were stored after all are refused by their id, so all may be enqueued again.
                 await slept(min(timedelta(seconds=0.1 * 2**failed), _AGAIN_MAX), self.stopping)
 
-    def _look(self, walking: Iterator[FoundFile | None]) -> tuple[Sequence[FoundFile], bool]:
-        """Some files, and whether there may be more. In a thread."""
+    def _read_some(self, walking: Iterator[FoundFile | None]) -> tuple[Sequence[FoundFile], bool]:
+        """Some files, and whether there may be more. Runs in a thread."""
         files: list[FoundFile] = []
-        ends = self._clock.monotonic() + _LOOKING_MAX
+        ends = self._clock.monotonic() + _READ_SECONDS_MAX
         for number, file in enumerate(walking, 1):
             if file is not None:
                 files.append(file)
@@ -128,10 +128,10 @@ class Intake:
         priority = own.rules.priority(file.path, own.priority, own.queues)
         return self._producer.job(own.kind, file.payload, id=file.job_id, priority=priority)
 
-    def _count(self, jobs: Sequence[Job], puts: Sequence[Enqueued]) -> None:
-        new = sum(put.new for put in puts)
+    def _count(self, jobs: Sequence[Job], answers: Sequence[Enqueued]) -> None:
+        new = sum(answer.new for answer in answers)
         self.done.enqueued += new
-        self.done.known += len(puts) - new
+        self.done.known += len(answers) - new
         for job in jobs:
             self._recent[job.id] = None
         while len(self._recent) > _RECENT_MAX:

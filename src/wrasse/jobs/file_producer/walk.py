@@ -1,8 +1,8 @@
-"""Walking a directory: every file below it once, in memory that does not grow with their number.
+"""Walks a directory: every file below it once, in constant memory.
 
-At each level one directory is open and read as it is walked; nothing is sorted or collected. What vanishes meanwhile is
-counted and passed over. A link is never followed to a directory, and a link to a file counts only if the file is within
-the directory that is walked. Blocking: for a thread.
+At each level one directory is open and read as it is walked; nothing is sorted or collected. Paths that vanish
+meanwhile are counted and skipped. A link to a directory is never followed, and a link to a file counts only if the file
+is within the walked directory. Blocking: runs in a thread.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ DEPTH_MAX = 200
 
 
 class WalkedPaths:
-    """What walks have come across so far. `directories` is for those that look for changes: without it none is kept."""
+    """The counts of walks so far. `directories` is kept only by a walker that compares with earlier walks."""
 
     __slots__ = ("directories", "found", "skipped", "unsettled")
 
     def __init__(self) -> None:
-        self.found = 0  # files that are to be put
+        self.found = 0  # files to enqueue
         self.unsettled = 0  # files that may still be written to
         self.skipped: Counter[Skipped] = Counter()
         self.directories: set[int] | None = None
@@ -33,12 +33,12 @@ class WalkedPaths:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where a walk looks and what it takes; `root` is absolute. Moments are in nanoseconds since 1970."""
+    """The directory of a walk and its rules; `root` is absolute. Times are in nanoseconds since 1970."""
 
     root: str
     rules: FileRules
-    since: int = 0  # what did not change since then, in a directory that was seen before, is passed over
-    settled: int = 0  # what changed after that may still be written to, and is left for a later walk; 0: take all
+    since: int = 0  # files unchanged since then, in a directory that was seen before, are skipped
+    settled: int = 0  # files changed after that may still be written to, and are left to a later walk; 0: all files
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class _Level:
     def __init__(self, path: str, relative: str, fresh: bool) -> None:
         self.entries = os.scandir(path)
         self.prefix = f"{relative}/" if relative else ""
-        self.fresh = fresh  # not seen before: moved here as a whole, maybe, which its files do not show
+        self.fresh = fresh  # not seen before: it may have been moved here, which does not change its files
 
 
 def check_directory(scan_dir: str) -> str:
@@ -74,8 +74,8 @@ def check_directory(scan_dir: str) -> str:
 
 
 def walk(scope: Scope, seen: WalkedPaths, below: str = "") -> Generator[FoundFile | None, None, None]:
-    """Every file to put below the root, or below one directory in it; None for whatever else was come across, so that
-    whoever walks may stop at any time."""
+    """Every file to enqueue below the root, or below one directory in it; None for any other path, so that the caller
+    may stop at any time."""
     real_root = os.path.realpath(scope.root)
     levels: list[_Level] = []
     _descend(levels, os.path.join(scope.root, below) if below else scope.root, below, seen)
@@ -90,72 +90,72 @@ def walk(scope: Scope, seen: WalkedPaths, below: str = "") -> Generator[FoundFil
             if _is_directory(entry):
                 if scope.rules.leaves(relative):
                     seen.skipped[Skipped.EXCLUDED] += 1
-                elif not _sayable(entry.name):
+                elif not _is_utf8(entry.name):
                     seen.skipped[Skipped.UNNAMEABLE] += 1
                 else:
                     _descend(levels, entry.path, relative, seen)
                 yield None
             else:
-                yield _taken(scope, seen, entry.path, relative, real_root, fresh=level.fresh)
+                yield _included(scope, seen, entry.path, relative, real_root, fresh=level.fresh)
     finally:
         for level in levels:
             level.entries.close()
 
 
 def directories(scope: Scope, below: str = "") -> Iterator[str]:
-    """The relative path of every directory that is worth watching, each before it is read."""
+    """The relative path of every directory to watch, each before it is read."""
     levels: list[_Level] = []
-    unheard = WalkedPaths()
+    ignored = WalkedPaths()
     yield below
-    _descend(levels, os.path.join(scope.root, below) if below else scope.root, below, unheard)
+    _descend(levels, os.path.join(scope.root, below) if below else scope.root, below, ignored)
     try:
         while levels:
-            entry = _next(levels[-1], unheard)
+            entry = _next(levels[-1], ignored)
             if entry is None:
                 levels.pop().entries.close()
                 continue
             relative = levels[-1].prefix + entry.name
-            if _is_directory(entry) and not scope.rules.leaves(relative) and _sayable(entry.name):
+            if _is_directory(entry) and not scope.rules.leaves(relative) and _is_utf8(entry.name):
                 yield relative
-                _descend(levels, entry.path, relative, unheard)
+                _descend(levels, entry.path, relative, ignored)
     finally:
         for level in levels:
             level.entries.close()
 
 
 def look(root: str, relative: str) -> WalkedFile | Skipped:
-    """What is at a path below the root now."""
+    """The file at a path below the root, as it is now."""
     path = os.path.join(root, relative)
-    return _look(path, os.path.realpath(root))
+    return _stat(path, os.path.realpath(root))
 
 
-def _taken(
+def _included(
     scope: Scope, seen: WalkedPaths, path: str, relative: str, real_root: str, *, fresh: bool
 ) -> FoundFile | None:
     if not scope.rules.takes(relative):
         seen.skipped[Skipped.EXCLUDED] += 1
         return None
-    looked = _look(path, real_root) if _sayable(relative) else Skipped.UNNAMEABLE
-    if isinstance(looked, Skipped):
-        seen.skipped[looked] += 1
+    found = _stat(path, real_root) if _is_utf8(relative) else Skipped.UNNAMEABLE
+    if isinstance(found, Skipped):
+        seen.skipped[found] += 1
         return None
-    if looked.touched < scope.since and not fresh:
+    if found.touched < scope.since and not fresh:
         return None
-    if 0 < scope.settled < looked.touched:
+    if 0 < scope.settled < found.touched:
         seen.unsettled += 1
         return None
     seen.found += 1
-    return looked.file
+    return found.file
 
 
-def _look(path: str, real_root: str) -> WalkedFile | Skipped:
+def _stat(path: str, real_root: str) -> WalkedFile | Skipped:
     try:
         facts = os.lstat(path)
         if stat.S_ISLNK(facts.st_mode):
             target = os.path.realpath(path)
             if os.path.commonpath((target, real_root)) != real_root or not os.path.exists(target):
                 return Skipped.OUTSIDE
-            # The target itself, not the link again: it may lead elsewhere by now.
+            # The target itself, not the link again: the link may have changed.
             facts = os.lstat(target)
     except OSError as why:
         return _reason(why)
@@ -171,13 +171,13 @@ def _descend(levels: list[_Level], path: str, relative: str, seen: WalkedPaths) 
         seen.skipped[Skipped.TOO_DEEP] += 1
         return
     try:
-        levels.append(_Level(path, relative, _remembered(path, relative, seen)))
+        levels.append(_Level(path, relative, _is_first_visit(path, relative, seen)))
     except OSError as why:
         seen.skipped[_reason(why)] += 1
 
 
-def _remembered(path: str, relative: str, seen: WalkedPaths) -> bool:
-    """Was this directory seen for the first time, here and under this name?"""
+def _is_first_visit(path: str, relative: str, seen: WalkedPaths) -> bool:
+    """Whether this directory is seen for the first time, at this path."""
     if seen.directories is None:
         return True
     facts = os.stat(path)
@@ -200,7 +200,7 @@ def _is_directory(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir(follow_symlinks=False)
     except OSError:
-        return False  # whatever it was, looking at it will tell
+        return False  # treated as a file, whose stat gives the reason
 
 
 def _reason(why: OSError) -> Skipped:
@@ -208,6 +208,6 @@ def _reason(why: OSError) -> Skipped:
     return Skipped.VANISHED if gone else Skipped.UNREADABLE
 
 
-def _sayable(name: str) -> bool:
-    """Names that are no UTF-8 cannot be written into a job's JSON."""
+def _is_utf8(name: str) -> bool:
+    """Whether a name can be written into a job's JSON."""
     return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)

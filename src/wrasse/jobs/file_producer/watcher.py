@@ -1,13 +1,13 @@
-"""Watching a directory for files that come, change or are moved in; each is put once nobody writes to it any more.
+"""Watches a directory for files that are created, changed or moved in; each is enqueued once it is no longer written
+to.
 
-Where the system tells what happens (inotify), a file is put when it is closed, and a walk now and then finds what
-was missed. Elsewhere the directory is walked again and again, and a file is put when it has not changed for `settle`.
-Both put by ids, so that a file seen both ways is put once.
+With inotify, a file is enqueued when it is closed, and an occasional walk finds what was missed. Without it the
+directory is walked repeatedly, and a file is enqueued when it has not changed for `settle`. Both use ids, so that a
+file found both ways is enqueued once.
 
-Linux's inotify: hints that something in a directory changed. What is really there, whoever gets the hint looks at.
-
-A file is worth a look once nobody writes to it any more (closed after writing, moved here, linked here), a directory as
-soon as it is there. Without inotify, or with a limit of the system reached, `Notices.open` or `watch` says so.
+An inotify event is only a hint that something in a directory changed; the current state is read. A file is read once it
+is no longer written to (closed after writing, moved here, linked here), a directory as soon as it exists. Without
+inotify, or at a limit of the system, `Notices.open` or `watch` returns that.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ WATCHES_MAX = 500_000  # directories: about a kilobyte each, here and in the ker
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """Something happened at this path, relative to the root. The root itself: something was missed, look everywhere."""
+    """A change at this path, relative to the root. The root itself: events were lost, walk everything."""
 
     path: str
     directory: bool = False
 
 
 class Notices:
-    """Directories that are watched, and what happened in them."""
+    """Watched directories, and their events."""
 
     def __init__(self, root: str, fd: int, libc: ctypes.CDLL, most: int) -> None:
         self._root, self.fd, self._libc, self._most = root, fd, libc, most
@@ -54,7 +54,7 @@ class Notices:
 
     @classmethod
     def open(cls, root: str, most: int = WATCHES_MAX) -> Notices | None:
-        """None where there is no inotify, or no more of it to be had. `most` directories are watched."""
+        """None without inotify, or at the system's limit. At most `most` directories are watched."""
         try:
             libc = ctypes.CDLL(None, use_errno=True)
             fd = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
@@ -76,7 +76,7 @@ class Notices:
         return ctypes.get_errno() not in (errno.ENOSPC, errno.ENOMEM)
 
     def read(self) -> Sequence[Notice]:
-        """What happened since; nothing if nothing did."""
+        """The events since the last call."""
         try:
             data = os.read(self.fd, _BUFFER)
         except BlockingIOError:
@@ -84,7 +84,7 @@ class Notices:
         return tuple(self._parsed(data))
 
     def close(self) -> None:
-        """Watches nothing any more."""
+        """Ends all watches."""
         os.close(self.fd)
         self._paths.clear()
 
@@ -112,7 +112,7 @@ class Notices:
             yield Notice(path)
 
     def _complete(self, path: str) -> bool:
-        """Of what was just created: a symbolic or second hard link never is closed after writing."""
+        """Whether a created file is complete: a symbolic or second hard link is never closed after writing."""
         try:
             facts = os.lstat(os.path.join(self._root, path))
         except OSError:
@@ -120,7 +120,7 @@ class Notices:
         return facts.st_nlink > 1 or os.path.islink(os.path.join(self._root, path))
 
     def _forget(self, path: str) -> None:
-        """A directory went elsewhere: what happens there is no more to us, or comes back under another name."""
+        """Ends the watches of a directory that was moved away; if it is moved within the root, it gets new ones."""
         for number, known in list(self._paths.items()):
             if known == path or known.startswith(f"{path}/"):
                 self._libc.inotify_rm_watch(self.fd, number)
@@ -129,32 +129,34 @@ class Notices:
 
 RESCAN = timedelta(minutes=5)
 _MARGIN = timedelta(minutes=1)  # by which the clock of a file system may be behind ours
-_WALKS_MAX = 1_000  # directories to walk; with more than that, everything is walked
-_TOO_MANY = "there are more directories than can be watched: walking again and again instead"
+_WALKS_MAX = 1_000  # directories to walk; with more, everything is walked
+_TOO_MANY = "there are more directories than can be watched: walking repeatedly instead"
 _log = logging.getLogger("wrasse.jobs")
 
 
 class Watching:
-    """Puts files for as long as it runs. `told`: whether to use what the system tells, where it does."""
+    """Enqueues files while it runs. `use_inotify`: where available."""
 
-    def __init__(self, intake: Intake, clock: Clock, *, told: bool = True, watches_max: int = WATCHES_MAX) -> None:
-        self._intake, self._clock, self._told, self._watches_max = intake, clock, told, watches_max
+    def __init__(
+        self, intake: Intake, clock: Clock, *, use_inotify: bool = True, watches_max: int = WATCHES_MAX
+    ) -> None:
+        self._intake, self._clock, self._use_inotify, self._watches_max = intake, clock, use_inotify, watches_max
         self._own = intake.settings
         self._scope = Scope(self._own.root, self._own.rules)
-        self._walked = 0  # when the last walk of everything began
-        self._due: dict[str, float] = {}  # directory to when it is walked; "" is everything
-        self.watched = asyncio.Event()  # set when every change from now on will be noticed
-        self._heard = asyncio.Event()
+        self._walked = 0  # when the last full walk began
+        self._due: dict[str, float] = {}  # when each directory is walked; "" is everything
+        self.watched = asyncio.Event()  # set when every later change will be noticed
+        self._woken = asyncio.Event()
         intake.done.seen.directories = set()
 
     def stop(self) -> None:
         """Ends `run`."""
         self._intake.stop()
-        self._heard.set()
+        self._woken.set()
 
     async def run(self) -> None:
-        """Puts what is there and what comes, until the intake is stopped."""
-        notices = Notices.open(self._own.root, self._watches_max) if self._told else None
+        """Enqueues existing and new files, until the intake is stopped."""
+        notices = Notices.open(self._own.root, self._watches_max) if self._use_inotify else None
         if notices is not None:
             try:
                 if await self._watch_below(notices, ""):
@@ -172,27 +174,27 @@ class Watching:
             await slept(self._own.poll, self._intake.stopping)
 
     async def _walk_all(self) -> None:
-        """What changed since the last time, or everything the first time; but nothing that may not be complete."""
+        """Walks for changes since the last time, or everything the first time; skips files that may be incomplete."""
         start = self._now()
         since = self._walked and self._walked - 1_000 * ((self._own.settle + _MARGIN) // timedelta(microseconds=1))
         await self._intake.walk(since=since, settled=self._settled(start))
         self._walked = start
 
     async def _follow(self, notices: Notices) -> None:
-        """Walks once after watching began, once more when what was fresh then has settled, and lives on notices."""
+        """Walks once after the watch began and once more after `settle`, then handles events."""
         self.watched.set()
         await self._walk_all()
-        self._later("", self._own.settle)
+        self._schedule_walk("", self._own.settle)
         while not self._intake.stopping.is_set():
             found = notices.read()
-            if not await self._heed(notices, found):
+            if not await self._handle(notices, found):
                 _log.warning(_TOO_MANY)
                 await self._poll()
             elif not found and not await self._walk_due():
                 await self._idle(notices)
 
-    async def _heed(self, notices: Notices, found: Sequence[Notice]) -> bool:
-        """Puts the files that notices speak of. False: they can no longer be relied on."""
+    async def _handle(self, notices: Notices, found: Sequence[Notice]) -> bool:
+        """Enqueues the files of these events. False: a watch failed, so events are incomplete."""
         files: list[FoundFile] = []
         for notice in found:
             if notice.directory:
@@ -200,19 +202,19 @@ class Watching:
                 if not self._own.rules.leaves(below):
                     if not await self._watch_below(notices, below):
                         return False
-                    self._later(below, self._own.settle)
+                    self._schedule_walk(below, self._own.settle)
             elif self._own.rules.takes(notice.path):
-                looked = await asyncio.to_thread(look, self._own.root, notice.path)
-                if isinstance(looked, Skipped):
-                    self._intake.done.seen.skipped[looked] += 1
+                found_file = await asyncio.to_thread(look, self._own.root, notice.path)
+                if isinstance(found_file, Skipped):
+                    self._intake.done.seen.skipped[found_file] += 1
                 else:
                     self._intake.done.seen.found += 1
-                    files.append(looked.file)
+                    files.append(found_file.file)
         await self._intake.enqueue(files)
         return True
 
     async def _walk_due(self) -> bool:
-        """Walks the directories whose time has come; says whether there was any."""
+        """Walks the directories that are due; returns whether there was any."""
         now = self._clock.monotonic()
         due = [path for path, at in self._due.items() if at <= now]
         for path in due:
@@ -221,20 +223,20 @@ class Watching:
                 await self._intake.walk(path, settled=self._settled(self._now()))
             else:
                 await self._walk_all()
-                self._later("", RESCAN)
+                self._schedule_walk("", RESCAN)
         return bool(due)
 
     async def _idle(self, notices: Notices) -> None:
-        """Until something happened, something is due, or it is stopped."""
+        """Waits until an event, a due walk, or a stop."""
         wait = max(0.0, min(self._due.values()) - self._clock.monotonic()) if self._due else RESCAN.total_seconds()
         loop = asyncio.get_running_loop()
-        loop.add_reader(notices.fd, self._heard.set)
+        loop.add_reader(notices.fd, self._woken.set)
         try:
-            await slept(timedelta(seconds=wait), self._heard)
+            await slept(timedelta(seconds=wait), self._woken)
         finally:
             loop.remove_reader(notices.fd)
         if not self._intake.stopping.is_set():
-            self._heard.clear()
+            self._woken.clear()
 
     async def _watch_below(self, notices: Notices, below: str) -> bool:
         def watch_all() -> bool:
@@ -242,7 +244,7 @@ class Watching:
 
         return await asyncio.to_thread(watch_all)
 
-    def _later(self, path: str, delay: timedelta) -> None:
+    def _schedule_walk(self, path: str, delay: timedelta) -> None:
         at = self._clock.monotonic() + delay.total_seconds()
         if len(self._due) >= _WALKS_MAX:
             self._due = {"": at}

@@ -1,10 +1,10 @@
-"""Claims of jobs that are kept as records: each is one conditional write, known again by the nonce of its request.
+"""Claims of jobs that are kept as records: each is one conditional write, recognised by the nonce of its request.
 
-A claim that is cancelled while it claims finishes that, and releases what it got: nobody would know of it. What an
-index says is ready is a hint: the record decides, and of two who claim one job one gets it.
+A cancelled claim runs to its end and releases what it got, since its caller would not know of it. An index of ready
+jobs is a hint: the record decides, and of two concurrent claims of one job one succeeds.
 
-The store's clock in whole milliseconds, as tasks keep their instants: never ahead of the store's own, so that a
-deadline which is over here is over there.
+Times are the store's clock in whole milliseconds, as stream tasks store them: never ahead of the store's own, so that a
+deadline that has passed here has passed there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ GATHERED_MAX = 32
 
 
 async def gather_bounded(calls: Sequence[Callable[[], Awaitable[T]]], most: int = GATHERED_MAX) -> list[T]:
-    """What each call gave. If one fails, those that were begun with it still end; then its error is raised."""
+    """The result of each call. If one fails, the others of its batch still end; then its error is raised."""
     answers: list[T] = []
     for start in range(0, len(calls), most):
         batch = await asyncio.gather(*(call() for call in calls[start : start + most]), return_exceptions=True)
@@ -45,7 +45,7 @@ async def gather_bounded(calls: Sequence[Callable[[], Awaitable[T]]], most: int 
 
 
 async def by_id(ids: Sequence[str], calls: Sequence[Callable[[], Awaitable[T]]], most: int = GATHERED_MAX) -> list[T]:
-    """Makes changes of different jobs at once, and those of one job one after another."""
+    """Makes changes of different jobs concurrently, and those of one job in order."""
     rows: dict[str, list[int]] = {}
     for n, id in enumerate(ids):
         rows.setdefault(id, []).append(n)
@@ -57,22 +57,22 @@ async def by_id(ids: Sequence[str], calls: Sequence[Callable[[], Awaitable[T]]],
     return [answer for _, answer in sorted((each for row in answers for each in row), key=lambda each: each[0])]
 
 
-_STALE = 5.0  # seconds after which the store is asked again
+_STALE = 5.0  # seconds after which the store's time is read again
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 class MillisecondTime(StoreTime):
-    """What the time is at a store, without asking it each time."""
+    """The time of a store, without a request each time."""
 
     def __init__(self, clock: Clock, ask: Callable[[], Awaitable[datetime]]) -> None:
         super().__init__(clock, ask, kept=_STALE)
 
     async def now(self) -> datetime:
-        """The time there."""
+        """The store's time."""
         return whole(await super().now())
 
     def heard(self, at: datetime) -> datetime:
-        """Notes what an answer said; gives it in whole milliseconds."""
+        """Notes the time in an answer; returns it in whole milliseconds."""
         self.note(at)
         return whole(at)
 
@@ -83,14 +83,14 @@ def whole(at: datetime) -> datetime:
 
 
 def whole_up(at: datetime) -> datetime:
-    """The next whole millisecond: what is not to happen before this moment does not."""
+    """The next whole millisecond, for moments before which something must not happen."""
     down = whole(at)
     return down if down == at or down > LATEST - _MILLISECOND else down + _MILLISECOND
 
 
 class VersionedJob(Protocol):
-    """A job's record as it was read or written. One that is `leaving` is finished, and only what comes after its end
-    is left to do; `apart`: its payload or result lies beside the record."""
+    """A job's record as it was read or written. One that is `leaving` is finished, and only its cleanup is left;
+    `apart`: its payload or result is stored beside the record."""
 
     @property
     def key(self) -> str: ...
@@ -109,7 +109,7 @@ S = TypeVar("S", bound=VersionedJob)
 
 
 class RecordStore(Protocol[S]):
-    """The records of jobs: read, and written if they are still what was read."""
+    """The records of jobs: read, and written if unchanged since."""
 
     @property
     def time(self) -> MillisecondTime: ...
@@ -119,16 +119,16 @@ class RecordStore(Protocol[S]):
         ...
 
     async def put(self, seen: S, after: StoredJob, at: datetime) -> S | None:
-        """Writes what became of a job; None if its record is another by now."""
+        """Writes the new state of a job; None if its record has changed since."""
         ...
 
     async def whole(self, seen: S) -> StoredJob:
-        """The job with its payload and result, wherever they are."""
+        """The job with its payload and result, also those stored beside the record."""
         ...
 
 
 async def read_apart(objects: Objects, name: str) -> bytes:
-    """A payload or a result that lies beside its record; StoreBroken where there is none that a job could have."""
+    """A payload or result that is stored beside its record; StoreBroken if it is missing or too large."""
     try:
         return await read_small(objects, name, PAYLOAD_BYTES_MAX)
     except TooLarge as large:
@@ -141,28 +141,28 @@ async def read_apart(objects: Objects, name: str) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class RecordClaim:
-    """Who takes, for how long, and the request by which a claim is known again."""
+    """A claim request: worker, heartbeat timeout, and the request id by which a retry is recognised."""
 
     worker: str
     heartbeat_timeout: timedelta
     request: str
     queues: tuple[str, ...]
     limit: int
-    tried: list[str] = field(default_factory=list)  # keys of every claim that was begun
-    got: set[str] = field(default_factory=set)  # of these, the ones that were held
+    tried: list[str] = field(default_factory=list)  # keys of every claim that was tried
+    got: set[str] = field(default_factory=set)  # of these, the ones that succeeded
 
     def nonce(self, id: str) -> str:
-        """The nonce of its hold on a job: the same if the same request asks again."""
+        """The nonce of its claim of a job: the same if the request is retried."""
         return hashlib.blake2b(f"{self.request}\0{id}".encode(), digest_size=8).hexdigest()
 
     def holds(self, stored: StoredJob) -> bool:
-        """Is this job held by this very claim?"""
+        """Whether this job's current claim is of this request."""
         info = stored.info
         return rules.is_current(stored, Claim(info.id, info.token, self.nonce(info.id)))
 
 
 class Claims(ABC, Generic[S]):
-    """Claims jobs from their records. `tries`: how often a claim reads again after another's write to the record."""
+    """Claims jobs from their records. `tries`: how often a claim is tried after conflicts."""
 
     tries = 1
 
@@ -174,23 +174,23 @@ class Claims(ABC, Generic[S]):
         """Up to the claim's limit of jobs, waiting for the first for as long as `wait`."""
 
     async def again(self, claim: RecordClaim) -> list[S]:
-        """What an earlier asking of this claim took and still holds."""
+        """The jobs that an earlier try of this request claimed and that are still claimed."""
         found = [await self._records.load(key) for key in dict.fromkeys(claim.tried)]
         return [seen for seen in found if seen is not None and claim.holds(seen.stored)]
 
     async def _claim(self, claim: RecordClaim, seen: S) -> S | None:
-        """The job, held; None if it is not to be had, or if this very claim has it already."""
+        """The claimed job; None if it cannot be claimed, or if this request has it already."""
         info = seen.stored.info
         claim.tried.append(seen.key)
         for _ in range(self.tries):
             at = await self._records.time.now()
             nonce = claim.nonce(info.id)
-            held = rules.claim(
+            claimed = rules.claim(
                 seen.stored, at, worker=claim.worker, nonce=nonce, heartbeat_timeout=claim.heartbeat_timeout
             )
-            if held is None:
+            if claimed is None:
                 return self._new(claim, seen) if claim.holds(seen.stored) else None
-            written = await self._records.put(seen, held, at)
+            written = await self._records.put(seen, claimed, at)
             if written is not None:
                 return self._new(claim, written)
             found = await self._records.load(seen.key) if self.tries > 1 else None
@@ -206,12 +206,12 @@ class Claims(ABC, Generic[S]):
         return seen
 
     async def _to_the_end(self, claiming: Coroutine[None, None, list[S]]) -> list[S]:
-        """Claims; cancelled, releases what was claimed."""
+        """Claims; if cancelled, releases what was claimed."""
         task = asyncio.ensure_future(claiming)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            # What a server that is away does not take back is rescued at its deadline.
+            # If the server does not answer, the job is rescued at its deadline.
             with suppress(WrasseError):
                 for seen in await task:
                     at = await self._records.time.now()
@@ -220,5 +220,5 @@ class Claims(ABC, Generic[S]):
 
 
 def changing(id: str) -> StoreUnavailable:
-    """The error after the last try of a change against others."""
+    """The error after the last conflict of a change."""
     return StoreUnavailable(f"the record of job {id!r} keeps changing", do="try again")

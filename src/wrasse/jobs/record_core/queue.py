@@ -1,15 +1,15 @@
-"""One JobQueue on records, whatever tells which job is next: signs in a listing (`record_queue`), or entries of streams
-(`stream_tasks`).
+"""A JobQueue on records; its subclasses differ in the index of ready jobs: markers in a listing (`record_queue`), or
+entries of streams (`stream_tasks`).
 
-Every job is one record, and every change of it is: read, ask the transitions, write under the version that was read; if
-another was faster, again. Of two who want a job one gets it, and a crash between any two steps leaves it where it was
-or where it was going. After a lost reply the record tells whose write it holds.
+Every job is one record, and every change of it is a read, a transition, and a write under the version that was read;
+after a conflict it is repeated. Of two concurrent claims one succeeds, and a crash between any two steps leaves the job
+in its old or its new state. After a lost reply the record shows whether the write was made.
 
-What jobs on records cannot have is refused: unique names, groups and rates. A batch is stored job by job: a crash in
-the middle of an enqueue leaves its first part, and asking again with the same request completes it.
+Unique names, groups and rates are not supported on records and are refused. A batch is stored job by job: a crash in
+the middle of an enqueue leaves its first part, and a retry of the same request completes it.
 
-Who works: one record per worker that has sent a heartbeat and has not deregistered, listed for an hour after its
-last beat. Nothing is decided by it: what a worker holds is judged by the deadline of each job.
+Workers: one record per worker that has sent a heartbeat and has not deregistered, listed for an hour after its last
+heartbeat. It decides nothing: each claim has a deadline of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from wrasse.jobs.record_core.claims import (
 )
 from wrasse.jobs.record_core.job_counts import Numbers
 from wrasse.jobs.record_core.known_ids import RecordedIds
-from wrasse.jobs.record_core.stored_names import decode_worker, encode_worker
+from wrasse.jobs.record_core.record_names import decode_worker, encode_worker
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.ports.jobs import (
     BATCH_MAX,
@@ -89,7 +89,7 @@ _OLD_MAX = 20  # removed by one heartbeat
 
 
 class RecordedWorkers:
-    """The workers of all types."""
+    """The records of all workers."""
 
     def __init__(self, records: Records, time: MillisecondTime) -> None:
         self._records = records
@@ -97,7 +97,7 @@ class RecordedWorkers:
         self._versions: dict[str, str] = {}  # of the records that this process writes
 
     async def heartbeat(self, worker: WorkerInfo, at: datetime, heartbeat_timeout: timedelta) -> None:
-        """Notes a sign of life."""
+        """Stores a heartbeat."""
         state = WorkerState(worker, heartbeat_at=at, deadline=at + heartbeat_timeout)
         value, due_at = encode_worker(state), state.deadline + DEAD_WORKERS_KEPT
         version = self._versions.get(worker.id)
@@ -107,7 +107,7 @@ class RecordedWorkers:
             await self._forget(at)
             written = await self._records.create(worker.id, value, due_at=due_at)
         if written.outcome is not Outcome.DONE:
-            # Another process of the same worker, such as the child that sends heartbeats for it, was here meanwhile.
+            # Another process of the same worker, such as its heartbeat process, wrote meanwhile.
             found = await self._records.get(worker.id)
             written = (
                 await self._records.create(worker.id, value, due_at=due_at)
@@ -120,8 +120,8 @@ class RecordedWorkers:
         else:
             self._versions[worker.id] = written.version
 
-    async def goodbye(self, worker: WorkerInfo) -> None:
-        """Takes a worker off the list."""
+    async def deregister(self, worker: WorkerInfo) -> None:
+        """Deletes a worker's record."""
         self._versions.pop(worker.id, None)
         found = await self._records.get(worker.id)
         if found is not None:
@@ -132,12 +132,12 @@ class RecordedWorkers:
         found: list[WorkerState] = []
         async for page in pages(lambda after: self._records.page("", after, _PAGE)):
             for record in page:
-                with suppress(ValueError):  # nothing is decided by it: a row that cannot be read is not shown
+                with suppress(ValueError):  # for display only: a record that cannot be read is left out
                     found.append(decoded(decode_worker, record.value))
         return tuple(state for state in found if at - state.deadline <= DEAD_WORKERS_KEPT)
 
     async def counts(self) -> Counts:
-        """The workers alone, for whoever asks after them: jobs are not counted for that."""
+        """The workers alone, for callers that need no counts of jobs."""
         at = await self._time.now()
         return Counts((), await self.all(at), at)
 
@@ -148,17 +148,17 @@ class RecordedWorkers:
 
 
 ANSWERS_MAX = 10_000
-DOUBTS_MAX = 10_000
-_TRIES = 20  # of one change against others that change the same record: beats, mostly
+PENDING_MAX = 10_000
+_TRIES = 20  # of one change against conflicts, mostly with heartbeats
 _AWAY = RetryPolicy(base=timedelta(seconds=1), max=timedelta(minutes=1))  # for a payload whose store does not answer
 _NOW = timedelta(0)
 _log = logging.getLogger("wrasse.jobs")
 
-Cause = Move | Progress | None  # what a change is made for: tasks tell others of it
+Cause = Move | Progress | None  # what a change is made for: stream tasks publish it
 
 
 class Views(Protocol):
-    """What can be seen of jobs."""
+    """Listings and counts of jobs."""
 
     async def page(
         self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool
@@ -167,7 +167,7 @@ class Views(Protocol):
         ...
 
     async def counts(self) -> Numbers:
-        """How many jobs of each queue are where."""
+        """How many jobs of each queue are in each state."""
         ...
 
 
@@ -182,7 +182,7 @@ def unreadable(
     kind: str = "",
     until: datetime | None = None,
 ) -> JobInfo:
-    """What is shown of a job whose record cannot be read."""
+    """The info of a job whose record cannot be read."""
     return JobInfo(
         id=id, kind=kind, queue=queue, priority="", size=size, state=state, token=0, nonce="", attempts=0, failures=0,
         rescues=0, interruptions=0, created_at=at, deadline=until if state is JobState.RUNNING else None,
@@ -191,37 +191,37 @@ def unreadable(
 
 
 class QueueOrder:
-    """Turns of jobs that join their queue, each behind everything that this process put before."""
+    """Ranks of new jobs, each behind everything that this process enqueued before."""
 
     def __init__(self) -> None:
         self._last = 0
 
     def next(self, at: datetime) -> int:
-        """One more."""
+        """The next rank."""
         self._last = max(rules.back(at), self._last + 1)
         return self._last
 
 
 class RecordQueue(ABC, Generic[S]):
-    """The port, but for what the index of ready jobs and the layout of a record make different."""
+    """The port, except what depends on the index of ready jobs and the layout of a record."""
 
-    what = "jobs on records"  # as an error calls them
+    what = "jobs on records"  # their name in errors
     at_once = enqueue_at_once = GATHERED_MAX  # jobs of one call that are changed at the same time
     _views: Views
 
     def __init__(
-        self, store: RecordStore[S], claims: Claims[S], ids: Records, workers: Records, clock: Clock, turns: QueueOrder
+        self, store: RecordStore[S], claims: Claims[S], ids: Records, workers: Records, clock: Clock, ranks: QueueOrder
     ) -> None:
-        self._records, self._claims, self._turns = store, claims, turns
+        self._records, self._claims, self._order = store, claims, ranks
         self.time = store.time
         self._ids = RecordedIds(ids, self.time)
         self.workers = RecordedWorkers(workers, self.time)
-        # One memory for each call, since one request id may name an enqueue, a claim and a settle. Only in this
-        # process: whoever restarts has no request left to ask again.
+        # One cache for each call, since one request id may name an enqueue, a claim and a settle. Only in this
+        # process: after a restart no request is retried.
         self._enqueues: Remembered[Sequence[Enqueued]] = Remembered(clock, ANSWERS_MAX)
         self._claim_requests: Remembered[RecordClaim] = Remembered(clock, ANSWERS_MAX)
         self._settles: Remembered[Sequence[Outcome]] = Remembered(clock, ANSWERS_MAX)
-        self._doubtful: dict[str, None] = {}  # requests that began to end a job, and got no answer yet
+        self._pending: dict[str, None] = {}  # requests that began to settle a job and got no answer yet
 
     async def enqueue(
         self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
@@ -236,12 +236,12 @@ class RecordQueue(ABC, Generic[S]):
         at = await self.time.now()
         first = {job.id: n for n, job in reversed(list(enumerate(jobs)))}
         fresh = [job for n, job in enumerate(jobs) if first[job.id] == n]
-        turns = [self._turn(max(job.not_before or at, at + job.delay, at), at) for job in fresh]
-        adds = [partial(self._add, job, rank, at, request) for job, rank in zip(fresh, turns, strict=True)]
+        ranks = [self._rank(max(job.not_before or at, at + job.delay, at), at) for job in fresh]
+        adds = [partial(self._add, job, rank, at, request) for job, rank in zip(fresh, ranks, strict=True)]
         new = dict(zip((job.id for job in fresh), await gather_bounded(adds, self.enqueue_at_once), strict=True))
-        puts = [Enqueued(job.id, new=first[job.id] == n and new[job.id]) for n, job in enumerate(jobs)]
-        self._enqueues.keep(request, puts)
-        return puts
+        answers = [Enqueued(job.id, new=first[job.id] == n and new[job.id]) for n, job in enumerate(jobs)]
+        self._enqueues.keep(request, answers)
+        return answers
 
     async def claim(
         self,
@@ -266,7 +266,7 @@ class RecordQueue(ABC, Generic[S]):
             seen = await self._claims.claim(claim, wait)
         if not seen:
             self._claim_requests.forget(request)
-        self._took(seen)
+        self._note_claimed(seen)
         apart = [each for each in seen if each.apart]
         read = iter(
             await gather_bounded([partial(self._read_apart, each) for each in apart], self.at_once) if apart else ()
@@ -276,8 +276,8 @@ class RecordQueue(ABC, Generic[S]):
         return Claimed(tuple(each for each in found if isinstance(each, ClaimedJob)), await self.time.now(), rejected)
 
     async def _read_apart(self, seen: S) -> ClaimedJob | Rejected | None:
-        """A claimed job with its payload. One whose payload cannot be read is dead-lettered; None for one whose store
-        does not answer, which is released and due again after a growing delay."""
+        """A claimed job with its payload. A job whose payload cannot be read is dead-lettered; None if the store does
+        not answer: the job is then released with a growing delay."""
         info = seen.stored.info
         try:
             return self._claimed(await self._records.whole(seen))
@@ -304,7 +304,7 @@ class RecordQueue(ABC, Generic[S]):
         at = await self.time.now()
         calls = [partial(self._is_current, claim) for claim in bounded(claims)]
         if heartbeat_timeout <= _NOW:
-            await self.workers.goodbye(worker)
+            await self.workers.deregister(worker)
         else:
             await self.workers.heartbeat(worker, at, heartbeat_timeout)
             calls = [partial(self._heartbeat, claim, heartbeat_timeout, progress.get(claim.id)) for claim in claims]
@@ -315,18 +315,18 @@ class RecordQueue(ABC, Generic[S]):
         return seen is not None and rules.is_current(seen.stored, claim)
 
     async def _named(self, id: str, find: Callable[[str], Awaitable[S | None]]) -> S | None:
-        """A job that its worker names. A record that cannot be read is nobody's hold: it costs one job of a batch."""
+        """A job that its worker names. An unreadable record has no claim: it affects one job of a batch only."""
         try:
             return await find(id)
         except StoreBroken as broken:
             _log.error("job %s is left as it is: %s", id, broken)
             return None
 
-    async def _heartbeat(self, claim: Claim, heartbeat_timeout: timedelta, told: Progress | None = None) -> bool:
-        def beaten(stored: StoredJob, at: datetime) -> StoredJob | None:
-            return rules.heartbeat(stored, claim, at, heartbeat_timeout=heartbeat_timeout, progress=told)
+    async def _heartbeat(self, claim: Claim, heartbeat_timeout: timedelta, progress: Progress | None = None) -> bool:
+        def extended(stored: StoredJob, at: datetime) -> StoredJob | None:
+            return rules.heartbeat(stored, claim, at, heartbeat_timeout=heartbeat_timeout, progress=progress)
 
-        return await self._change(claim.id, beaten, told, again=True) is Outcome.DONE
+        return await self._change(claim.id, extended, progress, again=True) is Outcome.DONE
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
         check_settlements(settlements, self._check)
@@ -341,38 +341,38 @@ class RecordQueue(ABC, Generic[S]):
         return outcomes
 
     async def _settle_one(self, settlement: Settlement, request: str) -> Outcome:
-        """One of several: an end that its record has no room for fails alone, and tells why when it is asked alone."""
+        """One of several: a settlement too large for its record fails alone; settled alone, it raises the reason."""
         try:
             return await self._settle(settlement, request)
         except TooLarge:
             return Outcome.FAILED
 
     async def _settle(self, settlement: Settlement, request: str, *, beside: bool = False) -> Outcome:
-        """Ends an attempt, by its worker. `beside`: a job that is done then has something beside it."""
-        claim, doubted = settlement.claim, request in self._doubtful
+        """Ends an attempt, by its worker. `beside`: other data stored under the job's id is to be deleted with it."""
+        claim, retried = settlement.claim, request in self._pending
         delay = settlement.delay if isinstance(settlement, Requeue) else _NOW
-        aside: dict[str, str] = {}  # what was stored for a write that came too late, for the next
+        aside: dict[str, str] = {}  # objects stored for a write that had a conflict, for the next try
         for _ in range(_TRIES):
-            seen = await self._named(claim.id, self._look)
+            seen = await self._named(claim.id, self._cached_or_stored)
             if seen is None:
-                # Gone; by this very request, if its reply was lost.
-                return Outcome.UNKNOWN if doubted else Outcome.CONFLICT
+                # Deleted; by this request, if its reply was lost.
+                return Outcome.UNKNOWN if retried else Outcome.CONFLICT
             if rules.settled_by(seen.stored, claim, request):
-                await self._go_on(seen)
+                await self._finish_up(seen)
                 return Outcome.DONE
             at = await self.time.now()
-            rank = self._turn(at + delay, at)
+            rank = self._rank(at + delay, at)
             after = rules.settle(seen.stored, settlement, at, request=request, rank=rank)
             if after is None:
                 if self._was_outdated(claim.id, seen):
                     continue
                 return Outcome.CONFLICT
-            self._doubtful[request] = None
-            while len(self._doubtful) > DOUBTS_MAX:
-                del self._doubtful[next(iter(self._doubtful))]
+            self._pending[request] = None
+            while len(self._pending) > PENDING_MAX:
+                del self._pending[next(iter(self._pending))]
             outcome = await self._end(seen, after, at, settlement, aside, beside=beside)
-            if not doubted:
-                self._doubtful.pop(request, None)
+            if not retried:
+                self._pending.pop(request, None)
             self._was_outdated(claim.id, seen)
             if outcome is not Outcome.CONFLICT:
                 return outcome
@@ -384,7 +384,7 @@ class RecordQueue(ABC, Generic[S]):
         return await by_id([moved_id(each) for each in moves], calls, self.at_once)
 
     async def _move_one(self, move: Move) -> Outcome:
-        """One of several: a record that is broken fails alone, and what was moved beside it counts."""
+        """One of several: a broken record fails alone."""
         try:
             return await self._move(move)
         except StoreBroken:
@@ -394,17 +394,17 @@ class RecordQueue(ABC, Generic[S]):
         delay = move.delay if isinstance(move, Requeue | RequeueDead) else _NOW
 
         def moved(stored: StoredJob, at: datetime) -> StoredJob | None:
-            return rules.move(stored, move, at, rank=self._turn(at + delay, at))
+            return rules.move(stored, move, at, rank=self._rank(at + delay, at))
 
         return await self._change(moved_id(move), moved, move)
 
     async def _change(
         self, id: str, decide: Callable[[StoredJob, datetime], StoredJob | None], cause: Cause, *, again: bool = False
     ) -> Outcome:
-        """One change of a job: `conflict` if what it expects is not so, `unknown` if nobody can tell whether it was
-        made; with `again` it is then made once more, as it may be."""
+        """One change of a job: `conflict` if its precondition does not hold, `unknown` if it is unclear whether it was
+        made; with `again`, for changes that may be made twice, it is then repeated."""
         for _ in range(_TRIES):
-            seen = await (self._named(id, self._look) if again else self._look(id))
+            seen = await (self._named(id, self._cached_or_stored) if again else self._cached_or_stored(id))
             at = await self.time.now()
             after = None if seen is None or seen.leaving else decide(seen.stored, at)
             if seen is None or after is None:
@@ -429,7 +429,7 @@ class RecordQueue(ABC, Generic[S]):
         if seen.leaving or not rules.deletable(seen.stored, delete, at):
             return Outcome.CONFLICT
         if seen.stored.job.lasting:
-            # Kept first: a crash in between leaves an id that is known twice, never one that is forgotten.
+            # Stored first: after a crash in between the id is refused twice, never forgotten.
             await self._ids.keep(seen.stored.info.id, at + ids_kept)
         return await self._drop(seen, at)
 
@@ -438,13 +438,13 @@ class RecordQueue(ABC, Generic[S]):
         return None if seen is None or seen.leaving else await self._shown(seen)
 
     async def _shown(self, seen: S) -> JobRecord:
-        """A job whole; without what cannot be read, and with the reason."""
+        """A job whole; without parts that cannot be read, and with the reason."""
         try:
             stored = await self._records.whole(seen)
         except (StoreBroken, StoreUnavailable) as error:
             stored = seen.stored
-            told = f"its parameters or result cannot be read now: {error.message}"
-            info = replace(stored.info, error=f"{stored.info.error}; {told}" if stored.info.error else told)
+            progress = f"its parameters or result cannot be read now: {error.message}"
+            info = replace(stored.info, error=f"{stored.info.error}; {progress}" if stored.info.error else progress)
             stored = replace(stored, info=info)
         return stored.at(await self.time.now()).shown
 
@@ -459,7 +459,7 @@ class RecordQueue(ABC, Generic[S]):
         return Counts(queues, await self.workers.all(at), at)
 
     async def _add(self, job: Job, rank: int, at: datetime, request: str) -> bool:
-        """Whether a job is new, and put by this request."""
+        """Whether a job is new, and enqueued by this request."""
         if job.minted or not await self._is_known(job, at):
             stored = rules.added(job, at, rank=rank, request=request, retries_max=self._retries_max(job))
             if await self._create(stored, at, request):
@@ -471,11 +471,11 @@ class RecordQueue(ABC, Generic[S]):
         return await self._ids.known(job.id, at)
 
     async def _follow(self, jobs: Sequence[Job], request: str) -> None:
-        """Puts the jobs that a finish promised."""
+        """Enqueues the follow-up jobs of a completion."""
         await self.enqueue(jobs, request=request)
 
     def _check(self, job: Job) -> None:
-        """Refuses a job that this queue cannot keep."""
+        """Refuses a job that this queue cannot store."""
         check_job(job)
         if job.unique or job.group:
             raise UsageError(
@@ -484,32 +484,31 @@ class RecordQueue(ABC, Generic[S]):
             )
 
     def _served(self, queues: Sequence[str]) -> tuple[str, ...]:
-        """The queues to take from, in order."""
+        """The queues to claim from, in order."""
         return tuple(dict.fromkeys(queues))
 
-    def _turn(self, due: datetime, at: datetime) -> int:
-        """The turn of a job that becomes ready then."""
-        return self._turns.next(at)
+    def _rank(self, due: datetime, at: datetime) -> int:
+        """The rank of a job that becomes ready at `due`."""
+        return self._order.next(at)
 
     def _claimed(self, stored: StoredJob) -> ClaimedJob:
-        """As its worker gets it."""
+        """The job as a claim returns it."""
         return stored.claimed
 
-    def _took(self, taken: Sequence[S]) -> None:
-        """Notes what this process claimed."""
+    def _note_claimed(self, taken: Sequence[S]) -> None:
+        """Called with the jobs that this process claimed."""
 
     def _was_outdated(self, id: str, seen: S) -> bool:
-        """Forgets what this process remembers of a job; whether that is what was seen, so that it is worth a look at
-        the record."""
+        """Drops a job from the cache; whether the cached entry was used, so that the stored record must be read."""
         return False
 
-    async def _look(self, id: str) -> S | None:
-        """A job as this process wrote it last, if it remembers that; else as it is stored."""
+    async def _cached_or_stored(self, id: str) -> S | None:
+        """A job as this process wrote it last, if cached; else as it is stored."""
         return await self._find(id)
 
     @abstractmethod
     def _retries_max(self, job: Job) -> int | None:
-        """How often a new job may be tried again for any reason; None: as its worker says."""
+        """How often a new job may be retried for any reason; None: the worker's setting."""
 
     @abstractmethod
     async def _find(self, id: str) -> S | None:
@@ -517,26 +516,26 @@ class RecordQueue(ABC, Generic[S]):
 
     @abstractmethod
     async def _stored(self, job: Job) -> S | None:
-        """The job that stands where this one would be stored."""
+        """The job stored under the key of this one."""
 
     @abstractmethod
     async def _create(self, stored: StoredJob, at: datetime, request: str) -> bool:
-        """Stores a new job; False if there is one of its id, or if that cannot be told."""
+        """Stores a new job; False if its id exists, or if the outcome is unknown."""
 
     @abstractmethod
     async def _write(self, seen: S, after: StoredJob, at: datetime, cause: Cause) -> Outcome:
-        """Writes what became of a job."""
+        """Writes the new state of a job."""
 
     @abstractmethod
     async def _end(
         self, seen: S, after: StoredJob, at: datetime, settlement: Settlement, aside: dict[str, str], *, beside: bool
     ) -> Outcome:
-        """Writes the end of an attempt, and does what comes after it; `conflict` to look again."""
+        """Writes the end of an attempt, and does what follows it; `conflict` to retry."""
 
     @abstractmethod
-    async def _go_on(self, seen: S) -> None:
-        """Does what comes after the end of a job, if something is left."""
+    async def _finish_up(self, seen: S) -> None:
+        """Does what is left to do after the end of a job."""
 
     @abstractmethod
     async def _drop(self, seen: S, at: datetime) -> Outcome:
-        """Deletes a job's record, and what lies beside it."""
+        """Deletes a job's record, and the objects beside it."""

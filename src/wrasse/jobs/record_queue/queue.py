@@ -1,25 +1,23 @@
-"""A JobQueue made of Records and Objects alone, so that a bucket or a directory is a job queue.
+"""A JobQueue made of Records and Objects alone, so that an S3 bucket or a directory is a job queue.
 
-Nothing is left behind once a job is finished and not to be kept. Nobody has to sweep: whoever claims sees to what is
-overdue when there is nothing else to do, and every ten seconds, so that a worker that died spends the budget of
-rescues; the sweep stuck_jobs does the same.
+Nothing is left of a finished job that is not to be kept. No sweep is needed: a claim checks for overdue jobs when it
+finds no ready ones, and every ten seconds, so that a dead worker's job spends its rescue budget; the sweep stuck_jobs
+does the same.
 
-A job that is done and not to be kept goes with the write that ends it. Where something comes after its end (follow-ups,
-parts beside the record, an id to remember) it is first written as leaving, and due a little later: until then its
-writer is in charge of what is left to do, and after that whoever makes it due later again. So follow-ups are put once.
+A done job that is not kept is deleted by the write that ends it. If something follows its end (follow-ups, parts beside
+the record, an id to remember), it is first written as leaving, due a little later: until then its writer does the rest,
+and after that the process whose conditional write postpones it again. So follow-ups are enqueued once.
 
-Costs, in requests to a bucket: put 2, and 1 more for an id that the caller gave; take 3 for each job, and one listing
-when the list of what is ready has run out or is five seconds old; beat 1 (2 when the minute changes); finish 2; a
-payload beyond 64 KiB 1 more each time. Listings and numbers follow what is stored.
+Costs, in requests to a bucket: enqueue 2, and 1 more for an id that the caller gave; claim 3 for each job, and one
+listing when the list of ready jobs is used up or five seconds old; heartbeat 1 (2 when the minute changes); complete 2;
+a payload beyond 64 KiB 1 more each time. Listings and counts follow what is stored.
 
-Which job is next: signs in the order of service, listed when they run out, each claimed by one conditional write.
+Ready markers determine which job is next: they are listed in the order of service, and each is claimed by one
+conditional write. A list may be out of date at any moment: a claim reads the record, and of two concurrent claims one
+succeeds. So an outdated list costs a request and nothing else. Bounded: a page of markers for each queue.
 
-A list may be out of date at any moment: whoever claims a job by its sign reads the record, and of two who take one one
-wins. So a list that is wrong costs a request and nothing else. Bounded: a page of signs for each queue.
-
-What a claim costs on a bucket, for each job: its record is read while the entry of its deadline is made, and written:
-three requests before the answer. A queue whose list has run out is listed, which is one more. The sign goes after the
-answer.
+A claim on a bucket costs three requests per job before the answer: its record is read while its deadline entry is
+written, then the record is written. The marker is deleted after the answer.
 """
 
 from __future__ import annotations
@@ -73,11 +71,11 @@ from wrasse.ports.rules import job_transitions as rules
 from wrasse.ports.rules.job_transitions import StoredJob
 
 PAGE = 200
-LISTED_FOR = 5.0  # seconds; then the list is read anew, since others may have put what goes first
+LISTED_FOR = 5.0  # seconds; then the list is read again, since others may have enqueued jobs that go first
 SEEN_MAX = 10_000
 QUEUES_MAX = 1_000
 GATHERED_MAX = 16  # claims at once
-EXPIRED_EVERY = 10.0  # seconds between two looks at what is overdue while there is other work
+EXPIRED_EVERY = 10.0  # seconds between two checks for overdue jobs while there is other work
 POLL_FIRST = 0.05
 POLL_GROWS = 1.5
 _log = logging.getLogger("wrasse.jobs")
@@ -86,37 +84,37 @@ _log = logging.getLogger("wrasse.jobs")
 @dataclass(slots=True)
 class _List:
     markers: list[tuple[str, ReadyMarker]] = field(default_factory=list)  # by name, which is their order
-    last: str | None = None  # what is after this is not known; None: all was
+    last: str | None = None  # where the listing stopped; None: all was listed
     listed_at: float = float("-inf")
 
 
 class Ready:
-    """The lists of all queues."""
+    """The lists of ready markers of all queues."""
 
     def __init__(self, store: RecordedStore, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._lists: OrderedDict[str, _List] = OrderedDict()
-        self._over: OrderedDict[str, None] = OrderedDict()  # signs whose job was claimed: they never count again
+        self._over: OrderedDict[str, None] = OrderedDict()  # markers whose job was claimed: ignored from then on
 
     def note(self, queue: str, marker: ReadyMarker) -> None:
-        """A sign that this process made: it takes its place in a list that is known."""
+        """Inserts a marker that this process made into the list of its queue, if there is one."""
         known = self._lists.get(queue)
         if known is not None and (known.last is None or marker.name < known.last) and len(known.markers) < 2 * PAGE:
             insort(known.markers, (marker.name, marker), key=lambda each: each[0])
 
     def spent(self, marker: ReadyMarker) -> None:
-        """Its job was claimed: it never counts again."""
+        """Ignores a marker from now on: its job was claimed."""
         self._over[marker.name] = None
         if len(self._over) > SEEN_MAX:
             self._over.popitem(last=False)
 
     def fresh(self, queue: str) -> bool:
-        """Whether a list is known and new enough to be served from."""
+        """Whether a list is cached and young enough to use."""
         known = self._lists.get(queue)
         return known is not None and self._clock.monotonic() - known.listed_at < LISTED_FOR
 
     def pop(self, queue: str, count: int, at: datetime) -> list[ReadyMarker]:
-        """The next signs whose moment has come; they leave the list."""
+        """Removes and returns the next markers that are due."""
         known = self._lists.get(queue)
         if known is None:
             return []
@@ -132,12 +130,12 @@ class Ready:
         return found
 
     def ends(self, queue: str) -> bool:
-        """Whether all signs of the queue were listed."""
+        """Whether all markers of the queue were listed."""
         known = self._lists.get(queue)
         return known is None or known.last is None
 
     async def list(self, queue: str, *, on: bool = False) -> None:
-        """Lists a queue from its beginning, or goes `on` where the last listing stopped. One request."""
+        """Lists a queue from its beginning, or continues where the last listing stopped. One request."""
         known = self._lists.get(queue)
         after = known.last if on and known is not None else None
         markers, more = await self._store.markers(self._store.names.queue(queue), after, PAGE)
@@ -148,14 +146,14 @@ class Ready:
             self._lists.popitem(last=False)
 
     def next_at(self, queue: str) -> datetime | None:
-        """When the first job that is not ready yet becomes so, if one is known."""
+        """When the first listed job becomes ready, if there is one."""
         known = self._lists.get(queue)
         return from_micros(known.markers[0][1].ready_at) if known is not None and known.markers else None
 
 
 class RecordQueueClaims(Claims[JobRecordRead]):
-    """Claims jobs by their signs. `expire` sees to what is overdue; `poll_max` is the longest pause between two looks
-    while nothing is there."""
+    """Claims jobs by their ready markers. `expire` handles overdue jobs; `poll_max` is the longest pause between two
+    tries while nothing is ready."""
 
     def __init__(
         self, store: RecordedStore, ready: Ready, clock: Clock, expire: Callable[[], Awaitable[int]], poll_max: float
@@ -163,24 +161,24 @@ class RecordQueueClaims(Claims[JobRecordRead]):
         super().__init__(store)
         self._store, self._ready, self._clock, self._expire, self._poll_max = store, ready, clock, expire, poll_max
         self._expired_at = float("-inf")
-        self._rung = asyncio.Event()
+        self._wakeup = asyncio.Event()
         self.waiting = 0
 
     def ring(self) -> None:
-        """Something became ready here."""
-        self._rung.set()
+        """Wakes waiting claims: a job became ready here."""
+        self._wakeup.set()
 
     def readied(self, seen: JobRecordRead) -> None:
-        """A job that this process made ready takes its place in the list, and whoever waits looks."""
+        """Lists the marker of a job that this process made ready, and wakes waiting claims."""
         name = self._store.names.marker(seen.stored, seen.recorded.mark)
         marker = None if name is None else read_marker(name, "")
-        assert marker is not None, "what is ready has a sign"
+        assert marker is not None, "a ready job has a marker"
         self._ready.note(seen.stored.info.queue, marker)
         self.ring()
 
     async def claim(self, claim: RecordClaim, wait: timedelta) -> list[JobRecordRead]:
         """Up to the claim's limit, waiting for the first for as long as `wait`."""
-        taken = await self._to_the_end(self._look(claim))
+        taken = await self._to_the_end(self._claim_once(claim))
         if taken or wait <= timedelta(0):
             return taken
         pause = POLL_FIRST
@@ -191,8 +189,8 @@ class RecordQueueClaims(Claims[JobRecordRead]):
                     await self._nap(min(pause, await self._until_next(claim)))
                     pause = min(pause * POLL_GROWS, self._poll_max)
                     ends = limit.when()
-                    limit.reschedule(None)  # a look is never given up half way
-                    taken = await self._to_the_end(self._look(claim))
+                    limit.reschedule(None)  # a try is never cancelled half way
+                    taken = await self._to_the_end(self._claim_once(claim))
                     if taken:
                         return taken
                     limit.reschedule(ends)
@@ -203,25 +201,25 @@ class RecordQueueClaims(Claims[JobRecordRead]):
         finally:
             self.waiting -= 1
 
-    async def _look(self, claim: RecordClaim) -> list[JobRecordRead]:
-        """What is there; what is overdue is looked for when there is nothing else, or after the answer now and then."""
-        taken = await self._now(claim)
+    async def _claim_once(self, claim: RecordClaim) -> list[JobRecordRead]:
+        """Claims what is ready; checks for overdue jobs if nothing is, else after the answer every EXPIRED_EVERY."""
+        taken = await self._claim_ready(claim)
         if not taken:
-            return await self._now(claim) if await self._look_overdue() else []
+            return await self._claim_ready(claim) if await self._check_overdue() else []
         if self._clock.monotonic() - self._expired_at > EXPIRED_EVERY:
-            await self._store.later(self._look_later())
+            await self._store.later(self._check_overdue_later())
         return taken
 
-    async def _look_overdue(self) -> int:
+    async def _check_overdue(self) -> int:
         self._expired_at = self._clock.monotonic()
         return await self._expire()
 
-    async def _look_later(self) -> None:
-        if await self._look_overdue():
+    async def _check_overdue_later(self) -> None:
+        if await self._check_overdue():
             self.ring()
 
-    async def _now(self, claim: RecordClaim) -> list[JobRecordRead]:
-        """What is there now, queue by queue."""
+    async def _claim_ready(self, claim: RecordClaim) -> list[JobRecordRead]:
+        """Claims ready jobs, queue by queue."""
         taken: list[JobRecordRead] = []
         for queue in claim.queues:
             listed = False
@@ -244,15 +242,15 @@ class RecordQueueClaims(Claims[JobRecordRead]):
         return taken
 
     async def _claim_marker(self, claim: RecordClaim, marker: ReadyMarker) -> JobRecordRead | None:
-        """The job, held; None if it is not to be had."""
+        """The claimed job; None if it cannot be claimed."""
         at = await self._store.time.now()
         seen = await self._store.looked_at(marker.key, entering=at + claim.heartbeat_timeout)
         if isinstance(seen, StoreBroken):
             self._ready.spent(marker)
-            _log.error("a job is passed over: %s", seen)
+            _log.error("a job is skipped: %s", seen)
             return None
         if not await self._store.counts(marker, seen, at) or seen is None:
-            return None  # not yet written, or no longer so
+            return None  # its record is not yet written, or has changed
         if seen.stored.at(at).scheduled:
             return None
         written = await self._claim(claim, seen)
@@ -260,26 +258,25 @@ class RecordQueueClaims(Claims[JobRecordRead]):
         return written
 
     async def _until_next(self, claim: RecordClaim) -> float:
-        """Seconds until a scheduled job of these queues becomes ready, as far as it is known."""
+        """Seconds until a scheduled job of these queues becomes ready, as far as listed."""
         at = await self._store.time.now()
         known = [each for each in map(self._ready.next_at, claim.queues) if each is not None]
         return min([max((each - at).total_seconds(), 0.005) for each in known], default=self._poll_max)
 
     async def _nap(self, seconds: float) -> None:
-        """Until something becomes ready here, or for so long. What was enqueued since the last look is not slept
-        over."""
+        """Waits until a job becomes ready here, or this long. A wakeup since the last try ends it at once."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._rung.wait()
-        self._rung.clear()
+                await self._wakeup.wait()
+        self._wakeup.clear()
 
 
 ATTEMPTS_HEADER = "wrasse-attempts-max"  # of a job: after so many attempts that failed or died it is dead
-EXPIRED_MAX = 100  # overdue jobs that one claim sees to
+EXPIRED_MAX = 100  # overdue jobs that one claim handles
 
 
 class Fate(StrEnum):
-    """What becomes of an overdue job."""
+    """What is done with an overdue job."""
 
     RESCUED = "rescued"
     FINISHED = "finished"
@@ -287,21 +284,21 @@ class Fate(StrEnum):
 
 
 class Beside(Protocol):
-    """What somebody keeps beside a job, under its id."""
+    """Data that another component stores under a job's id."""
 
     async def fate(self, info: JobInfo) -> Fate:
-        """Asked before a job is taken from a worker that is silent: its end may have been written elsewhere."""
+        """Called before a job without heartbeats is rescued: its completion may be recorded elsewhere."""
         ...
 
     async def ended(self, info: JobInfo) -> bool:
-        """Takes away what is beside a job that has ended; False if not all of it can go yet. It is asked again then."""
+        """Deletes the data of a job that has ended; False if some must stay for now: it is called again later."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedOptions:
-    """`rescues_max`: how often a job may lose its worker before a claim dead-letters it; None leaves that to the sweep.
-    `done_max`: how many done jobs are kept. `poll_max`: seconds between two looks while nothing is ready."""
+    """`rescues_max`: how often a job may be rescued before a claim dead-letters it; None leaves that to the sweep.
+    `done_max`: how many done jobs are kept. `poll_max`: seconds between two tries while nothing is ready."""
 
     names: JobRecordNames = field(default_factory=JobRecordNames)
     done_max: int = 0
@@ -334,7 +331,7 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         )
         self._views: RecordedViews = RecordedViews(self._store, clock)
         self._options = options
-        self._known: dict[str, JobRecordRead] = {}  # what this process took, as it wrote it last
+        self._cache: dict[str, JobRecordRead] = {}  # jobs that this process claimed, as it wrote them last
         self._finished = 0
 
     async def enqueue(
@@ -353,29 +350,28 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         return None if seen is None or seen.leaving else await self._shown(seen)
 
     async def overdue(self, after: str | None, limit: int) -> Page[JobInfo]:
-        """Running jobs whose deadline has passed; what a crash left to do after the end of others is done."""
+        """Running jobs whose deadline has passed; also finishes what a crash left to do after the end of others."""
         others, page = await self._views.overdue(after, limit)
         for seen in others:
             await self._expire(seen, page.at)
         return page
 
     async def state(self, id: str) -> JobInfo | None:
-        """A job as this process wrote it last while it holds it, else as it is stored."""
-        seen = self._known.get(id) or await self._store.get(id)
+        """A job as this process wrote it last while it is running here, else as it is stored."""
+        seen = self._cache.get(id) or await self._store.get(id)
         return None if seen is None or seen.leaving else seen.stored.at(await self.time.now()).info
 
     async def extend(self, claim: Claim, heartbeat_timeout: timedelta) -> datetime | None:
-        """Holds a job for `heartbeat_timeout` from now, without a worker's row; None if the claim is no longer
-        current."""
+        """Extends a claim to `heartbeat_timeout` from now, without a worker's row; None if it is no longer current."""
         at = await self.time.now()
         return at + heartbeat_timeout if await self._heartbeat(claim, heartbeat_timeout) else None
 
-    async def finish(self, claim: Claim, *, request: str) -> Outcome:
-        """Finishes a job beside which something is kept, which goes with it, whatever crashes."""
+    async def complete(self, claim: Claim, *, request: str) -> Outcome:
+        """Completes a job with data beside it, which is deleted with it also after a crash."""
         return await self._settle(Complete(claim), request, beside=True)
 
     async def expire(self, id: str) -> None:
-        """Sees to one job that is overdue, as a claim would."""
+        """Handles one overdue job, as a claim would."""
         seen, at = await self._store.get(id), await self.time.now()
         if seen is not None:
             await self._expire(seen, at)
@@ -386,22 +382,22 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
 
     @property
     def waiting(self) -> int:
-        """How many workers wait."""
+        """How many claims wait."""
         return self._marker_claims.waiting
 
     async def close(self) -> None:
-        """Until what is left to do after the last answers is done."""
+        """Waits for the work that is left after the last answers."""
         await self._store.finished()
 
     def _retries_max(self, job: Job) -> int | None:
         attempts = job.headers.get(ATTEMPTS_HEADER, "")
         return int(attempts) - 1 if attempts.isdigit() and int(attempts) else None
 
-    def _turn(self, due: datetime, at: datetime) -> int:
-        return rules.back(due) if due > at else self._turns.next(at)
+    def _rank(self, due: datetime, at: datetime) -> int:
+        return rules.back(due) if due > at else self._order.next(at)
 
     async def _find(self, id: str) -> JobRecordRead | None:
-        """A job as the store has it. A record that cannot be read is nobody's hold: it costs one job of a batch."""
+        """A job as it is stored. An unreadable record has no claim: it affects one job of a batch only."""
         seen = await self._store.looked_at(plain(id))
         if isinstance(seen, StoreBroken):
             _log.error("job %s is left as it is: %s", id, seen)
@@ -411,18 +407,18 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
     async def _stored(self, job: Job) -> JobRecordRead | None:
         return await self._store.get(job.id)
 
-    async def _look(self, id: str) -> JobRecordRead | None:
-        return self._known.get(id) or await self._find(id)
+    async def _cached_or_stored(self, id: str) -> JobRecordRead | None:
+        return self._cache.get(id) or await self._find(id)
 
     def _was_outdated(self, id: str, seen: JobRecordRead) -> bool:
-        return self._known.pop(id, None) is seen
+        return self._cache.pop(id, None) is seen
 
-    def _took(self, taken: Sequence[JobRecordRead]) -> None:
-        """Remembers what this process took, so that its worker need not read before it writes."""
+    def _note_claimed(self, taken: Sequence[JobRecordRead]) -> None:
+        """Caches claimed jobs, so that their worker need not read before it writes."""
         for seen in taken:
-            self._known[seen.stored.info.id] = seen
-        while len(self._known) > BATCH_MAX:
-            del self._known[next(iter(self._known))]
+            self._cache[seen.stored.info.id] = seen
+        while len(self._cache) > BATCH_MAX:
+            del self._cache[next(iter(self._cache))]
 
     async def _create(self, stored: StoredJob, at: datetime, request: str) -> bool:
         seen = await self._store.add(stored)
@@ -447,7 +443,7 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         *,
         beside: bool,
     ) -> Outcome:
-        """Writes the end of an attempt. One that is done and not kept goes at once, if nothing comes after it."""
+        """Writes the end of an attempt. A job that is done and not kept is deleted at once, if nothing follows."""
         goes = after.info.state is JobState.DONE and not self._options.done_max and after.info.kept_until is None
         alone = not (seen.apart or after.follow or after.job.lasting or beside)
         if goes and alone:
@@ -460,38 +456,39 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         if written is None:
             return Outcome.CONFLICT
         self._note(written)
-        await self._go_on(written)
+        await self._finish_up(written)
         if after.info.state is JobState.DONE and not goes:
             await self._trim()
         return Outcome.DONE
 
-    async def _go_on(self, seen: JobRecordRead) -> None:
-        """What comes after the end of a job: its follow-ups, then what is beside it, its parts, its record."""
-        mine = await self._charged(seen) if seen.leaving or seen.stored.follow else None
-        if mine is None:
+    async def _finish_up(self, seen: JobRecordRead) -> None:
+        """What follows the end of a job: enqueues its follow-ups, then deletes data beside it, its parts, its
+        record."""
+        owned = await self._own_cleanup(seen) if seen.leaving or seen.stored.follow else None
+        if owned is None:
             return
-        if mine.stored.follow:
-            await self._follow(mine.stored.follow, f"{mine.stored.info.id}#{mine.stored.info.token}")
-        if not mine.leaving:
-            await self._store.write(mine, replace(mine.stored, follow=()))
+        if owned.stored.follow:
+            await self._follow(owned.stored.follow, f"{owned.stored.info.id}#{owned.stored.info.token}")
+        if not owned.leaving:
+            await self._store.write(owned, replace(owned.stored, follow=()))
             return
-        if mine.stored.job.lasting:
-            await self._ids.keep(mine.stored.info.id, await self.time.now() + IDS_KEPT)
-        beside = self._options.beside if mine.recorded.beside else None
-        if beside is not None and not await beside.ended(mine.stored.info):
+        if owned.stored.job.lasting:
+            await self._ids.keep(owned.stored.info.id, await self.time.now() + IDS_KEPT)
+        beside = self._options.beside if owned.recorded.beside else None
+        if beside is not None and not await beside.ended(owned.stored.info):
             return
-        await self._store.drop_parts(mine)
-        await self._store.delete(mine)
+        await self._store.drop_parts(owned)
+        await self._store.delete(owned)
 
-    async def _charged(self, seen: JobRecordRead) -> JobRecordRead | None:
-        """A job with something left to do, if this process is in charge of it: it wrote it just now, or is the one
-        that makes it due later again. None if another was faster."""
+    async def _own_cleanup(self, seen: JobRecordRead) -> JobRecordRead | None:
+        """A job with something left to do, if this process is to do it: it wrote it just now, or postpones it with a
+        conditional write. None after a conflict."""
         if seen.due_at is not None and seen.due_at - await self.time.now() > CHARGE / 2:
             return seen
         return await self._store.write(seen, seen.stored, leaving=seen.leaving, beside=seen.recorded.beside)
 
     async def _trim(self) -> None:
-        """Keeps the number of done jobs bounded; looks once for every hundredth of the bound."""
+        """Keeps the number of done jobs bounded; checks once for every hundredth of the bound."""
         self._finished += 1
         most = self._options.done_max
         if self._finished <= most // 100:
@@ -515,7 +512,7 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         return Outcome.DONE
 
     async def _expire_due(self) -> int:
-        """Takes overdue jobs from workers that died, and goes on with what a crash left; how many became ready."""
+        """Rescues overdue jobs, and finishes what a crash left; returns how many became ready."""
         found, at = await self._store.overdue(EXPIRED_MAX)
         return sum([await self._expire(seen, at) for seen in found])
 
@@ -524,7 +521,7 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         info = seen.stored.info
         if seen.leaving or seen.stored.follow:
             if seen.due_at is None or seen.due_at <= at:
-                await self._go_on(seen)
+                await self._finish_up(seen)
         elif info.state is JobState.RUNNING and info.deadline is not None and info.deadline <= at:
             return await self._rescue(info, at)
         return False
@@ -542,12 +539,12 @@ class RecordedJobs(RecordQueue[JobRecordRead]):
         return await self._move(change) is Outcome.DONE and isinstance(change, Requeue)
 
     def _note(self, seen: JobRecordRead) -> None:
-        """What was just written: ready here, or among what is held here."""
+        """Updates the ready list and the cache with what was just written."""
         info = seen.stored.info
         if info.state is JobState.READY:
             self._marker_claims.readied(seen)
-        if info.id in self._known:
+        if info.id in self._cache:
             if info.state is JobState.RUNNING:
-                self._known[info.id] = seen
+                self._cache[info.id] = seen
             else:
-                del self._known[info.id]
+                del self._cache[info.id]

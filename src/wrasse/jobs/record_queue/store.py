@@ -1,23 +1,21 @@
-"""Jobs as records, with their signs and parts: one conditional write for every change, and nothing left behind.
+"""Jobs as records, with their markers and parts: one conditional write for every change, and no garbage.
 
-    put       the sign; parts; the record, if there is none
-    change    the new sign; the record at its version; then the old sign goes
-    delete    the record at its version; then its sign. One with parts or follow-ups is first written as leaving, which
-              is due ten seconds later: until then its writer goes on with it, then whoever finds it
+    enqueue   the marker; parts; the record, if there is none
+    change    the new marker; the record at its version; then the old marker is deleted
+    delete    the record at its version; then its marker. One with parts or follow-ups is first written as leaving,
+              due ten seconds later: until then its writer finishes it, then any process that finds it
 
-No write carries a nonce, so that a record that is deleted is gone at once. Each has a mark of its own instead: what an
-unclear answer left is told by the mark in the record.
-
-Where the parts of a queue on records are stored; pure.
+No write carries a nonce, so that a deleted record is gone at once. Each has a mark of its own instead, which shows
+after an unclear answer whether the write was made.
 
     <root>/jobs/<key>.json                    the record: everything about one job; every change is one write of it
-    <root>/ready/<queue>/<turn>.<key>.<mark>  a sign that a job is ready, in the order of service
-    <root>/done/<when>.<key>.<mark>.<queue>   a sign that a job is done, by when it finished; likewise `dead`
+    <root>/ready/<queue>/<turn>.<key>.<mark>  the marker of a ready job, in the order of service
+    <root>/done/<when>.<key>.<mark>.<queue>   the marker of a done job, by when it finished; likewise `dead`
     <root>/due/<minute>/<key>                 found when the deadline of a running job should have passed
     <root>/parts/<key>.<mark>                 a payload or result that is too large for the record
 
-A sign is a hint without bytes, so that one listing tells what is where. It is there before the record that it is for,
-and goes after it. It counts only while the record has its mark.
+A marker is an empty object, so that one listing shows all jobs of a state. It is created before its record and deleted
+after it. It counts only while the record has its mark.
 """
 
 from __future__ import annotations
@@ -30,12 +28,14 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
+import msgspec
+
 from wrasse.bounded import UNREADABLE, decoded, why
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
 from wrasse.jobs.record_core.claims import MillisecondTime, read_apart, whole
 from wrasse.jobs.record_core.known_ids import plain
-from wrasse.jobs.record_core.stored_names import encode_job_record, job_record_decoder
+from wrasse.jobs.record_core.record_names import JobForm
 from wrasse.ports.jobs import JobState
 from wrasse.ports.objects import ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
@@ -43,7 +43,7 @@ from wrasse.ports.page import pages
 from wrasse.ports.records import Collection, Record, Records
 from wrasse.ports.rules.job_transitions import StoredJob, check_stored
 
-_MIDDLE = 1 << 63  # turns below zero come first
+_MIDDLE = 1 << 63  # ranks below zero come first
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class JobRecordNames:
 
     @property
     def workers(self) -> Collection:
-        """The records of who works them."""
+        """The records of their workers."""
         return Collection.named(f"{self.root}/workers", width=timedelta(minutes=1))
 
     @property
@@ -69,19 +69,19 @@ class JobRecordNames:
         return Collection.named(f"{self.root}/ids")
 
     def folder(self, state: JobState) -> str:
-        """Where the signs of a state are."""
+        """The prefix of the markers of a state."""
         return f"{self.root}/{state.value}/"
 
     def queue(self, queue: str) -> str:
-        """Where the signs of what is ready in one queue are."""
+        """The prefix of the ready markers of one queue."""
         return f"{self.folder(JobState.READY)}{plain(queue)}/"
 
     def part(self, key: str, mark: str) -> str:
-        """Of what is too large for a record."""
+        """The name of a part that is too large for a record."""
         return f"{self.root}/parts/{key}.{mark}"
 
     def marker(self, stored: StoredJob, mark: str) -> str | None:
-        """The sign of a job; a running one has none."""
+        """The name of a job's marker; a running one has none."""
         info, key = stored.info, plain(stored.info.id)
         if info.state is JobState.READY:
             return f"{self.queue(info.queue)}{stored.rank + _MIDDLE:020d}.{key}.{mark}"
@@ -92,7 +92,7 @@ class JobRecordNames:
 
 @dataclass(frozen=True, slots=True)
 class ReadyMarker:
-    """What the name of a marker says. `position` is in nanoseconds where the job is ready, else when it
+    """A parsed marker name. `position` is in nanoseconds where the job is ready, else when it
     finished."""
 
     name: str
@@ -105,12 +105,12 @@ class ReadyMarker:
 
     @property
     def ready_at(self) -> int:
-        """Of a ready job: since when, in microseconds; what was released is ready since then."""
+        """Of a ready job: since when it is ready, in microseconds."""
         return abs(self.position) // 1_000
 
 
 def read_marker(name: str, version: str, made_at: datetime | None = None) -> ReadyMarker | None:
-    """The sign of this name; None if it is not one of ours."""
+    """The marker of this name; None if it is not one of ours."""
     folder, _, last = name.rpartition("/")
     parts = last.split(".")
     if len(parts) < 3 or not parts[0].isdigit():
@@ -122,8 +122,8 @@ def read_marker(name: str, version: str, made_at: datetime | None = None) -> Rea
 
 
 INLINE_BYTES_MAX = 64 << 10  # beyond this a payload or a result is an object of its own
-CHARGE = timedelta(seconds=10)  # for which the writer of a job with something left to do is in charge of that
-STALE = timedelta(minutes=10)  # from when on nobody can be on the way to the record of a sign
+CHARGE = timedelta(seconds=10)  # during which the writer of a leaving job does what is left
+STALE = timedelta(minutes=10)  # after which no write of a marker's record can be in progress
 VERSIONS_MAX = 10_000
 LATER_MAX = 64
 _FAR = timedelta(days=366)  # further than any claim lasts
@@ -139,8 +139,8 @@ class StoredPart:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a record holds. `mark` names the write that made it so. One that is `leaving` is finished, and only what
-    comes after its end is left to do; `beside`: also to what somebody keeps under its id elsewhere."""
+    """The content of a record. `mark` identifies the write that made it. One that is `leaving` is finished, and only
+    its cleanup is left; `beside`: also that of data stored under its id elsewhere."""
 
     stored: StoredJob
     mark: str
@@ -166,18 +166,18 @@ class JobRecordRead:
 
     @property
     def leaving(self) -> bool:
-        """Finished, with only what comes after its end left to do."""
+        """Finished, with only its cleanup left."""
         return self.recorded.leaving
 
     @property
     def apart(self) -> bool:
-        """Its payload or its result is an object."""
+        """Whether its payload or its result is an object."""
         return self.recorded.payload is not None or self.recorded.result is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A record that holds no job: its bytes, and why they are none. A version that is damaged too matches no write."""
+    """A record that is not a job: its bytes and the reason. A version that is damaged too matches no write."""
 
     key: str
     value: bytes
@@ -185,11 +185,37 @@ class Unreadable:
     error: str
 
 
-_decode = job_record_decoder(Recorded)
+class RecordedForm(msgspec.Struct):
+    """A `Recorded` under the names it is stored by."""
+
+    stored: JobForm
+    mark: str
+    payload: StoredPart | None = None
+    result: StoredPart | None = None
+    leaving: bool = False
+    beside: bool = False
+
+
+_decode_form = msgspec.json.Decoder(RecordedForm).decode
+
+
+def encode_recorded(recorded: Recorded) -> bytes:
+    """The bytes of a record."""
+    return msgspec.json.encode(
+        RecordedForm(
+            JobForm.of(recorded.stored), recorded.mark, recorded.payload, recorded.result, recorded.leaving,
+            recorded.beside,
+        )
+    )  # fmt: skip
+
+
+def _decode(value: bytes) -> Recorded:
+    form = _decode_form(value)
+    return Recorded(form.stored.read(), form.mark, form.payload, form.result, form.leaving, form.beside)
 
 
 def decode_recorded(key: str, value: bytes) -> Recorded:
-    """What a record's bytes say; StoreBroken with the reason if they are no job."""
+    """The decoded record; StoreBroken with the reason if it is not a job."""
     try:
         recorded = decoded(_decode, value)
         check_stored(recorded.stored)
@@ -198,17 +224,17 @@ def decode_recorded(key: str, value: bytes) -> Recorded:
         return recorded
     except UNREADABLE as error:
         raise StoreBroken(
-            f"the record {key!r} is not a job: {why(error)}", do="look at what else writes to these records"
+            f"the record {key!r} is not a job: {why(error)}", do="check what else writes to these records"
         ) from error
 
 
 class RecordedStore:
-    """The records, signs and parts of one queue root."""
+    """The records, markers and parts of one queue root."""
 
     def __init__(self, records: Records, objects: Objects, names: JobRecordNames, clock: Clock) -> None:
         self._records, self._objects, self.names, self._clock = records, objects, names, clock
-        self.time = MillisecondTime(clock, self._asked)
-        self._versions: OrderedDict[str, str] = OrderedDict()  # of signs that were made or seen here
+        self.time = MillisecondTime(clock, self._read_time)
+        self._versions: OrderedDict[str, str] = OrderedDict()  # of markers that were made or seen here
         self._later: set[asyncio.Task[None]] = set()
         self.changes = 0
 
@@ -217,24 +243,24 @@ class RecordedStore:
         return await self.load(plain(id))
 
     async def load(self, key: str, entering: datetime | None = None) -> JobRecordRead | None:
-        """The job of this key; `entering`: it is about to be held until then."""
+        """The job of this key; `entering`: the deadline of the claim about to be made."""
         return self.seen(await self._records.get(key, entering=entering))
 
     async def looked_at(self, key: str, entering: datetime | None = None) -> JobRecordRead | StoreBroken | None:
-        """The same, for whoever looks at many: a record that cannot be read costs that one."""
+        """The same, for reads of many: StoreBroken is returned, so that it affects one record only."""
         try:
             return await self.load(key, entering)
         except StoreBroken as broken:
             return broken
 
     async def unreadable(self, key: str) -> Unreadable | None:
-        """A record that holds no job, from a listing, which goes past damage; None if there is no such record."""
+        """A record that is not a job, read from a listing, which skips damage; None if there is none."""
         page = await self._records.page(key, None, 1)
         read = [self._read_due(record) for record in page if record.key == key]
         return read[0] if read and isinstance(read[0], Unreadable) else None
 
     def seen(self, record: Record | None) -> JobRecordRead | None:
-        """What a record says."""
+        """The job in a record."""
         if record is None:
             return None
         return JobRecordRead(record.key, decode_recorded(record.key, record.value), record.version, record.due_at)
@@ -251,7 +277,7 @@ class RecordedStore:
         marker = await self._mark_ready(stored, mark)
         payload, stored = await self._apart(key, mark, stored)
         recorded = Recorded(stored, mark, payload)
-        written = await self._records.create(key, encode_job_record(recorded))
+        written = await self._records.create(key, encode_recorded(recorded))
         self.time.heard(written.at)
         version = written.version
         if written.outcome is Outcome.UNKNOWN:
@@ -264,7 +290,7 @@ class RecordedStore:
         return JobRecordRead(key, recorded, version)
 
     async def put(self, seen: JobRecordRead, after: StoredJob, at: datetime) -> JobRecordRead | None:
-        """Changes a job that stays; None if its record is another by now."""
+        """Changes a job that stays; None if its record has changed since."""
         return await self.write(seen, after)
 
     async def write(
@@ -276,7 +302,7 @@ class RecordedStore:
         result: bytes | None = None,
         beside: bool = False,
     ) -> JobRecordRead | None:
-        """Changes a job; None if its record is another by now."""
+        """Changes a job; None if its record has changed since."""
         mark, begun, before = secrets.token_hex(5), self._clock.monotonic(), seen.recorded
         marker = None if leaving else await self._mark_ready(after, mark)
         part = await self._part(seen.key, mark, result) if result is not None else before.result
@@ -284,7 +310,7 @@ class RecordedStore:
         due_at = after.info.deadline
         if leaving or after.follow:
             due_at = await self.time.now() + CHARGE
-        written = await self._records.put(seen.key, encode_job_record(recorded), at=seen.version, due_at=due_at)
+        written = await self._records.put(seen.key, encode_recorded(recorded), at=seen.version, due_at=due_at)
         self.time.heard(written.at)
         version = written.version
         if written.outcome is Outcome.UNKNOWN:
@@ -298,12 +324,12 @@ class RecordedStore:
         if old is not None and not before.leaving:
             await self.later(self._drop(old, None))
         if due_at is not None:
-            # The time that a reply brings is as old as the reply: what passed meanwhile is taken off here.
+            # The time in a reply is as old as the reply: the elapsed time is subtracted.
             due_at -= timedelta(seconds=self._clock.monotonic() - begun)
         return JobRecordRead(seen.key, recorded, version, due_at)
 
     async def delete(self, seen: JobRecordRead) -> Outcome:
-        """Takes a job away, with its sign. Its parts have gone before, or there are none."""
+        """Deletes a job and its marker. Its parts were deleted before, or there are none."""
         deleted = await self._records.delete(seen.key, at=seen.version)
         self.time.heard(deleted.at)
         if deleted.outcome is Outcome.CONFLICT:
@@ -314,13 +340,13 @@ class RecordedStore:
         return deleted.outcome
 
     async def drop_parts(self, seen: JobRecordRead) -> None:
-        """Takes away what is stored beside the record."""
+        """Deletes the parts stored beside the record."""
         for part in (seen.recorded.payload, seen.recorded.result):
             if part is not None:
                 await self._objects.delete([ObjectDelete(part.name, part.version)])
 
     async def whole(self, seen: JobRecordRead) -> StoredJob:
-        """The job with its payload and result, wherever they are."""
+        """The job with its payload and result, also those in parts."""
         stored, recorded = seen.stored, seen.recorded
         if recorded.payload is not None:
             payload = await read_apart(self._objects, recorded.payload.name)
@@ -330,7 +356,7 @@ class RecordedStore:
         return stored
 
     async def markers(self, prefix: str, after: str | None, limit: int) -> tuple[list[ReadyMarker], bool]:
-        """Signs in order, and whether there are more. One request."""
+        """Markers in order, and whether there are more. One request."""
         page = await self._objects.page(prefix, after, limit)
         self.time.heard(page.at)
         read = [read_marker(info.key, info.version, info.modified_at) for info in page]
@@ -340,8 +366,8 @@ class RecordedStore:
         return found, page.more
 
     async def counts(self, marker: ReadyMarker, seen: JobRecordRead | None, at: datetime) -> bool:
-        """Whether a sign stands for the job as it was seen. One that does not, and is old, goes, and with it what a
-        crash left beside it."""
+        """Whether a marker belongs to the record as it was read. An old one that does not is deleted, with the part
+        that a crash left."""
         if seen is not None and seen.recorded.mark == marker.mark:
             return True
         if marker.made_at is not None and at - marker.made_at >= STALE:
@@ -349,7 +375,7 @@ class RecordedStore:
         return False
 
     async def every_due(self) -> AsyncIterator[JobRecordRead | Unreadable]:
-        """Every record that is in the index of what is due: running jobs, and those with something left to do."""
+        """Every record in the due index: running jobs, and those with something left to do."""
         far = await self.time.now() + _FAR
         async for page in pages(lambda after: self._records.due(far, after, 1_000)):
             self.time.heard(page.at)
@@ -357,19 +383,19 @@ class RecordedStore:
                 yield self._read_due(record)
 
     async def overdue(self, limit: int) -> tuple[list[JobRecordRead], datetime]:
-        """Records that are due, or will be within what a look may be late. One that cannot be read stays as it is, for
-        a person to mend or delete, and takes nobody's room."""
+        """Records that are due, or will be within the index's resolution. An unreadable one stays, for a person to
+        repair or delete, and does not count towards the limit."""
         found: list[JobRecordRead] = []
         before = await self.time.now() + self._records.resolution
         async for page in pages(lambda after: self._records.due(before, after, limit)):
-            # Its time is not noted: this is asked beside other work, and an answer that waited would set the time back.
+            # Its time is not noted: this runs beside other work, and a delayed answer would set the time back.
             found += [seen for seen in map(self._read_due, page) if isinstance(seen, JobRecordRead)]
             if len(found) >= limit:
                 break
         return found[:limit], whole(page.at)
 
     async def later(self, work: Coroutine[None, None, None]) -> None:
-        """Does this after the answer; at once, if there is too much to do already."""
+        """Does this in the background; at once, if LATER_MAX tasks are pending."""
         if len(self._later) >= LATER_MAX:
             await _quietly(work)
             return
@@ -378,7 +404,7 @@ class RecordedStore:
         task.add_done_callback(self._later.discard)
 
     async def finished(self) -> None:
-        """Until everything that was left for later is done."""
+        """Waits until all background work is done."""
         while self._later:
             await asyncio.wait([*self._later])
 
@@ -397,13 +423,15 @@ class RecordedStore:
         if name is not None:
             made = await self._objects.create(name, b"")
             if made.outcome is Outcome.UNKNOWN:
-                raise StoreUnavailable("whether a job was noted is not known", do="try again; nothing was changed")
+                raise StoreUnavailable(
+                    "it is unknown whether the marker of a job was written", do="try again; nothing was changed"
+                )
             if made.version is not None:
                 self._note(name, made.version)
         return name
 
     async def _mark_again(self, name: str | None, begun: float) -> None:
-        """A sign that waited for its record longer than others wait for it may be gone: it is made again."""
+        """Makes a marker again whose record took so long that others may have deleted the marker as stale."""
         if name is not None and self._clock.monotonic() - begun > STALE.total_seconds() / 2:
             await self._objects.create(name, b"")
 
@@ -417,7 +445,7 @@ class RecordedStore:
         name = self.names.part(key, mark)
         made = await self._objects.create(name, data)
         if made.version is None:
-            raise StoreUnavailable("whether the bytes of a job were written is not known", do="try again")
+            raise StoreUnavailable("it is unknown whether the bytes of a job were written", do="try again")
         return StoredPart(name, made.version)
 
     async def _own(self, key: str, mark: str) -> str | None:
@@ -436,7 +464,7 @@ class RecordedStore:
         if part is not None:
             await self._objects.delete([ObjectDelete(part.name, part.version)])
 
-    async def _asked(self) -> datetime:
+    async def _read_time(self) -> datetime:
         return (await self._objects.page(f"{self.names.root}/time/", None, 1)).at
 
     def _note(self, name: str, version: str) -> None:
@@ -446,5 +474,5 @@ class RecordedStore:
 
 
 async def _quietly(work: Coroutine[None, None, None]) -> None:
-    with suppress(WrasseError):  # a sign that stays is seen through, and goes once it is old
+    with suppress(WrasseError):  # a marker that stays is ignored, and deleted once it is stale
         await work

@@ -1,9 +1,9 @@
-"""Listings and numbers of jobs that are kept as records, read from their signs.
+"""Listings and counts of jobs that are kept as records, read from their markers.
 
-A page of ready, done or dead jobs costs one listing and one read for each that is shown; from the newest on, or by
-number, every sign of the place is listed, a thousand a request. Running jobs are read from the index of deadlines: as
-many as there are. Numbers are not counted again before ten times what counting took has passed, unless something
-changed here. A sign that a crash left is counted until it is old; a listing sees through it.
+A page of ready, done or dead jobs costs one listing and one read per job; from the newest on, and for counts, every
+marker of the state is listed, a thousand per request. Running jobs are read from the index of deadlines, all of them.
+Counts are cached for ten times the duration of a count, unless something changed here. A marker left by a crash is
+counted until it is stale; a listing ignores it.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from wrasse.ports.status_index import index_cursor, read_cursor
 _PAGE = 1_000
 _AT_ONCE = 32  # records read together
 QUEUES_MAX = 10_000
-UNREADABLE = "unreadable-"  # begins what a job is called whose record cannot be read; its key follows
-NO_QUEUE = "unreadable"  # the queue of running jobs whose record cannot be read: nothing else says it
+UNREADABLE = "unreadable-"  # prefix of the id shown for a job whose record cannot be read; its key follows
+NO_QUEUE = "unreadable"  # the queue shown for running jobs whose record cannot be read
 
 
 class RecordedViews:
-    """What can be seen of a queue on records."""
+    """Listings and counts of a queue on records."""
 
     def __init__(self, store: RecordedStore, clock: Clock) -> None:
         self._store, self._clock = store, clock
         self._counted = CachedCounts(clock)
-        self._queues: dict[str, str] = {}  # names of queues by the part of a sign
+        self._queues: dict[str, str] = {}  # names of queues by their part of a marker
 
     async def page(
         self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool
@@ -57,18 +57,18 @@ class RecordedViews:
         return Page.cut(found, limit, await self._store.time.now())
 
     async def overdue(self, after: str | None, limit: int) -> tuple[list[JobRecordRead], Page[JobInfo]]:
-        """Running jobs whose deadline has passed, longest ago first; and what else is due."""
+        """Running jobs whose deadline has passed, longest ago first; and the other due records."""
         at = await self._store.time.now()
-        held, others = await self._running()
-        # What cannot be read is shown, and never moved.
-        readable = (each for each in held if each[1].queue != NO_QUEUE)
+        running, others = await self._running()
+        # Unreadable records are listed, and never moved.
+        readable = (each for each in running if each[1].queue != NO_QUEUE)
         late = sorted((each for each in readable if each[0][0] <= to_micros(at)), key=lambda each: each[0])
         start = None if after is None else read_cursor(after)
         left = [(index_cursor(when, id), info) for (when, id), info in late if start is None or (when, id) > start]
         return others, Page.cut(left[: limit + 1], limit, at)
 
     async def counts(self) -> Numbers:
-        """How many jobs of each queue are where."""
+        """How many jobs of each queue are in each state."""
         return await self._counted.get(self._store.changes, self._count)
 
     async def _count(self) -> Numbers:
@@ -85,12 +85,12 @@ class RecordedViews:
         return tuple(each.count(queue) for queue, each in sorted(tally.items())), at
 
     async def oldest(self, state: JobState, beyond: int) -> list[ReadyMarker]:
-        """The oldest signs of a state, of those beyond so many; all of them are listed."""
+        """The oldest markers of a state, except the newest `beyond`; all of them are listed."""
         markers = [marker async for marker in self._forwards(self._store.names.folder(state), None)]
         return markers[: max(0, len(markers) - beyond)]
 
     async def unreadable(self, key: str) -> JobRecord | None:
-        """A job whose record cannot be read, as far as it can be shown: where it is, its bytes, and what is wrong."""
+        """A job whose record cannot be read: its state, its bytes, and the error."""
         found = await self._store.unreadable(key)
         if found is None:
             return None
@@ -104,11 +104,11 @@ class RecordedViews:
         return JobRecord(Job(info.id, queue=info.queue, payload=found.value), info)
 
     async def _page_running(self, where: JobFilter, after: str | None, limit: int, *, newest: bool) -> Page[JobInfo]:
-        held, _ = await self._running()
+        running, _ = await self._running()
         start = None if after is None else read_cursor(after)
         kept = [
             each
-            for each in held
+            for each in running
             if where.allows(each[1]) and (start is None or (each[0] < start if newest else each[0] > start))
         ]
         pick = heapq.nlargest if newest else heapq.nsmallest
@@ -117,21 +117,21 @@ class RecordedViews:
         return Page.cut(found, limit, await self._store.time.now())
 
     async def _running(self) -> tuple[list[tuple[tuple[int, str], JobInfo]], list[JobRecordRead]]:
-        """Every running job with its deadline, and what else is due: of jobs that left something to do."""
-        held: list[tuple[tuple[int, str], JobInfo]] = []
+        """Every running job with its deadline, and the records with something left to do."""
+        running: list[tuple[tuple[int, str], JobInfo]] = []
         others: list[JobRecordRead] = []
         at = await self._store.time.now()
         async for seen in self._store.every_due():
             if isinstance(seen, Unreadable):
                 info = _unreadable(seen.key, NO_QUEUE, JobState.RUNNING, seen, at)
-                held.append(((to_micros(seen.due_at or at), info.id), info))
+                running.append(((to_micros(seen.due_at or at), info.id), info))
                 continue
             info = seen.stored.info
             if info.state is JobState.RUNNING and info.deadline is not None:
-                held.append(((to_micros(info.deadline), info.id), info))
+                running.append(((to_micros(info.deadline), info.id), info))
             elif seen.recorded.leaving or seen.stored.follow:
                 others.append(seen)
-        return held, others
+        return running, others
 
     async def _forwards(self, prefix: str, after: str | None) -> AsyncIterator[ReadyMarker]:
         start = None if after is None else prefix + after
@@ -144,7 +144,7 @@ class RecordedViews:
             start = markers[-1].name
 
     async def _backwards(self, prefix: str, after: str | None) -> AsyncIterator[ReadyMarker]:
-        """Stores list forwards only: all names of the place are read."""
+        """Stores list forwards only: all names of the state are read."""
         markers = [marker async for marker in self._forwards(prefix, None)]
         for marker in reversed(markers):
             if after is None or marker.name < prefix + after:
@@ -179,7 +179,7 @@ class RecordedViews:
         return found
 
     async def _queue(self, marker: ReadyMarker) -> str:
-        """The name of the queue that a sign belongs to; one that is not plain is read from a record, once."""
+        """The name of a marker's queue; one that is not plain is read from a record, once."""
         if not marker.queue.startswith("~"):
             return marker.queue
         if marker.queue not in self._queues:

@@ -1,10 +1,10 @@
-"""What tasks tell others: who waits on `queue`, how far one is on `progress`, how it ended on `terminal`, and what
-their sweep tells: `gbe.events.system.sweep` when it changed something and every ten minutes, `gbe.events.system.error`
-once for each record that is malformed.
+"""Events of stream tasks: who waits on `queue`, progress on `progress`, the end on `terminal`; and of their sweep:
+`gbe.events.system.sweep` when it changed something and every ten minutes, `gbe.events.system.error` once for each
+malformed record.
 
-Shapes and names are the origin's, with what a worker needs beside them. An event of a task belongs to the write that it
-tells of: it is emitted with it, or not at all. One of the sweep that cannot be published undoes nothing, and is
-counted: what was moved is moved, with its own events.
+Shapes and names are the origin's, with additions for workers. An event of a task is emitted with the write that it
+reports, or not at all. An event of the sweep that cannot be published undoes nothing and is counted: the tasks were
+moved, with their own events.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from wrasse.ports.streams import Draft, Entry, Streams
 
 SPENT = "retry budget exhausted"
 SOURCE = "wrasse"
-WATCHER = "watcher"  # what the origin's sweeper calls itself
+WATCHER = "watcher"  # the name of the origin's sweeper
 EVERY = timedelta(minutes=10)  # between two reports of a sweep that had nothing to do
 
 
 class EventCodec(Protocol):
-    """How events become entries and come back: the envelope is not ours."""
+    """Encodes events as entries and decodes them: the envelope belongs to streams."""
 
     def seal(self, subject: str, payload: bytes, key: str) -> Draft:
         """A message with this payload, ready to append; a non-empty key makes a repeat one entry."""
@@ -51,12 +51,12 @@ class EventCodec(Protocol):
         ...
 
     def set_aside(self, delivery: Delivery, reason: str) -> DeadLetter:
-        """The answer that makes an entry which nobody can read a dead letter."""
+        """The answer that dead-letters an unreadable entry."""
         ...
 
 
 class TaskQueued(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A task waits for a worker."""
+    """A task is ready for a worker."""
 
     task_id: str
     job_id: str
@@ -73,7 +73,7 @@ class TaskQueued(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TaskProgress(msgspec.Struct, frozen=True):
-    """A task has come so far."""
+    """A task has made progress."""
 
     task_id: str
     job_id: str
@@ -84,7 +84,7 @@ class TaskProgress(msgspec.Struct, frozen=True):
 
 
 class TaskCompleted(msgspec.Struct, frozen=True):
-    """A task ended well."""
+    """A task was completed."""
 
     task_id: str
     job_id: str
@@ -94,7 +94,7 @@ class TaskCompleted(msgspec.Struct, frozen=True):
 
 
 class TaskFailed(msgspec.Struct, frozen=True):
-    """A task ended otherwise; `state` is failed or cancelled."""
+    """A task is dead; `state` is failed or cancelled."""
 
     task_id: str
     job_id: str
@@ -108,7 +108,7 @@ class TaskFailed(msgspec.Struct, frozen=True):
 
 
 class BudgetSpent(msgspec.Struct, frozen=True):
-    """A task was given up because it was stuck too often."""
+    """A task was dead-lettered because it was stuck too often."""
 
     key: str
     reason: str = SPENT
@@ -126,7 +126,7 @@ class SweepReport(msgspec.Struct, frozen=True):
 
 
 class MalformedTask(msgspec.Struct, frozen=True):
-    """A record that is no task: it is left as it is."""
+    """A malformed record: it is left as it is."""
 
     key: str
     reason: str
@@ -147,7 +147,7 @@ class _Hint(msgspec.Struct, frozen=True):
 
 
 def queued(stored: StoredJob, fields: Fields, *, source: str = SOURCE, reason: str = "", worker: str = "") -> Said:
-    """Says that a task waits."""
+    """The event that a task is ready."""
     info = stored.info
     retries = info.failures + info.rescues
     payload = stored.job.payload
@@ -169,15 +169,15 @@ def queued(stored: StoredJob, fields: Fields, *, source: str = SOURCE, reason: s
 
 
 def progressed(stored: StoredJob, fields: Fields, at: datetime) -> Said:
-    """Says how far a task is."""
+    """The event of a task's progress."""
     info, progress = stored.info, stored.progress
-    assert progress is not None, "there is progress to tell"
+    assert progress is not None, "there is progress to publish"
     event = TaskProgress(info.id, fields.get("job_id", ""), info.queue, progress.note, progress.fraction, _ms(at))
     return Said(progress_of(info.queue), msgspec.json.encode(event))
 
 
 def ended(stored: StoredJob, fields: Fields, at: datetime, *, spent: bool = False) -> tuple[Said, ...]:
-    """Says how a task ended; `spent` if a sweep gave it up."""
+    """The events of a task's end; `spent` if a sweep dead-lettered it."""
     info = stored.info
     subject, job_id = terminal_of(info.queue), fields.get("job_id", "")
     if info.state is JobState.DONE:
@@ -201,19 +201,19 @@ def ended(stored: StoredJob, fields: Fields, at: datetime, *, spent: bool = Fals
 
 
 def after_attempt(before: StoredJob, after: StoredJob, fields: Fields, at: datetime) -> tuple[Said, ...]:
-    """What the end of an attempt tells. A scheduled task is told of when its moment has come."""
+    """The events of the end of an attempt. A scheduled task is published when it becomes due."""
     if after.info.state is not JobState.READY:
         return ended(after, fields, at)
     return () if after.scheduled else (queued(after, fields, reason="retry", worker=before.info.worker),)
 
 
 def after_move(before: StoredJob, after: StoredJob, move: Move, fields: Fields, at: datetime) -> tuple[Said, ...]:
-    """What a move by a sweep or a person tells."""
+    """The events of a move by a sweep or a person."""
     match move:
         case Requeue():
             source, reason = (WATCHER, "stuck") if move.spends is Budget.RESCUES else (SOURCE, "retry")
-            told = queued(after, fields, source=source, reason=reason, worker=before.info.worker)
-            return () if after.scheduled else (told,)
+            event = queued(after, fields, source=source, reason=reason, worker=before.info.worker)
+            return () if after.scheduled else (event,)
         case DeadLetterJob():
             return ended(after, fields, at, spent=move.reason is Reason.WORKER_DIED)
         case RequeueDead():
@@ -234,15 +234,15 @@ def hinted(payload: bytes, task_type: str) -> tuple[str, bytes]:
 
 
 class TaskReports:
-    """Publishes what the sweep of tasks did."""
+    """Publishes the results of the sweep of tasks."""
 
     def __init__(self, streams: Streams, post: EventCodec, clock: Clock, malformed: Mapping[str, str]) -> None:
         self._streams = streams
         self._post = post
         self._clock = clock
-        self._told_at: float | None = None
-        self._malformed = malformed  # why, by key: what whoever reads records has found
-        self._told: set[str] = set()
+        self._reported_at: float | None = None
+        self._malformed = malformed  # reasons by key, found by readers of records
+        self._reported: set[str] = set()
         self.lost = 0  # events that could not be published
 
     async def did(self, retried: int, failed: int) -> None:
@@ -251,16 +251,16 @@ class TaskReports:
             await self._report(retried, failed)
 
     async def looked(self) -> None:
-        """The sweep is at work; whatever was found malformed is told of once."""
-        if self._told_at is None or self._clock.monotonic() - self._told_at >= EVERY.total_seconds():
+        """The sweep has run; each malformed record is reported once."""
+        if self._reported_at is None or self._clock.monotonic() - self._reported_at >= EVERY.total_seconds():
             await self._report(0, 0)
-        fresh = {key: why for key, why in self._malformed.items() if key not in self._told}
-        self._told = set(self._malformed)
+        fresh = {key: why for key, why in self._malformed.items() if key not in self._reported}
+        self._reported = set(self._malformed)
         events = [MalformedTask(f"{TASKS.data}:{key}", why) for key, why in fresh.items()]
         await self._publish([self._post.seal(ERRORS, msgspec.json.encode(event), "") for event in events])
 
     async def _report(self, retried: int, failed: int) -> None:
-        self._told_at = self._clock.monotonic()
+        self._reported_at = self._clock.monotonic()
         event = msgspec.json.encode(SweepReport(retried, failed))
         await self._publish([self._post.seal(SWEEPS, event, "")])
 

@@ -1,19 +1,16 @@
-"""A task's record on the wire: a flat object of texts with the design document's fields, and a few of our own beside
-them. Read and written here and nowhere else.
+"""The wire format of stream tasks: records, names and index positions; pure.
 
-Fields that we do not know stay as they are. Instants are milliseconds since 1970, numbers are decimal. A record that
-another program wrote has none of our fields: it is a task all the same, claimed by its `worker`, with `timeout_at` as
-its deadline if there is one. What lacks a state or a legible `updated_at` is malformed, and is told, never guessed.
+A record is a flat object of texts with the design document's fields, and a few of our own. It is read and written here
+and nowhere else. Unknown fields stay as they are. Instants are milliseconds since 1970, numbers are decimal. A record
+that another program wrote has none of our fields: it is a task all the same, claimed by its `worker`, with `timeout_at`
+as its deadline if there is one. A record without a state or a valid `updated_at` is malformed and reported, never
+guessed.
 
-Tasks by name: which types and ids there may be, and the record, the streams and the group of each; pure.
+Names are those of the design document: the record of a task is `gbe:state:tasks:<type>:<id>`, its type has the streams
+`gbe.tasks.<type>.queue`, `.progress` and `.terminal`, and workers share the queue as `<type>-workers`.
 
-The names are those of the design document: the record of a task is `gbe:state:tasks:<type>:<id>`, its type has the
-streams `gbe.tasks.<type>.queue`, `.progress` and `.terminal`, and workers share the queue as `<type>-workers`.
-
-Where a task stands among those of its type, and which tasks a filter means; pure.
-
-A status is a type and a place, scheduled tasks apart; the position is the order in which a place is listed. What is
-written in the index entry is also what a listing reads in its cursor, so the two cannot differ.
+An index status is a type and a state, scheduled tasks apart; the position is the order within the listing of a state.
+An index entry and a listing's cursor have the same form, so the two cannot differ.
 """
 
 from __future__ import annotations
@@ -29,7 +26,7 @@ import msgspec
 from wrasse.bounded import DURATION_SECONDS_MAX, UNREADABLE, VALUE_MAX, decoded, instant, integer
 from wrasse.clock import EPOCH, from_micros, to_micros
 from wrasse.errors import StoreBroken, UsageError
-from wrasse.jobs.record_core.stored_names import decode_history, encode_history, stored_status
+from wrasse.jobs.record_core.record_names import decode_history, encode_history, stored_status
 from wrasse.ports.jobs import NOTHING, Job, JobInfo, JobState, Progress, Reason
 from wrasse.ports.page import number_in
 from wrasse.ports.records import Collection
@@ -55,7 +52,7 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def check_task_type(task_type: str) -> None:
-    """Refuses what is no type, with why."""
+    """Refuses an invalid type, with the reason."""
     if not _TYPE.fullmatch(task_type):
         raise UsageError(
             f"the task type {task_type[:60]!r}", do="use 1 to 48 of a-z, 0-9 and -, with no - at either end"
@@ -63,7 +60,7 @@ def check_task_type(task_type: str) -> None:
 
 
 def check_task_id(id: str) -> None:
-    """Refuses what is no id, with why."""
+    """Refuses an invalid id, with the reason."""
     if not _ID.fullmatch(id):
         raise UsageError(f"the task id {id[:80]!r}", do="use 1 to 64 of A-Z, a-z, 0-9, _ and -")
 
@@ -74,7 +71,7 @@ def record_key(task_type: str, id: str) -> str:
 
 
 def wire_key(task_type: str, id: str) -> str:
-    """What the record is called on the wire."""
+    """The record's key on the wire."""
     return f"{TASKS.data}:{task_type}:{id}"
 
 
@@ -92,17 +89,17 @@ def id_in(wire: str, task_type: str) -> str:
 
 
 def queue_of(task_type: str) -> str:
-    """The stream that says which tasks wait."""
+    """The stream of ready tasks."""
     return f"{ROOT}.tasks.{task_type}.queue"
 
 
 def progress_of(task_type: str) -> str:
-    """The stream that says how far tasks are."""
+    """The stream of progress."""
     return f"{ROOT}.tasks.{task_type}.progress"
 
 
 def terminal_of(task_type: str) -> str:
-    """The stream that says how tasks ended."""
+    """The stream of ended tasks."""
     return f"{ROOT}.tasks.{task_type}.terminal"
 
 
@@ -120,22 +117,22 @@ def status_name(task_type: str, status: JobStatus) -> str:
 
 
 def statuses_of(state: JobState) -> tuple[JobStatus, ...]:
-    """What a listing of a state is made of, in order."""
+    """The statuses in a listing of a state, in order."""
     return (JobStatus.READY, JobStatus.SCHEDULED) if state is JobState.READY else (JobStatus(state.value),)
 
 
 def index_entry_of(stored: StoredJob) -> IndexEntry:
-    """Where a task stands."""
+    """The index entry of a task."""
     return IndexEntry(status_name(stored.info.queue, stored.status), stored.index_position)
 
 
 def position_of(stored: StoredJob) -> Position:
-    """A task's position in the listing of its place."""
+    """A task's position in the listing of its state."""
     return int(stored.scheduled), stored.index_position, stored.info.id
 
 
 def write_position(position: Position) -> str:
-    """A cursor that goes on after this position."""
+    """A cursor that continues after this position."""
     return ":".join(map(str, position))
 
 
@@ -201,7 +198,7 @@ def encode_fields(stored: StoredJob, before: Fields, at: datetime) -> dict[str, 
 
 
 def _own(stored: StoredJob, before: Fields) -> dict[str, str]:
-    """What the document has no field for."""
+    """The fields that the document does not have."""
     info, job = stored.info, stored.job
     return {
         "kind": info.kind,
@@ -240,7 +237,7 @@ def decode_fields(task_type: str, id: str, fields: Fields) -> StoredJob:
     except UNREADABLE as why:
         raise StoreBroken(
             f"the record of task {id!r} of type {task_type!r} is malformed: {why}",
-            do="look at the program that wrote it, and mend or delete the record",
+            do="check the program that wrote it, and repair or delete the record",
         ) from why
 
 
@@ -280,7 +277,7 @@ def _decode(task_type: str, id: str, fields: Fields) -> StoredJob:
 
 def _state(task_type: str, id: str, fields: Fields, updated: datetime) -> JobInfo:
     state = _STATES[fields["state"]]
-    held, finished = state is JobState.RUNNING, state in (JobState.DONE, JobState.DEAD)
+    running, finished = state is JobState.RUNNING, state in (JobState.DONE, JobState.DEAD)
     retries, failures = _number(fields, "retry_count"), _number(fields, "failures")
     created = _when(fields, "created_at") or updated
     died = Reason.CANCELLED if fields["state"] == "cancelled" else Reason.FAILED
@@ -293,19 +290,19 @@ def _state(task_type: str, id: str, fields: Fields, updated: datetime) -> JobInf
         state=state,
         token=_number(fields, "claim_token"),
         nonce=fields.get("claim_nonce", ""),
-        attempts=_number(fields, "attempts") or int(held),
+        attempts=_number(fields, "attempts") or int(running),
         failures=failures,
         rescues=max(retries - failures, 0),
         interruptions=_number(fields, "interruptions"),
         created_at=created,
         not_before=FAR if fields["state"] == BLOCKED else _when(fields, "not_before"),
         worker=fields.get("worker", "") if state is not JobState.READY else "",
-        claimed_at=(_when(fields, "claimed_at") or (updated if held else None))
+        claimed_at=(_when(fields, "claimed_at") or (updated if running else None))
         if state is not JobState.READY
         else None,
-        # A beat of ours writes both; another program's sign of life is the newest change.
-        heartbeat_at=updated if held else _when(fields, "beat_at"),
-        deadline=_when(fields, "timeout_at") if held else None,
+        # Our heartbeat writes both; another program's heartbeat is the newest change.
+        heartbeat_at=updated if running else _when(fields, "beat_at"),
+        deadline=_when(fields, "timeout_at") if running else None,
         finished_at=(_when(fields, "finished_at") or _when(fields, "failed_at") or updated) if finished else None,
         kept_until=_when(fields, "kept_until") if finished else None,
         reason=(Reason(fields["reason"]) if fields.get("reason") else died) if state is JobState.DEAD else None,
@@ -319,7 +316,7 @@ def read_flat(value: bytes) -> dict[str, str]:
     try:
         return msgspec.json.decode(value, type=dict[str, str])
     except UNREADABLE as why:
-        raise StoreBroken("the record of a task is no object of texts", do="look at the program that wrote it") from why
+        raise StoreBroken("the record of a task is no object of texts", do="check the program that wrote it") from why
 
 
 def _json(value: object) -> str:

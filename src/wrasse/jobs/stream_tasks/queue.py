@@ -1,22 +1,20 @@
-"""Tasks: a JobQueue made of Records, Streams and Groups, so that jobs run on Redis Streams, NATS and SQLite as the
-design document of the sweeper has them.
+"""Stream tasks: a JobQueue made of Records, Streams and Groups, so that jobs run on Redis Streams, NATS and SQLite as
+in the design document of the sweeper.
 
-The record is the task; an entry of its type's queue stream is a hint that it waits. Every change is one conditional
-write of the record, together with the event that tells of it. A queue is a task type, and its record, streams and group
-have the document's names, so that programs of the origin work beside ours.
+The record is the task; an entry of its type's queue stream is a hint that it is ready. Every change is one conditional
+write of the record, together with its event. A queue is a task type, and its record, streams and group have the
+document's names, so that programs of the origin work beside ours.
 
-Follow-ups of a finish are promised in its write and put right after; a promise that a crash left open is kept by
-whoever looks next.
+Follow-ups of a completion are stored in its write and enqueued right after; after a crash the next search enqueues
+them.
 
-A record is named by type and id, so an id is looked for in all types unless this process has seen it lately. An id
-belongs to one task: an enqueue looks in the other types first. Two puts of one id into two types at the same moment
-both succeed; ids that are made for their task, as ULIDs are, never meet so.
-
-Taking tasks: a queue entry is a hint, the record is the task.
+A record is named by type and id, so an id is searched in all types unless it is cached here. An id belongs to one task:
+an enqueue checks the other types first. Two concurrent enqueues of one id into two types both succeed; ids that are
+generated per task, such as ULIDs, never collide so.
 
 A hint is delivered, its task is claimed by a conditional write with a token, and only then is the hint acked; a hint
-whose claim is lost, or whose task is gone or not ready, is just acked. A worker that dies between the two leaves the
-hint to be delivered again, and that one finds the task held. Tasks that were released go before the hints.
+whose claim had a conflict, or whose task is gone or not ready, is just acked. If a worker dies between the two, the
+hint is delivered again and finds the task running. Released tasks are claimed before hints.
 """
 
 from __future__ import annotations
@@ -74,12 +72,12 @@ from wrasse.ports.rules.job_transitions import StoredJob
 from wrasse.ports.streams import Streams
 
 ACK_TIMEOUT = timedelta(seconds=30)  # within which a hint is claimed and acked
-_NAP = timedelta(seconds=1)  # the longest wait between two looks at what is due
+_NAP = timedelta(seconds=1)  # the longest wait between two searches of due tasks
 _SHORTEST = timedelta(milliseconds=5)
 
 
 class TaskClaims(Claims[Task]):
-    """Takes tasks from their streams."""
+    """Claims tasks from their streams."""
 
     tries = 3
 
@@ -96,13 +94,13 @@ class TaskClaims(Claims[Task]):
         for task_type in claim.queues:
             await self._join(task_type)
         while True:
-            look = await self._search.look(min(wait, _NAP))
-            taken = await self._to_the_end(self._now(claim, look.next_ones))
+            due = await self._search.look(min(wait, _NAP))
+            taken = await self._to_the_end(self._claim_ready(claim, due.next_ones))
             if taken or wait <= timedelta(0):
                 return taken
             nap = min(wait, _NAP)
-            if look.next_at is not None:
-                nap = min(nap, max(look.next_at - look.at, _SHORTEST))
+            if due.next_at is not None:
+                nap = min(nap, max(due.next_at - due.at, _SHORTEST))
             wait -= nap
             deliveries = await self._wait(claim, nap)
             if deliveries:
@@ -110,8 +108,8 @@ class TaskClaims(Claims[Task]):
                 if taken:
                     return taken
 
-    async def _now(self, claim: RecordClaim, next_ones: Sequence[Task]) -> list[Task]:
-        """What is there now: queue by queue, in each first what was released."""
+    async def _claim_ready(self, claim: RecordClaim, next_ones: Sequence[Task]) -> list[Task]:
+        """Claims ready tasks: queue by queue, in each released ones first."""
         taken: list[Task] = []
         for task_type in claim.queues:
             for task in next_ones:
@@ -138,7 +136,7 @@ class TaskClaims(Claims[Task]):
                 [partial(self._claim_hint, claim, each, answers) for each in enumerate(deliveries[:limit])]
             )
         finally:
-            # What was not claimed is delivered again at once, also if an error ended this.
+            # Hints that were not claimed are nacked, also after an error, and so delivered again at once.
             naks = [Nak(each.entry.subject, each.group, each.entry.id) for each in deliveries]
             await self._groups.answer([answers.get(n, nak) for n, nak in enumerate(naks)])
         return [task for task in found if task is not None]
@@ -164,7 +162,7 @@ class TaskClaims(Claims[Task]):
         return taken
 
     async def _wait(self, claim: RecordClaim, nap: timedelta) -> Sequence[Delivery]:
-        """Hints, as soon as one of the types has any."""
+        """Waits for hints of any of the types."""
         waits = [
             asyncio.ensure_future(
                 self._groups.deliver(
@@ -193,7 +191,7 @@ class TaskClaims(Claims[Task]):
 
 
 def _with_params(task: Task, params: bytes) -> Task:
-    """With the parameters that the event of another program brings, where the record has none."""
+    """The task with the parameters of another program's event, where its record has none."""
     job = task.stored.job
     if not params or job.payload or task.fields.get("params_ref") or task.stored.enqueued_by:
         return task
@@ -206,8 +204,8 @@ _SEEN_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class TaskType:
-    """What is said of a type: how often its tasks may be tried again, and how long one that another program claimed
-    without a deadline may go without a change."""
+    """Settings of a type: how often its tasks may be retried, and how long a task that another program claimed without
+    a deadline may stay unchanged."""
 
     name: str
     retries_max: int | None = None
@@ -216,8 +214,8 @@ class TaskType:
 
 @dataclass(frozen=True, slots=True)
 class TaskPorts:
-    """What tasks are made of. `records` opens a collection; without objects large parameters are refused. `together`
-    says that records and streams are one database."""
+    """The ports of stream tasks. `records` opens a collection; without objects large parameters are refused.
+    `together`: records and streams are one database."""
 
     records: Callable[[Collection], Records]
     streams: Streams
@@ -227,7 +225,7 @@ class TaskPorts:
     objects: Objects | None = None
     together: bool = True
     kept: TaskRetention | None = None
-    threshold: timedelta = THRESHOLD  # of types that nothing is said of
+    threshold: timedelta = THRESHOLD  # of types without settings
 
 
 class StreamedJobs(RecordQueue[Task]):
@@ -242,32 +240,32 @@ class StreamedJobs(RecordQueue[Task]):
         self.types = tuple(types)
         self._types = {each.name: each for each in types}
         self._seen: dict[str, str] = {}  # type by id, newest last
-        records, turns = ports.records(TASKS), QueueOrder()
+        records, order = ports.records(TASKS), QueueOrder()
         emits = records.emits and ports.together
         thresholds = {each.name: each.threshold for each in types}
         spans = thresholds, ports.kept, ports.threshold
         parts = StoreParts(records, ports.streams, ports.objects, ports.post, emits, *spans)
-        self._store = TaskStore(parts, MillisecondTime(ports.clock, lambda: _asked(records)))
-        self.search = TaskSearch(self._store, self._follow, turns)
-        takes = TaskClaims(self._store, ports.groups, ports.post, self.search)
-        super().__init__(self._store, takes, ports.records(KNOWN_IDS), ports.records(WORKERS), ports.clock, turns)
+        self._store = TaskStore(parts, MillisecondTime(ports.clock, lambda: _read_time(records)))
+        self.search = TaskSearch(self._store, self._follow, order)
+        claims = TaskClaims(self._store, ports.groups, ports.post, self.search)
+        super().__init__(self._store, claims, ports.records(KNOWN_IDS), ports.records(WORKERS), ports.clock, order)
         if not emits:
-            # Where a record and its event are two steps, the next task waits for both: entries keep the batch's order.
+            # If a record and its event are two steps, the next task waits for both, so entries keep the batch's order.
             self.enqueue_at_once = 1
         self._views = views_of(self._store.status_index, self._store, self.search, list(self._types), ports.clock)
         self.strays = TaskStrays(records, ports.streams, self._store, self.search, tuple(self._types))
         self.reports = TaskReports(ports.streams, ports.post, ports.clock, self.search.malformed)
 
     async def overdue(self, after: str | None, limit: int) -> Page[JobInfo]:
-        """Held tasks whose deadline has passed, from the index of what is due."""
+        """Running tasks whose deadline has passed, from the due index."""
         return await self._due(after, limit, is_stuck)
 
     async def aged(self, state: JobState, after: str | None, limit: int) -> Page[JobInfo]:
-        """Tasks that finished so long ago that they may go, longest ago first, from the index of what is due."""
+        """Finished tasks past their retention, longest ago first, from the due index."""
         return await self._due(after, limit, lambda task: task.stored.info.state is state)
 
     async def _due(self, after: str | None, limit: int, which: Callable[[Task], bool]) -> Page[JobInfo]:
-        """Due tasks of every type, also of those that no setting names: other programs write them."""
+        """Due tasks of every type, also of types without settings: other programs write them."""
         page = await due_tasks(self._store, self.search, after, limit, which)
         self._note(page)
         return page
@@ -282,17 +280,17 @@ class StreamedJobs(RecordQueue[Task]):
         return tuple(each for each in super()._served(queues) if each in self._types)
 
     def _claimed(self, stored: StoredJob) -> ClaimedJob:
-        """As its worker gets it. A type with one budget for all retries counts rescues among the failures."""
+        """The task as a claim returns it. A type with one budget for all retries counts rescues as failures."""
         claimed, info = stored.claimed, stored.info
         if info.retries_max is None or self._types[info.queue].retries_max is None:
             return claimed
         return replace(claimed, failures=info.failures + info.rescues)
 
-    def _took(self, taken: Sequence[Task]) -> None:
+    def _note_claimed(self, taken: Sequence[Task]) -> None:
         self._note(task.stored.info for task in taken)
 
     def _note(self, infos: Iterable[JobInfo]) -> None:
-        """Remembers where these are; so a task is found again whose type no setting names."""
+        """Caches the types of these ids, so that a task is found also if its type has no settings."""
         for info in infos:
             self._seen.pop(info.id, None)
             self._seen[info.id] = info.queue
@@ -313,8 +311,7 @@ class StreamedJobs(RecordQueue[Task]):
             raise
 
     async def _unreadable(self, task_type: str, id: str) -> JobRecord | None:
-        """A task whose record cannot be read, as far as it can be shown: its bytes, and what is wrong. From a listing,
-        which goes past damage."""
+        """A task whose record cannot be read: its bytes and the error. Read from a listing, which skips damage."""
         key = record_key(task_type, id)
         page = await self._store.page(key, None, 1)
         record = next((each for each in page if each.key == key), None)
@@ -325,12 +322,12 @@ class StreamedJobs(RecordQueue[Task]):
         return JobRecord(Job(id, kind=task_type, queue=task_type, payload=record.value), info)
 
     def _in_order(self, id: str) -> Sequence[str]:
-        """The types of which this may be a task, the likeliest first."""
+        """The types to search for this id, the likeliest first."""
         seen = self._seen.get(id)
         return [*self._types] if seen is None else [seen, *(each for each in self._types if each != seen)]
 
     async def _find(self, id: str) -> Task | None:
-        """The task of this id, whatever its type. One that cannot be read is told of where no other has the id."""
+        """The task of this id, of any type. StoreBroken for an unreadable one if no other type has the id."""
         broken: StoreBroken | None = None
         for task_type in self._in_order(id):
             try:
@@ -339,7 +336,7 @@ class StreamedJobs(RecordQueue[Task]):
                 broken = broken or why
                 continue
             if task is not None:
-                self._took([task])
+                self._note_claimed([task])
                 return task
         if broken is not None:
             raise broken
@@ -355,7 +352,7 @@ class StreamedJobs(RecordQueue[Task]):
         return any(await asyncio.gather(*(self._is_there(each, job.id) for each in others)))
 
     async def _is_there(self, task_type: str, id: str) -> bool:
-        """Whether there is a record of this name, also one that cannot be read."""
+        """Whether there is a record of this name, also an unreadable one."""
         try:
             return await self._store.get(task_type, id) is not None
         except StoreBroken:
@@ -380,7 +377,7 @@ class StreamedJobs(RecordQueue[Task]):
         elif cause is not None:
             said = after_move(seen.stored, after, cause, seen.fields, at)
         written = await self._store.change(seen, after, at, said)
-        # After an unclear answer looking again would find one's own work, and call it somebody else's.
+        # After an unclear answer a second try would find our own write, and report it as a conflict.
         return Outcome.DONE if isinstance(written, Task) else written
 
     async def _end(
@@ -394,29 +391,29 @@ class StreamedJobs(RecordQueue[Task]):
         written = await self._store.put(seen, after, at, after_attempt(seen.stored, after, seen.fields, at))
         if written is None:
             return Outcome.CONFLICT
-        await self._go_on(written)
+        await self._finish_up(written)
         return Outcome.DONE
 
-    async def _go_on(self, seen: Task) -> None:
+    async def _finish_up(self, seen: Task) -> None:
         if seen.stored.follow:
             await self.search.follow(seen, await self.time.now())
 
     async def _drop(self, seen: Task, at: datetime) -> Outcome:
-        if seen.outbox:  # what it still has to tell must not go with it
+        if seen.outbox:  # its pending events are delivered first
             seen = await self._store.deliver(seen, at) or seen
         return await self._store.delete(seen)
 
 
 class AgedTasks(StreamedJobs):
-    """Tasks, of which listings show only those that finished so long ago that they may go, as the sweep `finished_jobs`
-    asks for them: from the index of what is due, so that what a run reads follows what goes, not what is stored."""
+    """Stream tasks for the sweep `finished_jobs`: listings show only finished tasks past their retention, from the due
+    index, so that the reads of a run follow what is deleted, not what is stored."""
 
     async def page(
         self, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool = False
     ) -> Page[JobInfo]:
-        assert state in (JobState.DONE, JobState.DEAD), "only what is finished goes"
+        assert state in (JobState.DONE, JobState.DEAD), "only finished tasks are deleted"
         return await self.aged(state, after, limit)
 
 
-async def _asked(records: Records) -> datetime:
+async def _read_time(records: Records) -> datetime:
     return (await records.due(None, None, 1)).at

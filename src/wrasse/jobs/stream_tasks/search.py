@@ -1,14 +1,14 @@
-"""What is due among tasks, and must be done whoever does it: events and follow-ups that a crash left owed, and delayed
-tasks whose moment has come.
+"""Due work on stream tasks, done by workers and sweeps: events and follow-ups that a crash left undelivered, and
+scheduled tasks that have become due.
 
-Nothing here spends a budget: what was promised is done once more, what waits is told once more. A second copy of an
-event loses at the claim. Each step is one conditional write, so that two who find the same do it once.
+Nothing here spends a budget: a promised event or follow-up is delivered again. A second copy of a hint loses at the
+claim. Each step is one conditional write, so that two concurrent searches do it once.
 
-Strays are records that are due to nobody although they should be. Other programs write tasks too. One that was claimed
-elsewhere has no entry in the index of what is due until somebody has looked at it: its deadline is noted then. And a
-task may wait without an entry in its queue: a stream was lost, or a program wrote the record and died before it told.
-Such a task is told of once more, but only when its entry is provably gone: its group has read to the end of the stream
-and owes no answer. Age proves nothing: under a backlog all is old.
+Strays are records without a due entry that should have one. Other programs write tasks too. A task that was claimed
+elsewhere has no due entry until a scan has read it and noted its deadline. And a ready task may have no entry in its
+queue: a stream was lost, or a program wrote the record and died before it published. Such a task is published again,
+but only if its entry is provably gone: its group has read to the end of the stream and has no pending entries. Age
+proves nothing: under a backlog all entries are old.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from wrasse.ports.strays import StrayScan
 from wrasse.ports.streams import Streams
 
 _PAGES_MAX = 10
-LOOK_MAX = 100  # due records that a worker looks at; the rest is for the sweep
+LOOK_MAX = 100  # due records that a worker reads; the rest is left to the sweep
 MALFORMED_MAX = 1_000  # remembered
 
 PutJobs = Callable[[Sequence[Job], str], Awaitable[None]]
@@ -39,7 +39,7 @@ PutJobs = Callable[[Sequence[Job], str], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """What a look at the due records found: tasks that go before those that wait, and when the next one is due."""
+    """The due tasks: those that are claimed before all others, and when the next one is due."""
 
     at: datetime
     next_ones: tuple[Task, ...]
@@ -47,19 +47,19 @@ class Due:
 
 
 class TaskSearch:
-    """Looks at what is due. `put` makes follow-up tasks."""
+    """Finds and does due work. `put` enqueues follow-up tasks."""
 
-    def __init__(self, store: TaskStore, put: PutJobs, turns: QueueOrder) -> None:
-        self._store, self._put, self._turns = store, put, turns
-        self.malformed: dict[str, str] = {}  # why, by key; the newest MALFORMED_MAX
+    def __init__(self, store: TaskStore, put: PutJobs, order: QueueOrder) -> None:
+        self._store, self._put, self._order = store, put, order
+        self.malformed: dict[str, str] = {}  # reasons by key; the newest MALFORMED_MAX
 
     async def look(self, within: timedelta) -> Due:
-        """Does what is due, and tells what is to be claimed first."""
+        """Does what is due, and returns the tasks to claim first."""
         ready: list[Task] = []
         later: list[datetime] = []
         async for page in pages(lambda after: self._store.due(after, LOOK_MAX, within=within), most=_PAGES_MAX):
             at = self._store.time.heard(page.at)
-            idle = 0  # finished tasks that may go, and those of other workers: nothing to do for a worker
+            idle = 0  # expired finished tasks, and those of other workers: nothing to do for a worker
             for record in page:
                 task = self.read(record)
                 if isinstance(task, Malformed) or task.stored.info.state is not JobState.READY:
@@ -69,49 +69,50 @@ class TaskSearch:
                 if record.due_at is not None and record.due_at > at:
                     later.append(record.due_at)
                     continue
-                done = await self.mend(task, at)
+                done = await self.repair(task, at)
                 if done.stored.served_next:
                     ready.append(done)
             if idle < len(page):
                 break
         return Due(at, tuple(sorted(ready, key=lambda task: task.stored.rank)), min(later, default=None))
 
-    async def mend_due(self, *, dry: bool) -> int:
-        """Mends what is due, up to a bound; how many needed it."""
+    async def repair_due(self, *, dry: bool) -> int:
+        """Repairs due tasks, up to a bound; returns how many needed it."""
         needed = 0
         async for page in pages(lambda after: self._store.due(after, LOOK_MAX), most=_PAGES_MAX):
             at = self._store.time.heard(page.at)
             for record in page:
                 task = self.read(record)
-                if isinstance(task, Malformed) or not _needs_a_hand(task, at):
+                if isinstance(task, Malformed) or not _needs_repair(task, at):
                     continue
                 needed += 1
                 if not dry:
-                    await self.mend(task, at)
+                    await self.repair(task, at)
         return needed
 
-    async def mend(self, task: Task, at: datetime) -> Task:
-        """Pays what a task owes and lets a scheduled one wait like the others; the task as it is then."""
+    async def repair(self, task: Task, at: datetime) -> Task:
+        """Delivers a task's pending events and follow-ups, and makes a due scheduled task ready; returns the new
+        task."""
         if task.outbox:
             task = await self._store.deliver(task, at) or task
         if task.stored.follow:
             task = await self.follow(task, at)
         stored = task.stored.at(at)
         if task.stored.scheduled and not stored.scheduled:
-            # It joins the end of its queue, and is told now, not when it was enqueued.
-            told = replace(stored, rank=self._turns.next(at))
+            # It is added to the end of its queue, and published now, not when it was enqueued.
+            readied = replace(stored, rank=self._order.next(at))
             reason = "" if stored.info.attempts == 0 else "retry"
-            return await self._store.put(task, told, at, [queued(told, task.fields, reason=reason)]) or task
+            return await self._store.put(task, readied, at, [queued(readied, task.fields, reason=reason)]) or task
         return task
 
     async def follow(self, task: Task, at: datetime) -> Task:
-        """Puts the jobs that a finish promised, and then forgets the promise."""
+        """Enqueues the follow-ups of a completed task, then removes them from its record."""
         info = task.stored.info
         await self._put(task.stored.follow, f"follow-{info.queue}-{info.id}-{info.token}")
         return await self._store.put(task, replace(task.stored, follow=()), at) or task
 
     def read(self, record: Record) -> Task | Malformed:
-        """The task in a record, or why it is none."""
+        """The task in a record, or why it is malformed."""
         try:
             task = self._store.read(record)
         except StoreBroken as broken:
@@ -124,19 +125,19 @@ class TaskSearch:
         return task
 
 
-def _needs_a_hand(task: Task, at: datetime) -> bool:
+def _needs_repair(task: Task, at: datetime) -> bool:
     return bool(task.outbox or task.stored.follow) or (task.stored.scheduled and not task.stored.at(at).scheduled)
 
 
 def is_stuck(task: Task) -> bool:
-    """Is it held, with nothing owed? Whether its deadline has passed is the index's to say."""
+    """Whether it is running, with no pending events. The due index says whether its deadline has passed."""
     return task.stored.info.state is JobState.RUNNING and not task.outbox
 
 
 async def due_tasks(
     store: TaskStore, search: TaskSearch, after: str | None, limit: int, wanted: Callable[[Task], bool]
 ) -> Page[JobInfo]:
-    """Due tasks of the wanted sort, longest due first. Reads only."""
+    """Due tasks that `wanted` accepts, longest due first. Reads only."""
     check_limit(limit, "jobs")
     found: list[tuple[JobInfo, str]] = []
     while True:
@@ -158,8 +159,8 @@ async def due_tasks(
 
 
 def _passed(task: Task, at: datetime) -> bool:
-    until = task.stored.info.deadline
-    return until is None or until <= at
+    deadline = task.stored.info.deadline
+    return deadline is None or deadline <= at
 
 
 class TaskStrays:
@@ -170,11 +171,11 @@ class TaskStrays:
     ) -> None:
         self._shared = records.shared
         self._streams, self._store, self._search, self._types = streams, store, search, types
-        self._after: dict[str, str | None] = {}  # by type: where the look for tasks without an entry goes on
+        self._after: dict[str, str | None] = {}  # by type: where the scan for tasks without an entry continues
 
     async def look(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
-        """One look at records of other programs, and one at what waits. `heartbeat_timeout` counts for neither: a
-        deadline is the record's own."""
+        """One scan of records of other programs, and one of ready tasks. `heartbeat_timeout` applies to neither: each
+        record has its own deadline."""
         seen = adopted = 0
         cursor, ended = "", True
         if self._shared is not None:
@@ -184,40 +185,40 @@ class TaskStrays:
                 seen += 1
                 adopted += 0 if dry else await self._note(self._shared, record, found.at)
             if not dry:
-                await self._shelve(found.changed)
+                await self._reindex(found.changed)
         if after is None:
-            owed = await self._search.mend_due(dry=dry)
+            owed = await self._search.repair_due(dry=dry)
             seen, adopted = seen + owed, adopted + (0 if dry else owed)
         for task_type in self._types:
-            more = await self._untold(task_type, limit, dry=dry)
+            more = await self._publish_lost(task_type, limit, dry=dry)
             seen, adopted = seen + more, adopted + (0 if dry else more)
         return StrayScan(len(self._types), seen, adopted, cursor, ended)
 
     async def _note(self, shared: SharedRecords, record: Record, at: datetime) -> int:
         task = self._search.read(record)
-        # A malformed one is told of; it is due never.
+        # A malformed one is reported; it is never due.
         due_at = None if isinstance(task, Malformed) else due_of(task.stored, at)
         return int(await shared.note(record.key, at=record.version, due_at=due_at) is Outcome.DONE)
 
-    async def _shelve(self, records: Sequence[Record]) -> None:
-        """Puts tasks where they belong that another program has changed, or that were written before there were
-        index: so listings and numbers are right after a round, whoever wrote."""
+    async def _reindex(self, records: Sequence[Record]) -> None:
+        """Indexes tasks that another program has changed, or that were written before the index existed, so that
+        listings and counts are right after a round."""
         if self._store.status_index is not None and records:
             tasks = [(record, self._search.read(record)) for record in records]
             await self._store.status_index.reindex(
                 [(each, None if isinstance(task, Malformed) else index_entry_of(task.stored)) for each, task in tasks]
             )
 
-    async def _untold(self, task_type: str, limit: int, *, dry: bool) -> int:
-        """Tells of waiting tasks whose entry is provably gone; how many there were."""
+    async def _publish_lost(self, task_type: str, limit: int, *, dry: bool) -> int:
+        """Publishes ready tasks whose entry is provably gone; returns how many."""
         page = await self._store.page(f"{task_type}:", self._after.get(task_type), limit)
         if not dry:
             self._after[task_type] = page.cursor
-            await self._shelve(page.items)
+            await self._reindex(page.items)
         waiting = [task for record in page if (task := self._waiting(record)) is not None]
-        # Read after the records: an entry that was there when they were read is still there, or was answered since,
-        # and then the record has changed.
-        if not waiting or not await self._all_answered(task_type):
+        # Read after the records: an entry that existed when they were read still exists, or was acked since, and then
+        # the record has changed.
+        if not waiting or not await self._is_queue_drained(task_type):
             return 0
         at = self._store.time.heard(page.at)
         if not dry:
@@ -232,10 +233,10 @@ class TaskStrays:
         stored = task.stored
         return task if stored.info.state is JobState.READY and not stored.scheduled else None
 
-    async def _all_answered(self, task_type: str) -> bool:
+    async def _is_queue_drained(self, task_type: str) -> bool:
         state = await self._streams.info(queue_of(task_type))
         if state is None or state.last is None:
             return True
         group = next((each for each in state.groups if each.name == group_of(task_type)), None)
-        # Not by the group's lag, which is wrong after some trims.
+        # Not the group's lag, which is wrong after some trims.
         return group is not None and group.pending == 0 and group.delivered >= state.last

@@ -1,8 +1,8 @@
-"""Tasks in their records: read, and written together with the events that tell of it.
+"""The records of stream tasks, written together with their events.
 
-Where records and streams are one database the two are one step. Elsewhere the events are stored in the record, which is
-then due at once: whoever wrote it delivers them, and after a crash whoever next looks at what is due does. Then there
-is at least one event, and still exactly one claim.
+If records and streams are one database, record and events are one write. Elsewhere the events are stored in the record,
+which is then due at once: its writer delivers them, and after a crash the next search of due records does. Then each
+event is delivered at least once, and there is still exactly one claim.
 
 Parameters and results beyond INLINE_MAX are objects, and the record names them: a claim check.
 """
@@ -43,14 +43,14 @@ from wrasse.ports.status_index import IndexEntry
 from wrasse.ports.streams import Draft, Streams
 
 INLINE_MAX = 128 << 10
-THRESHOLD = timedelta(minutes=5)  # of a type that is not known here
+THRESHOLD = timedelta(minutes=5)  # of a type without settings
 _OUTBOX = "outbox"
 _NO_FIELDS: Fields = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A task as it was read. `outbox` are events that its record still owes."""
+    """A task as it was read. `outbox`: events that are stored but not delivered yet."""
 
     stored: StoredJob
     fields: Fields = field(default_factory=lambda: _NO_FIELDS)
@@ -70,13 +70,13 @@ class Task:
 
     @property
     def apart(self) -> bool:
-        """Its parameters or its result are an object."""
+        """Whether its parameters or its result are an object."""
         return "params_ref" in self.fields or "result_ref" in self.fields
 
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """A record that is no task, and why."""
+    """A record that is not a task, and why."""
 
     key: str
     why: str
@@ -84,7 +84,7 @@ class Malformed:
 
 @dataclass(frozen=True, slots=True)
 class TaskRetention:
-    """How long finished tasks are kept before they are due to go."""
+    """How long finished tasks are kept before they are due for deletion."""
 
     done: timedelta
     dead: timedelta
@@ -92,7 +92,7 @@ class TaskRetention:
 
 @dataclass(frozen=True, slots=True)
 class StoreParts:
-    """What a store of tasks is made of. `thresholds` are, by type, how long a task without a deadline may go on."""
+    """The parts of a store of tasks. `thresholds`: by type, how long a task without a deadline may run."""
 
     records: Records
     streams: Streams
@@ -113,15 +113,15 @@ class TaskStore:
         self._streams = parts.streams
         self._objects = parts.objects
         self._post = parts.post
-        self.emits = parts.emits  # whether a state and its event are one step
+        self.emits = parts.emits  # whether a record and its events are one write
         self._thresholds, self._threshold = parts.thresholds, parts.threshold
         self._keyed = parts.streams.dedup_window > timedelta(0)
         self._kept = parts.kept
         self.time = time
-        self.changes = 0  # writes of this process, so that whoever counted knows when to count again
+        self.changes = 0  # writes of this process, which invalidate cached counts
 
     async def get(self, task_type: str, id: str) -> Task | None:
-        """One task, without what lies in objects; StoreBroken if its record is malformed."""
+        """One task, without parts in objects; StoreBroken if its record is malformed."""
         return await self.load(record_key(task_type, id))
 
     async def load(self, key: str) -> Task | None:
@@ -136,8 +136,8 @@ class TaskStore:
         info = task.stored.info
         if info.state is not JobState.RUNNING or info.deadline is not None or info.heartbeat_at is None:
             return task
-        until = info.heartbeat_at + self._thresholds.get(info.queue, self._threshold)
-        return replace(task, stored=replace(task.stored, info=replace(info, deadline=until)))
+        deadline = info.heartbeat_at + self._thresholds.get(info.queue, self._threshold)
+        return replace(task, stored=replace(task.stored, info=replace(info, deadline=deadline)))
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
         """Records by name."""
@@ -146,8 +146,8 @@ class TaskStore:
         return page
 
     async def due(self, after: str | None, limit: int, *, within: timedelta = timedelta(0)) -> Page[Record]:
-        """Records that need a look now, or will within this time, earliest first; also some that need it later: where
-        the index is coarse, what is due would otherwise be shown late."""
+        """Records that are due now or within this time, earliest first; also some that are due within the resolution of
+        the index, which would otherwise be found late."""
         ahead = within + self._records.resolution
         before = await self.time.now() + ahead if ahead else None
         page = await self._records.due(before, after, limit)
@@ -157,7 +157,7 @@ class TaskStore:
     async def create(
         self, stored: StoredJob, at: datetime, *, nonce: str, fields: Fields, said: Sequence[Said]
     ) -> bool | None:
-        """Writes a new task; False if there is one under its id, None if that cannot be told any more."""
+        """Writes a new task; False if its id exists, None if the outcome is unknown."""
         task = Task(stored, fields)
         value, due_at, drafts = self._prepared(task, at, said)
         written = await self._records.create(
@@ -175,17 +175,16 @@ class TaskStore:
         return True
 
     async def put(self, task: Task, stored: StoredJob, at: datetime, said: Sequence[Said] = ()) -> Task | None:
-        """Writes what became of a task; None if it has changed since it was read, or if that cannot be told."""
+        """Writes the new state of a task; None after a conflict, or if the outcome is unknown."""
         changed = await self.change(task, stored, at, said)
         return changed if isinstance(changed, Task) else None
 
     async def change(
         self, task: Task, stored: StoredJob, at: datetime, said: Sequence[Said] = ()
     ) -> Task | Literal[Outcome.CONFLICT, Outcome.UNKNOWN]:
-        """Writes what became of a task; `conflict` if it has changed since it was read, `unknown` if nobody can tell
-        any more whether this write was made. What it owed, it still owes, but for hints that it waits when it no longer
-        does."""
-        said = (*(each for each in task.outbox if not _moot(each, stored)), *said)
+        """Writes the new state of a task; `conflict` if it has changed since it was read, `unknown` if it is unclear
+        whether this write was made. Pending events stay pending, except hints of a task that is no longer ready."""
+        said = (*(each for each in task.outbox if not _is_outdated_hint(each, stored)), *said)
         changed = replace(task, stored=stored, outbox=())
         value, due_at, drafts = self._prepared(changed, at, said)
         nonce = secrets.token_hex(8)
@@ -217,8 +216,8 @@ class TaskStore:
         return None if self.status_index is None else index_entry_of(stored)
 
     async def _made(self, task: Task, after: Task) -> str | None:
-        """The version of a record after a write of which the backend cannot tell: the new one if the record is what was
-        written, the old one if it is what was read; None where it is gone or others wrote since."""
+        """The version of a record after a write with unknown outcome: the new one if the record is what was written,
+        the old one if it is what was read; None if it is gone or was changed since."""
         record = await self._records.get(task.key)
         if record is None or record.version == task.version:
             return None if record is None else record.version
@@ -226,7 +225,7 @@ class TaskStore:
         return record.version if same else None
 
     async def deliver(self, task: Task, at: datetime) -> Task | None:
-        """Appends the events that a record owes, and then says so in it; None if it has changed since."""
+        """Appends a record's pending events, then removes them from it; None if it has changed since."""
         # Appended first: a crash in between appends again, under the same keys.
         keys = [f"{task.key}:{task.version}:{n}" if self._keyed else "" for n in range(len(task.outbox))]
         drafts = [self._post.seal(said.subject, said.payload, key) for said, key in zip(task.outbox, keys, strict=True)]
@@ -234,7 +233,7 @@ class TaskStore:
         return await self.put(replace(task, fields=_without_outbox(task.fields), outbox=()), task.stored, at)
 
     async def delete(self, task: Task) -> Outcome:
-        """Removes a task, if it has not changed, and the objects it named."""
+        """Deletes a task, if it has not changed, and its objects."""
         written = await self._records.delete(task.key, at=task.version)
         self.time.heard(written.at)
         self.changes += 1
@@ -243,7 +242,7 @@ class TaskStore:
         return written.outcome
 
     async def whole(self, task: Task) -> StoredJob:
-        """The task with parameters and result, wherever they lie."""
+        """The task with parameters and result, also those in objects."""
         stored = task.stored
         payload = await self._read(task.fields.get("params_ref", ""))
         result = await self._read(task.fields.get("result_ref", ""))
@@ -252,7 +251,8 @@ class TaskStore:
         return stored if result is None else replace(stored, result=result)
 
     async def check_in(self, task_key: str, name: str, data: bytes) -> str:
-        """Stores what is too large for a record as an object; gives its key, empty if the record can hold it."""
+        """Stores bytes too large for a record as an object; returns its key, or an empty text if they fit the
+        record."""
         if len(data) <= INLINE_MAX:
             return ""
         if self._objects is None:
@@ -280,13 +280,13 @@ class TaskStore:
         if not key:
             return None
         if self._objects is None:
-            raise StoreBroken(f"a task names the object {key!r}", do="name backends.objects, where it lies")
+            raise StoreBroken(f"a task names the object {key!r}", do="name backends.objects, where it is stored")
         return await read_apart(self._objects, key)
 
     async def _forget(self, task: Task) -> None:
-        assert self._objects is not None, "who calls has objects"
+        assert self._objects is not None, "called only with objects"
         for key in filter(None, (task.fields.get("params_ref"), task.fields.get("result_ref"))):
-            # Only what was made for this very task: a reference of another program's may be shared.
+            # Only objects made for this task: a reference of another program may be shared.
             head = await self._objects.head(key) if key.startswith(f"tasks/{task.key.replace(':', '/')}/") else None
             if head is not None:
                 await self._objects.delete([ObjectDelete(key, head.info.version)])
@@ -299,13 +299,13 @@ def read_task(record: Record) -> Task:
     try:
         outbox = msgspec.json.decode(base64.b64decode(text), type=tuple[Said, ...]) if text else ()
     except UNREADABLE as why:
-        raise StoreBroken(f"the events of task {record.key!r} are malformed", do="mend or delete the record") from why
+        raise StoreBroken(f"the events of task {record.key!r} are malformed", do="repair or delete the record") from why
     return Task(decode_fields(*names_in(record.key), fields), fields, record.version, record.due_at, outbox)
 
 
 def due_of(stored: StoredJob, at: datetime, kept: TaskRetention | None = None) -> datetime | None:
-    """When somebody must look at a task: a running one at its deadline, a scheduled one when it is ready, one that goes
-    before the others and one that owes follow-ups at once, a finished one when it may go. A waiting one never."""
+    """When a task is due for a search: a running one at its deadline, a scheduled one when it becomes ready, a released
+    one and one with follow-ups at once, a finished one when its retention ends; any other ready one never."""
     info = stored.info
     if stored.follow:
         return at
@@ -323,7 +323,7 @@ def due_of(stored: StoredJob, at: datetime, kept: TaskRetention | None = None) -
             return (info.kept_until or info.finished_at) + span
 
 
-def _moot(said: Said, stored: StoredJob) -> bool:
+def _is_outdated_hint(said: Said, stored: StoredJob) -> bool:
     return said.subject == queue_of(stored.info.queue) and stored.info.state is not JobState.READY
 
 

@@ -1,13 +1,13 @@
-"""Listings and numbers of tasks: from the status index of their records, or, where a backend has none, by
-reading the records of their types.
+"""Listings and counts of stream tasks: from the status index of their records, or, where a backend has none, by reading
+the records of their types.
 
-From the index both cost what they show, not what is stored. A page reads the index of its types side by side, and looks
-at each record before it shows it: what another program has changed since it was indexed is not shown where it
-no longer is. Numbers are those of the index.
+From the index the cost of both follows what they show, not what is stored. A page reads the index of its types side by
+side, and checks each record before listing it: a task that another program has changed since it was indexed is left out
+if its state differs. Counts are those of the index.
 
-Reading is bounded. Of a type with more than SCAN_MAX records each asking for numbers reads on by so many, and what is
-told is what the last whole round came to, or before its end what it has come to so far; a listing is then in the order
-of ids. With fewer both are as from the index.
+Reading is bounded. Of a type with more than SCAN_MAX records each call of counts reads so many more, and returns the
+result of the last whole round, or of the current one until a round has ended; a listing is then in the order of ids.
+With fewer records both are as from the index.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ from wrasse.ports.status_index import IndexedRecords, StatusRange, index_cursor,
 
 SCAN_MAX = 10_000
 _PAGE = 1_000
-_LONG = 0.25  # seconds: numbers that claim longer to count are told again even if something changed here
+_LONG = 0.25  # seconds: counts that take longer are cached even if something changed here
 _RANKS = 1_000  # in one microsecond
-_AFTER_ALL = chr(0x10FFFF)  # no name is beyond
+_AFTER_ALL = chr(0x10FFFF)  # sorts after every name
 _BY_ID = "~"  # begins the cursor of a listing in the order of ids
 
 
@@ -58,20 +58,20 @@ def views_of(
 
 @dataclass(slots=True)
 class _Round(QueueTally):
-    """How far the counting of a type has come."""
+    """The progress of a count of one type."""
 
     after: str | None = None
 
 
 class ScannedTasks:
-    """What can be seen of tasks by reading them."""
+    """Listings and counts of tasks by reading their records."""
 
     def __init__(
         self, store: TaskStore, search: TaskSearch, types: Sequence[str], clock: Clock, scan_max: int = SCAN_MAX
     ) -> None:
         self._store, self._search, self._types, self._scan_max = store, search, tuple(types), scan_max
         self._rounds = {each: _Round() for each in types}
-        self._told: dict[str, QueueCount] = {}  # by type: what the last whole round came to
+        self._last_counts: dict[str, QueueCount] = {}  # by type: the result of the last whole round
         self._counted = CachedCounts(clock, _LONG)
 
     async def page(
@@ -132,9 +132,9 @@ class ScannedTasks:
             own.after = page.cursor
             if own.after is None:
                 self._rounds[task_type] = _Round()
-                self._told[task_type] = own.count(task_type)
+                self._last_counts[task_type] = own.count(task_type)
                 break
-        return self._told.get(task_type) or own.count(task_type)
+        return self._last_counts.get(task_type) or own.count(task_type)
 
     async def _all(self, types: Sequence[str], after: str = "") -> AsyncIterator[tuple[str, StoredJob]]:
         for start in sorted(f"{each}:" for each in types):
@@ -149,7 +149,7 @@ class ScannedTasks:
 
 
 class IndexedTaskViews:
-    """What can be seen of tasks."""
+    """Listings and counts of tasks from the status index."""
 
     def __init__(
         self, status_index: IndexedRecords, store: TaskStore, search: TaskSearch, types: Sequence[str]
@@ -182,24 +182,26 @@ class IndexedTaskViews:
             *(self._oldest(each, now, any(row[:2])) for each, row in zip(self._types, rows, strict=True))
         )
         queues = [
-            QueueCount(each, ready + passed, delayed - passed, held, done, dead, since)
-            for each, (ready, passed, delayed, held, done, dead), since in zip(self._types, rows, oldest, strict=True)
+            QueueCount(each, ready + passed, delayed - passed, running, done, dead, since)
+            for each, (ready, passed, delayed, running, done, dead), since in zip(
+                self._types, rows, oldest, strict=True
+            )
         ]
         return tuple(queues), self._store.time.heard(at)
 
     async def _oldest(self, task_type: str, now: int, some: bool) -> datetime | None:
-        """Since when the task that waits longest is ready."""
+        """Since when the oldest ready task is ready."""
         if not some:
             return None
         ready, delayed = status_name(task_type, JobStatus.READY), status_name(task_type, JobStatus.SCHEDULED)
-        waits, next_ones, let_out = await asyncio.gather(
+        oldest_ready, released, due_first = await asyncio.gather(
             self._status_index.status_page(ready, index_cursor(-1, _AFTER_ALL), 1),
-            # Below zero is who goes before the others, the newest first.
+            # Below zero are released tasks, which go before the others, the newest first.
             self._status_index.status_page(ready, index_cursor(0, ""), 1, newest=True),
             self._status_index.status_page(delayed, None, 1),
         )
-        since = [abs(turn) // _RANKS for page in (waits, next_ones) for turn in _turns(page.cursors)]
-        since += [turn for turn in _turns(let_out.cursors) if turn <= now]
+        since = [abs(position) // _RANKS for page in (oldest_ready, released) for position in _positions(page.cursors)]
+        since += [position for position in _positions(due_first.cursors) if position <= now]
         return from_micros(min(since)) if since else None
 
     async def _walk(
@@ -210,7 +212,7 @@ class IndexedTaskViews:
             if start is not None and (number > start[0] if newest else number < start[0]):
                 continue
             begin = start[1:] if start is not None and number == start[0] else None
-            rows = [_Row(self, each, status, begin, min(limit + 1, _PAGE), newest) for each in types]
+            rows = [_TypeCursor(self, each, status, begin, min(limit + 1, _PAGE), newest) for each in types]
             await asyncio.gather(*(row.fill() for row in rows))
             while rows := [row for row in rows if row.waiting]:
                 first = (max if newest else min)(rows, key=lambda row: row.waiting[0][0])
@@ -220,7 +222,7 @@ class IndexedTaskViews:
     async def read(
         self, status: str, after: str | None, limit: int, *, newest: bool
     ) -> tuple[list[tuple[tuple[int, str], StoredJob]], str | None]:
-        """Tasks of a status, each with its position and id, and where it goes on."""
+        """Tasks of a status, each with its position and id, and the cursor to continue at."""
         page = await self._status_index.status_page(status, after, limit, newest=newest)
         self._store.time.heard(page.at)
         tasks = [(cursor, self._search.read(each)) for each, cursor in zip(page.items, page.cursors, strict=True)]
@@ -232,8 +234,8 @@ class IndexedTaskViews:
         return found, page.cursor
 
 
-class _Row:
-    """One status of a type that is read on and on. `waiting` are tasks that were read and not given yet."""
+class _TypeCursor:
+    """Reads one status of a type page by page. `waiting`: tasks that were read and not returned yet."""
 
     def __init__(
         self,
@@ -253,7 +255,7 @@ class _Row:
         self._ended = False
 
     async def fill(self) -> None:
-        """Reads on if nothing waits."""
+        """Reads the next page if nothing waits."""
         while not self.waiting and not self._ended:
             found, after = await self._status_index.read(self._status, self._after, self._limit, newest=self._newest)
             self.waiting, self._after, self._ended = found, after, after is None
@@ -272,5 +274,5 @@ def _spans(task_type: str, now: int) -> tuple[StatusRange, ...]:
     )
 
 
-def _turns(cursors: Sequence[str]) -> list[int]:
+def _positions(cursors: Sequence[str]) -> list[int]:
     return [read_cursor(each)[0] for each in cursors]

@@ -1,1 +1,1 @@
-"""One worker: fetcher, slots, completer, heartbeat, progress."""
+"""The worker: fetcher, slots, completer, heartbeat, progress."""

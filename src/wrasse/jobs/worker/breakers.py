@@ -1,16 +1,13 @@
-"""The breakers of a worker: one per queue, fed by how its attempts end.
+"""The circuit breakers of a worker: one per queue, fed by the outcomes of its attempts.
 
-What counts is what costs: an attempt that is charged to the failure budget of its job, by raising or by taking too
-long, is a failure; a finished one is a success. An attempt that was stopped, cancelled or taken away says nothing about
-its queue, and neither does a payload that nobody can read or a kind that this worker does not know: such a probe
-is released.
+An attempt that is charged to the failure budget of its job, by an error or a timeout, counts as a failure; a completed
+one as a success. An attempt that was stopped, cancelled or lost its claim says nothing about its queue, nor does an
+unreadable payload or a kind without a handler: such a probe is released.
 
-Which queues workers leave alone because a breaker is not closed, told to whoever asks the backend.
-
-A breaker lives in the memory of its worker. So each worker keeps one record of those that are not closed, written when
-that changes and gone when all are closed or the worker is. A record that a killed worker left counts for nothing, since
-its worker does not beat, and is deleted by the next worker that starts. It is for people to see and decides nothing:
-while the backend does not answer it is late, and nobody waits for it.
+A breaker lives in the memory of its worker. So that other processes can show it, each worker keeps one record of the
+breakers that are not closed, written when that changes and deleted when all are closed or the worker ends. A record of
+a killed worker is ignored, since its worker sends no heartbeat, and the next worker that starts deletes it. The record
+is for display and decides nothing: while the backend does not answer it is late.
 """
 
 from __future__ import annotations
@@ -38,8 +35,8 @@ _log = logging.getLogger("wrasse.jobs")
 
 @dataclass(frozen=True, slots=True)
 class BreakerFacts:
-    """One breaker at one moment. `shut` is for how many seconds it has not been closed; `waits` says that it only
-    waits for a job to try."""
+    """One breaker at one moment. `shut`: for how many seconds it has not been closed; `waits`: it may probe as soon as
+    a job comes."""
 
     queue: str
     state: BreakerState
@@ -49,7 +46,7 @@ class BreakerFacts:
 
 
 class Breakers:
-    """Which queues a worker may take from, and which of their jobs it may start."""
+    """Which queues a worker may claim from, and which of their jobs it may start."""
 
     __slots__ = ("_by_queue", "_clock", "_worker")
 
@@ -59,12 +56,12 @@ class Breakers:
         self._worker = worker
 
     def closed(self, queues: Sequence[str]) -> tuple[str, ...]:
-        """Those of the queues that may be taken from freely, in their order."""
+        """The queues whose breaker is closed, in their order."""
         now = self._clock.monotonic()
         return tuple(queue for queue in queues if not self._by_queue[queue].state(now))
 
     def to_probe(self, queues: Sequence[str]) -> tuple[str, ...]:
-        """Those of the queues that one job may be taken from, to see how it goes."""
+        """The queues from which one job may be claimed as a probe."""
         now = self._clock.monotonic()
         return tuple(queue for queue in queues if self._by_queue[queue].probe_free(now))
 
@@ -75,7 +72,7 @@ class Breakers:
         return min((seconds for seconds in left if seconds), default=0.0)
 
     def admit(self, work: InFlightJob) -> bool:
-        """Gives a job that was claimed its ticket; False when it must not run."""
+        """Gives a claimed job its ticket; False when it must not run."""
         breaker = self._by_queue.get(work.claimed.job.queue)
         if breaker is None:
             return True
@@ -86,12 +83,12 @@ class Breakers:
         return True
 
     def lets_start(self, work: InFlightJob) -> bool:
-        """May a job that was let in still start, or has its queue's breaker opened meanwhile?"""
+        """Whether an admitted job may start: False if its queue's breaker opened meanwhile."""
         breaker = self._by_queue.get(work.claimed.job.queue)
         return breaker is None or breaker.holds(work.ticket)
 
-    def hear(self, work: InFlightJob, settlement: Settlement) -> None:
-        """Takes in how an attempt ended."""
+    def record_end(self, work: InFlightJob, settlement: Settlement) -> None:
+        """Records the outcome of an attempt."""
         breaker = self._by_queue.get(work.claimed.job.queue)
         if breaker is None:
             return
@@ -101,10 +98,10 @@ class Breakers:
             return
         changed = breaker.record(work.ticket, ok, self._clock.monotonic())
         if changed is not None:
-            self._say(work.claimed.job.queue, changed)
+            self._log_change(work.claimed.job.queue, changed)
 
     def forget(self, work: InFlightJob) -> None:
-        """An attempt came to nothing: its claim was gone."""
+        """Releases the ticket of an attempt whose claim is gone."""
         breaker = self._by_queue.get(work.claimed.job.queue)
         if breaker is not None:
             breaker.give_back(work.ticket)
@@ -123,16 +120,16 @@ class Breakers:
             for queue, breaker in self._by_queue.items()
         )
 
-    def _say(self, queue: str, state: BreakerState) -> None:
+    def _log_change(self, queue: str, state: BreakerState) -> None:
         about = {"queue": queue, "worker_id": self._worker}
         if state is BreakerState.CLOSED:
-            _log.info("the breaker closed: a job went well, and the queue is worked on again", extra=about)
+            _log.info("the breaker closed: a job succeeded, and its queue is claimed from again", extra=about)
         else:
-            _log.warning("the breaker opened: too many jobs fail, and the queue is left alone for now", extra=about)
+            _log.warning("the breaker opened: too many jobs fail, and its queue is paused", extra=about)
 
 
 def verdict(settlement: Settlement) -> bool | None:
-    """Did the attempt go well, badly, or does it say nothing about its queue?"""
+    """True for a success, False for a failure, None if the attempt says nothing about its queue."""
     match settlement:
         case Complete():
             return True
@@ -145,13 +142,13 @@ def verdict(settlement: Settlement) -> bool | None:
 
 SHUT_QUEUES = Collection.named(".wrasse/breakers")
 NOTES_MAX = 1_000
-_LOOK = 0.5  # seconds between two looks at the breakers
+_INTERVAL = 0.5  # seconds between two checks of the breakers
 _WRITE_MAX = 5.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
 class ShutQueue:
-    """A queue that one worker leaves alone, or takes no more than one job from, and since when."""
+    """A queue whose breaker is open or half-open in one worker, and since when."""
 
     queue: str
     state: str
@@ -168,11 +165,11 @@ class ShutQueues:
     def __init__(self, breakers: Breakers, worker: str, jobs: JobQueue, records: Records, clock: Clock) -> None:
         self._breakers, self._worker, self._jobs = breakers, worker, jobs
         self._records, self._clock = records, clock
-        self._told: tuple[tuple[str, BreakerState], ...] = ()
+        self._written: tuple[tuple[str, BreakerState], ...] = ()
         self._version: str | None = None
 
     async def run(self) -> None:
-        """Tells until cancelled."""
+        """Writes changes until cancelled."""
         try:
             with suppress(StoreUnavailable, TimeoutError):
                 async with asyncio.timeout(_WRITE_MAX):
@@ -180,26 +177,26 @@ class ShutQueues:
             while True:
                 with suppress(StoreUnavailable, TimeoutError):
                     async with asyncio.timeout(_WRITE_MAX):
-                        await self.look()
-                await asyncio.sleep(_LOOK)
+                        await self.write_changes()
+                await asyncio.sleep(_INTERVAL)
         finally:
             if self._version is not None:
                 with suppress(StoreUnavailable, TimeoutError):
                     async with asyncio.timeout(_WRITE_MAX):
                         await self._records.delete(self._worker, at=self._version)
 
-    async def look(self) -> None:
-        """Writes how the breakers are, if that is news."""
+    async def write_changes(self) -> None:
+        """Writes the state of the breakers if it changed."""
         shut = shut_here(self._breakers, self._worker, self._clock)
         now = tuple((each.queue, each.state) for each in self._breakers.facts() if each.state)
-        if now == self._told:
+        if now == self._written:
             return
         value = msgspec.json.encode(shut)
         if self._version is None:
             written = await self._records.create(self._worker, value)
-            if written.outcome is Outcome.CONFLICT:  # an answer that was lost: the record is ours, whatever it says
-                known = await self._records.get(self._worker)
-                self._version = None if known is None else known.version
+            if written.outcome is Outcome.CONFLICT:  # after a lost answer: the record is ours, with any content
+                stored = await self._records.get(self._worker)
+                self._version = None if stored is None else stored.version
                 return
         elif now:
             written = await self._records.put(self._worker, value, at=self._version)
@@ -207,17 +204,17 @@ class ShutQueues:
             written = await self._records.delete(self._worker, at=self._version)
         self._version = written.version if written and now else None
         if written:
-            self._told = now
+            self._written = now
 
     async def _clear_left_behind(self) -> None:
-        known = {worker.info.id for worker in (await self._jobs.counts()).workers}
+        stored = {worker.info.id for worker in (await self._jobs.counts()).workers}
         for record in await self._records.page("", None, NOTES_MAX):
-            if record.key not in known and record.key != self._worker:
+            if record.key not in stored and record.key != self._worker:
                 await self._records.delete(record.key, at=record.version)
 
 
 def shut_here(breakers: Breakers, worker: str, clock: Clock) -> tuple[ShutQueue, ...]:
-    """The queues that a worker of this process leaves alone now."""
+    """The queues of a worker of this process whose breaker is not closed now."""
     at = clock.now()
     return tuple(
         ShutQueue(each.queue, each.state.word, worker, at - timedelta(seconds=each.shut))
@@ -226,17 +223,17 @@ def shut_here(breakers: Breakers, worker: str, clock: Clock) -> tuple[ShutQueue,
     )
 
 
-async def shut_queues(records: Records, beating: Some[str]) -> tuple[ShutQueue, ...]:
-    """What the living workers have told."""
+async def shut_queues(records: Records, live: Some[str]) -> tuple[ShutQueue, ...]:
+    """The records of live workers, decoded."""
     found: list[ShutQueue] = []
     for record in await records.page("", None, NOTES_MAX):
-        if record.key in beating:
+        if record.key in live:
             found += read_shut(record)
     return tuple(sorted(found, key=lambda each: (each.queue, each.worker)))
 
 
 def read_shut(record: Record) -> tuple[ShutQueue, ...]:
-    """What one worker has told; nothing where another version of wrasse, or something else, wrote the record."""
+    """One worker's record, decoded; empty where another version of wrasse, or something else, wrote it."""
     try:
         return decoded(_DECODE, record.value)
     except ValueError:

@@ -1,9 +1,9 @@
-"""Telling the backend how attempts ended, in batches, until it has heard.
+"""Settles ended attempts in batches, until the backend has answered.
 
-One settle call is in flight at a time; what ends meanwhile goes with the next one, so that batches grow with the load
-by themselves. When the backend does not answer, the same call is asked again under the same request id: what it had
-already done is not done twice. Nothing finished is forgotten while the process lives, and it is counted only once the
-backend has answered. It stays bounded because the worker claims no more jobs than its board has places.
+One settle call is in flight at a time; attempts that end meanwhile go with the next one, so that batches grow with the
+load. When the backend does not answer, the same call is repeated under the same request id, so that it takes effect
+once. No result is dropped while the process lives, and it is counted only once the backend has answered. The queue of
+results is bounded because the worker claims no more jobs than its heartbeat table has places.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _log = logging.getLogger("wrasse.jobs")
 
 
 class Completer:
-    """Settles what ended, for one worker."""
+    """Settles ended attempts, for one worker."""
 
     def __init__(
         self,
@@ -52,59 +52,59 @@ class Completer:
         claims: InFlightJobs,
         tally: Tally,
         ids: Ids,
-        room: asyncio.Event,
-        teller: ProgressReporter,
+        capacity: asyncio.Event,
+        reporter: ProgressReporter,
         breakers: Breakers | None = None,
     ) -> None:
         self._jobs = jobs
         self._claims = claims
         self._tally = tally
         self._ids = ids
-        self._teller = teller
-        self._breakers = breakers  # every attempt ends here, so here they hear of it
-        self._room = room  # rung when places on the board become free
+        self._reporter = reporter
+        self._breakers = breakers  # each ended attempt is recorded in them
+        self._capacity = capacity  # set when places in the heartbeat table become free
         self._pending: deque[_Entry] = deque()
         self._in_flight = 0
         self._bytes = 0
         self._wake = asyncio.Event()
-        self._quiet = asyncio.Event()
-        self._quiet.set()
+        self._drained = asyncio.Event()
+        self._drained.set()
         self._closing = False
 
     @property
     def unsettled(self) -> int:
-        """How many attempts have ended that the backend has not heard of."""
+        """How many ended attempts the backend has not yet settled."""
         return len(self._pending) + self._in_flight
 
     @property
     def bytes(self) -> int:
-        """The results among them."""
+        """The total size of their results."""
         return self._bytes
 
-    def add(self, work: InFlightJob, settlement: Settlement) -> None:
-        """Notes how an attempt ended; from here on nothing else may end it."""
-        work.stage = JobStage.ENDED
-        self._pending.append((work, settlement))
+    def add(self, job: InFlightJob, settlement: Settlement) -> None:
+        """Queues the outcome of an attempt; from here on nothing else may end it."""
+        job.stage = JobStage.ENDED
+        self._pending.append((job, settlement))
         if self._breakers is not None:
-            self._breakers.hear(work, settlement)
+            self._breakers.record_end(job, settlement)
         if type(settlement) is Complete and settlement.result:
             self._bytes += len(settlement.result)
         if not self._wake.is_set():
             self._wake.set()
-            self._quiet.clear()
+            self._drained.clear()
 
-    def forget(self, work: InFlightJob) -> None:
-        """Drops a claim that is gone, with nothing left to tell."""
-        work.stage = JobStage.ENDED
-        self._tally.lost.add(work.claimed.job.queue)
+    def forget(self, job: InFlightJob) -> None:
+        """Drops a job whose claim is no longer current: there is nothing to settle."""
+        job.stage = JobStage.ENDED
+        self._tally.lost.add(job.claimed.job.queue)
         if self._breakers is not None:
-            self._breakers.forget(work)
-        self._claims.drop(work)
-        self._room.set()
+            self._breakers.forget(job)
+        self._claims.drop(job)
+        self._capacity.set()
 
     async def drained(self) -> None:
-        """Waits until the backend has heard of everything."""
-        await self._quiet.wait()
+        """Waits until everything is settled."""
+        await self._drained.wait()
 
     def close(self) -> None:
         """Lets `run` end once everything is settled."""
@@ -116,21 +116,21 @@ class Completer:
         while True:
             if not self._pending:
                 self._wake.clear()
-                self._quiet.set()
+                self._drained.set()
                 if self._closing:
                     return
                 await self._wake.wait()
                 continue
             batch = self._next_batch()
             self._in_flight = len(batch)
-            if self._teller.has_news:
-                await self._teller.tell([work.claimed.job.id for work, _ in batch])
+            if self._reporter.pending:
+                await self._reporter.report([job.claimed.job.id for job, _ in batch])
             ends = await self._settle([settlement for _, settlement in batch])
-            for (work, _), (settlement, outcome) in zip(batch, ends, strict=True):
-                self._count(work.claimed.job.queue, settlement, outcome)
-                self._claims.drop(work)
+            for (job, _), (settlement, outcome) in zip(batch, ends, strict=True):
+                self._count(job.claimed.job.queue, settlement, outcome)
+                self._claims.drop(job)
             self._in_flight = 0
-            self._room.set()
+            self._capacity.set()
 
     def _next_batch(self) -> list[_Entry]:
         if not self._bytes and len(self._pending) <= BATCH_MAX:
@@ -139,23 +139,23 @@ class Completer:
             return batch
         batch, size = [], 0
         while self._pending and len(batch) < BATCH_MAX and size < BATCH_BYTES_MAX:
-            work, settlement = self._pending.popleft()
-            batch.append((work, settlement))
+            job, settlement = self._pending.popleft()
+            batch.append((job, settlement))
             if isinstance(settlement, Complete):
                 size += len(settlement.result or b"")
         self._bytes -= size
         return batch
 
     async def _settle(self, settlements: Sequence[Settlement]) -> Sequence[_End]:
-        """How each was settled, and how that ended. One that the queue refuses costs its job: it is told alone, and a
-        job whose result or follow-ups cannot be kept is dead."""
+        """Each settlement and its outcome. One that the queue refuses is settled alone, and a job whose result or
+        follow-ups cannot be stored is dead-lettered."""
         try:
-            ends = list(zip(settlements, await self._told(settlements), strict=True))
+            ends = list(zip(settlements, await self._settle_until_answered(settlements), strict=True))
         except UsageError as error:  # a batch is refused before anything of it is changed
             if len(settlements) > 1:
                 ends = [(each, Outcome.FAILED) for each in settlements]
             elif isinstance(settlements[0], Complete):
-                return await self._settle([_refused(settlements[0], error)])
+                return await self._settle([_dead_letter_refused(settlements[0], error)])
             else:
                 raise
         if len(settlements) > 1:
@@ -164,7 +164,7 @@ class Completer:
                     (ends[n],) = await self._settle([settlement])
         return ends
 
-    async def _told(self, settlements: Sequence[Settlement]) -> Sequence[Outcome]:
+    async def _settle_until_answered(self, settlements: Sequence[Settlement]) -> Sequence[Outcome]:
         request = self._ids.new()
         failed = 0
         while True:
@@ -178,7 +178,7 @@ class Completer:
                 await asyncio.sleep(RETRY_BACKOFF.delay(failed, random.random()).total_seconds())
                 continue
             if failed:
-                _log.info("the backend took the results that waited", extra={"count": len(settlements)})
+                _log.info("the waiting results were settled", extra={"count": len(settlements)})
             return outcomes
 
     def _count(self, queue: str, settlement: Settlement, outcome: Outcome) -> None:
@@ -199,8 +199,8 @@ class Completer:
                 tally.dead.add(queue)
 
 
-def _refused(finish: Complete, error: UsageError) -> DeadLetterJob:
-    """The end of a job that is done, but whose result or follow-ups the queue cannot keep."""
+def _dead_letter_refused(complete: Complete, error: UsageError) -> DeadLetterJob:
+    """The settlement of a job that is done, but whose result or follow-ups the queue cannot store."""
     why = error_text(f"done, but its end was refused: {error.message}")
-    _log.error("the end of a job was refused, so it is dead: %s", error, extra={"job_id": finish.claim.id})
-    return DeadLetterJob(finish.claim, Reason.FAILED, error=why, spends=Budget.FAILURES)
+    _log.error("the end of a job was refused, so it is dead: %s", error, extra={"job_id": complete.claim.id})
+    return DeadLetterJob(complete.claim, Reason.FAILED, error=why, spends=Budget.FAILURES)

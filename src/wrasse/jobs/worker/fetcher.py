@@ -1,19 +1,19 @@
-"""Claiming jobs: enough to keep the slots busy, and hardly more.
+"""Claims jobs: enough to keep the slots busy, and little more.
 
-A fast worker prefetches what it will start within AHEAD, measured by how fast it ended jobs just now; a slow one claims
+A fast worker prefetches what it will start within AHEAD, measured by how fast attempts ended lately; a slow one claims
 only what it has free slots for. Prefetched jobs that no slot has started within 1 s are released: the handlers got
-slower than they were, and another worker may be free.
+slower, and another worker may be free.
 
-When a job kills its worker, all that the worker held are rescued with it, and would be taken together and killed
-together again until all their rescues are spent. So of the jobs that have been in several deaths a worker holds only
-one at a time: the next death then tells which it was.
+When a job kills its worker, all jobs in flight there are rescued with it, and could be claimed together and killed
+together until their rescues are spent. So of the jobs that were rescued several times a worker runs only one at a time:
+the next death then identifies the job that caused it.
 
-A queue whose breaker is open is left out; when its cooldown is over one job of it is claimed, and the rest only if that
-went well. The other queues go on.
+A queue whose breaker is open is not claimed from; after its cooldown one job of it is claimed as a probe, and more only
+if that succeeds. The other queues continue.
 
-Nothing is claimed unless heartbeats go out. A claim whose answer is not known, because the backend did not answer or
-because the wait was cut short, is asked again under the same request id, so that no job is held by a worker that does
-not know.
+Nothing is claimed unless heartbeats go out. A claim whose answer is unknown, because the backend did not answer or the
+wait was cancelled, is repeated under the same request id, so that no job stays claimed by a worker that does not know
+of it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from wrasse.jobs.worker.breakers import Breakers
 from wrasse.jobs.worker.completer import RETRY_BACKOFF, Completer
 from wrasse.jobs.worker.heartbeat import HeartbeatState
 from wrasse.jobs.worker.in_flight import InFlightJob, InFlightJobs, JobStage
-from wrasse.jobs.worker.outcome import held_back, shut_out
+from wrasse.jobs.worker.outcome import refused_by_breaker, released_suspect
 from wrasse.jobs.worker.queue_selector import QueueSelector
 from wrasse.jobs.worker.slots import Slots
 from wrasse.ports.jobs import BATCH_MAX, ClaimedJob, JobQueue, Rate, Reason
@@ -48,19 +48,19 @@ _log = logging.getLogger("wrasse.jobs")
 
 @dataclass(frozen=True, slots=True)
 class FetchOptions:
-    """What a worker asks the backend for."""
+    """What a worker claims, and how."""
 
-    turns: QueueSelector  # which queues, and in which order
+    selector: QueueSelector  # the order of the queues
     worker: str
     heartbeat_timeout: timedelta
     timeout: timedelta  # of a job that has none of its own
     wait: timedelta  # how long one claim waits for a job
     rates: tuple[Rate, ...] = ()
-    breaker_pause: timedelta = timedelta(seconds=0.1)  # how long to rest where every queue's breaker is open
+    breaker_pause: timedelta = timedelta(seconds=0.1)  # how long to pause when every queue's breaker is open
 
 
 class Speed:
-    """How many attempts a second ended lately."""
+    """How many attempts ended per second lately."""
 
     __slots__ = ("_at", "_count", "per_second")
 
@@ -69,8 +69,8 @@ class Speed:
         self._count = 0
         self.per_second = 0.0
 
-    def look(self, ended: int, now: float) -> None:
-        """Takes in how many have ended by now, in all."""
+    def update(self, ended: int, now: float) -> None:
+        """Updates the rate with the total number of ended attempts."""
         passed = now - self._at
         if passed <= 0:
             return
@@ -85,43 +85,43 @@ class Fetcher:
     def __init__(
         self,
         jobs: JobQueue,
-        asking: FetchOptions,
+        options: FetchOptions,
         claims: InFlightJobs,
         slots: Slots,
-        settler: Completer,
+        completer: Completer,
         tally: Tally,
         clock: Clock,
         ids: Ids,
-        room: asyncio.Event,
+        capacity: asyncio.Event,
         breakers: Breakers | None = None,
     ) -> None:
-        self._jobs, self._asking, self._claims, self._slots = jobs, asking, claims, slots
-        self._settler, self._tally, self._clock, self._ids, self._room = settler, tally, clock, ids, room
+        self._jobs, self._options, self._claims, self._slots = jobs, options, claims, slots
+        self._completer, self._tally, self._clock, self._ids, self._capacity = completer, tally, clock, ids, capacity
         self._breakers = breakers
         self._speed = Speed(clock.monotonic())
-        self._allowed = asking.timeout.total_seconds()
+        self._allowed = options.timeout.total_seconds()
         self._request = ""  # of a claim whose answer is not known
         self._failed = 0
         self._wait: asyncio.Timeout | None = None
-        self._kept_waiting: InFlightJob | None = None  # claimed, and not started before others are released
+        self._delayed_suspect: InFlightJob | None = None  # claimed, and started once other suspects are released
 
-    async def run(self, beats: HeartbeatState) -> None:
+    async def run(self, heartbeat: HeartbeatState) -> None:
         """Claims until cancelled."""
         while True:
-            await beats.until_sending()
+            await heartbeat.until_sending()
             limit = self._limit()
             try:
                 if limit > 0:
-                    await self.claim(limit, self._asking.wait)
+                    await self.claim(limit, self._options.wait)
                 else:
-                    await self._until_room()
+                    await self._until_capacity()
             except (StoreUnavailable, StoreBroken) as error:
                 await self._unavailable(error)
-            self._shed()
+            self._release_unstarted()
 
     async def claim(self, limit: int, wait: timedelta) -> int:
-        """One claim of at most so many, fed to the slots; gives how many came."""
-        queues = self._asking.turns.following()
+        """Claims at most `limit` jobs and feeds them to the slots; returns their number."""
+        queues = self._options.selector.following()
         if self._breakers is not None:
             closed = self._breakers.closed(queues)
             if len(closed) < len(queues):
@@ -131,37 +131,37 @@ class Fetcher:
     async def _claim_around(
         self, breakers: Breakers, queues: tuple[str, ...], closed: tuple[str, ...], limit: int, wait: timedelta
     ) -> int:
-        """A claim while not every breaker is closed: one job where one may be tried, and freely from the rest."""
-        # What an earlier claim may have got is held already, and must be known whatever its queue's breaker says.
-        taken = await self._claim((), 1, timedelta(0)) if self._request else 0
+        """A claim while not every breaker is closed: one job per queue to probe, the rest from closed ones."""
+        # An earlier claim may have got jobs: they are recovered whatever the state of their queue's breaker.
+        count = await self._claim((), 1, timedelta(0)) if self._request else 0
         for queue in breakers.to_probe(queues):
-            if taken < limit:
-                taken += await self._claim((queue,), 1, timedelta(0))
-        if closed and taken < limit:
+            if count < limit:
+                count += await self._claim((queue,), 1, timedelta(0))
+        if closed and count < limit:
             # A cooldown that ends during the wait is noticed at its end.
             ends = breakers.until_probe()
             wait = min(wait, timedelta(seconds=ends)) if ends else wait
-            return taken + await self._claim(closed, limit - taken, timedelta(0) if taken else wait)
-        if not taken:
-            await asyncio.sleep(self._asking.breaker_pause.total_seconds())
-        return taken
+            return count + await self._claim(closed, limit - count, timedelta(0) if count else wait)
+        if not count:
+            await asyncio.sleep(self._options.breaker_pause.total_seconds())
+        return count
 
     async def _claim(self, queues: tuple[str, ...], limit: int, wait: timedelta) -> int:
         self._request = self._request or self._ids.new()
         try:
             async with asyncio.timeout(None) as self._wait:
-                asking = self._asking
+                options = self._options
                 claimed = await self._jobs.claim(
                     queues,
                     min(limit, BATCH_MAX),
-                    worker=asking.worker,
-                    heartbeat_timeout=asking.heartbeat_timeout,
+                    worker=options.worker,
+                    heartbeat_timeout=options.heartbeat_timeout,
                     request=self._request,
                     wait=wait,
-                    rates=asking.rates,
+                    rates=options.rates,
                 )
         except TimeoutError:
-            return 0  # cut short: the answer is asked for again when heartbeats go out
+            return 0  # cancelled: the request is repeated when heartbeats go out again
         finally:
             self._wait = None
         self._request = ""
@@ -169,73 +169,73 @@ class Fetcher:
         for each in claimed.rejected:
             self._tally.fail(each.queue, Reason.INVALID_PAYLOAD)
             self._tally.dead.add(each.queue)
-            told = {"job_id": each.id, "queue": each.queue, "worker_id": asking.worker}
-            _log.error("an entry of queue %s was dead-lettered as invalid: %s", each.queue, each.error, extra=told)
+            extra = {"job_id": each.id, "queue": each.queue, "worker_id": options.worker}
+            _log.error("an entry of queue %s was dead-lettered as invalid: %s", each.queue, each.error, extra=extra)
         self._feed(claimed.jobs)
-        if self._kept_waiting is not None:
-            # The others must be out of harm's way before it starts.
-            await self._settler.drained()
-            self._start_kept_waiting()
+        if self._delayed_suspect is not None:
+            # The other suspects must be released before it starts.
+            await self._completer.drained()
+            self._start_delayed_suspect()
         return len(claimed.jobs)
 
-    def cut_short(self) -> None:
-        """Ends a claim that waits for a job."""
+    def cancel_wait(self) -> None:
+        """Ends the wait of a claim in progress."""
         if self._wait is not None and not self._wait.expired():
             self._wait.reschedule(0)
 
     async def recover(self) -> None:
-        """Finds out what a claim that was cut short has taken after all."""
-        self._start_kept_waiting()
+        """Recovers the jobs that a cancelled claim may have got."""
+        self._start_delayed_suspect()
         if self._request:
-            # From no queue at all: the first answer comes again, if there was one, and nothing new is claimed.
+            # With no queue: the first answer is returned again, if there was one, and nothing new is claimed.
             with suppress(StoreUnavailable, StoreBroken):
                 await self._claim((), 1, timedelta(0))
 
     def _limit(self) -> int:
-        """How many to ask for now; the backlog at which to ask again is noted."""
-        self._speed.look(self._slots.ended, self._clock.monotonic())
-        ahead = min(int(self._speed.per_second * AHEAD), self._claims.board.places)
+        """How many jobs to claim now; also sets the low-water mark of the backlog."""
+        self._speed.update(self._slots.ended, self._clock.monotonic())
+        ahead = min(int(self._speed.per_second * AHEAD), self._claims.table.places)
         waiting = len(self._slots.backlog)
-        self._slots.hungry_at = ahead // 2
-        self._room.clear()
-        if waiting > ahead // 2 or self._settler.bytes > _RESULT_BYTES_MAX:
+        self._slots.prefetch_low_water = ahead // 2
+        self._capacity.clear()
+        if waiting > ahead // 2 or self._completer.bytes > _RESULT_BYTES_MAX:
             return 0
         return min(self._slots.idle + ahead - waiting, self._claims.free)
 
-    async def _until_room(self) -> None:
+    async def _until_capacity(self) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(_UNSTARTED_MAX):
-                await self._room.wait()
+                await self._capacity.wait()
 
     def _feed(self, claimed: tuple[ClaimedJob, ...]) -> None:
         now = self._clock.monotonic()
         works = []
-        fragile: InFlightJob | None = None
-        for one in claimed:
-            timeout = one.job.timeout
-            work = self._claims.add(one, now, self._allowed if timeout is None else timeout.total_seconds())
-            self._tally.consumed.add(one.job.queue)
+        suspected_poison: InFlightJob | None = None
+        for claimed_job in claimed:
+            timeout = claimed_job.job.timeout
+            work = self._claims.add(claimed_job, now, self._allowed if timeout is None else timeout.total_seconds())
+            self._tally.consumed.add(claimed_job.job.queue)
             if self._breakers is not None and not self._breakers.admit(work):
-                # Taken by a call from before the breaker opened, whose answer came late.
-                self._settler.add(work, shut_out(one))
-            elif one.rescues < self._claims.alone_from:
+                # Claimed before the breaker opened, answered after.
+                self._completer.add(work, refused_by_breaker(claimed_job))
+            elif claimed_job.rescues < self._claims.isolate_after:
                 works.append(work)
-            elif self._claims.fragile == 1:
-                fragile = work
+            elif self._claims.suspected_poison == 1:
+                suspected_poison = work
             else:
-                self._settler.add(work, held_back(one, random.random()))
-                self._kept_waiting = fragile
-        if fragile is not None and self._kept_waiting is None:
-            works.append(fragile)
+                self._completer.add(work, released_suspect(claimed_job, random.random()))
+                self._delayed_suspect = suspected_poison
+        if suspected_poison is not None and self._delayed_suspect is None:
+            works.append(suspected_poison)
         if works:
             self._slots.feed(works)
 
-    def _start_kept_waiting(self) -> None:
-        work, self._kept_waiting = self._kept_waiting, None
+    def _start_delayed_suspect(self) -> None:
+        work, self._delayed_suspect = self._delayed_suspect, None
         if work is not None and work.stage is JobStage.WAITING:
             self._slots.feed((work,))
 
-    def _shed(self) -> None:
+    def _release_unstarted(self) -> None:
         backlog = self._slots.backlog
         if backlog and self._clock.monotonic() - backlog[0].since > _UNSTARTED_MAX:
             self._slots.release("was prefetched and not started within a second")
@@ -244,8 +244,8 @@ class Fetcher:
         self._failed += 1
         self._tally.unavailable += 1
         if self._failed == 1:
-            broken = isinstance(error, StoreBroken)  # a person has to mend it; what else the process does goes on
+            broken = isinstance(error, StoreBroken)  # a person has to repair it; other work of the process continues
             text = f"{error.message}; {error.do}" if broken else error.message
             level = logging.ERROR if broken else logging.WARNING
-            _log.log(level, "no jobs are claimed: %s", text, extra={"worker_id": self._asking.worker})
+            _log.log(level, "no jobs are claimed: %s", text, extra={"worker_id": self._options.worker})
         await asyncio.sleep(RETRY_BACKOFF.delay(self._failed, random.random()).total_seconds())

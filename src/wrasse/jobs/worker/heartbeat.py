@@ -1,8 +1,8 @@
-"""Who sends heartbeats for a worker, and what the worker hears from it.
+"""Sends heartbeats for a worker, and reports which claims are gone.
 
-`ChildHeartbeat` is how a worker lives: a spawned process of its own beats, so that a handler which blocks the event
-loop or never lets go of the interpreter keeps its job. A child that dies or hangs is replaced at once, and until the
-new one has sent a heartbeat the worker claims nothing. `LoopHeartbeat` sends heartbeats from the worker's own loop, for
+`ChildHeartbeat` is the default: a spawned process sends the heartbeats, so that a handler which blocks the event loop
+or keeps the interpreter lock does not lose its job. A child that dies or hangs is replaced at once, and until the new
+one has sent a heartbeat the worker claims nothing. `LoopHeartbeat` sends heartbeats from the worker's own loop, for
 backends that live in its memory.
 """
 
@@ -23,19 +23,19 @@ from wrasse.errors import Refused, StoreBroken, StoreUnavailable, exhausted
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.heartbeat_table import (
     HEARTBEATS_PER_TIMEOUT,
+    ChildFailed,
     ClaimEnded,
-    Down,
+    HeartbeatFailed,
     HeartbeatOrders,
     HeartbeatSent,
     HeartbeatTable,
-    Unable,
-    read_word,
+    parse_message,
     send_heartbeats,
 )
 from wrasse.ports.jobs import JobQueue, WorkerInfo
 
 CHILD = (sys.executable, "-m", "wrasse.runtime.heartbeat_process")
-_LEAVE_MAX = 2.0  # seconds a child has to end by itself
+_STOP_MAX = 2.0  # seconds a child has to end by itself
 _FAILED_STARTS_MAX = 20
 _SHORT_PAUSE = 1.0  # seconds between starts of a child for which files or memory ran out
 _PATIENCE_MIN = 1.0
@@ -44,57 +44,58 @@ _log = logging.getLogger("wrasse.jobs")
 
 
 class HeartbeatState:
-    """Whether heartbeats are going out, and which postings are gone; one side tells, the other waits."""
+    """Whether heartbeats are going out, and which table entries are gone; the sender sets it, the worker waits for
+    it."""
 
     def __init__(self) -> None:
         self._on = asyncio.Event()
         self._off = asyncio.Event()
         self._off.set()
         self._gone: dict[ClaimEnded, None] = {}
-        self._news = asyncio.Event()
+        self._gone_changed = asyncio.Event()
 
     @property
     def sending(self) -> bool:
-        """Did the last heartbeat go well?"""
+        """Whether the last heartbeat succeeded."""
         return self._on.is_set()
 
-    def tell_sending(self, beating: bool) -> None:
-        """Beats go out, or do not."""
-        yes, no = (self._on, self._off) if beating else (self._off, self._on)
+    def set_sending(self, sending_now: bool) -> None:
+        """Sets whether heartbeats go out."""
+        yes, no = (self._on, self._off) if sending_now else (self._off, self._on)
         no.clear()
         yes.set()
 
-    def tell_gone(self, gone: ClaimEnded) -> None:
-        """This posting is gone. Bounded by the board: the same news twice is one."""
+    def add_gone(self, gone: ClaimEnded) -> None:
+        """Adds a table entry whose claim is gone. Bounded by the table: duplicates are dropped."""
         self._gone[gone] = None
-        self._news.set()
+        self._gone_changed.set()
 
     async def until_sending(self) -> None:
         """Waits until heartbeats go out."""
         await self._on.wait()
 
     async def until_not_sending(self) -> None:
-        """Waits until they do not."""
+        """Waits until heartbeats do not go out."""
         await self._off.wait()
 
     async def gone(self) -> Sequence[ClaimEnded]:
-        """Waits for postings that are gone; each is told once."""
-        await self._news.wait()
-        self._news.clear()
+        """Waits for entries whose claim is gone; each is returned once."""
+        await self._gone_changed.wait()
+        self._gone_changed.clear()
         found = tuple(self._gone)
         self._gone.clear()
         return found
 
 
 class Heartbeat(Protocol):
-    """The protocol: something that sends heartbeats for a board for as long as `run` runs."""
+    """The protocol: sends heartbeats for a table while `run` runs."""
 
     @property
     def state(self) -> HeartbeatState:
         """What the worker waits for."""
         ...
 
-    async def run(self, board: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
+    async def run(self, table: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
         """Sends heartbeats until it is cancelled."""
         ...
 
@@ -107,21 +108,21 @@ class LoopHeartbeat:
         self._clock = clock
         self.state = HeartbeatState()
 
-    async def run(self, board: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
+    async def run(self, table: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
         """Sends a heartbeat every third of a heartbeat timeout."""
         try:
             while True:
                 try:
-                    gone = await send_heartbeats(self._jobs, board, worker, heartbeat_timeout, self._clock.monotonic())
+                    gone = await send_heartbeats(self._jobs, table, worker, heartbeat_timeout, self._clock.monotonic())
                 except StoreUnavailable:
-                    self.state.tell_sending(False)
+                    self.state.set_sending(False)
                 else:
-                    self.state.tell_sending(True)
-                    for posted in gone:
-                        self.state.tell_gone(ClaimEnded(posted.place, posted.word))
+                    self.state.set_sending(True)
+                    for entry in gone:
+                        self.state.add_gone(ClaimEnded(entry.place, entry.word))
                 await asyncio.sleep(heartbeat_timeout.total_seconds() / HEARTBEATS_PER_TIMEOUT)
         finally:
-            self.state.tell_sending(False)
+            self.state.set_sending(False)
 
 
 class ChildHeartbeat:
@@ -132,7 +133,7 @@ class ChildHeartbeat:
         self._tally = tally
         self._command = tuple(command)
         self._process: Process | None = None
-        self._heard = False
+        self._child_ready = False
         self.state = HeartbeatState()
 
     @property
@@ -140,31 +141,31 @@ class ChildHeartbeat:
         """The child's process id while there is one."""
         return None if self._process is None else self._process.pid
 
-    async def run(self, board: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
-        """Keeps a child beating until it is cancelled."""
-        beat = heartbeat_timeout.total_seconds() / HEARTBEATS_PER_TIMEOUT
+    async def run(self, table: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
+        """Keeps a child sending heartbeats until it is cancelled."""
+        interval = heartbeat_timeout.total_seconds() / HEARTBEATS_PER_TIMEOUT
         failed = 0
         while True:
-            self._heard = False
-            if not await self._one_child(board, worker, heartbeat_timeout):
-                await asyncio.sleep(min(beat, _SHORT_PAUSE))  # files or memory ran out: not a fault of the child
+            self._child_ready = False
+            if not await self._run_child(table, worker, heartbeat_timeout):
+                await asyncio.sleep(min(interval, _SHORT_PAUSE))  # files or memory ran out: not a fault of the child
                 continue
             self._tally.heartbeats_restarted += 1
-            failed = 0 if self._heard else failed + 1
+            failed = 0 if self._child_ready else failed + 1
             if failed >= _FAILED_STARTS_MAX:
                 raise Refused(
                     f"the heartbeat process of worker {worker.id} ended {failed} times before its first heartbeat",
-                    do=f"run `{' '.join(self._command)}` by hand, or look at its messages above",
+                    do=f"run `{' '.join(self._command)}` by hand, or read its messages above",
                 )
             _log.warning("the heartbeat process ended and is started again", extra={"worker_id": worker.id})
-            # The first restart is at once; one that keeps failing is not tried in a tight loop.
-            await asyncio.sleep(min(beat, 0.05 * failed))
+            # The first restart is immediate; repeated failures wait, to avoid a tight loop.
+            await asyncio.sleep(min(interval, 0.05 * failed))
 
-    async def _one_child(self, board: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> bool:
-        """One child until it ends; False if this machine had no room for it."""
+    async def _run_child(self, table: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> bool:
+        """Runs one child until it ends; False if this machine had no files, memory or processes left for it."""
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=PIPE, stdout=PIPE, pass_fds=(board.fd,)
+                *self._command, stdin=PIPE, stdout=PIPE, pass_fds=(table.fd,)
             )
         except OSError as error:
             _log.warning("the heartbeat process did not start", extra={"worker_id": worker.id, "error": error.strerror})
@@ -173,53 +174,53 @@ class ChildHeartbeat:
         try:
             assert process.stdin is not None, "started with a pipe"
             with suppress(BrokenPipeError, ConnectionResetError):
-                process.stdin.write(HeartbeatOrders(self._url, worker, heartbeat_timeout, board.fd).line())
+                process.stdin.write(HeartbeatOrders(self._url, worker, heartbeat_timeout, table.fd).line())
                 await process.stdin.drain()
-                await self._listen(process, heartbeat_timeout)
+                await self._read_messages(process, heartbeat_timeout)
         finally:
-            self.state.tell_sending(False)
+            self.state.set_sending(False)
             self._process = None
-            await _leave(process)
+            await _stop_child(process)
         return True
 
-    async def _listen(self, process: Process, heartbeat_timeout: timedelta) -> None:
-        """Hears the child until it ends, or says nothing for too long."""
+    async def _read_messages(self, process: Process, heartbeat_timeout: timedelta) -> None:
+        """Reads the child's messages until it ends, or sends none for too long."""
         assert process.stdout is not None, "started with a pipe"
         patience = max(heartbeat_timeout.total_seconds() / HEARTBEATS_PER_TIMEOUT, _PATIENCE_MIN)
         missed = 0
         while missed < 2:
             try:
-                async with asyncio.timeout(patience if self._heard else 10 * patience):
+                async with asyncio.timeout(patience if self._child_ready else 10 * patience):
                     line = await process.stdout.readline()
             except TimeoutError:
-                # Once may be our own fault: a handler blocked this loop, and the child's words wait in the pipe.
+                # One timeout may be ours: a handler blocked this loop, and the child's messages wait in the pipe.
                 missed += 1
                 continue
             if not line.endswith(b"\n"):
                 return
             missed = 0
-            self._hear(line)
+            self._handle(line)
 
-    def _hear(self, line: bytes) -> None:
-        match read_word(line):
+    def _handle(self, line: bytes) -> None:
+        match parse_message(line):
             case HeartbeatSent():
-                self._heard = True
-                self.state.tell_sending(True)
-            case Down():
-                self._heard = True
-                self.state.tell_sending(False)
+                self._child_ready = True
+                self.state.set_sending(True)
+            case HeartbeatFailed():
+                self._child_ready = True
+                self.state.set_sending(False)
             case ClaimEnded() as gone:
-                self.state.tell_gone(gone)
-            case Unable(message, do):
+                self.state.add_gone(gone)
+            case ChildFailed(message, do):
                 raise StoreBroken(f"the heartbeat process cannot work: {message}", do=do)
 
 
-async def _leave(process: Process) -> None:
+async def _stop_child(process: Process) -> None:
     """Closes the child's pipe, which tells it to stop, and kills it if it does not."""
     assert process.stdin is not None, "started with a pipe"
     process.stdin.close()
     try:
-        async with asyncio.timeout(_LEAVE_MAX):
+        async with asyncio.timeout(_STOP_MAX):
             await process.wait()
     except (TimeoutError, asyncio.CancelledError):
         with suppress(ProcessLookupError):

@@ -1,27 +1,21 @@
-"""The board: what a worker holds, in memory that it shares with its heartbeat process.
+"""The heartbeat table: a worker's claims, in memory that it shares with its heartbeat process.
 
-The worker writes, the child reads, and neither ever waits for the other: the child must see every claim also while the
-worker's interpreter is frozen inside a handler. One place per hold, of fixed size. A place's first word says whether
-it is empty, being written, or full, and counts its changes; a reader that sees the word change under it, or a checksum
-that does not fit, reads again. So a torn read is never acted on. What a word counts also tells apart two claims that
-used the same place one after the other.
+The worker writes, the child reads, and neither waits for the other: the child must see every claim also while the
+worker's interpreter is blocked by a handler. One entry per claim, of fixed size. Its first word says whether it is
+empty, being written, or full, and counts its changes; a reader that sees the word change, or a checksum that does not
+match, reads again, so a torn read is never used. The counter also distinguishes two claims that used the same place one
+after the other.
 
 `deadline` is when the handler's time is up, on the machine's monotonic clock, which is the same in both processes.
-`group` is the process group that the handler runs in, if it is a command: should the worker be killed, somebody must
-still be able to end it.
+`group` is the process group of the handler, if it is a command: the child ends it if the worker is killed.
 
-One heartbeat: everything on the board that still deserves one, and the worker itself.
+A claim gets heartbeats until its handler's time is up: a job whose worker hangs must lose its claim. A new claim does
+not need one yet, which saves a fast worker a write per job.
 
-A claim deserves a heartbeat until its handler's time is up: a job whose worker hangs must stop its heartbeat. A job
-that was claimed a moment ago does not need one yet, which spares a fast worker a write for each of its jobs.
-
-What a worker and its heartbeat process say to each other, in lines.
-
-The worker says one thing, first: its orders. Afterwards it is silent, and the end of that pipe means stop. The child
-says after each look whether the backend took its heartbeats, and which postings are gone. A word that is lost because
-the pipe is full does no harm: what is gone is said again at every heartbeat until the worker takes it down.
-
-The orders go through the pipe and not on the command line, since a URL may hold a password.
+Messages between worker and child are lines. The worker sends its orders first and nothing after; the end of that pipe
+means stop. After each round the child reports whether the heartbeats succeeded, and which claims are gone. A message
+lost because the pipe is full does no harm: gone claims are reported at every heartbeat until the worker clears them.
+Orders go through the pipe and not on the command line, since a URL may have a password.
 """
 
 from __future__ import annotations
@@ -53,7 +47,7 @@ _KIND = 3  # the two low bits of a word; the rest counts
 
 @dataclass(frozen=True, slots=True)
 class TableEntry:
-    """A claim as it stands on the board: `place` and `word` name this one posting, and no other ever."""
+    """A claim as stored in the table: `place` and `word` identify this entry, and no other ever."""
 
     place: int
     word: int
@@ -79,31 +73,31 @@ class HeartbeatTable:
 
     @classmethod
     def make(cls, places: int) -> HeartbeatTable:
-        """A new board, in memory without a name."""
-        assert places >= 1, "a board has room"
+        """A new table, in anonymous memory."""
+        assert places >= 1, "a table has places"
         fd = os.memfd_create("wrasse-board")
         os.ftruncate(fd, _HEADER_BYTES + places * _PLACE_BYTES)
         return cls(fd, places, fresh=True)
 
     @classmethod
     def attach(cls, fd: int) -> HeartbeatTable:
-        """The board behind a descriptor that another process passed on; to read."""
+        """The table of another process, by its descriptor; read only."""
         magic, places, size = _HEADER.unpack(os.pread(fd, _HEADER.size, 0))
-        assert (magic, size) == (_MAGIC, _PLACE_BYTES), "not a board of this version"
+        assert (magic, size) == (_MAGIC, _PLACE_BYTES), "not a heartbeat table of this version"
         return cls(fd, places, fresh=False)
 
     @property
     def fd(self) -> int:
-        """What to pass to the process that reads."""
+        """The descriptor to pass to the reading process."""
         return self._fd
 
     @property
     def free(self) -> int:
-        """How many more holds can be posted."""
+        """How many more claims can be posted."""
         return len(self._free)
 
     def post(self, claim: Claim, deadline: float, since: float) -> int:
-        """Posts a claim; gives its place."""
+        """Adds a claim; returns its place."""
         place = self._free.pop()
         id, nonce = claim.id.encode("utf-8", "surrogatepass"), claim.nonce.encode()
         text = id + nonce
@@ -120,11 +114,11 @@ class HeartbeatTable:
         return place
 
     def extend(self, place: int, deadline: float) -> None:
-        """Moves a posting's deadline: one aligned word, which no reader can see half written."""
+        """Changes an entry's deadline: one aligned word, which no reader can see half written."""
         struct.pack_into("<d", self._map, _HEADER_BYTES + place * _PLACE_BYTES + _DEADLINE_AT, deadline)
 
     def note_group(self, place: int, group: int) -> None:
-        """Which process group the handler runs in; 0 for none. One aligned word, as above."""
+        """Stores the process group of the handler; 0 for none. One aligned word, as above."""
         struct.pack_into("<q", self._map, _HEADER_BYTES + place * _PLACE_BYTES + _GROUP_AT, group)
 
     def word(self, place: int) -> int:
@@ -132,14 +126,14 @@ class HeartbeatTable:
         return self._words[(_HEADER_BYTES + place * _PLACE_BYTES) // _WORD]
 
     def clear(self, place: int) -> None:
-        """Takes a posting down."""
+        """Removes an entry."""
         at = (_HEADER_BYTES + place * _PLACE_BYTES) // _WORD
-        assert self._words[at] & _KIND == _FULL, "only what was posted is taken down"
+        assert self._words[at] & _KIND == _FULL, "only a full entry is removed"
         self._words[at] &= ~_KIND
         self._free.append(place)
 
     def read(self) -> list[TableEntry]:
-        """Everything that is posted. A place that keeps changing is left for the next look: its claim is new."""
+        """All entries. A place that keeps changing is left for the next round: its claim is new."""
         found = (self._read(place) for place in range(self.places))
         return [posted for posted in found if posted is not None]
 
@@ -155,7 +149,7 @@ class HeartbeatTable:
         return None
 
     def close(self) -> None:
-        """Lets go of the memory."""
+        """Releases the memory."""
         self._words.release()
         self._map.close()
         os.close(self._fd)
@@ -176,25 +170,25 @@ def _parse(copy: bytes, place: int, word: int) -> TableEntry | None:
 
 
 HEARTBEATS_PER_TIMEOUT = 3
-_YOUNG = 0.1  # of a heartbeat timeout: sent at the next look at the latest, when more than half of it is left
+_YOUNG = 0.1  # of a heartbeat timeout: sent in the next round at the latest, when more than half of it is left
 
 
-def deserving(posted: Sequence[TableEntry], heartbeat_timeout: timedelta, now: float) -> list[TableEntry]:
-    """Which postings get a heartbeat; pure."""
+def needs_heartbeat(posted: Sequence[TableEntry], heartbeat_timeout: timedelta, now: float) -> list[TableEntry]:
+    """The entries that get a heartbeat; pure."""
     young = heartbeat_timeout.total_seconds() * _YOUNG
     return [p for p in posted if now < p.deadline and now - p.since >= young]
 
 
 async def send_heartbeats(
-    jobs: JobQueue, board: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta, now: float
+    jobs: JobQueue, table: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta, now: float
 ) -> list[TableEntry]:
-    """Sends heartbeats for what deserves one; gives the postings whose claim is no longer current."""
-    posted = deserving(board.read(), heartbeat_timeout, now)
+    """Sends the heartbeats that are needed; returns the entries whose claim is no longer current."""
+    posted = needs_heartbeat(table.read(), heartbeat_timeout, now)
     gone: list[TableEntry] = []
     for start in range(0, max(len(posted), 1), BATCH_MAX):
         batch = posted[start : start + BATCH_MAX]
-        beaten = await jobs.heartbeat(worker, [p.claim for p in batch], heartbeat_timeout=heartbeat_timeout)
-        gone += [p for p, mine in zip(batch, beaten.mine, strict=True) if not mine]
+        answer = await jobs.heartbeat(worker, [p.claim for p in batch], heartbeat_timeout=heartbeat_timeout)
+        gone += [p for p, mine in zip(batch, answer.mine, strict=True) if not mine]
     return gone
 
 
@@ -208,75 +202,75 @@ class HeartbeatOrders:
     url: str
     worker: WorkerInfo
     heartbeat_timeout: timedelta
-    board: int  # the descriptor of the board in the child
+    table: int  # the descriptor of the table in the child
 
     def line(self) -> bytes:
-        """As it is sent."""
+        """The line that is sent."""
         who = self.worker
-        words = [self.url, who.id, who.host, who.pid, who.slots, self.heartbeat_timeout // _MICROSECOND, self.board]
+        words = [self.url, who.id, who.host, who.pid, who.slots, self.heartbeat_timeout // _MICROSECOND, self.table]
         return json.dumps(words).encode() + b"\n"
 
     @classmethod
     def of(cls, line: bytes) -> HeartbeatOrders:
-        """As it was sent."""
-        url, id, host, pid, slots, micros, board = json.loads(line)
-        return cls(url, WorkerInfo(id, host, pid, slots), timedelta(microseconds=micros), board)
+        """Parses the line that was sent."""
+        url, id, host, pid, slots, micros, table = json.loads(line)
+        return cls(url, WorkerInfo(id, host, pid, slots), timedelta(microseconds=micros), table)
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatSent:
-    """The backend took the heartbeats."""
+    """The backend accepted the heartbeats."""
 
 
 @dataclass(frozen=True, slots=True)
-class Down:
-    """The backend did not answer; the child goes on trying."""
+class HeartbeatFailed:
+    """The backend did not answer; the child retries."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimEnded:
-    """The claim of this posting is no longer current."""
+    """The claim of this entry is no longer current."""
 
     place: int
     word: int
 
 
 @dataclass(frozen=True, slots=True)
-class Unable:
-    """The child cannot work, and trying again would not help."""
+class ChildFailed:
+    """The child cannot work, and a restart would not help."""
 
     message: str
     do: str
 
 
-Word = HeartbeatSent | Down | ClaimEnded | Unable
+HeartbeatMessage = HeartbeatSent | HeartbeatFailed | ClaimEnded | ChildFailed
 
 
-def spell(word: Word) -> bytes:
-    """A word as a line."""
+def encode_message(word: HeartbeatMessage) -> bytes:
+    """A message as a line."""
     match word:
         case HeartbeatSent():
             return b"beating\n"
-        case Down():
+        case HeartbeatFailed():
             return b"down\n"
         case ClaimEnded(place, number):
             return b"gone %d %d\n" % (place, number)
-        case Unable(message, do):
+        case ChildFailed(message, do):
             return b"unable " + json.dumps([message[:2_000], do[:2_000]]).encode() + b"\n"
 
 
-def read_word(line: bytes) -> Word:
-    """The word that a line spells."""
+def parse_message(line: bytes) -> HeartbeatMessage:
+    """The message in a line."""
     what, _, rest = line.strip().partition(b" ")
     match what:
         case b"beating":
             return HeartbeatSent()
         case b"down":
-            return Down()
+            return HeartbeatFailed()
         case b"gone":
             place, number = rest.split()
             return ClaimEnded(int(place), int(number))
         case b"unable":
             message, do = json.loads(rest)
-            return Unable(message, do)
+            return ChildFailed(message, do)
     raise AssertionError(f"the heartbeat process said {what[:40]!r}")

@@ -1,7 +1,7 @@
-"""What a worker holds: every job from the moment it was claimed until the backend has said how it ended.
+"""Jobs in flight: every job of a worker from its claim until the backend has settled it.
 
-A claim is on the board for exactly that long: also while its job waits for a free slot, and also while its result waits
-for a backend that is down. So whatever the worker still has a duty to is beaten for, and nothing else.
+A claim is in the heartbeat table for exactly that time: also while its job waits for a free slot, and while its result
+waits for a backend that is down. So heartbeats are sent for every unsettled job, and for nothing else.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from wrasse.ports.jobs import Claim, ClaimedJob
 
 
 class JobStage(IntEnum):
-    """How far a worker is with a job."""
+    """The stage of a job in its worker."""
 
-    WAITING = 0  # taken, no slot free yet
+    WAITING = 0  # claimed, no slot free yet
     RUNNING = 1  # its handler runs
-    ENDED = 2  # how it ended is to be told to the backend, or has been
+    ENDED = 2  # its outcome is to be settled, or has been
 
 
 class InFlightJob:
-    """One running job: its place on the board, when it was claimed, how many seconds its handler is allowed, and the
-    ticket under which its queue's breaker let it in."""
+    """One job in flight: its place in the heartbeat table, when it was claimed, how many seconds its handler may take,
+    and the ticket with which its queue's breaker admitted it."""
 
     __slots__ = ("allowed", "claimed", "place", "since", "stage", "ticket")
 
@@ -37,56 +37,56 @@ class InFlightJob:
 
 
 class InFlightJobs:
-    """The worker's holds and their postings."""
+    """The worker's jobs in flight and their table entries."""
 
-    __slots__ = ("_by_place", "_slack", "alone_from", "board", "fragile")
+    __slots__ = ("_by_place", "_slack", "isolate_after", "suspected_poison", "table")
 
-    def __init__(self, places: int, heartbeat_timeout: timedelta, alone_from: int) -> None:
-        self.board = HeartbeatTable.make(places)
-        self.alone_from = alone_from
-        self.fragile = 0  # running jobs that were rescued at least `alone_from` times
+    def __init__(self, places: int, heartbeat_timeout: timedelta, isolate_after: int) -> None:
+        self.table = HeartbeatTable.make(places)
+        self.isolate_after = isolate_after
+        self.suspected_poison = 0  # running jobs that were rescued at least `isolate_after` times
         self._by_place: list[InFlightJob | None] = [None] * places
-        # Heartbeats go on this much longer than the handler may run, so that the worker can still tell of its timeout.
+        # Heartbeats continue this much longer than the handler may run, so that its timeout can still be settled.
         self._slack = heartbeat_timeout.total_seconds()
 
     def add(self, claimed: ClaimedJob, since: float, allowed: float) -> InFlightJob:
-        """Posts a job that was just claimed."""
-        place = self.board.post(claimed.claim, since + allowed + self._slack, since)
+        """Adds a job that was just claimed."""
+        place = self.table.post(claimed.claim, since + allowed + self._slack, since)
         work = self._by_place[place] = InFlightJob(claimed, place, since, allowed)
-        self.fragile += claimed.rescues >= self.alone_from
+        self.suspected_poison += claimed.rescues >= self.isolate_after
         return work
 
     def begin(self, work: InFlightJob, now: float) -> None:
-        """Its handler starts; if it had to wait for that, its time counts from here."""
+        """Marks the start of its handler; if it had to wait for a slot, its time counts from here."""
         work.stage = JobStage.RUNNING
         if now - work.since > self._slack / 2:
-            self.board.extend(work.place, now + work.allowed + self._slack)
+            self.table.extend(work.place, now + work.allowed + self._slack)
 
     def note_group(self, claim: Claim, group: int) -> None:
-        """The handler of this claim runs in a process group of its own; 0 when it no longer does."""
+        """Stores the process group of a claim's handler; 0 when it has none."""
         for work in self._by_place:
             if work is not None and work.claimed.claim is claim:
-                self.board.note_group(work.place, group)
+                self.table.note_group(work.place, group)
 
     def drop(self, work: InFlightJob) -> None:
-        """Takes down a job that the backend has settled, or that is no longer ours."""
-        assert self._by_place[work.place] is work, "a claim is taken down once"
+        """Removes a job that is settled, or whose claim is gone."""
+        assert self._by_place[work.place] is work, "a job is removed once"
         self._by_place[work.place] = None
-        self.fragile -= work.claimed.rescues >= self.alone_from
-        self.board.clear(work.place)
+        self.suspected_poison -= work.claimed.rescues >= self.isolate_after
+        self.table.clear(work.place)
 
     def find(self, gone: ClaimEnded) -> InFlightJob | None:
-        """The work of a posting, if it is still the same posting."""
-        return self._by_place[gone.place] if self.board.word(gone.place) == gone.word else None
+        """The job of a table entry, if the entry is still the same."""
+        return self._by_place[gone.place] if self.table.word(gone.place) == gone.word else None
 
     @property
     def free(self) -> int:
-        """How many more jobs may be held."""
-        return self.board.free
+        """How many more jobs may be in flight."""
+        return self.table.free
 
     def __len__(self) -> int:
-        return self.board.places - self.board.free
+        return self.table.places - self.table.free
 
     def close(self) -> None:
-        """Takes the board down."""
-        self.board.close()
+        """Closes the heartbeat table."""
+        self.table.close()

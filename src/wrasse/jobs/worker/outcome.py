@@ -1,8 +1,8 @@
-"""How an attempt ended, and what the backend is told; pure.
+"""The outcome of an attempt, as a settlement; pure.
 
-An attempt that was cut from outside ends for that reason, whatever its handler raised in response; distinct reasons,
-because they cost different things: a failure or a timeout spends the failure budget, an interruption is free, and of a
-hold that is gone there is nothing to tell.
+An attempt that was cancelled from outside ends for that reason, whatever its handler raised in response. The reasons
+are distinct because they cost different things: a failure or a timeout spends the failure budget, an interruption
+spends nothing, and for a claim that is gone there is nothing to settle.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wrasse.errors import BadPayload, OutOfResources, StoreFull, WrasseError, ex
 from wrasse.jobs.retry import GiveUp, Retry, RetryLater, RetryPolicy
 from wrasse.ports.jobs import ERROR_CHARS_MAX, Budget, ClaimedJob, DeadLetterJob, Reason, Requeue, check_result
 
-_HELD_BACK = RetryPolicy(base=timedelta(seconds=1), max=timedelta(minutes=1))
+_RELEASE_DELAY = RetryPolicy(base=timedelta(seconds=1), max=timedelta(minutes=1))
 RELEASES_MAX = 10
 """How many interruptions a job may have before a full disk, or files or memory that run out, in its handler count as
 failures. The same in wrasse's own code (a command or connection that cannot be started, a full store) never does."""
@@ -33,7 +33,7 @@ class CancelReason(Enum):
     STOPPED = "stopped"
 
 
-def ended_badly(
+def outcome_for_error(
     claimed: ClaimedJob,
     cut: CancelReason | None,
     error: BaseException,
@@ -42,8 +42,8 @@ def ended_badly(
     u: float,
     own: Retry | None = None,
 ) -> Requeue | DeadLetterJob | None:
-    """What to tell of an attempt whose handler raised; None when there is nothing to tell. `own` is what the kind
-    itself says about trying again."""
+    """The settlement of an attempt whose handler raised; None when there is nothing to settle. `own` is the retry rule
+    of the kind itself."""
     retry = retry if own is None else own.over(retry)
     match cut:
         case CancelReason.GONE:
@@ -54,8 +54,8 @@ def ended_badly(
             reason, text = Reason.TIMEOUT, f"took longer than {format_duration(timedelta(seconds=allowed))}"
         case None if isinstance(error, BadPayload):
             return DeadLetterJob(claimed.claim, Reason.INVALID_PAYLOAD, error=error.message[:ERROR_CHARS_MAX])
-        case None if why := short_of(claimed, error):
-            return out_of(claimed, why, u)
+        case None if why := exhausted_resource(claimed, error):
+            return released_for_resource(claimed, why, u)
         case None if isinstance(error, GiveUp) or _refused(own, error):
             return DeadLetterJob(claimed.claim, Reason.FAILED, error=describe(error), spends=Budget.FAILURES)
         case None if isinstance(error, RetryLater):
@@ -69,50 +69,50 @@ def ended_badly(
 
 
 def _refused(own: Retry | None, error: BaseException) -> bool:
-    """Does the kind say that this is not tried again? What the handler itself asks for goes before it."""
+    """Whether the kind's rule excludes a retry. RetryLater of the handler takes precedence."""
     return own is not None and not isinstance(error, RetryLater | asyncio.CancelledError) and not own.again(error)
 
 
 def interrupted(claimed: ClaimedJob, error: str) -> Requeue:
-    """A job released unfinished: free, and ready at once."""
+    """Releases an unfinished job: it spends no retry and is ready at once."""
     return Requeue(claimed.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error)
 
 
-def shut_out(claimed: ClaimedJob) -> Requeue:
-    """A job that was taken from a queue whose breaker is open; released, free."""
+def refused_by_breaker(claimed: ClaimedJob) -> Requeue:
+    """Releases a job claimed from a queue whose breaker is open."""
     return interrupted(claimed, "the breaker of its queue is open, so it was not started")
 
 
-def held_back(claimed: ClaimedJob, u: float) -> Requeue:
-    """A job that has been in several deaths, released for a while because another such job is here."""
-    error = f"was rescued {claimed.rescues} times, and another such job runs here; held back"
-    delay = _HELD_BACK.delay(claimed.interruptions + 1, u)
+def released_suspect(claimed: ClaimedJob, u: float) -> Requeue:
+    """Releases a job that was rescued several times, with a delay, because another such job is in flight here."""
+    error = f"was rescued {claimed.rescues} times, and another such job runs here; released"
+    delay = _RELEASE_DELAY.delay(claimed.interruptions + 1, u)
     return Requeue(claimed.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error, delay=delay)
 
 
-def short_of(claimed: ClaimedJob, error: BaseException) -> str:
-    """Which resource ran out, if the attempt ended for that and not for a fault of its job; see RELEASES_MAX."""
+def exhausted_resource(claimed: ClaimedJob, error: BaseException) -> str:
+    """The resource that ran out, if that ended the attempt and not a fault of its job; see RELEASES_MAX."""
     if isinstance(error, GiveUp | RetryLater):
         return ""
     ours = isinstance(error, OutOfResources | StoreFull)
     return exhausted(error) if ours or claimed.interruptions < RELEASES_MAX else ""
 
 
-def out_of(claimed: ClaimedJob, why: str, u: float) -> Requeue:
-    """A job released because a resource of the machine ran out; free, and ready after a delay that grows."""
-    delay = _HELD_BACK.delay(claimed.interruptions + 1, u)
-    error = f"released: this machine ran out of something ({why})"[:ERROR_CHARS_MAX]
+def released_for_resource(claimed: ClaimedJob, why: str, u: float) -> Requeue:
+    """Releases a job because a resource of the machine ran out; it is ready after a growing delay."""
+    delay = _RELEASE_DELAY.delay(claimed.interruptions + 1, u)
+    error = f"released: this machine ran out of a resource ({why})"[:ERROR_CHARS_MAX]
     return Requeue(claimed.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error, delay=delay)
 
 
 def no_handler(claimed: ClaimedJob, retry: RetryPolicy, u: float) -> Requeue | DeadLetterJob:
-    """A job of a kind that this worker does not know; another worker, or the next release, may."""
+    """A retry for a job without a handler here; another worker, or the next release, may have one."""
     text = f"no handler for the kind {claimed.job.kind!r} is known to this worker"
     return retry.after_failure(claimed.claim, claimed.failures, u, Reason.NO_HANDLER, text)
 
 
 def encoded(result: object) -> bytes | None:
-    """What a handler returned, as it is kept: bytes as they are, anything else as JSON."""
+    """A handler's return value as stored: bytes as they are, anything else as JSON."""
     if result is None:
         return None
     kept = result if isinstance(result, bytes) else msgspec.json.encode(result)
@@ -121,7 +121,7 @@ def encoded(result: object) -> bytes | None:
 
 
 def describe(error: BaseException) -> str:
-    """What went wrong and where, as a job's history keeps it; file names without their folders."""
+    """An error and its location, as a job's history keeps it; file names without their folders."""
     if isinstance(error, WrasseError):
         return error.message[:ERROR_CHARS_MAX]
     frame = error.__traceback__

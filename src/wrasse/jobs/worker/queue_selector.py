@@ -1,9 +1,9 @@
-"""Limits and weights of queues, as people write them; and which queue a claim serves first. Pure.
+"""Rate limits and weights of queues, and which queue a claim serves first. Pure.
 
-`10/s`, `100/h`, `5/10s`: in no stretch of that length are more jobs of the queue taken, by all workers together.
+`10/s`, `100/h`, `5/10s`: in any interval of that length, all workers together claim at most so many jobs of the queue.
 
-Weights decide which queue a claim serves first: of all claims, each queue comes first in proportion to its weight, and
-evenly spread. A queue that is empty leaves its turn to the others in their order. Without weights the order is strict.
+Weights decide which queue a claim serves first: over all claims, each queue comes first in proportion to its weight,
+evenly spread. If the first queue is empty, the others follow in their order. Without weights the order is strict.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def parse_weight(text: str) -> int:
 
 
 class QueueSelector:
-    """Which queue comes first, take by take."""
+    """Selects which queue comes first, claim by claim."""
 
     __slots__ = ("_credit", "_queues", "_weights")
 
@@ -55,7 +55,7 @@ class QueueSelector:
         """The order of the next claim."""
         if not self._weights:
             return self._queues
-        # All earn their weight, the richest is served and pays for the round: proportional, and evenly spread.
+        # Smooth weighted round robin: each queue earns its weight, the highest credit is first and pays the sum.
         for queue, weight in self._weights.items():
             self._credit[queue] += weight
         first = max(self._queues, key=lambda queue: self._credit[queue])

@@ -1,8 +1,8 @@
-"""What a handler gets: one attempt of one job, read-only, with the proof of holding it.
+"""What a handler gets: one attempt of one job, read-only, with its claim.
 
-Nothing a handler does to this object changes what the worker settles: the worker keeps the hold for itself. `token` is
-a fencing token: it only grows, so whatever the handler writes to may refuse a smaller one than it has seen. Whether
-the claim is still current only the backend knows; `still_mine` asks it.
+Nothing a handler does to this object changes what the worker settles: the worker keeps its own claim. `token` is a
+fencing token: it only grows, so a store that the handler writes to can refuse a smaller one than it has seen. Only the
+backend knows whether the claim is still current; `still_mine` asks it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wrasse.errors import BadPayload, UsageError
 from wrasse.ports.jobs import Claim, ClaimedJob, Job, Progress, check_job
 
 T = TypeVar("T")
-_ASK_MAX = timedelta(seconds=30)
+_ANSWER_MAX = timedelta(seconds=30)
 NOTE_CHARS_MAX = 200
 _UNREAD = object()
 
@@ -33,26 +33,26 @@ class JobWorker(Protocol):
         ...
 
     async def mine(self, claim: Claim) -> bool:
-        """Asks the backend. StoreUnavailable when it does not answer."""
+        """Whether the backend says the claim is current. StoreUnavailable when it does not answer."""
         ...
 
     def note_group(self, claim: Claim, group: int) -> None:
-        """Notes which process group does the work of a claim."""
+        """Stores the process group of a claim's handler."""
         ...
 
     def note_progress(self, claim: Claim, progress: Progress) -> None:
-        """Notes how far the work of a claim is. Called in the loop."""
+        """Stores the progress of a claim. Called in the loop."""
         ...
 
 
 class RunningJob:
     """A job while its handler runs."""
 
-    __slots__ = ("_asks", "_claimed", "_data", "_follow_ups", "_gone")
+    __slots__ = ("_claimed", "_data", "_follow_ups", "_gone", "_worker")
 
-    def __init__(self, claimed: ClaimedJob, asks: JobWorker) -> None:
+    def __init__(self, claimed: ClaimedJob, worker: JobWorker) -> None:
         self._claimed = claimed
-        self._asks = asks
+        self._worker = worker
         self._data: object = _UNREAD
         self._follow_ups: tuple[Job, ...] = ()
         self._gone = False
@@ -64,12 +64,12 @@ class RunningJob:
 
     @property
     def kind(self) -> str:
-        """Which handler it asked for."""
+        """The kind, which selects the handler."""
         return self._claimed.job.kind
 
     @property
     def queue(self) -> str:
-        """The queue it was taken from."""
+        """The queue it was claimed from."""
         return self._claimed.job.queue
 
     @property
@@ -99,8 +99,9 @@ class RunningJob:
 
     @property
     def gone(self) -> bool:
-        """Has the worker noticed that this attempt is over: timed out, taken away, or stopped? For threads, which
-        cannot be cancelled: look at it between steps. False proves nothing; `still_mine` asks the backend."""
+        """Whether the worker has noticed that this attempt is over: timed out, rescued, cancelled or stopped. For
+        threads, which cannot be cancelled: check it between steps. False proves nothing; `still_mine` asks the
+        backend."""
         return self._gone
 
     @property
@@ -116,59 +117,60 @@ class RunningJob:
         try:
             return msgspec.json.decode(self.payload, type=kind)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            # Validation messages name places and types, decode errors a byte offset; neither quotes the payload.
+            # Validation messages name paths and types, decode errors a byte offset; neither quotes the payload.
             raise BadPayload(
-                f"the payload of job {self.id!r} is not what its handler takes: {error}",
-                do="look at it with `wrasse jobs show --payload`; enqueue the job again with the right bytes",
+                f"the payload of job {self.id!r} does not fit its handler: {error}",
+                do="inspect it with `wrasse jobs show --payload`; enqueue the job again with the right bytes",
             ) from None
 
     def follow_up(self, job: Job) -> None:
-        """Puts this job in the same atomic step that finishes the running one; never if that is refused."""
+        """Enqueues this job in the same atomic step that completes the running one; never if that is refused."""
         check_job(job)
         self._follow_ups = (*self._follow_ups, job)
 
     @property
     def follow_ups(self) -> tuple[Job, ...]:
-        """What will be enqueued when this job is finished."""
+        """The jobs that are enqueued when this one is completed."""
         return self._follow_ups
 
     async def still_mine(self) -> bool:
-        """Asks the backend whether the claim is current. Ask right before a side effect that must not happen twice."""
+        """Asks the backend whether the claim is current. Call it right before a side effect that must not happen
+        twice."""
         if self._gone:
             return False
-        return await self._asks.mine(self._claimed.claim)
+        return await self._worker.mine(self._claimed.claim)
 
     def still_mine_blocking(self) -> bool:
         """`still_mine` for handlers that are plain functions and run in a thread."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
-            asked = asyncio.run_coroutine_threadsafe(self.still_mine(), self._asks.loop)
-            return asked.result(_ASK_MAX.total_seconds())
+            answer = asyncio.run_coroutine_threadsafe(self.still_mine(), self._worker.loop)
+            return answer.result(_ANSWER_MAX.total_seconds())
         raise UsageError("still_mine_blocking() was called in the event loop", do="write `await job.still_mine()`")
 
     async def progress(self, fraction: float, note: str = "") -> None:
-        """Says how far the handler is: a share from 0 to 1, and a few words. Shown with the job; written at most once a
+        """Reports progress: a fraction from 0 to 1, and a short note. Shown with the job; written at most once a
         second, and the last one before the job ends."""
         if not self._gone:
-            self._asks.note_progress(self._claimed.claim, _checked(fraction, note))
+            self._worker.note_progress(self._claimed.claim, _checked_progress(fraction, note))
 
     def progress_blocking(self, fraction: float, note: str = "") -> None:
         """`progress` for handlers that are plain functions and run in a thread."""
-        told = _checked(fraction, note)
+        progress = _checked_progress(fraction, note)
         if not self._gone:
-            self._asks.loop.call_soon_threadsafe(self._asks.note_progress, self._claimed.claim, told)
+            self._worker.loop.call_soon_threadsafe(self._worker.note_progress, self._claimed.claim, progress)
 
     def runs_in(self, group: int) -> None:
-        """Names the process group that does the work, so that it dies with a worker that is killed; 0 for none."""
-        self._asks.note_group(self._claimed.claim, group)
+        """Sets the process group of the handler, so that it is ended if the worker is killed; 0 for none."""
+        self._worker.note_group(self._claimed.claim, group)
 
     def end(self) -> None:
-        """Said by the worker when the attempt is over before its handler is."""
+        """Called by the worker when the attempt is over before its handler has returned."""
         self._gone = True
 
 
-def _checked(fraction: float, note: str) -> Progress:
+def _checked_progress(fraction: float, note: str) -> Progress:
     if not 0 <= fraction <= 1:
-        raise UsageError(f"a progress of {fraction}", do="give a share from 0 to 1")
+        raise UsageError(f"a progress of {fraction}", do="give a fraction from 0 to 1")
     return Progress(float(fraction), encodable(note[:NOTE_CHARS_MAX]))

@@ -1,19 +1,14 @@
-"""The slots of a worker: as many handlers run at once as there are slots, each slot a task that lives as long as it.
+"""The concurrency slots of a worker: each is a task that lives as long as the worker and runs one handler at a time.
 
-A slot runs one handler after the other without making a task per job: a handler that never waits costs a function
-call. One timer serves all timeouts: it is set to the earliest deadline, and moves only when that is reached.
+A slot makes no task per job: a handler that never waits costs a function call, and a new task would cost more than a
+small handler does. Each handler is awaited in a context of its own, which keeps its context variables from the next
+one. One timer serves all timeouts: it is set to the earliest deadline, and moves only when that is reached.
 
-An attempt can be cut from outside: its time is up, its claim is gone, or the worker stops. The handler is cancelled;
-whatever it raises then, the reason stands; if it finishes all the same, it is finished. A thread cannot be cancelled:
-its job is settled, and the slot stays busy until the thread returns.
+An attempt can be cancelled from outside: its time is up, its claim is gone, or the worker stops. The handler is
+cancelled; whatever it raises then, the reason stands; if it completes all the same, it is completed.
 
-Awaits a coroutine inside a context of its own, without a task of its own.
-
-Making a task per job would cost more than a small handler does. A context of its own keeps what a handler sets in
-context variables from reaching the next one.
-
-Plain functions run in threads: one thread per slot, made when it is first needed. A job whose handler never returns was
-released when the worker stopped.
+Plain functions run in threads: one thread per slot, made when it is first needed. A thread cannot be cancelled: its job
+is settled, and the slot stays busy until the thread returns. When the worker stops, the job is released.
 """
 
 from __future__ import annotations
@@ -38,14 +33,22 @@ from wrasse.jobs.trace import JobSpan, Spans, outcome_of
 from wrasse.jobs.worker.breakers import Breakers
 from wrasse.jobs.worker.completer import Completer
 from wrasse.jobs.worker.in_flight import InFlightJob, InFlightJobs, JobStage
-from wrasse.jobs.worker.outcome import CancelReason, encoded, ended_badly, interrupted, no_handler, short_of, shut_out
+from wrasse.jobs.worker.outcome import (
+    CancelReason,
+    encoded,
+    exhausted_resource,
+    interrupted,
+    no_handler,
+    outcome_for_error,
+    refused_by_breaker,
+)
 from wrasse.jobs.worker.running_job import JobWorker, RunningJob
 from wrasse.ports.jobs import ClaimedJob, Complete, Settlement
 from wrasse.threads import HandlerThread, cancelled
 
 
 @coroutine
-def drive(body: Coroutine[Any, Any, object], context: Context) -> Generator[Any, Any, object]:
+def run_in_context(body: Coroutine[Any, Any, object], context: Context) -> Generator[Any, Any, object]:
     """Runs every step of `body` inside `context`, in the task that awaits this."""
     step: Callable[[Any], Any] = body.send
     sent: Any = None
@@ -60,9 +63,11 @@ def drive(body: Coroutine[Any, Any, object], context: Context) -> Generator[Any,
             sent, step = raised, body.throw
 
 
-_SHORT = RetryPolicy(base=timedelta(milliseconds=500), max=timedelta(seconds=5))  # rests when a resource ran out
+_EXHAUSTED_PAUSE = RetryPolicy(
+    base=timedelta(milliseconds=500), max=timedelta(seconds=5)
+)  # pauses of a slot when a resource ran out
 _log = logging.getLogger("wrasse.worker")
-_TURN_MAX = 0.002  # seconds of handlers that never wait, before the rest of the loop gets its turn
+_BURST_MAX = 0.002  # seconds of handlers that never wait, before other tasks of the loop run
 
 
 class _Slot:
@@ -79,36 +84,36 @@ class _Slot:
 
 
 class Slots:
-    """Runs handlers for the jobs it is fed, and tells the settler how each ended."""
+    """Runs handlers for the jobs it is fed, and passes their outcomes to the completer."""
 
     def __init__(
         self,
         count: int,
         handlers: Handlers,
         claims: InFlightJobs,
-        settler: Completer,
+        completer: Completer,
         retry: RetryPolicy,
         tally: Tally,
         clock: Clock,
-        asks: JobWorker,
-        room: asyncio.Event,
+        worker: JobWorker,
+        capacity: asyncio.Event,
         breakers: Breakers | None = None,
         spans: Spans | None = None,
     ) -> None:
-        self._handlers, self._claims, self._settler, self._retry = handlers, claims, settler, retry
-        self._tally, self._clock, self._asks, self._room = tally, clock, asks, room
+        self._handlers, self._claims, self._completer, self._retry = handlers, claims, completer, retry
+        self._tally, self._clock, self._worker, self._capacity = tally, clock, worker, capacity
         self._breakers, self._spans = breakers, spans
         self._slots = [_Slot(number) for number in range(count)]
         self._idle: list[asyncio.Future[None]] = []
         self._quiet = asyncio.Event()
-        self._leaving = self._closing = False
+        self._stopping = self._closing = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = inf
-        self._turn_ends = 0.0
-        self._short = 0  # attempts in a row that ended because a resource of the machine ran out
+        self._burst_ends = 0.0
+        self._exhausted = 0  # attempts in a row that ended because a resource of the machine ran out
         self.backlog: deque[InFlightJob] = deque()
         self.ended = 0  # attempts so far
-        self.hungry_at = 0  # a backlog of at most this many rings for more
+        self.prefetch_low_water = 0  # a backlog of at most this many signals capacity
 
     @property
     def idle(self) -> int:
@@ -116,24 +121,24 @@ class Slots:
         return len(self._idle)
 
     def feed(self, works: Iterable[InFlightJob]) -> None:
-        """Jobs to run."""
+        """Adds jobs to run."""
         self.backlog.extend(works)
         self._quiet.clear()
         self._wake(len(self.backlog))
 
     def cut(self, work: InFlightJob) -> None:
-        """Ends an attempt whose claim is gone, unless it has ended by itself."""
+        """Cancels an attempt whose claim is gone, unless it has ended by itself."""
         if work.stage is JobStage.WAITING:
             if work in self.backlog:
                 self.backlog.remove(work)
-            self._settler.forget(work)
+            self._completer.forget(work)
         for slot in self._slots:
             if slot.work is work and slot.cut is None:
                 self._cut(slot, CancelReason.GONE)
 
     def cut_all(self) -> None:
-        """Ends every running attempt because the worker stops, and lets go of threads nobody waits for any more."""
-        self._leaving = True
+        """Cancels every running attempt because the worker stops, and no longer waits for threads of ended attempts."""
+        self._stopping = True
         for slot in self._slots:
             if slot.work is not None:
                 if slot.cut is None:
@@ -142,29 +147,29 @@ class Slots:
                 slot.task.cancel()
 
     def release(self, error: str) -> int:
-        """Requeues what no slot has started yet without spending a retry, so that others can have it at once."""
-        given = len(self.backlog)
-        # Each goes before all that wait, so the last released is served first: back to front keeps their order.
+        """Releases the jobs that no slot has started, without spending a retry; returns their number."""
+        count = len(self.backlog)
+        # Each goes before all ready jobs, so the last released is claimed first: back to front keeps their order.
         while self.backlog:
             work = self.backlog.pop()
-            self._settler.add(work, interrupted(work.claimed, error))
-        return given
+            self._completer.add(work, interrupted(work.claimed, error))
+        return count
 
-    def _release_shut(self, first: InFlightJob) -> None:
-        """Requeues what was prefetched from a queue whose breaker has opened since."""
+    def _release_queue(self, first: InFlightJob) -> None:
+        """Releases the jobs prefetched from a queue whose breaker has opened since."""
         queue = first.claimed.job.queue
-        shut = [first, *(work for work in self.backlog if work.claimed.job.queue == queue)]
+        affected = [first, *(work for work in self.backlog if work.claimed.job.queue == queue)]
         kept = [work for work in self.backlog if work.claimed.job.queue != queue]
         self.backlog.clear()
         self.backlog.extend(kept)
-        for work in reversed(shut):  # see give_back
-            self._settler.add(work, shut_out(work.claimed))
+        for work in reversed(affected):  # see release
+            self._completer.add(work, refused_by_breaker(work.claimed))
 
     def abandon(self, error: str) -> int:
-        """Releases the jobs of handlers that did not end when they were told to; gives how many."""
+        """Releases the jobs of handlers that did not end after their cancellation; returns their number."""
         left = [slot.work for slot in self._slots if slot.work is not None and slot.work.stage is JobStage.RUNNING]
         for work in left:
-            self._settler.add(work, interrupted(work.claimed, error))
+            self._completer.add(work, interrupted(work.claimed, error))
         return len(left)
 
     async def quiet(self) -> None:
@@ -202,29 +207,29 @@ class Slots:
                     return
                 waiting = asyncio.get_running_loop().create_future()
                 self._idle.append(waiting)
-                self._room.set()
+                self._capacity.set()
                 if len(self._idle) == len(self._slots):
                     self._quiet.set()
                 await waiting
                 continue
             work = backlog.popleft()
-            if len(backlog) <= self.hungry_at and not self._room.is_set():
-                self._room.set()
+            if len(backlog) <= self.prefetch_low_water and not self._capacity.is_set():
+                self._capacity.set()
             if self._breakers is not None and not self._breakers.lets_start(work):
-                self._release_shut(work)
+                self._release_queue(work)
                 continue
-            short = self._short
+            exhausted = self._exhausted
             ended = await self._attempt(slot, work)
-            if self._short > short:
-                await asyncio.sleep(_SHORT.delay(self._short, random.random()).total_seconds())
-            if ended > self._turn_ends:
+            if self._exhausted > exhausted:
+                await asyncio.sleep(_EXHAUSTED_PAUSE.delay(self._exhausted, random.random()).total_seconds())
+            if ended > self._burst_ends:
                 await asyncio.sleep(0)
                 now = monotonic()
-                if now > self._turn_ends:
-                    self._turn_ends = now + _TURN_MAX
+                if now > self._burst_ends:
+                    self._burst_ends = now + _BURST_MAX
 
     async def _attempt(self, slot: _Slot, work: InFlightJob) -> float:
-        """Runs one handler and notes how it ended; gives when."""
+        """Runs one handler and records its outcome; returns when it ended."""
         claimed = work.claimed
         handler = self._handlers.find(claimed.job.kind)
         began = self._clock.monotonic()
@@ -234,33 +239,33 @@ class Slots:
             unknown = no_handler(claimed, self._retry, random.random())
             if span is not None:
                 span.end(outcome_of(unknown), "")
-            self._settler.add(work, unknown)
+            self._completer.add(work, unknown)
             return began
         running = self._begin(slot, work, began)
         settlement: Settlement | None
-        wrong = ""
+        error_type = ""
         try:
             result = await self._call(slot, handler, running, span)
             settlement = Complete(claimed.claim, encoded(result), running.follow_ups)
-            self._short = 0
+            self._exhausted = 0
         except (Exception, asyncio.CancelledError, SystemExit) as error:
             if slot.cut is None and isinstance(error, asyncio.CancelledError) and cancelled():
-                raise  # not about this job: somebody cancelled the worker
-            u, wrong = random.random(), type(error).__name__
-            settlement = ended_badly(claimed, slot.cut, error, work.allowed, self._retry, u, handler.retry)
-            self._note_short(claimed, slot.cut, error)
+                raise  # not about this job: the worker was cancelled
+            u, error_type = random.random(), type(error).__name__
+            settlement = outcome_for_error(claimed, slot.cut, error, work.allowed, self._retry, u, handler.retry)
+            self._note_exhausted(claimed, slot.cut, error)
         finally:
             self._tally.active -= 1
         self.ended += 1
         ended = self._clock.monotonic()
         self._tally.durations.of(claimed.job.queue).observe(ended - began)
         if span is not None:
-            span.end(outcome_of(settlement), wrong)
+            span.end(outcome_of(settlement), error_type)
         if work.stage is JobStage.RUNNING:
             if settlement is None:
-                self._settler.forget(work)
+                self._completer.forget(work)
             else:
-                self._settler.add(work, settlement)
+                self._completer.add(work, settlement)
         slot.work = slot.running = None
         if slot.cut is None:
             slot.lingering = None
@@ -268,19 +273,19 @@ class Slots:
             await self._after_cut(slot)
         return ended
 
-    def _note_short(self, claimed: ClaimedJob, cut: CancelReason | None, error: BaseException) -> None:
-        """Says that a job was released because a resource ran out; the slot then rests instead of trying the next."""
-        why = "" if cut is not None else short_of(claimed, error)
-        self._short = self._short + 1 if why else 0
+    def _note_exhausted(self, claimed: ClaimedJob, cut: CancelReason | None, error: BaseException) -> None:
+        """Logs that a job was released because a resource ran out; the slot then pauses before the next one."""
+        why = "" if cut is not None else exhausted_resource(claimed, error)
+        self._exhausted = self._exhausted + 1 if why else 0
         if why:
             extra = {"job_id": claimed.job.id, "queue": claimed.job.queue, "attempt": claimed.attempt}
-            _log.warning("a job was released, and its slot rests: %s", why, extra=extra)
+            _log.warning("a job was released, and its slot pauses: %s", why, extra=extra)
 
     def _begin(self, slot: _Slot, work: InFlightJob, now: float) -> RunningJob:
         self._claims.begin(work, now)
         self._tally.active += 1
         slot.work, slot.cut, slot.deadline = work, None, now + work.allowed
-        slot.running = running = RunningJob(work.claimed, self._asks)
+        slot.running = running = RunningJob(work.claimed, self._worker)
         if slot.deadline < self._timer_at:
             self._set_timer(slot.deadline)
         return running
@@ -293,11 +298,11 @@ class Slots:
             call = partial(self._innermost, slot, handler)
             for middleware in reversed(self._handlers.middleware):
                 call = partial(_around, middleware, call)
-            return await drive(call(running), context)
+            return await run_in_context(call(running), context)
         if not isinstance(handler, InThread):
-            return await drive(handler.call(running), context)
+            return await run_in_context(handler.call(running), context)
         if span is not None:
-            return await drive(self._innermost(slot, handler, running), context)
+            return await run_in_context(self._innermost(slot, handler, running), context)
         return await self._innermost(slot, handler, running)
 
     async def _innermost(self, slot: _Slot, handler: Handler, running: RunningJob) -> object:
@@ -314,16 +319,16 @@ class Slots:
         slot.task.cancel()
 
     async def _after_cut(self, slot: _Slot) -> None:
-        """Clears the cancellation, so that the next handler starts clean, and waits for a thread that goes on."""
+        """Clears the cancellation for the next handler, and waits for a thread that still runs."""
         assert slot.task is not None, "a slot that was cut has a task"
         slot.task.uncancel()
         if slot.lingering is None:
             return
         try:
-            if not self._leaving:
+            if not self._stopping:
                 await asyncio.wait([slot.lingering])
         except asyncio.CancelledError:
-            if not self._leaving:
+            if not self._stopping:
                 raise
             slot.task.uncancel()
         finally:
@@ -334,9 +339,9 @@ class Slots:
             self._timer.cancel()
         self._timer_at = at
         delay = max(at - self._clock.monotonic(), 0)
-        self._timer = asyncio.get_running_loop().call_later(delay, self._time_is_up)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._on_deadline)
 
-    def _time_is_up(self) -> None:
+    def _on_deadline(self) -> None:
         now, self._timer, self._timer_at = self._clock.monotonic(), None, inf
         running = [slot for slot in self._slots if slot.work is not None and slot.cut is None]
         for slot in running:

@@ -1,1 +1,1 @@
-"""What implementations of ports share: rules that are pure, and no port."""
+"""Pure rules that the implementations of ports share."""

@@ -1,4 +1,4 @@
-"""How one check ended: what a backend, a setting or a machine was found to be, and what to do if that is not well."""
+"""The result of one check of a backend, a setting or the machine, and what to do if it is not OK."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ OK, WARN, FAIL = "ok", "warn", "fail"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One check: what is so, and what to do if that is not well."""
+    """One check: its state, what was found, and what to do about it."""
 
     check: str
     state: str

@@ -1,7 +1,7 @@
-"""Jobs for workers, made in the hottest loops there are.
+"""A fast constructor of ClaimedJob, for the hottest loops.
 
 A frozen dataclass sets each field through `object.__setattr__`, which for the objects of a claimed job costs more than
-all the rest of a claim. Here slots are filled directly, which is the same without the detour.
+all the rest of a claim. Here slots are filled directly, with the same result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _new = object.__new__
 
 
 def setters(kind: type, *names: str) -> Iterator[Callable[[object, object], None]]:
-    """What fills each of these slots."""
+    """The setter of each of these slots."""
     return (kind.__dict__[name].__set__ for name in names)
 
 

@@ -84,4 +84,4 @@ class ConditionalRecords(ABC):
 
     @abstractmethod
     async def write(self, asked: RecordWrite) -> Written:
-        """Makes a write, or says why not."""
+        """Makes one conditional write; its outcome says whether the condition was met."""

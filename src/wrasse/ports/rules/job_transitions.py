@@ -1,12 +1,13 @@
 """The transitions of a job that is kept as one record: what each request makes of it; pure.
 
-Queues built on records read one, ask here what becomes of it, and write that back under the version they read; the
-queue in memory asks the same. So every rule about states, tokens, deadlines and budgets is in this file, and of two who
-race one is told to look again. None means: what the request expects is not so, and nothing is to be written.
+Queues built on records read one, compute its successor here, and write it back under the version they read; the queue
+in memory does the same. So every rule about states, tokens, deadlines and budgets is in this file, and of two
+concurrent writers one gets a conflict and retries. None means: the request's precondition does not hold, and nothing is
+written.
 
-A record remembers the requests that put and settled it, so that whoever asks again after a lost reply, or after a
-restart, gets the first answer. `rank` is its turn among the ready ones: below zero it is served next, the newest first;
-above, in the order they came.
+A record remembers the requests that enqueued and settled it, so that a retry after a lost reply, or after a restart,
+gets the first answer. `rank` is its order among the ready ones: below zero it is claimed next, the newest first; above,
+in the order of arrival.
 """
 
 from __future__ import annotations
@@ -69,8 +70,8 @@ class SettledRequest:
 
 @dataclass(frozen=True, slots=True)
 class StoredJob:
-    """A job whole, with what its queue needs to know of it. `follow` are jobs that its finish promised and that are not
-    put yet."""
+    """A job whole, with what its queue needs to know of it. `follow`: follow-up jobs of its completion that are not
+    enqueued yet."""
 
     job: Job
     info: JobInfo
@@ -83,7 +84,7 @@ class StoredJob:
     follow: tuple[Job, ...] = ()
 
     def at(self, at: datetime) -> Self:
-        """As it is at this moment: a job whose delay is over is no longer scheduled."""
+        """Its state at this moment: a job whose delay is over is no longer scheduled."""
         due = self.info.not_before
         if self.info.state is not JobState.READY or due is None or due > at:
             return self
@@ -91,17 +92,17 @@ class StoredJob:
 
     @property
     def scheduled(self) -> bool:
-        """Ready, and not yet."""
+        """Ready, with a not_before that has not passed."""
         return self.info.not_before is not None
 
     @property
     def status(self) -> JobStatus:
-        """Where it is listed and counted."""
+        """The status under which it is listed and counted."""
         return JobStatus.SCHEDULED if self.info.not_before is not None else _STATUSES[self.info.state]
 
     @property
     def index_position(self) -> int:
-        """Its turn there: its rank while it is ready, else in microseconds."""
+        """Its position in the index of its status: its rank while it is ready, else microseconds."""
         info = self.info
         if info.not_before is not None:
             return to_micros(info.not_before)
@@ -112,22 +113,22 @@ class StoredJob:
 
     @property
     def served_next(self) -> bool:
-        """Was released or rescued, and goes before whoever waits."""
+        """Was released or rescued, so it is claimed before the jobs that wait."""
         return self.info.state is JobState.READY and self.rank < 0
 
     @property
     def shown(self) -> JobRecord:
-        """As the port shows it."""
+        """As the port returns it."""
         return JobRecord(self.job, self.info, self.history, self.result, self.progress)
 
     @property
     def claimed(self) -> ClaimedJob:
-        """As its worker gets it."""
+        """As a claim returns it."""
         return self.info.claimed(self.job)
 
 
 def check_stored(stored: StoredJob) -> None:
-    """A ValueError for a job that was read and that no change could be made to: its parts contradict one another."""
+    """ValueError for a stored job whose fields contradict one another, so that no transition applies."""
     info, job = stored.info, stored.job
     if min(info.token, info.size, info.attempts, info.failures, info.rescues, info.interruptions) < 0:
         raise ValueError("one of its counts is negative")
@@ -140,12 +141,12 @@ def check_stored(stored: StoredJob) -> None:
 
 
 def back(at: datetime) -> int:
-    """The turn of a job that joins its queue at this moment."""
+    """The rank of a job that is added to the end of its queue at this moment."""
     return to_micros(at) * _RANKS
 
 
 def new_info(job: Job, at: datetime, retries_max: int | None = None) -> JobInfo:
-    """The state of a new job: ready, or scheduled until its producer wants it."""
+    """The info of a new job: ready, or scheduled until its not_before."""
     due = max(job.not_before or at, at + job.delay, at)
     return JobInfo(
         id=job.id,
@@ -167,7 +168,7 @@ def new_info(job: Job, at: datetime, retries_max: int | None = None) -> JobInfo:
 
 
 def copied(job: Job) -> Job:
-    """The job with headers of its own: what the producer does with theirs later changes nothing."""
+    """The job with a copy of its headers, so that later changes by the producer have no effect."""
     return replace(job, headers=dict(job.headers)) if job.headers else job
 
 
@@ -186,7 +187,7 @@ def claim(
     info = replace(
         record.info,
         state=JobState.RUNNING,
-        # Above every token of an earlier job of this id, which nobody may remember any more.
+        # Above every token of an earlier job of this id, which may no longer be stored.
         token=max(record.info.token + 1, to_micros(at)) if token is None else token,
         nonce=nonce,
         attempts=record.info.attempts + 1,
@@ -199,7 +200,7 @@ def claim(
 
 
 def unclaim(record: R, at: datetime) -> R:
-    """Undoes a claim of which nobody was told: the attempt was none, and the job is served next."""
+    """Undoes a claim that was not returned to a worker: the attempt does not count, and the job is claimed next."""
     before = record.info
     info = replace(before.freed, state=JobState.READY, token=before.token + 1, attempts=before.attempts - 1)
     return replace(record, info=info, rank=-back(at))
@@ -211,22 +212,22 @@ def heartbeat(
     """Extends a claim; None if it is no longer the current one."""
     if not is_current(record, claim):
         return None
-    told = record.progress if progress is None else replace(progress, at=at)
-    return replace(record, info=replace(record.info, heartbeat_at=at, deadline=at + heartbeat_timeout), progress=told)
+    newest = record.progress if progress is None else replace(progress, at=at)
+    return replace(record, info=replace(record.info, heartbeat_at=at, deadline=at + heartbeat_timeout), progress=newest)
 
 
 def is_current(record: StoredJob, claim: Claim) -> bool:
-    """Is this the current claim?"""
+    """Whether this is the current claim."""
     return record.info.state is JobState.RUNNING and record.info.claim == claim
 
 
 def settled_by(record: StoredJob, claim: Claim, request: str) -> bool:
-    """Did this very request end the attempt of this claim?"""
+    """Whether this request ended the attempt of this claim."""
     return SettledRequest(claim.token, request) in record.settled
 
 
 def settle(record: R, settlement: Settlement, at: datetime, *, request: str, rank: int) -> R | None:
-    """Ends an attempt, by its worker; None if the claim is no longer current. `rank` is the turn of who comes now. An
+    """Ends an attempt, by its worker; None if the claim is no longer current. `rank` is that of a job added now. An
     empty request is not noted in the record."""
     if not is_current(record, settlement.claim):
         return None
@@ -235,7 +236,7 @@ def settle(record: R, settlement: Settlement, at: datetime, *, request: str, ran
         record = replace(record, settled=(*record.settled, mark)[-SETTLED_KEPT:])
     match settlement:
         case Complete():
-            return _finished(record, settlement, at)
+            return _completed(record, settlement, at)
         case Requeue():
             return _requeued(record, settlement, at, rank)
         case DeadLetterJob():
@@ -243,7 +244,7 @@ def settle(record: R, settlement: Settlement, at: datetime, *, request: str, ran
 
 
 def move(record: R, move: Move, at: datetime, *, rank: int, token: int | None = None) -> R | None:
-    """A move by anybody but the worker; None if what it expects is not so. From then on an old worker is refused."""
+    """A move by a caller without the claim; None if its precondition does not hold. The old worker is refused after."""
     if not _movable(record, move, at):
         return None
     token = record.info.token + 1 if token is None else token
@@ -261,24 +262,24 @@ def move(record: R, move: Move, at: datetime, *, rank: int, token: int | None = 
 
 
 def rescues(info: JobInfo, most: int) -> tuple[int, int]:
-    """How often a job was rescued, and how often it may be: at `most`, but for a job with a budget of its own for
-    retries of any kind."""
+    """How often a job was rescued, and how often it may be: `most`, unless the job has its own budget for retries of
+    any kind."""
     if info.retries_max is None:
         return info.rescues, most
     return info.failures + info.rescues, info.retries_max
 
 
 def rescue(info: JobInfo, at: datetime, most: int) -> Requeue | DeadLetterJob:
-    """What becomes of a running job whose worker stopped its heartbeat."""
-    silent = f"worker {info.worker} silent for {int((at - (info.heartbeat_at or at)).total_seconds())} s"
+    """The move for a running job whose worker stopped its heartbeat."""
+    why = f"worker {info.worker} silent for {int((at - (info.heartbeat_at or at)).total_seconds())} s"
     so_far, most = rescues(info, most)
     if so_far >= most:
-        return DeadLetterJob(info.claim, Reason.WORKER_DIED, error=silent, spends=Budget.RESCUES)
-    return Requeue(info.claim, Budget.RESCUES, Reason.WORKER_DIED, error=silent)
+        return DeadLetterJob(info.claim, Reason.WORKER_DIED, error=why, spends=Budget.RESCUES)
+    return Requeue(info.claim, Budget.RESCUES, Reason.WORKER_DIED, error=why)
 
 
 def deletable(record: StoredJob, delete: Delete, at: datetime) -> bool:
-    """May this job be deleted, as it is now?"""
+    """Whether this job may be deleted in its present state."""
     info = record.info
     if delete.state is JobState.RUNNING or info.state is not delete.state or info.claim != delete.claim:
         return False
@@ -288,18 +289,18 @@ def deletable(record: StoredJob, delete: Delete, at: datetime) -> bool:
 def _movable(record: StoredJob, move: Move, at: datetime) -> bool:
     match move:
         case Requeue() | DeadLetterJob():
-            until = record.info.deadline
-            return is_current(record, move.claim) and until is not None and until <= at
+            deadline = record.info.deadline
+            return is_current(record, move.claim) and deadline is not None and deadline <= at
         case RequeueDead():
             return record.info.state is JobState.DEAD and record.info.claim == move.claim
         case Cancel():
             return record.info.state in (JobState.READY, JobState.RUNNING)
 
 
-def _finished(record: R, finish: Complete, at: datetime) -> R:
+def _completed(record: R, complete: Complete, at: datetime) -> R:
     kept_until = at + record.job.keep if record.job.keep > _AT_ONCE else None
     info = replace(record.info, state=JobState.DONE, deadline=None, finished_at=at, kept_until=kept_until)
-    return replace(record, info=info, result=finish.result, follow=finish.enqueues)
+    return replace(record, info=info, result=complete.result, follow=complete.enqueues)
 
 
 def _requeued(record: R, requeue: Requeue, at: datetime, rank: int) -> R:
@@ -314,13 +315,13 @@ def _readied(record: R, at: datetime, delay: timedelta, rank: int) -> R:
     return replace(record, info=replace(record.info, state=JobState.READY, not_before=not_before), rank=rank)
 
 
-def _dead_lettered(record: R, bury: DeadLetterJob, at: datetime) -> R:
-    record = _noted(record, bury.reason, bury.error, at)
-    return _died(replace(record, info=record.info.spent(bury.spends)), bury.reason, bury.error, at)
+def _dead_lettered(record: R, change: DeadLetterJob, at: datetime) -> R:
+    record = _noted(record, change.reason, change.error, at)
+    return _died(replace(record, info=record.info.spent(change.spends)), change.reason, change.error, at)
 
 
 def _cancelled(record: R, error: str, at: datetime) -> R:
-    if record.info.state is JobState.RUNNING:  # only what was held had an attempt to note
+    if record.info.state is JobState.RUNNING:  # only a running job has an attempt to record
         record = _noted(record, Reason.CANCELLED, error, at)
     return _died(record, Reason.CANCELLED, error, at)
 
@@ -332,7 +333,7 @@ def _died(record: R, reason: Reason, error: str, at: datetime) -> R:
 
 
 def _noted(record: R, reason: Reason, error: str, at: datetime) -> R:
-    """With the attempt that just ended in its history."""
+    """The record with the attempt that just ended in its history."""
     info = record.info
     assert info.claimed_at is not None, "an attempt begins with a claim"
     attempt = Attempt(info.attempts, info.worker, info.claimed_at, at, reason, error_text(error))

@@ -1,14 +1,11 @@
-"""Rows of a user's query as references. Pure, and strict: a reference that was passed over is an archive deleted.
+"""Rows of a user's query as references. Pure, and strict: a reference that is missed means a deleted archive.
 
-A source is a table or a SELECT with a column `key` and, where there is more to say, `prefix` (everything below the
-key), `owner`, `rule`, and `ended_at` and `started_at` (times or Unix seconds). A NULL key refers to nothing. A time
-without a zone is UTC: sessions are set to it.
+A source is a table or a SELECT with a column `key` and, optionally, `prefix` (everything below the key), `owner`,
+`rule`, and `ended_at` and `started_at` (times or Unix seconds). A NULL key refers to nothing. A time without a zone is
+UTC: sessions are set to it.
 
-What a time may look like in a row that refers to an archive. Pure, and strict: a time that is read too early ends a
-reference that still counts, and its archive goes.
-
-So what would be long before there were archives is refused, because it means something else: 0 that the row was never
-deleted, and 20260214 the 14th of February.
+Times are strict too: one that is read too early ends a reference that still counts. So a time before 1980 is refused,
+because it means something else: 0 that the row was never deleted, and 20260214 the 14th of February.
 """
 
 from __future__ import annotations
@@ -25,12 +22,12 @@ from wrasse.ports.catalog import Query, Reference
 
 REFERENCE_TIME = "an ISO time, Unix seconds, or NULL; and NULL where 0 or an early date stands for none"
 _SECONDS = re.compile(r"-?\d{1,11}(\.\d+)?")
-_SECONDS_MAX = 100_000_000_000  # beyond it, somebody wrote milliseconds
+_SECONDS_MAX = 100_000_000_000  # more than this are milliseconds
 _EARLIEST = datetime(1980, 1, 1, tzinfo=UTC)
 
 
 def reference_time(value: object) -> datetime:
-    """The instant, in UTC where it names no zone; ValueError if it is none, or means something else."""
+    """The instant, in UTC where it names no zone; ValueError if it is no time or too early to be one."""
     instant = _instant(value)
     if instant < _EARLIEST:
         raise ValueError(value)
@@ -60,7 +57,7 @@ _FORMS = {"key": "a text", "prefix": "0 or 1", "ended_at": REFERENCE_TIME, "star
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where references come from: a SELECT, how a person calls it, and in which database it is."""
+    """Where references come from: a SELECT, its name in messages, and its database."""
 
     sql: str
     rule: str
@@ -77,20 +74,20 @@ class Source:
         return cls(text, query.rule, where)
 
     def columns(self, names: frozenset[str], defaults: Mapping[str, str]) -> str:
-        """What to select of a source with these columns, in the order of a row and under their names."""
+        """The select list for a source with these columns, in the order of COLUMNS."""
         if "key" not in names:
             raise self.missing_key()
         return ", ".join(f'"{name}"' if name in names else f'{defaults[name]} AS "{name}"' for name in COLUMNS)
 
     def missing_key(self) -> ConfigError:
-        """It has no column `key`."""
+        """The error for a source without a column `key`."""
         return ConfigError(
             f"the {self.rule} of {self.where} has no column 'key'",
             do='write a SELECT that names one: SELECT archive AS "key" FROM ...',
         )
 
     def wrong_key(self, kind: str) -> ConfigError:
-        """Its column `key` is no text."""
+        """The error for a column `key` that is not text."""
         return ConfigError(
             f"the column 'key' of the {self.rule} of {self.where} is {kind}, not a text",
             do='turn it into the whole key, as the store has it: SELECT CAST(... AS TEXT) AS "key"',

@@ -1,6 +1,6 @@
-"""Answers remembered for a while, so that asking again after a lost reply gives the first one and changes nothing.
+"""Answers remembered for a while, so that a retry after a lost reply gets the first one and changes nothing.
 
-Time is monotonic here: a step of the wall clock must not make us forget an answer.
+Time is monotonic here: a step of the wall clock must not drop an answer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Remembered(Generic[T]):
         self._order: deque[tuple[float, str]] = deque()
 
     def get(self, request: str) -> T | None:
-        """The first answer, if it is not too long ago."""
+        """The first answer, if it is younger than REQUESTS_KEPT."""
         horizon = self._clock.monotonic() - REQUESTS_KEPT.total_seconds()
         most = len(self._order) if self._most is None else self._most
         while self._order and (self._order[0][0] < horizon or len(self._order) > most):
@@ -39,5 +39,5 @@ class Remembered(Generic[T]):
         self._order.append((self._clock.monotonic(), request))
 
     def forget(self, request: str) -> None:
-        """It got nothing: asking again is asking anew."""
+        """Drops the answer of a request that got nothing: a retry is a new request."""
         self._answers.pop(request, None)

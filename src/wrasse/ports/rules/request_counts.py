@@ -1,7 +1,7 @@
-"""What a backend's requests are for: whoever begins an operation names it, and a backend counts what it sends for it.
+"""Request counts: how many requests of a backend each operation costs.
 
-A backend whose calls are requests over a network says `note_request` for each. It is counted for the operation under
-which it is sent, tasks that this began included; outside of any operation it counts for nobody.
+A backend whose calls are requests over a network calls `note_request` for each. It is counted for the operation under
+which it is sent, tasks that this began included; a request outside of any operation is not counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Answer = Coroutine[Any, Any, T]
 
 
 class Counting:
-    """Whoever keeps count of the requests of its operations."""
+    """Base of a class that counts the requests of its operations."""
 
     def __init__(self) -> None:
         self.requests: Counter[str] = Counter()  # by operation; none where a backend does not count them
@@ -30,9 +30,9 @@ _FOR: ContextVar[tuple[Counter[str], str] | None] = ContextVar("wrasse_requests_
 
 def note_request() -> None:
     """One request is sent."""
-    asked = _FOR.get()
-    if asked is not None:
-        asked[0][asked[1]] += 1
+    counting = _FOR.get()
+    if counting is not None:
+        counting[0][counting[1]] += 1
 
 
 class counted:  # a decorator
@@ -42,7 +42,7 @@ class counted:  # a decorator
         self._operation = operation
 
     def __call__(self, method: Callable[Concatenate[C, P], Answer[T]]) -> Callable[Concatenate[C, P], Answer[T]]:
-        """The method, counting."""
+        """The method, with its requests counted."""
         operation = self._operation
 
         async def run(self: C, /, *args: P.args, **named: P.kwargs) -> T:

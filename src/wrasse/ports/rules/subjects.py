@@ -4,7 +4,7 @@ Promise. A subject is one or more tokens with dots between: 1 to 255 bytes of pr
 `:`, `*` and `>`. A pattern may have `*` for exactly one token, and `>` as its last token for one or more. Dots become
 `:` in a Redis key and come back as they were, which is why a subject has no colon.
 
-Costs. None: everything here is pure, and names that were looked at once are remembered.
+Costs. None: everything here is pure, and the results are cached.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _REST = ">"
 
 @lru_cache(_REMEMBERED)
 def check_subject(subject: str) -> None:
-    """Refuses what is not a subject, with why."""
+    """Refuses what is not a subject, with the reason."""
     _refuse(subject, "subject", ":*>")
 
 
 @lru_cache(_REMEMBERED)
 def is_subject(name: str) -> bool:
-    """Whether a stream may be called so; other programs choose names of their own."""
+    """Whether a name is valid for a stream; other programs choose names of their own."""
     try:
         check_subject(name)
     except UsageError:
@@ -37,7 +37,7 @@ def is_subject(name: str) -> bool:
 
 @lru_cache(_REMEMBERED)
 def check_pattern(pattern: str) -> None:
-    """Refuses what is not a pattern, with why. Every subject is one."""
+    """Refuses what is not a pattern, with the reason. Every subject is one."""
     _refuse(pattern, "pattern", ":")
     tokens = pattern.split(".")
     if any(_REST in token and (token != _REST or place < len(tokens) - 1) for place, token in enumerate(tokens)):
@@ -52,7 +52,7 @@ def is_wild(pattern: str) -> bool:
 
 
 def fixed_part(pattern: str) -> str:
-    """What every subject that matches begins with: an index is read from there."""
+    """The prefix of every subject that matches: where an index is read from."""
     tokens = pattern.split(".")
     wild = next((place for place, token in enumerate(tokens) if token in (_ANY, _REST)), len(tokens))
     return pattern if wild == len(tokens) else "".join(f"{token}." for token in tokens[:wild])

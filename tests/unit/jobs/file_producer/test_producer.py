@@ -114,7 +114,7 @@ async def test_files_wait_for_a_backend_that_comes_back(tmp_path: Path) -> None:
 async def test_a_lost_reply_puts_no_file_twice(tmp_path: Path) -> None:
     fill(tmp_path, 3)
     memory = Memory()
-    network = Network(Script({0: LOST_REPLY}, only="put"))
+    network = Network(Script({0: LOST_REPLY}, only="enqueue"))
     intake = intake_of(tmp_path, memory, jobs=FaultyJobs(memory.jobs, network), patience=None)
     await intake.walk()
     assert len(await names_of(memory)) == 3

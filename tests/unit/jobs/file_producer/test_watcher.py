@@ -28,7 +28,7 @@ async def watching(root: Path, memory: Memory, told: bool, watches_max: int = WA
     """Files of this directory are enqueued for as long as the block lasts, and every change within it is noticed: where
     the system tells, by what it tells, since the walks of the beginning are over and the next one is minutes away."""
     intake = intake_of(root, memory)
-    watch = Watching(intake, SystemClock(), told=told, watches_max=watches_max)
+    watch = Watching(intake, SystemClock(), use_inotify=told, watches_max=watches_max)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(watch.run())
         await watch.watched.wait()

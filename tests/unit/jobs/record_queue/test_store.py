@@ -10,8 +10,7 @@ from hypothesis import given, strategies as st
 from lifecycle import Step, budget_spent, legal, token_grew
 from wrasse.errors import StoreBroken
 from wrasse.jobs.record_core.known_ids import plain
-from wrasse.jobs.record_core.stored_names import encode_job_record
-from wrasse.jobs.record_queue.store import Recorded, decode_recorded
+from wrasse.jobs.record_queue.store import Recorded, decode_recorded, encode_recorded
 from wrasse.ports.jobs import (
     Budget,
     Cancel,
@@ -37,7 +36,9 @@ seconds = st.integers(0, 60).map(lambda n: timedelta(seconds=n))
 delays = st.sampled_from([timedelta(0), SECOND, HEARTBEAT_TIMEOUT])
 budgets = st.sampled_from(Budget)
 asked = st.tuples(
-    st.sampled_from(["take", "beat", "finish", "requeue", "bury", "rescue", "rescue dead", "revive", "cancel"]),
+    st.sampled_from(
+        ["claim", "heartbeat", "complete", "requeue", "dead-letter", "rescue", "rescue dead", "requeue dead", "cancel"]
+    ),
     seconds,
     delays,
     budgets,
@@ -58,28 +59,28 @@ def taken(record: StoredJob, at: datetime = NOW, nonce: str = "n") -> StoredJob:
 def asking(record: StoredJob, what: str, at: datetime, delay: timedelta, budget: Budget, claim: Claim) -> tuple:
     """What a request makes of a record, the step it was, and what it spends."""
     rank = rules.back(at)
-    requeue, bury = (
+    requeue, dead_letter = (
         Requeue(claim, budget, Reason.FAILED, delay=delay),
         DeadLetterJob(claim, Reason.FAILED, spends=budget),
     )
     match what:
-        case "take":
+        case "claim":
             after = rules.claim(record, at, worker="w", nonce=f"{at}", heartbeat_timeout=HEARTBEAT_TIMEOUT)
-            return after, Step.TAKE, None
-        case "beat":
-            return rules.heartbeat(record, claim, at, heartbeat_timeout=HEARTBEAT_TIMEOUT), Step.BEAT, None
-        case "finish":
-            return rules.settle(record, Complete(claim), at, request="s", rank=rank), Step.FINISH, None
+            return after, Step.CLAIM, None
+        case "heartbeat":
+            return rules.heartbeat(record, claim, at, heartbeat_timeout=HEARTBEAT_TIMEOUT), Step.HEARTBEAT, None
+        case "complete":
+            return rules.settle(record, Complete(claim), at, request="s", rank=rank), Step.COMPLETE, None
         case "requeue":
             return rules.settle(record, requeue, at, request="s", rank=rank), Step.REQUEUE, budget
-        case "bury":
-            return rules.settle(record, bury, at, request="s", rank=rank), Step.BURY, budget
+        case "dead-letter":
+            return rules.settle(record, dead_letter, at, request="s", rank=rank), Step.DEAD_LETTER, budget
         case "rescue":
             return rules.move(record, requeue, at, rank=rank), Step.REQUEUE, budget
         case "rescue dead":
-            return rules.move(record, bury, at, rank=rank), Step.BURY, budget
-        case "revive":
-            return rules.move(record, RequeueDead(claim, delay), at, rank=rank), Step.REVIVE, None
+            return rules.move(record, dead_letter, at, rank=rank), Step.DEAD_LETTER, budget
+        case "requeue dead":
+            return rules.move(record, RequeueDead(claim, delay), at, rank=rank), Step.REQUEUE_DEAD, None
         case _:
             return rules.move(record, Cancel("a"), at, rank=rank), Step.CANCEL, None
 
@@ -96,17 +97,17 @@ def test_whatever_is_asked_only_legal_moves_are_made(requests: list[tuple]) -> N
             continue
         assert legal(step, before.state, after.info.state)
         assert token_grew(step, before.token, after.info.token)
-        if step is not Step.REVIVE:
+        if step is not Step.REQUEUE_DEAD:
             counts = [(s.failures, s.rescues, s.interruptions) for s in (before, after.info)]
             assert budget_spent(spends, *counts)
-        assert current or step in (Step.TAKE, Step.CANCEL), "an earlier worker moves nothing"
+        assert current or step in (Step.CLAIM, Step.CANCEL), "an earlier worker moves nothing"
         if what.startswith("rescue"):
             assert before.deadline is not None
             assert before.deadline <= at
         claims.append(before.claim)
         record = after
         recorded = Recorded(record, "mark")
-        assert decode_recorded(plain(record.info.id), encode_job_record(recorded)) == recorded
+        assert decode_recorded(plain(record.info.id), encode_recorded(recorded)) == recorded
 
 
 @given(delay=delays, passed=seconds)

@@ -195,7 +195,7 @@ async def test_the_records_own_budget_counts_before_the_types(world: TaskWorld) 
     await world.write("task_1", {**stuck, "max_retries": "6"}, due_at=world.clock.now())
     await world.write("task_2", stuck, due_at=world.clock.now())
 
-    assert sorted(await world.swept()) == ["bury", "requeue"]
+    assert sorted(await world.swept()) == ["dead_letter", "requeue"]
     assert (await world.fields("task_1"))["retry_count"] == "6"
 
 

@@ -207,7 +207,7 @@ class TakesFail:
         self.begun = False
 
     def next(self, call: str) -> Fault:
-        return self.faults.pop(0) if self.begun and call == "take" and self.faults else GOOD
+        return self.faults.pop(0) if self.begun and call == "claim" and self.faults else GOOD
 
 
 @pytest.mark.parametrize("faults", [(LOST_REPLY,), (LOST_REPLY, LOST_REPLY), (LOST_REQUEST, LOST_REPLY)])

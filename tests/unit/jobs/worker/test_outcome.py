@@ -1,4 +1,4 @@
-"""How an attempt ends whose machine ran out of something."""
+"""How an attempt ends whose machine ran out of a resource."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from wrasse.errors import JobFailed, OutOfResources, StoreFull, StoreUnavailable
 from wrasse.jobs.retry import GiveUp, Retry, RetryPolicy
-from wrasse.jobs.worker.outcome import RELEASES_MAX, CancelReason, ended_badly
+from wrasse.jobs.worker.outcome import RELEASES_MAX, CancelReason, outcome_for_error
 from wrasse.ports.jobs import Budget, Claim, ClaimedJob, DeadLetterJob, Job, Reason, Requeue
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
@@ -21,7 +21,7 @@ def taken(interruptions: int = 0) -> ClaimedJob:
 
 
 def ended(error: BaseException, interruptions: int = 0, own: Retry | None = None) -> Requeue | DeadLetterJob | None:
-    return ended_badly(taken(interruptions), None, error, 1.0, RetryPolicy(failures_max=0), 0.0, own)
+    return outcome_for_error(taken(interruptions), None, error, 1.0, RetryPolicy(failures_max=0), 0.0, own)
 
 
 def caused(cause: BaseException) -> BaseException:
@@ -71,5 +71,5 @@ def test_any_other_error_is_a_failure(error: Exception) -> None:
 
 
 def test_an_attempt_that_was_cut_ended_for_that_reason() -> None:
-    timeout = ended_badly(taken(), CancelReason.TIMEOUT, MemoryError(), 1.0, RetryPolicy(failures_max=0), 0.0)
+    timeout = outcome_for_error(taken(), CancelReason.TIMEOUT, MemoryError(), 1.0, RetryPolicy(failures_max=0), 0.0)
     assert isinstance(timeout, DeadLetterJob)

@@ -60,11 +60,11 @@ async def test_a_stop_in_the_middle_of_a_take_loses_nothing_and_takes_nothing_ne
     store, beats = memory(), Puppet()
     await put(store.jobs, Job("taken"))
     # The answer to the first claim is on its way for longer than the worker lives.
-    network = Network(Script({0: Fault(slow_reply=600)}, only="take"))
+    network = Network(Script({0: Fault(slow_reply=600)}, only="claim"))
     worker = Worker(FaultyJobs(store.jobs, network), any_kind(ok), CLOCK, beats, ONE_SLOT)
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
-        beats.state.tell_sending(True)
+        beats.state.set_sending(True)
         await until(store.jobs, "taken", JobState.RUNNING)
         await put(store.jobs, Job("new"))
         worker.stop(timedelta(0))
@@ -76,12 +76,12 @@ async def test_a_stop_in_the_middle_of_a_take_loses_nothing_and_takes_nothing_ne
 
 
 async def test_a_stop_before_a_take_has_arrived_takes_nothing_after_all() -> None:
-    store, beats, script = memory(), Puppet(), Script({0: Fault(slow_request=600)}, only="take")
+    store, beats, script = memory(), Puppet(), Script({0: Fault(slow_request=600)}, only="claim")
     await put(store.jobs, Job("a"))
     worker = Worker(FaultyJobs(store.jobs, Network(script)), any_kind(ok), CLOCK, beats, ONE_SLOT)
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
-        beats.state.tell_sending(True)
+        beats.state.set_sending(True)
         await eventually(lambda: len(script.calls) == 1)
         worker.stop(timedelta(0))
     assert (await record(store.jobs, "a")).info.attempts == 0
@@ -212,7 +212,7 @@ class Puppet:
     def __init__(self) -> None:
         self.state = HeartbeatState()
 
-    async def run(self, board: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
+    async def run(self, table: HeartbeatTable, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
         await asyncio.Event().wait()
 
 
@@ -226,15 +226,15 @@ async def test_nothing_is_taken_before_the_first_beat_nor_while_beats_do_not_go_
         await put(store.jobs, Job("first"))
         await asyncio.sleep(0.05)
         before = list(script.calls)
-        beats.state.tell_sending(True)
+        beats.state.set_sending(True)
         await until(store.jobs, "first", JobState.DONE)
-        await eventually(lambda: script.calls.count("take") == 2)
-        beats.state.tell_sending(False)
+        await eventually(lambda: script.calls.count("claim") == 2)
+        beats.state.set_sending(False)
         await asyncio.sleep(0.05)
         await put(store.jobs, Job("second"))
         await asyncio.sleep(0.05)
         between = (await record(store.jobs, "second")).info.attempts
-        beats.state.tell_sending(True)
+        beats.state.set_sending(True)
         await until(store.jobs, "second", JobState.DONE)
         worker.stop(timedelta(0))
     assert before == []
@@ -263,7 +263,7 @@ async def test_a_backend_that_is_down_for_a_while_costs_no_job_and_no_restart() 
     assert sorted(runs) == [job.id for job in numbered(8)]
 
 
-@pytest.mark.parametrize("call", ["take", "settle", "beat"])
+@pytest.mark.parametrize("call", ["claim", "settle", "heartbeat"])
 @pytest.mark.parametrize("fault", [LOST_REPLY, LOST_REQUEST])
 async def test_a_lost_reply_is_asked_for_again_and_nothing_runs_twice(call: str, fault: object) -> None:
     store = memory()
@@ -288,7 +288,7 @@ class Broken(Network):
     taken = 0
 
     async def call(self, name: str, act: Callable[[], Awaitable[T]]) -> T:
-        if name == "take":
+        if name == "claim":
             self.taken += 1
             if self.taken <= 3:
                 raise StoreBroken("the token is no number", do="restore it")
@@ -387,7 +387,7 @@ async def test_a_stop_gives_back_also_what_waits_for_others_to_be_out_of_harms_w
     worker = Worker(FaultyJobs(store.jobs, network), any_kind(ok), CLOCK, beats, QUICK)
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
-        beats.state.tell_sending(True)
+        beats.state.set_sending(True)
         await eventually(lambda: worker.tally.unavailable == 2)
         worker.stop(timedelta(0))
     assert [(await record(store.jobs, id)).info.state for id in "ab"] == [JobState.READY] * 2

@@ -266,7 +266,7 @@ class RedisJobs:
         ring = Ring(self._keys, self._keys.putting)
         putting = EnqueueArguments(ring, self._client.options, self._clock.now())
         args = [request, *putting.runs(jobs), *putting.groups(groups)]
-        return answers(await self._client.run(load("put"), ring.keys, args), jobs)
+        return answers(await self._client.run(load("enqueue"), ring.keys, args), jobs)
 
     async def claim(
         self,
@@ -299,7 +299,7 @@ class RedisJobs:
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> HeartbeatAnswer:
         args = heartbeat_args(worker, bounded(claims), heartbeat_timeout, progress)
-        return beaten(await self._client.run(load("beat"), heartbeat_keys(self._keys, worker.id), args))
+        return beaten(await self._client.run(load("heartbeat"), heartbeat_keys(self._keys, worker.id), args))
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
         check_settlements(settlements)
@@ -354,7 +354,7 @@ class RedisJobs:
 
     async def _grant(self, wanted: ClaimRequest, request: str) -> ClaimAnswer:
         nonce = secrets.token_hex(4)
-        answer = await self._client.run(load("take"), wanted.keys(self._keys), wanted.args(request, nonce))
+        answer = await self._client.run(load("claim"), wanted.keys(self._keys), wanted.args(request, nonce))
         found = granted(answer, wanted, nonce)
         self._time.note(from_ms(found.now))
         for held in found.claimed:
@@ -365,15 +365,15 @@ class RedisJobs:
 
     async def _dead_letter(self, bad: Sequence[ClaimedBytes]) -> list[Rejected]:
         """Dead-letters what cannot be decoded; gives those of which that is certain."""
-        buries = []
+        settlements = []
         for held in bad:
             token, _, nonce = held.take.partition("-")
-            buries.append(
+            settlements.append(
                 DeadLetterJob(Claim(held.id, int(token), nonce), Reason.INVALID_PAYLOAD, error=flaw(held.raw))
             )
-        done = await self._settle(buries, {held.take: held for held in bad}, f"bad {bad[0].take}")
-        ended = zip(bad, buries, done, strict=True)
-        return [Rejected(held.queue, held.id, bury.error) for held, bury, is_ in ended if is_ is Outcome.DONE]
+        done = await self._settle(settlements, {held.take: held for held in bad}, f"bad {bad[0].take}")
+        ended = zip(bad, settlements, done, strict=True)
+        return [Rejected(held.queue, held.id, each.error) for held, each, is_ in ended if is_ is Outcome.DONE]
 
     async def _settle(
         self, settlements: Sequence[Settlement], held: Mapping[str, ClaimedBytes], request: str

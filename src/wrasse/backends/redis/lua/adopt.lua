@@ -6,7 +6,7 @@
 -- Result: how many were adopted
 -- include putting
 need_shared(21)
-local silence, adopted = ARGV[2], 0
+local timeout, adopted = ARGV[2], 0
 
 -- Whether the newest claim of this id is still known: then it stays the one that is found by the id.
 local function is_current(id)
@@ -20,9 +20,9 @@ for at = 3, #ARGV, 8 do
   local silent = ARGV[at + 1] == '0' or redis.call('EXISTS', KEYS[first + 1]) == 0
   if silent and fits(KEYS[first], 'list') and redis.call('LPOS', KEYS[first], bytes) and not redis.call('ZSCORE', KEYS[13], take) then
     redis.call('INCR', KEYS[1]) -- so that the next token of this job is above the one of this claim
-    local numbers = {string.format('%.0f', now), silence, flags, #worker, #queue, #id}
+    local numbers = {string.format('%.0f', now), timeout, flags, #worker, #queue, #id}
     redis.call('HSET', KEYS[14], take, table.concat(numbers, ' ') .. '\n' .. worker .. queue .. id .. bytes)
-    redis.call('ZADD', KEYS[13], now + silence, take)
+    redis.call('ZADD', KEYS[13], now + timeout, take)
     count('held', queue, 1)
     if id ~= '' and not is_current(id) then redis.call('HSET', KEYS[8], id, take) end
     adopted = adopted + 1

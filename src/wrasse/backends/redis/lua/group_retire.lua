@@ -1,6 +1,6 @@
--- Hands over what a silent consumer holds, and removes it.
+-- Hands over what a dead consumer holds, and removes it.
 -- KEYS: [1] the stream, [2] single entries by deadline, [3] the consumers, [4] what wakes the group, [5] what is known of the stream
--- ARGV: [2] group, [3] consumer, [4] how long a consumer of another program is idle before it counts as silent, ms
+-- ARGV: [2] group, [3] consumer, [4] how long a consumer of another program is idle before it counts as dead, ms
 -- Gives 'done', 'conflict', or 'more' to hand over.
 -- include entry_ids
 local log, due, group, name = KEYS[1], KEYS[2], ARGV[2], ARGV[3]

@@ -9,7 +9,7 @@
 -- include counting
 -- include job_id
 need_shared(21)
-local repair, silence, ids_kept = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
+local repair, timeout, ids_kept = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
 local kinds = {}
 
 local function is_held(take) return redis.call('ZSCORE', KEYS[13], take) end
@@ -81,7 +81,7 @@ end
 
 function kinds.B(worker)
   if not expires_never(KEYS[worker + 1]) then return 0 end
-  if repair then redis.call('PEXPIRE', KEYS[worker + 1], silence) end
+  if repair then redis.call('PEXPIRE', KEYS[worker + 1], timeout) end
   return 1
 end
 
@@ -116,7 +116,7 @@ function kinds.T(_, take)
   if repair then
     -- What is finished is not held any more, whatever was left behind.
     if is_finished(take) then redis.call('HDEL', KEYS[14], take)
-    else redis.call('ZADD', KEYS[13], now + silence, take) end
+    else redis.call('ZADD', KEYS[13], now + timeout, take) end
   end
   return 1
 end
@@ -139,7 +139,7 @@ end
 function kinds.P(worker, ...)
   local _, bytes, missing = excess(worker, {...})
   if repair and missing > 0 then
-    redis.call('SET', KEYS[worker + 1], now, 'PX', silence, 'NX')
+    redis.call('SET', KEYS[worker + 1], now, 'PX', timeout, 'NX')
     for _ = 1, missing do redis.call('LPUSH', KEYS[worker], bytes) end
   end
   return missing

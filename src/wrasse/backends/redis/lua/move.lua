@@ -53,7 +53,7 @@ local function ready(key, name, bytes, delay, next_served)
 end
 
 -- ARGV from `at`: text, new bytes, id, group, unique name, new take.
-local function bury(at, queue)
+local function dead_letter(at, queue)
   local bytes, id, group, unique, take = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
   redis.call('LPUSH', KEYS[20], bytes)
   redis.call('HSET', KEYS[17], take, now .. ' 0\n' .. ARGV[at])
@@ -76,7 +76,7 @@ end
 local function held_to_dead(at, overdue)
   local moved = fits(KEYS[20], 'list')
     and free(ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], ARGV[at + 3], overdue)
-  if moved then bury(at + 4, ARGV[at + 3]) end
+  if moved then dead_letter(at + 4, ARGV[at + 3]) end
   return moved, at + 10
 end
 
@@ -88,7 +88,7 @@ function kinds.W(at)
   local first = tonumber(ARGV[at])
   local moved = fits(KEYS[20], 'list') and is_open(first)
     and take_out(first, ARGV[at + 2], ARGV[at + 3], ARGV[at + 4])
-  if moved then bury(at + 5, ARGV[at + 1]) end
+  if moved then dead_letter(at + 5, ARGV[at + 1]) end
   return moved, at + 11
 end
 

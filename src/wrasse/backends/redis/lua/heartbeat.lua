@@ -4,7 +4,7 @@
 --   each claim, id and text; then the takes.
 -- Descriptions and progress are for people: a key of theirs of a wrong type costs them, and no claim.
 -- Gives {now, one letter a claim: 1 where it is current, 0 where it is not}.
-local silence, told = tonumber(ARGV[3]), tonumber(ARGV[5])
+local timeout, told = tonumber(ARGV[3]), tonumber(ARGV[5])
 local first = 6 + 3 * told
 local mine, held = {}, {}
 for at = first, #ARGV, 1000 do
@@ -12,12 +12,12 @@ for at = first, #ARGV, 1000 do
   for i, score in ipairs(redis.call('ZMSCORE', KEYS[1], unpack(ARGV, at, last))) do
     mine[#mine + 1] = score and '1' or '0'
     if score then
-      held[#held + 1] = now + silence
+      held[#held + 1] = now + timeout
       held[#held + 1] = ARGV[at + i - 1]
     end
   end
 end
-if silence == 0 then
+if timeout == 0 then
   redis.pcall('ZREM', KEYS[2], ARGV[2])
   redis.pcall('HDEL', KEYS[3], ARGV[2])
   if redis.call('EXISTS', KEYS[4]) == 0 then redis.call('DEL', KEYS[5]) end
@@ -27,8 +27,8 @@ for at = 1, #held, 1000 do redis.call('ZADD', KEYS[1], 'XX', unpack(held, at, ma
 for at = 6, first - 1, 3 do
   if redis.call('ZSCORE', KEYS[1], ARGV[at]) then redis.pcall('HSET', KEYS[6], ARGV[at + 1], now .. ' ' .. ARGV[at + 2]) end
 end
-redis.pcall('ZADD', KEYS[2], now + silence, ARGV[2])
-redis.pcall('HSET', KEYS[3], ARGV[2], now .. ' ' .. (now + silence) .. ' ' .. ARGV[4])
+redis.pcall('ZADD', KEYS[2], now + timeout, ARGV[2])
+redis.pcall('HSET', KEYS[3], ARGV[2], now .. ' ' .. (now + timeout) .. ' ' .. ARGV[4])
 if redis.call('EXISTS', KEYS[4]) == 1 then redis.call('SET', KEYS[5], now, 'PX', ARGV[3]) end
 -- Who stopped its heartbeat stays listed for an hour.
 local silent = redis.pcall('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. (now - 3600000), 'LIMIT', 0, 100)

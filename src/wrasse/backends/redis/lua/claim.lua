@@ -10,7 +10,7 @@ local REQUESTS = 10
 -- include putting
 -- include ending
 -- include job_id
-local request, limit, silence, worker, nonce = 't' .. ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6]
+local request, limit, timeout, worker, nonce = 't' .. ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6]
 local told = recall(request)
 if told then
   local first, last, with = string.match(told, '^(%d+) (%d+) (.*)$')
@@ -68,7 +68,7 @@ local function hold(name, jobs)
   if not first then first = token + 1 end
   local line = string.format('%.0f', now) .. ' ' .. ARGV[4] .. ' 0 ' .. #worker .. ' ' .. #name .. ' '
   local whose, wheres, holds, held = '\n' .. worker .. name, {}, {}, {}
-  local deadline = string.format('%.0f', now + silence)
+  local deadline = string.format('%.0f', now + timeout)
   for i, bytes in ipairs(jobs) do
     local take, id = string.format('%.0f', token + i) .. '-' .. nonce, id_of(bytes)
     if id ~= '' then
