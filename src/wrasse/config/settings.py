@@ -258,9 +258,9 @@ class HttpHandlers:
     """Handlers that are URLs, to which jobs are posted."""
 
     refused: str = setting(
-        "bury",
-        "outcome of a job that is answered with 4xx: bury makes it dead at once, fail retries it",
-        choices=("bury", "fail"),
+        "dead_letter",
+        "outcome of a job that is answered with 4xx: dead_letter makes it dead at once, fail retries it",
+        choices=("dead_letter", "fail"),
     )
     authorization: str = setting(
         "", "value of the header Authorization, such as 'Bearer …', sent to all of them", secret=True

@@ -180,7 +180,7 @@ METRICS: Mapping[str, MetricDescription] = {
         MetricDescription(
             "wrasse_sweep_last_success_timestamp_seconds", "gauge", ("sweep",), "when a run last succeeded, unix time"
         ),
-        MetricDescription("wrasse_sweep_held", "gauge", ("sweep", "guard"), "1 while a guard pauses the sweep"),
+        MetricDescription("wrasse_sweep_paused", "gauge", ("sweep", "guard"), "1 while a guard pauses the sweep"),
         MetricDescription(
             "wrasse_sweep_paused_since_timestamp_seconds", "gauge", ("sweep", "guard"), "since when, unix time"
         ),

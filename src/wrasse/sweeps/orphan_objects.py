@@ -36,11 +36,11 @@ class OrphanObjects:
     batch_max: int = 100
 
     async def prepare(self) -> None:
-        """A complete look, noted."""
+        """A complete scan, recorded."""
         await self.scanner.scan(note=True)
 
     async def prepare_dry(self) -> None:
-        """A complete look that leaves no trace."""
+        """A complete scan that records nothing."""
         await self.scanner.scan(note=False)
 
     async def find(self, after: str | None, limit: int) -> Page[OrphanSuspect]:

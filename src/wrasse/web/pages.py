@@ -268,9 +268,9 @@ def _sweeps(view: _View) -> str:
 
 
 def _state(view: _View, status: SweepStatus) -> str:
-    if status.held is not None:
-        since = f"{soft('since')} {view.time(status.held.since)}"
-        return f"{state(f'paused by {status.held.guard}', 'hold')} {since}<br>{soft(status.held.reason)}"
+    if status.paused is not None:
+        since = f"{soft('since')} {view.time(status.paused.since)}"
+        return f"{state(f'paused by {status.paused.guard}', 'hold')} {since}<br>{soft(status.paused.reason)}"
     if not status.enabled:
         return state("off here", "soft")
     if status.running:

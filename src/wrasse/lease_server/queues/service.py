@@ -307,7 +307,7 @@ class QueueService:
         beside = proof.stateful or proof.joined or attempts > 1  # an earlier consumer may have left keys
         if not beside:
             return await self._settle(proof, Complete(proof.claim)) is not Outcome.CONFLICT
-        outcome = await self.jobs(proof.namespace).finish(proof.claim, request=f"{proof.claim.nonce}-Finish")
+        outcome = await self.jobs(proof.namespace).complete(proof.claim, request=f"{proof.claim.nonce}-Finish")
         return proof.joined or outcome is not Outcome.CONFLICT
 
     async def nack(self, proof: ConsumerProof, settlement: Requeue | DeadLetterJob) -> bool:
@@ -345,7 +345,7 @@ class QueueService:
         self._joined.pop((proof.namespace, ack_key(proof.queue, proof.claim.id)), None)
         jobs = self.jobs(proof.namespace)
         if committed:
-            await jobs.finish(proof.claim, request=f"{proof.claim.nonce}-Finish")
+            await jobs.complete(proof.claim, request=f"{proof.claim.nonce}-Finish")
             return
         info = await jobs.state(proof.claim.id)
         if info is not None:
