@@ -77,5 +77,5 @@ def test_doctor_tells_of_tokens_that_travel_in_clear_text(place: Path) -> None:
     beyond = ("doctor", "--set=leases.listen=0.0.0.0:1", "--set=leases.token=planted")
     refused, allowed = wrasse(*beyond), wrasse(*beyond, "--set=leases.insecure=true")
     assert (refused.code != 0, "would be sent without TLS" in refused.out) == (True, True)
-    assert "leases.insecure: tokens travel without TLS" in allowed.out
+    assert "leases.insecure: tokens are sent without TLS" in allowed.out
     assert "planted" not in refused.out + allowed.out
