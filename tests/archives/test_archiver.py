@@ -91,7 +91,7 @@ def test_archives_are_listed_read_and_verified(archived: Path) -> None:
     assert [each["payload"] for each in read] == ["one", "two", "three"]
     assert len(wrasse("archives", "read", AUDIT, "--limit=2").out.splitlines()) == 2
     assert wrasse("archives", "read", AUDIT, "--until=1d").out == ""
-    assert wrasse("archives", "list", "no.such").out == "there is no such archive\n"
+    assert wrasse("archives", "list", "no.such").out == "no archive matches\n"
     verified = wrasse("archives", "verify", "--json")
     assert (verified.code, verified.json["whole"], verified.json["streams"][0]["messages"]) == (0, True, 3)
     archives(archived)[1].unlink()

@@ -184,7 +184,7 @@ def test_cancelling_what_is_finished_fails() -> None:
     wrasse("jobs", "cancel", "a")
     answer = wrasse("jobs", "cancel", "a")
     assert answer.code == 1
-    assert "left alone" in answer.out
+    assert "not changed" in answer.out
 
 
 def test_requeue_of_all_takes_only_what_the_filters_let_through() -> None:

@@ -93,7 +93,7 @@ def test_keys_and_namespaces_are_listed_page_by_page() -> None:
 
 def test_a_state_that_is_no_json_and_a_key_that_is_none_are_clear_errors() -> None:
     lease = lease_of(wrasse("leases", "acquire", "a", "--json"))
-    assert "the state is no JSON" in wrasse("leases", "update", "a", lease, "{nope").err
+    assert "the state is not JSON" in wrasse("leases", "update", "a", lease, "{nope").err
     assert "begins with a dot" in wrasse("leases", "acquire", "a/../b").err
     assert "there is no key 'other'" in wrasse("leases", "show", "other").err
 
@@ -182,7 +182,7 @@ def test_state_needs_a_home_that_every_host_reaches(place: Path) -> None:
 
 def test_a_retention_in_a_bucket_is_refused(place: Path) -> None:
     (place / "wrasse.yaml").write_text("backends: {records: 's3://b/p'}\nleases: {disk_retention: 30d}")
-    assert "list all of them again and again" in wrasse("config", "check").err
+    assert "would list all keys" in wrasse("config", "check").err
 
 
 def test_a_retention_sets_how_often_aged_keys_are_looked_for(place: Path) -> None:
@@ -205,7 +205,7 @@ def test_of_a_key_that_nobody_holds_explain_says_so() -> None:
     wrasse("leases", "update", "orders/42", f"--lease={taken['lease']}", "1")
     wrasse("leases", "release", "orders/42", f"--lease={taken['lease']}")
     assert wrasse("explain", "orders/42", "--json").json["lease"]["owner"] is None
-    assert "nobody" in wrasse("explain", "orders/42").out
+    assert "none: the key is free" in wrasse("explain", "orders/42").out
 
 
 def test_a_lease_that_ended_is_cleared_by_the_sweep_on_the_command_line() -> None:

@@ -70,6 +70,6 @@ def test_what_looks_at_the_store_itself_is_refused_and_says_where_to_run_it(
     served: Path, args: tuple[str, ...]
 ) -> None:
     answer = wrasse("leases", *args)
-    assert (answer.code, "looks at the store behind it" in answer.err) == (2, True)
+    assert (answer.code, "needs the store behind it" in answer.err) == (2, True)
     assert "leases.server" in answer.err
     assert sorted(os.listdir(served)) == ["server", "wrasse.yaml"]

@@ -268,7 +268,7 @@ def test_what_was_put_before_the_disk_was_full_is_told(place: Path) -> None:
         [sys.executable, "-c", limited], input=lines, cwd=place, capture_output=True, timeout=60, check=False
     )
     assert (done.returncode, b"; 1000 jobs before it were enqueued and stay\ndo: " in done.stderr) == (1, True)
-    assert done.stderr.endswith(b", then put the rest\n")
+    assert done.stderr.endswith(b", then enqueue the rest\n")
 
 
 def test_a_directory_that_nobody_can_write_is_one_clear_error() -> None:

@@ -171,7 +171,7 @@ def test_reading_begins_where_it_is_told() -> None:
 @pytest.mark.parametrize("start", ["yesterday", "5", "1-2-3", ""])
 def test_a_place_that_is_none_is_refused(start: str) -> None:
     answer = wrasse("streams", "read", S, f"--from={start}")
-    assert (answer.code, "is no place in a stream" in answer.err) == (2, True)
+    assert (answer.code, "is not a position in a stream" in answer.err) == (2, True)
 
 
 def test_a_group_goes_on_where_it_was() -> None:
@@ -279,7 +279,7 @@ def test_info_goes_page_by_page() -> None:
 
 
 def test_info_of_nothing_says_so() -> None:
-    assert wrasse("streams", "info", "no.such").out == "there is no such stream\n"
+    assert wrasse("streams", "info", "no.such").out == "no stream matches\n"
 
 
 def test_streams_live_where_the_settings_say(place: Path) -> None:

@@ -159,17 +159,17 @@ def test_a_wrong_field_is_a_mistake_with_its_place(shop: Path) -> None:
 def test_a_class_that_is_no_sweep_is_refused_with_everything_it_lacks(shop: Path) -> None:
     told = refusal(shop, "  w: {use: 'shop_sweeps:Wrong'}\n")
     for lack in (
-        "wrasse.yaml line 2: sweeps.w: shop_sweeps:Wrong is no sweep",
+        "wrasse.yaml line 2: sweeps.w: shop_sweeps:Wrong is not a sweep",
         "has a find that does not take (self, after, limit)",
         "has an async decide",
         "has no method apply(self, actions)",
         "has no `name",
         "has no `each",
         "has no `batch_max`",
-        "asks for 'thing' without a default",
-        "asks for records 'records' of no collection",
-        "has a setting 'interval', a name that every sweep has",
-        "has a setting 'odd' no file can hold",
+        "has a field 'thing' without a default",
+        "has records 'records' without a collection",
+        "has a setting 'interval', which every sweep has",
+        "has a setting 'odd' of an unsupported type",
     ):
         assert lack in told
 

@@ -16,7 +16,7 @@ from wrasse.errors import StoreUnavailable, TooLarge, WrasseError
 from wrasse.leases import attachments_client, client, leases as local
 from wrasse.leases.attachments import Sent
 from wrasse.leases.client import LeaseClient
-from wrasse.leases.lease import shown
+from wrasse.leases.lease import presented_lease
 
 OK = b"HTTP/1.1 200 OK\r\n"
 BOMB = gzip.compress(bytes(64 << 20))
@@ -37,7 +37,7 @@ ACTS: dict[str, Act] = {
     "garbage": sends(b"\x00\x01\x02\r\n\r\n"),
     "early close": sends(b""),
 }
-HELD = shown("", "k", "l", 1, "t")
+HELD = presented_lease("", "k", "l", 1, "t")
 
 
 def calls(leases: LeaseClient) -> dict[str, Callable[[], Awaitable[object]]]:
@@ -125,7 +125,7 @@ async def test_an_attachment_that_trickles_is_cut_off(monkeypatch: pytest.Monkey
 
     async with serving(trickle) as address, LeaseClient(address, SystemClock(), token="secret") as leases:
         fetched = await leases.attachments.fetch(HELD, name="a")
-        with pytest.raises(StoreUnavailable, match="broke off: TimeoutError"):
+        with pytest.raises(StoreUnavailable, match="failed: TimeoutError"):
             async for _ in fetched.chunks:
                 pass
 

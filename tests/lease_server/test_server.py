@@ -39,7 +39,7 @@ async def running(access: Access) -> AsyncIterator[tuple[LeaseServer, ClientSess
 async def test_beyond_loopback_it_does_not_start_without_a_token_or_certificates() -> None:
     memory = Memory()
     server = LeaseServer(Leases(memory.records, memory.objects, SystemClock()), SystemClock(), Access())
-    with pytest.raises(ConfigError, match="serve everybody"):
+    with pytest.raises(ConfigError, match="serve every caller"):
         await server.listen(Address("0.0.0.0", 0))
 
 

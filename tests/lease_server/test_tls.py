@@ -61,4 +61,4 @@ def test_with_certificates_on_both_sides_no_token_is_needed_even_beyond_loopback
 def test_beyond_loopback_certificates_on_one_side_alone_are_not_enough(place: Path, records: str) -> None:
     asked = ("run", "--role=leases", "--listen=", records, *SERVER[:2], "--set=leases.listen=0.0.0.0:0")
     refused = wrasse(*asked)
-    assert (refused.code, "would serve everybody" in refused.err) == (2, True)
+    assert (refused.code, "would serve every caller" in refused.err) == (2, True)

@@ -107,7 +107,7 @@ async def test_a_key_that_somebody_else_keeps_ends_the_block(kind: str) -> None:
 
     async with operations(kind) as leases:
         await leases.acquire("b", "other", ttl=TTL)
-        with pytest.raises(LeaseLost, match="held by somebody else"):
+        with pytest.raises(LeaseLost, match="another holder"):
             await body(leases)
         assert await sums(leases) == [None, None]
 
@@ -120,7 +120,7 @@ async def test_a_lost_lease_cancels_the_body_and_undoes_everything() -> None:
             async with transact(leases, XIDS.new(), "me", timedelta(seconds=0.6), CLOCK) as change:
                 a, _ = await change.lease_all("a", "b")
                 await a.save(1)
-                held = change._held[1].lease  # B's lease, as somebody else would see it
+                held = change._leased[1].lease  # B's lease, as somebody else would see it
                 await leases.release(held, commit=False)
                 began.set()
                 await asyncio.Event().wait()

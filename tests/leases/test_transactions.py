@@ -391,7 +391,7 @@ async def test_an_id_that_is_none_is_refused(place: Place) -> None:
 async def test_who_cannot_be_sure_to_find_the_first_key_refuses_to_join(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wrasse.leases.transactions.enlistment.LOOKED_MAX", 3)
+    monkeypatch.setattr("wrasse.leases.transactions.enlistment.SEARCHED_MAX", 3)
     monkeypatch.setattr("wrasse.leases.transactions.enlistment.PAGE", 3)
     leases, other = await place.process(), await place.process()
     for n in range(7):

@@ -104,7 +104,7 @@ class ServedWorld:
                 frame = RunContext(MortalJournal(store.journal, fate), clock, Ids(clock), open_after=NONE)
                 if until_noted:
                     for _ in range(LOOKS_MAX):
-                        await scanner.look(note=True)
+                        await scanner.scan(note=True)
                         if len(await sightings.page("archives", None, 10)) == 2:
                             return
                         await asyncio.sleep(0.2)

@@ -199,7 +199,7 @@ def test_without_a_root_the_page_that_tells_how_is_named(tmp_path: Path, monkeyp
 
 
 @pytest.mark.parametrize(("line", "why"), [
-    ("superseded: 1h\n    writer_timeout: 30m\n    writer_retries: 3", "shorter than a writer may take"),
+    ("superseded: 1h\n    writer_timeout: 30m\n    writer_retries: 3", "shorter than a write may take"),
     ("quarantine_by: burn", "quarantine_by is 'burn'"),
     ("templat: x/{y}", "write 'template'"),
     ("database: oracle://x/y", "oracle"),
@@ -232,4 +232,4 @@ def test_the_documents_variables_set_interval_and_delay(place: Path) -> None:
     assert "3600" in answer.out
     (place / "wrasse.yaml").write_text("orphans: {archives: {preset: workspaces, database: 'sqlite:app.db'}}")
     refused = wrasse("orphans", "plan", env=environ)
-    assert (refused.code, "shorter than a writer" in refused.err) == (2, True)
+    assert (refused.code, "shorter than a write" in refused.err) == (2, True)

@@ -65,7 +65,7 @@ def test_programs_may_ask_a_server_for_their_leases(place: Path) -> None:
 
 def test_beyond_loopback_it_refuses_to_start_without_a_token(place: Path) -> None:
     refused = wrasse("run", "--role=leases", "--set=leases.listen=0.0.0.0:0", "--listen=")
-    assert (refused.code, "would serve everybody" in refused.err) == (2, True)
+    assert (refused.code, "would serve every caller" in refused.err) == (2, True)
 
 
 def test_the_role_all_opens_no_port_for_leases_unasked(place: Path) -> None:
@@ -76,6 +76,6 @@ def test_the_role_all_opens_no_port_for_leases_unasked(place: Path) -> None:
 def test_doctor_tells_of_tokens_that_travel_in_clear_text(place: Path) -> None:
     beyond = ("doctor", "--set=leases.listen=0.0.0.0:1", "--set=leases.token=planted")
     refused, allowed = wrasse(*beyond), wrasse(*beyond, "--set=leases.insecure=true")
-    assert (refused.code != 0, "would travel without TLS" in refused.out) == (True, True)
+    assert (refused.code != 0, "would be sent without TLS" in refused.out) == (True, True)
     assert "leases.insecure: tokens are sent without TLS" in allowed.out
     assert "planted" not in refused.out + allowed.out

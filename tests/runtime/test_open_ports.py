@@ -279,7 +279,7 @@ def test_a_command_on_memory_is_refused_for_no_other_process_sees_it(place: Path
     answer = wrasse(*command.split(), "--set=backends.jobs=memory:")
     assert answer.code == 2
     assert "in memory: (" in answer.err
-    assert "which every process has for itself" in answer.err
+    assert "which is private to each process" in answer.err
     assert wrasse("doctor", "--set=backends.jobs=memory:").code == 0
 
 

@@ -1,1 +1,1 @@
-"""Archives: streams copied into objects, every message once, and read back."""
+"""Archives: streams copied into objects, each message once, and read back."""

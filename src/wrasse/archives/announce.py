@@ -1,7 +1,7 @@
-"""What an archiver tells others: `gbe.events.system.archive` after each archive, `gbe.events.system.error` in alarm.
+"""Events of an archiver: `gbe.events.system.archive` after each archive, `gbe.events.system.error` as an alarm.
 
-An event that cannot be published undoes nothing: what is archived is archived. The stream of archive events is not
-announced itself: archived, it would never come to rest.
+A failure to publish an event changes nothing else. Archives of the stream of archive events are not announced: each
+would cause another one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from wrasse.streams.publisher import Publisher
 
 
 class ArchiveEvent(msgspec.Struct, frozen=True):
-    """One archive was written. `bytes` is its size as stored, `raw_bytes` that of its lines."""
+    """An archive was written. `bytes` is its stored size, `raw_bytes` that of its lines."""
 
     stream: str
     domain: str
@@ -63,12 +63,12 @@ class Announcer:
             destination,
             str(name),
         )
-        # Whoever takes over after a crash announces the same archive: where the backend knows keys, it is told once.
+        # After a crash another process announces the same archive again: an idempotency key deduplicates it.
         key = hashlib.sha256(str(name).encode("utf-8", "surrogateescape")).hexdigest() if self._keys else ""
         await self._publish(self._archived, msgspec.json.encode(event), key)
 
     async def alarm(self, subject: str, error: str, do: str) -> None:
-        """A person should look."""
+        """Alerts the operator."""
         self._tally.alarms += 1
         await self._publish(self._errors, msgspec.json.encode(AlertEvent(subject, error, do, "archiver")), "")
 

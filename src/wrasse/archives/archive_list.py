@@ -1,8 +1,8 @@
-"""The archives in a store, listed in the order in which their messages were written.
+"""Listing the archives in a store, in the order of their messages.
 
 Keys of one stream and one day sort by time, except that the last number of a key has no fixed width: archives that
-start within one millisecond are put in order here. Days sort in either layout, but not across both: where the layout
-was changed, two listings are merged. A listing holds no more in memory than a page of each.
+start within one millisecond are sorted here. Days sort within either layout, but not across both: after a change of the
+layout, two listings are merged. Memory: a page of each listing.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PAGE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ListedArchive:
-    """One archive as a listing shows it."""
+    """One listed archive."""
 
     name: ArchiveName
     info: ObjectInfo
 
     @property
     def order(self) -> tuple[date, bytes, int, int, int]:
-        """Where it stands among those of its domain, whatever its layout."""
+        """Its sort key among those of its domain, in either layout."""
         epoch, after = self.name.place
         return self.name.day, f"{stored_name(self.name.subject)}-after-".encode(), after.ms, epoch, after.seq
 
@@ -37,8 +37,8 @@ class ListedArchive:
 async def list_archives(
     objects: Objects, prefix: str, pattern: str, domain: str | None = None
 ) -> AsyncIterator[ListedArchive]:
-    """The archives of all streams that match: domain by domain and day by day, each stream's in order. What is not an
-    archive is passed over. `domain` where it is known makes the listing shorter."""
+    """The archives of all matching streams: domain by domain and day by day, each stream's in order. Other objects are
+    skipped. A known `domain` makes the listing shorter."""
     if domain is not None:
         async for each in _of_domain(objects, prefix, listing_prefix(prefix, domain), pattern):
             yield each
@@ -48,11 +48,11 @@ async def list_archives(
         stored = found[0].key.removeprefix(root).partition("/")[0]
         async for each in _of_domain(objects, prefix, f"{root}{stored}/", pattern):
             yield each
-        after = f"{root}{stored}0"  # the first key behind all that begin with the domain and a slash
+        after = f"{root}{stored}0"  # sorts after all keys that begin with the domain and a slash
 
 
 async def _of_domain(objects: Objects, prefix: str, place: str, pattern: str) -> AsyncIterator[ListedArchive]:
-    """The archives below one place, of both layouts."""
+    """The archives below one prefix, in both layouts."""
     slashes = _ordered(objects, prefix, place, pattern, f"{place}{HIVE}")
     hive = _ordered(objects, prefix, f"{place}{HIVE}", pattern)
     one, other = await anext(slashes, None), await anext(hive, None)
@@ -97,7 +97,7 @@ def _in_order(same: list[ListedArchive]) -> list[ListedArchive]:
 
 
 async def newest(objects: Objects, prefix: str, domain: str, subject: str) -> ListedArchive | None:
-    """The last archive of one stream."""
+    """The newest archive of one stream."""
     assert not is_wild(subject), "one stream"
     found: ListedArchive | None = None
     async for each in list_archives(objects, prefix, subject, domain):

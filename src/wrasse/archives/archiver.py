@@ -1,9 +1,9 @@
-"""The archiver: every stream that matches a rule, drained into archives; each message once, through any crash.
+"""The archiver: writes every stream that matches a rule into archives; each message once, through any crash.
 
-It looks at its streams once a second, also for new ones, which it takes from their first entry. Trouble with one stream
-stops only that one; an outage stops nothing for good and moves nothing meanwhile: what is not committed is read again.
-Memory is bounded: a few batches at once, and what is collected beyond a limit is dropped and read again later. `stop`
-reads nothing more, writes what is collected, and ends.
+It polls its streams once a second, including new ones, which are read from their first entry. An error with one stream
+stops only that stream; an outage loses nothing: what is not committed is read again. Memory is bounded: a few batches
+at once, and batches beyond a limit are dropped and read again later. `stop` reads nothing more, writes what is
+collected, and ends.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from wrasse.streams.alerts import Alerts
 
 POLL = timedelta(seconds=1)
 GRACE = timedelta(seconds=30)
-LOOK_BACK = timedelta(seconds=10)
-LOOK_BACK_MAX = 1_000  # streams whose lag is looked at
-AT_ONCE = 4  # streams that are drained at the same time, fewer where their batches are large
-HELD_BYTES_MAX = 64 << 20  # of open batches, over all streams
-STREAMS_KEPT = 10_000  # streams that something is kept in memory about
+LAG_INTERVAL = timedelta(seconds=10)
+LAG_STREAMS_MAX = 1_000  # streams whose lag is measured
+AT_ONCE = 4  # streams drained concurrently, fewer if their batches are large
+OPEN_BYTES_MAX = 64 << 20  # of open batches, over all streams
+STREAMS_KEPT = 10_000  # streams with state in memory
 BACKOFF_MAX = 30.0  # seconds
 _PAGE = 1_000
 _log = logging.getLogger("wrasse.archives")
@@ -44,24 +44,24 @@ _log = logging.getLogger("wrasse.archives")
 
 @dataclass(frozen=True, slots=True)
 class ArchivePorts:
-    """What an archiver works on. `records` keep the cursors, `alerts` what was told."""
+    """The ports of an archiver. `records` store the cursors, `alerts` the alerts that were sent."""
 
     streams: Streams
     groups: Groups
     records: Records
     lease_manager: LeaseManager
-    alerts: Records | None = None  # which alerts were told; without it, none are
+    alerts: Records | None = None  # the alerts that were sent; without it, none are
 
 
 @dataclass(slots=True)
-class _Post:
-    """One stream, and how it went with it."""
+class _StreamState:
+    """One stream, and its recent errors."""
 
     drain: Drain
     not_before: float = 0.0
     troubles: int = 0  # in a row
-    told: str = ""  # the alarm that was raised last
-    behind: bool = False  # whether something of it waits for us
+    last_alarm: str = ""  # its text
+    behind: bool = False  # whether it has entries to archive
 
 
 class Archiver:
@@ -84,7 +84,7 @@ class Archiver:
         self._poll = poll.total_seconds()
         self._grace = GRACE.total_seconds()
         self._stopping = asyncio.Event()
-        self._posts: dict[str, _Post] = {}
+        self._states: dict[str, _StreamState] = {}
         self._turns = StreamLeases(ports.lease_manager, owner, clock, lease_ttl)
         self.tally = ArchiverTally()
         self._announcer = Announcer(ports.streams, clock, self.tally)
@@ -100,150 +100,151 @@ class Archiver:
         try:
             async with asyncio.TaskGroup() as group:
                 archiving = group.create_task(self._archive())
-                watching = group.create_task(self._look_back())
+                watching = group.create_task(self._measure_lag())
                 await self._stopping.wait()
                 watching.cancel()
                 await asyncio.wait([archiving], timeout=self._grace)
-                archiving.cancel()  # nothing is lost: whoever comes next finds what was begun
+                archiving.cancel()  # nothing is lost: the next archiver finds what was begun
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from errors
 
-    async def _look_back(self) -> None:
-        """Measures the lag, again and again."""
+    async def _measure_lag(self) -> None:
+        """Measures the lag periodically."""
         while True:
-            await asyncio.sleep(LOOK_BACK.total_seconds())
+            await asyncio.sleep(LAG_INTERVAL.total_seconds())
             with contextlib.suppress(StoreUnavailable, StoreBroken):
-                # Those that are idle or somebody else's have no lag of ours.
-                behind = [subject for subject, post in self._posts.items() if post.behind][:LOOK_BACK_MAX]
+                # Idle streams, and those of other archivers, are not measured here.
+                behind = [subject for subject, state in self._states.items() if state.behind][:LAG_STREAMS_MAX]
                 self.tally.lag = await self._watch.look(behind)
 
     async def _archive(self) -> None:
         outages = 0
         while not self._stopping.is_set():
             try:
-                moved = await self._round(flush=False)
+                moved = await self._step_all(flush=False)
                 outages = 0
             except (StoreUnavailable, StoreBroken) as why:
                 outages, moved = outages + 1, False
-                self._meet(why, outages)
+                self._note_error(why, outages)
             if not moved:
-                await self._rest(_backoff(outages, self._poll))
+                await self._pause(_backoff(outages, self._poll))
         await self._finish()
 
     def stop(self, grace: timedelta = GRACE) -> None:
-        """Reads nothing more; what is collected is written within `grace`, and `run` ends. Asked twice, the first
-        counts."""
+        """Reads nothing more; what is collected is written within `grace`, and `run` ends. The first call counts."""
         if not self._stopping.is_set():
             self._grace = grace.total_seconds()
             self._stopping.set()
 
     async def drain(self) -> int:
-        """Archives all there is now, however young; gives how many messages. Raises what stands in the way."""
+        """Archives everything there is now, however young; returns how many messages. Raises the first error."""
         before = self.tally.messages
-        while await self._round(flush=True):
+        while await self._step_all(flush=True):
             pass
         await self._turns.give_back()
         return self.tally.messages - before
 
-    async def _round(self, *, flush: bool) -> bool:
-        """One look at every stream; whether any of them moved on."""
+    async def _step_all(self, *, flush: bool) -> bool:
+        """One step on every stream; whether any of them wrote an archive."""
         largest = max((rule.limits.bytes for rule in self._rules), default=1)
-        moved, most = False, max(1, min(AT_ONCE, HELD_BYTES_MAX // largest))
-        async for posts in self._matching():
-            waiting = iter(posts)
+        moved, most = False, max(1, min(AT_ONCE, OPEN_BYTES_MAX // largest))
+        async for states in self._matching():
+            waiting = iter(states)
             try:
                 async with asyncio.TaskGroup() as group:
-                    hands = [group.create_task(self._work(waiting, flush)) for _ in range(min(most, len(posts)))]
+                    workers = [group.create_task(self._work(waiting, flush)) for _ in range(min(most, len(states)))]
             except BaseExceptionGroup as errors:
                 raise errors.exceptions[0] from errors
-            moved = moved or any(hand.result() for hand in hands)
-        if len(self._posts) > STREAMS_KEPT:
-            self._posts = {subject: post for subject, post in self._posts.items() if post.drain.open or post.troubles}
+            moved = moved or any(worker.result() for worker in workers)
+        if len(self._states) > STREAMS_KEPT:
+            self._states = {
+                subject: state for subject, state in self._states.items() if state.drain.open or state.troubles
+            }
         return moved
 
-    async def _matching(self) -> AsyncIterator[list[_Post]]:
+    async def _matching(self) -> AsyncIterator[list[_StreamState]]:
         """The streams of all rules, a page at a time."""
         for rule in self._rules:
             after: str | None = None
             while not self._stopping.is_set():
                 page = await self._streams.subjects(rule.pattern, after, _PAGE)
-                yield [self._post(subject, rule) for subject in page]
+                yield [self._state_of(subject, rule) for subject in page]
                 after = page.cursor
                 if after is None:
                     break
 
-    def _post(self, subject: str, rule: Rule) -> _Post:
-        post = self._posts.get(subject)
-        if post is None:
-            post = self._posts[subject] = _Post(Drain(subject, rule, self._tools))
-        return post
+    def _state_of(self, subject: str, rule: Rule) -> _StreamState:
+        state = self._states.get(subject)
+        if state is None:
+            state = self._states[subject] = _StreamState(Drain(subject, rule, self._tools))
+        return state
 
-    async def _work(self, waiting: Iterator[_Post], flush: bool) -> bool:
+    async def _work(self, waiting: Iterator[_StreamState], flush: bool) -> bool:
         moved = False
-        for post in waiting:
+        for state in waiting:
             if self._stopping.is_set():
                 break
-            if self._clock.monotonic() >= post.not_before:
-                moved = await self._tend(post, flush) or moved
+            if self._clock.monotonic() >= state.not_before:
+                moved = await self._step_one(state, flush) or moved
                 self._bound()
         return moved
 
-    async def _tend(self, post: _Post, flush: bool) -> bool:
-        """One step on one stream. Its trouble is its own."""
+    async def _step_one(self, state: _StreamState, flush: bool) -> bool:
+        """One step on one stream; its errors do not affect others."""
         try:
-            stepped = await post.drain.step(flush=flush)
+            stepped = await state.drain.step(flush=flush)
         except WrasseError as why:
-            post.drain.forget()
-            post.troubles += 1
-            post.behind = True
-            post.not_before = self._clock.monotonic() + _backoff(post.troubles, self._poll)
-            self._meet(why, post.troubles, post.drain.subject)
+            state.drain.forget()
+            state.troubles += 1
+            state.behind = True
+            state.not_before = self._clock.monotonic() + _backoff(state.troubles, self._poll)
+            self._note_error(why, state.troubles, state.drain.subject)
             if not isinstance(why, StoreUnavailable):
-                await self._turns.give_up(post.drain.subject)  # to whoever is to mend this
+                await self._turns.give_up(state.drain.subject)  # so that an operator can repair it
             if flush:
                 raise
-            if not isinstance(why, StoreUnavailable) and post.told != why.message:
-                post.told = why.message
-                await self._announcer.alarm(post.drain.subject, why.message, why.do)
+            if not isinstance(why, StoreUnavailable) and state.last_alarm != why.message:
+                state.last_alarm = why.message
+                await self._announcer.alarm(state.drain.subject, why.message, why.do)
             return False
-        post.behind = stepped in (Stepped.WAITING, Stepped.MOVED)
-        if post.troubles:
-            _log.info("archiving goes on", extra={"stream": post.drain.subject})
-        post.troubles, post.told = 0, ""
+        state.behind = stepped in (Stepped.WAITING, Stepped.MOVED)
+        if state.troubles:
+            _log.info("archiving goes on", extra={"stream": state.drain.subject})
+        state.troubles, state.last_alarm = 0, ""
         return stepped is Stepped.MOVED
 
-    def _meet(self, why: WrasseError, times: int, subject: str | None = None) -> None:
-        """Counts trouble, and says it when it begins."""
+    def _note_error(self, why: WrasseError, times: int, subject: str | None = None) -> None:
+        """Counts errors, and logs the first of a series."""
         if isinstance(why, StoreUnavailable):
             self.tally.outages += 1
         if times == 1:
             _log.warning("archiving waits", extra={"stream": subject, "error": why})
 
     def _bound(self) -> None:
-        """Drops the largest open batches while they take more memory than they may."""
-        held = sum(post.drain.held for post in self._posts.values())
-        while held > HELD_BYTES_MAX:
-            largest = max((post.drain for post in self._posts.values()), key=lambda drain: drain.held)
+        """Drops the largest open batches while they exceed the memory limit."""
+        held = sum(state.drain.held for state in self._states.values())
+        while held > OPEN_BYTES_MAX:
+            largest = max((state.drain for state in self._states.values()), key=lambda drain: drain.held)
             held -= largest.held
             largest.forget()
 
-    async def _rest(self, seconds: float) -> None:
+    async def _pause(self, seconds: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
 
     async def _finish(self) -> None:
-        """Writes what is collected, and gives the streams to others."""
-        for post in [post for post in self._posts.values() if post.drain.open]:
-            await self._last(post)
+        """Writes what is collected, and releases the streams."""
+        for state in [state for state in self._states.values() if state.drain.open]:
+            await self._flush_one(state)
         await self._turns.give_back()
 
-    async def _last(self, post: _Post) -> None:
+    async def _flush_one(self, state: _StreamState) -> None:
         try:
-            await post.drain.step(flush=True)
+            await state.drain.step(flush=True)
         except WrasseError as why:
-            # Nothing is lost: whoever comes next reads it again.
-            self._meet(why, 1, post.drain.subject)
+            # Nothing is lost: the next archiver reads it again.
+            self._note_error(why, 1, state.drain.subject)
 
 
 def _backoff(troubles: int, poll: float) -> float:

@@ -1,15 +1,13 @@
 """A batch: the entries of one archive while they are collected, and its bytes.
 
 It is full at `batch_size` entries, at `batch_bytes` bytes of lines, or at midnight UTC by the time of its entries, so
-that an archive holds one day; and it is due `batch_timeout` after its first entry by the backend's clock. Lines are
-compressed as they come, so that an open batch costs about what its archive will cost, and a small one what its lines
-cost. Pure: no clock, no I/O; `press` and `seal` are the long work, and may be done in a thread.
+that an archive contains one day; and it is due `batch_timeout` after its first entry by the backend's clock. Lines are
+compressed as they arrive, so that an open batch needs about as much memory as its archive. Pure: no clock, no I/O;
+`press` and `seal` take long, and may run in a thread.
 
-What an archive says about itself: the metadata it was written with.
-
-With it a chain can be proven from the objects alone: each archive starts where the one before it ended, and `passed`
-counts every entry its stream ever held up to its last, so that entries that vanished before they were archived show as
-a jump. Pure.
+`ArchiveFacts` is the metadata that an archive is written with. It allows to verify a chain from the objects alone: each
+archive starts where the previous one ended, and `passed` counts every entry that its stream ever had up to its last, so
+that entries trimmed before they were archived show as a gap.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from wrasse.ports.streams import EntryId
 
 @dataclass(frozen=True, slots=True)
 class ArchiveFacts:
-    """One archive. `passed` is None where the backend could not count; `sha256` is that of the lines."""
+    """The facts of one archive. `passed` is None where the backend could not count; `sha256` is that of the lines."""
 
     start: EntryId
     first: EntryId
@@ -41,13 +39,13 @@ class ArchiveFacts:
     sha256: str
     passed: int | None
     writer: str = ""
-    incomplete: bool = False  # of a work queue: entries may have gone before they were read, and nobody can count them
+    incomplete: bool = False  # of a work queue: entries may have been removed before they were read, uncounted
 
 
 def facts_of(
     sealed: Sealed, start: EntryId, passed: int | None, writer: str, *, incomplete: bool = False
 ) -> ArchiveFacts:
-    """The facts of a batch that begins after `start`, where `passed` entries were before."""
+    """The facts of a batch that begins after `start`, with `passed` entries before it."""
     return ArchiveFacts(
         start,
         sealed.first,
@@ -63,7 +61,7 @@ def facts_of(
 
 
 def to_metadata(facts: ArchiveFacts) -> Mapping[str, str]:
-    """The facts as a store keeps them."""
+    """The facts as object metadata."""
     return {
         "start": str(facts.start),
         "first": str(facts.first),
@@ -79,7 +77,7 @@ def to_metadata(facts: ArchiveFacts) -> Mapping[str, str]:
 
 
 def from_metadata(metadata: Mapping[str, str]) -> ArchiveFacts | None:
-    """Reads them back; None where a store or a copy lost them; StoreBroken where they are not ours."""
+    """Parses the facts; None if a store or a copy lost them; StoreBroken if they are invalid."""
     if "last" not in metadata:
         return None
     try:
@@ -96,11 +94,11 @@ def from_metadata(metadata: Mapping[str, str]) -> ArchiveFacts | None:
             metadata.get("incomplete") == "true",
         )
     except (KeyError, ValueError) as why:
-        raise StoreBroken("an archive whose metadata is not ours", do="see `wrasse archives verify`") from why
+        raise StoreBroken("an archive with invalid metadata", do="see `wrasse archives verify`") from why
 
 
 PIECE_BYTES = 256 << 10  # compressed at once
-COMPRESSOR_BYTES = 256 << 10  # what a compressor keeps for itself
+COMPRESSOR_BYTES = 256 << 10  # memory of a compressor
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +112,7 @@ class BatchLimits:
 
 @dataclass(frozen=True, slots=True)
 class Sealed:
-    """A batch that is complete: the bytes of its archive, and what is known about them."""
+    """A complete batch: the bytes of its archive, and their facts."""
 
     data: bytes
     first: EntryId
@@ -126,7 +124,7 @@ class Sealed:
 
 
 class ArchiveBatch:
-    """The entries that follow one entry of a stream, as far as they are collected."""
+    """The entries after a given entry of a stream, as far as collected."""
 
     __slots__ = (
         "_codec", "_compress", "_hash", "_limits", "_parts", "_stored", "_waiting", "complete", "count", "first",
@@ -140,7 +138,7 @@ class ArchiveBatch:
         self._compress: Press | None = None
         self._hash = hashlib.sha256()
         self._parts: list[bytes] = []
-        self._stored = 0  # bytes of the parts, and of what compresses
+        self._stored = 0  # bytes of the parts and of the compressor
         self._waiting: list[bytes] = []  # lines that wait to be compressed
         self.waiting = 0
         self.first: EntryId | None = None
@@ -157,11 +155,11 @@ class ArchiveBatch:
 
     @property
     def room(self) -> int:
-        """How many more entries it may take."""
+        """How many more entries fit."""
         return 0 if self.complete else self._limits.size - self.count
 
     def extend(self, chunk: EntryChunk) -> int:
-        """Takes entries, in order, until it is complete; gives how many it took."""
+        """Takes entries, in order, until it is complete; returns how many it took."""
         fits = self._fitting(chunk)
         data, marked = packed(chunk, fits)
         if self.raw + len(data) > self._limits.bytes:
@@ -180,20 +178,20 @@ class ArchiveBatch:
         return fits
 
     def due(self, at: datetime) -> bool:
-        """Whether it is to be written now, by the backend's clock."""
+        """Whether it must be written now, by the backend's clock."""
         return self.first is not None and (
             self.complete
             or at - self.first.at >= self._limits.timeout
-            or at.date() > day_of(self.first)  # whatever comes from now on belongs to another archive
+            or at.date() > day_of(self.first)  # later entries belong to another archive
         )
 
     def piece(self) -> list[bytes]:
-        """Takes away what waits to be compressed, for `press`."""
+        """Removes and returns the uncompressed lines, for `press`."""
         waiting, self._waiting, self.waiting = self._waiting, [], 0
         return waiting
 
     def press(self, piece: list[bytes]) -> None:
-        """Compresses a piece; pieces in their order, one at a time, while others may `extend`."""
+        """Compresses a piece; pieces in order, one at a time; `extend` may run concurrently."""
         if self._compress is None:
             self._compress = press(self._codec)
             self._stored += COMPRESSOR_BYTES
@@ -205,11 +203,11 @@ class ArchiveBatch:
                 self._stored += len(pressed)
 
     def seal(self) -> Sealed:
-        """Its bytes. Nothing can be added afterwards."""
+        """Completes the batch; nothing can be added afterwards."""
         assert self.first is not None, "an archive holds an entry"
         assert self.last is not None, "an archive holds an entry"
         self.press(self.piece())
-        assert self._compress is not None, "whatever was pressed has a compressor"
+        assert self._compress is not None, "after press there is a compressor"
         self._parts.append(self._compress.flush())
         data = b"".join(self._parts)
         self._parts, self._compress, self._stored = [], None, 0
@@ -217,7 +215,7 @@ class ArchiveBatch:
         return Sealed(data, self.first, self.last, self.count, self.marked, self.raw, self._hash.hexdigest())
 
     def _fitting(self, chunk: EntryChunk) -> int:
-        """How many entries it may take by their number and their day."""
+        """How many entries fit by number and day."""
         most = min(len(chunk), self.room)
         if not most:
             return 0
@@ -227,7 +225,7 @@ class ArchiveBatch:
         return bisect_left(range(most), True, key=lambda place: day_of(chunk.id(place)) > day)
 
     def _cut(self, data: bytes) -> tuple[bytes, int, int]:
-        """As many lines as there is room for, and one if there is none yet."""
+        """As many lines as fit, and at least one in an empty batch."""
         size = fits = marked = 0
         for line in data.splitlines(keepends=True):
             if (self.count or fits) and self.raw + size + len(line) > self._limits.bytes:

@@ -1,7 +1,7 @@
-"""How archives are compressed, and which key says so: `.jsonl.gz`, `.jsonl.zst`, or `.jsonl` as it is.
+"""Compression of archives, and the key suffix for it: `.jsonl.gz`, `.jsonl.zst`, or `.jsonl` for none.
 
-The key decides, not the settings: an archive whose key was fixed before the settings changed is written, and read for
-ever, in the form that its key names. Pure.
+The key determines the compression, not the settings: an archive whose key was fixed before the settings changed is
+written and read in the form that its key names. Pure.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from wrasse.errors import ConfigError
 GZIP_WINDOW = 31  # as zlib names the format: a window of 32 KiB and a gzip frame
 GZIP_LEVEL = 3
 ZSTD_LEVEL = 1
-_UNPACKED_MAX = 1 << 20  # bytes given at once
-# zstd has no bound on what it gives, so it gets little at a time: the most that any bytes unpack to is some MiB. What
-# it gets together with damaged bytes is lost with them.
+_UNPACKED_MAX = 1 << 20  # bytes per chunk
+# zstd has no limit on its output, so its input is fed in small chunks, which decompress to some MiB at most. Input in
+# one chunk with damaged bytes is lost with them.
 _ZSTD_FED = 256
 
 
 class Compression(StrEnum):
-    """A form of archives."""
+    """A form of compression."""
 
     GZIP = "gzip"
     ZSTD = "zstd"
@@ -34,7 +34,7 @@ class Compression(StrEnum):
 
     @property
     def suffix(self) -> str:
-        """What a key ends in."""
+        """The suffix of keys."""
         return _SUFFIXES[self]
 
 
@@ -42,24 +42,24 @@ _SUFFIXES = {Compression.GZIP: ".gz", Compression.ZSTD: ".zst", Compression.NONE
 
 
 def codec_of(suffix: str) -> Compression:
-    """The form that the end of a key names."""
-    return next(codec for codec, known in _SUFFIXES.items() if known == suffix)
+    """The compression of a suffix."""
+    return next(codec for codec, each in _SUFFIXES.items() if each == suffix)
 
 
 def codec_in(key: str) -> Compression:
-    """The form of whatever has this key."""
+    """The compression of a key."""
     return next((codec for codec, suffix in _SUFFIXES.items() if suffix and key.endswith(suffix)), Compression.NONE)
 
 
 class Press(Protocol):
-    """Takes bytes and gives fewer."""
+    """A streaming compressor."""
 
     def compress(self, data: bytes, /) -> bytes:
-        """Whatever can be given already."""
+        """The output available so far."""
         ...
 
     def flush(self) -> bytes:
-        """The rest."""
+        """The rest of the output."""
         ...
 
 
@@ -72,34 +72,34 @@ class _Plain:
 
 
 def press(codec: Compression) -> Press:
-    """Something that compresses one archive."""
+    """A compressor for one archive."""
     if codec is Compression.NONE:
         return _Plain()
     if codec is Compression.ZSTD:
         return cast(Press, _zstandard().ZstdCompressor(level=ZSTD_LEVEL).compressobj())
     try:
-        fast = importlib.import_module("isal.isal_zlib")  # needs a tenth of zlib's time, where it is installed
+        fast = importlib.import_module("isal.isal_zlib")  # optional; needs a tenth of zlib's time
     except ImportError:
         return zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP_WINDOW)
     return cast(Press, fast.compressobj(1, fast.DEFLATED, GZIP_WINDOW))
 
 
 def check_codec(codec: Compression) -> None:
-    """Refuses a form that this installation cannot write, before anything is read."""
+    """Refuses a compression that this installation cannot write, before anything is read."""
     if codec is Compression.ZSTD:
         _zstandard()
 
 
 class Damaged(Exception):
-    """The bytes of an archive are none of its form."""
+    """The bytes of an archive are invalid."""
 
 
 class Unpress:
-    """Takes the bytes of one archive and gives those of its lines. Raises Damaged."""
+    """A streaming decompressor of one archive. Raises Damaged."""
 
     def __init__(self, codec: Compression) -> None:
         self._codec = codec
-        # The two have one face, but no common type.
+        # Both have the same methods, but no common type.
         self._object: Any = None
         if codec is Compression.ZSTD:
             self._object = _zstandard().ZstdDecompressor().decompressobj()
@@ -107,7 +107,7 @@ class Unpress:
             self._object = zlib.decompressobj(GZIP_WINDOW)
 
     def unpack(self, data: bytes) -> Iterator[bytes]:
-        """The bytes of lines in some more bytes of the archive, a bounded piece at a time."""
+        """The bytes of lines in a further chunk of the archive, in bounded chunks."""
         if self._codec is Compression.NONE:
             yield data
         elif self._codec is Compression.ZSTD:
@@ -117,7 +117,7 @@ class Unpress:
 
     @property
     def ended(self) -> bool:
-        """Whether the archive ended where it should."""
+        """Whether the archive ended correctly."""
         return self._object is None or (self._object.eof and not self._object.unused_data)
 
     def _gzip(self, data: bytes) -> Iterator[bytes]:
@@ -126,7 +126,7 @@ class Unpress:
             try:
                 piece = self._object.decompress(data, _UNPACKED_MAX)
             except zlib.error as why:
-                yield from _up_to_damage(before, data)
+                yield from _up_to_error(before, data)
                 raise Damaged("its bytes are damaged") from why
             yield piece
             data = self._object.unconsumed_tail
@@ -139,8 +139,8 @@ class Unpress:
                 raise Damaged("its bytes are damaged") from why
 
 
-def _up_to_damage(gzip: Any, data: bytes) -> Iterator[bytes]:
-    """What gzip gives before it meets the damage: an error loses all that one call would have given."""
+def _up_to_error(gzip: Any, data: bytes) -> Iterator[bytes]:
+    """The output of gzip up to the damage: an error discards all output of that one call."""
     with suppress(zlib.error):
         for n in range(len(data)):
             yield gzip.decompress(data[n : n + 1])

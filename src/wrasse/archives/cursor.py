@@ -1,11 +1,11 @@
-"""Cursors: how far each stream is archived, kept as one record per subject.
+"""Cursors: how far each stream is archived, one record per subject.
 
-A record is {after, passed}: everything up to `after` is in archives; or {after, passed, key}: somebody meant to write
-the archive that follows `after` under this key, and whoever finds that uses this key and no other. Every change names
-the version it read. A lost reply needs no care: whichever of the two states is found afterwards is one to go on from.
+A record is {after, passed}: everything up to `after` is archived; or {after, passed, key}, an intent: the archive that
+follows `after` is to be written under this key and no other, by any process. Every change names the version it read. A
+lost reply needs no retry: either of the two states is valid to continue from.
 
-`epoch` grows when a stream was set back and is archived anew; `history` is what the backend called itself when the
-cursor was written, so that a failover or a restore is noticed before anything is read.
+`epoch` is incremented when a stream was set back and is archived again; `history` identifies the backend's server when
+the cursor was written, so that a failover or a restore is detected before anything is read.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ CURSORS = Collection.named("archives/cursors")
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """Where the archiving of a stream stands. `passed` counts what the stream ever held up to `after`, where that can
-    be known; `key` is where an archive was meant to be written."""
+    """The archiving position of a stream. `passed` counts all entries of the stream up to `after`, where known; `key`
+    is the intent."""
 
     subject: str
     after: EntryId
@@ -37,7 +37,7 @@ class Cursor:
     history: str = ""
 
 
-class _Stored(msgspec.Struct, omit_defaults=True):
+class _StoredCursor(msgspec.Struct, omit_defaults=True):
     after: str
     passed: int | None = None
     key: str | None = None
@@ -46,52 +46,52 @@ class _Stored(msgspec.Struct, omit_defaults=True):
 
 
 _ENCODE = msgspec.json.Encoder().encode
-_DECODE = msgspec.json.Decoder(_Stored).decode
+_DECODE = msgspec.json.Decoder(_StoredCursor).decode
 
 
 def decode_cursor(record: Record) -> Cursor:
-    """The cursor in a record, whose key is the subject; StoreBroken if it holds none."""
+    """Decodes the cursor in a record, whose key is the subject; StoreBroken if it is invalid."""
     try:
         stored = decoded(_DECODE, record.value)
         after = EntryId.parse(stored.after)
         if after.ms < 0 or not 0 <= after.seq <= SEQ_MAX or stored.epoch < 1:
-            raise ValueError(f"{stored.after[:40]!r} is no position in a stream")
+            raise ValueError(f"{stored.after[:40]!r} is not a position in a stream")
         return Cursor(record.key, after, stored.passed, stored.key, record.version, stored.epoch, stored.history)
     except ValueError as why:
         raise StoreBroken(
-            f"the cursor of {record.key!r} is none of ours: {why}",
-            do="delete that record: it is made again from the group and the newest archive",
+            f"the cursor of {record.key!r} is invalid: {why}",
+            do="delete that record: it is derived again from the group and the newest archive",
         ) from why
 
 
 class Cursors:
-    """The cursors of one set of streams. None as an answer to a change: somebody else was there first; look again."""
+    """The cursors of a set of streams. A change returns None on a conflict; then read again."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
 
     async def load(self, subject: str) -> Cursor | None:
-        """The cursor of a stream as it is now."""
+        """The current cursor of a stream."""
         record = await self._records.get(subject)
         return None if record is None else decode_cursor(record)
 
     async def create(self, cursor: Cursor) -> Cursor | None:
-        """The first cursor of a stream."""
+        """Creates the first cursor of a stream."""
         return _written(cursor, await self._records.create(cursor.subject, _bytes(cursor)))
 
     async def intend(self, cursor: Cursor, key: str) -> Cursor | None:
-        """Fixes the key of the archive that follows."""
+        """Fixes the key of the next archive."""
         assert cursor.key is None, "the key was fixed before"
         return await self._put(replace(cursor, key=key))
 
     async def move(self, cursor: Cursor) -> Cursor | None:
-        """Moves on to where the archives are known to go on."""
+        """Moves the cursor to where the archives are known to continue."""
         return await self._put(replace(cursor, key=None))
 
     async def commit(self, cursor: Cursor, facts: ArchiveFacts) -> Cursor | None:
-        """Moves on behind the archive that is at the cursor's key."""
+        """Moves the cursor behind the archive at its key."""
         assert cursor.key is not None, "the key is fixed before the archive is written"
-        assert facts.last > cursor.after, "an archive moves its stream on"
+        assert facts.last > cursor.after, "an archive has entries after the cursor"
         return await self._put(replace(cursor, after=facts.last, passed=facts.passed, key=None))
 
     async def _put(self, cursor: Cursor) -> Cursor | None:
@@ -100,7 +100,7 @@ class Cursors:
 
 
 def _bytes(cursor: Cursor) -> bytes:
-    return _ENCODE(_Stored(str(cursor.after), cursor.passed, cursor.key, cursor.epoch, cursor.history))
+    return _ENCODE(_StoredCursor(str(cursor.after), cursor.passed, cursor.key, cursor.epoch, cursor.history))
 
 
 def _written(cursor: Cursor, written: Written) -> Cursor | None:

@@ -1,31 +1,27 @@
 """Draining one stream: read after the cursor, collect a batch, commit it. Every message ends in exactly one archive.
 
-The commit has three steps. (1) The intent: the cursor record is set to {after, key}. (2) The archive is put at that
-key, create-only. (3) The cursor record is set behind the archive's last entry. Then the group is marked, so that
-trimming may follow, and others are told. A crash between any two steps is mended by whoever comes next: the archive at
-the intent's key, if it is there, is the truth; if not, it is written there. Two archivers at once meet at (1), at (2)
-or at (3); one of them wins, and the other goes on from what the winner wrote.
+The commit has three steps. (1) The intent: the cursor record is set to {after, key}. (2) The archive is created at that
+key, create-only. (3) The cursor record is set behind the archive's last entry. Then the group is marked, which permits
+trimming, and the archive is announced. After a crash between two steps any archiver continues: if an archive exists at
+the intent's key, it is adopted; if not, it is written there. Two concurrent archivers conflict at (1), (2) or (3); one
+of them wins, and the other continues from what the winner wrote.
 
-What is read between two looks at a stream counts only if both met the same server (`StreamState.history`): a failover
-in between may have set the stream back, and what was read from two of its pasts is forgotten.
+Entries read between two queries of a stream's state count only if both reached the same server (`StreamState.history`):
+a failover in between may have set the stream back, and entries read before and after it are discarded.
 
-Whether a stream is still the one that its cursor is about, or was set back: by a failover that lost entries, or by a
-backup that was restored.
+`check_continuity` detects that a stream was set back: by a failover that lost entries, or by a restored backup. New
+entries may then get ids at or below the cursor, and would never be read. So it is called before anything is read or
+marked. A stream that ends before its archives, or ever had fewer entries than they have, was set back. After a change
+of the server (`StreamState.history`) it may have grown past both already, and entries are counted: as many as were
+archived must exist up to the cursor, and the cursor's own entry must exist unless it was trimmed. If all of them were
+trimmed, as many must have been: a server that lost its disk has trimmed nothing.
 
-Entries that are appended after that may get ids at or below the cursor, and would never be read. So this is asked
-before anything is read or marked. A stream that ends before its archives, or ever held less than they do, was set back.
-After the backend became another (`StreamState.history`) it may have grown past both already, and then the entries are
-counted: as many as were archived must stand up to the cursor, and its own entry must be there unless it was trimmed.
-Where all of them were trimmed, as many must have been: a server that lost its disk has trimmed nothing.
+`fill` reads, checks and compresses concurrently, with one chunk being read and one piece in a thread. All reads and
+threads have ended when it returns.
 
-Filling a batch: read, check and compress at the same time, with one stretch under way and one piece in a thread.
-
-Whatever was asked for is answered before this returns: nothing is read or compressed behind anybody's back.
-
-Whether an archive holds what its stream holds: asked before an archive that was found is taken for the truth.
-
-It may have been written from a stream that a failover or a restore has since set back, together with the cursor. Then
-what the stream holds now under the same ids was never archived, and going on behind that archive would lose it.
+`compared` checks an archive against its stream before an existing archive is adopted: it may have been written from a
+stream that was since set back, together with the cursor. Then other entries have the same ids now, and continuing
+behind that archive would lose them.
 """
 
 from __future__ import annotations
@@ -63,15 +59,17 @@ async def check_continuity(streams: Streams, cursor: Cursor, state: StreamState,
         raise set_back(cursor, f"it ends at {last} and ever held {state.appended} entries")
     if cursor.history and not state.history:
         raise StoreUnavailable(
-            f"it cannot be told which server holds {cursor.subject!r}: connections come and go",
-            do="look at the servers of the streams",
+            f"it is unknown which server has {cursor.subject!r}: its connections change",
+            do="check the servers of the streams",
         )
     if cursor.history in ("", state.history):
         return
     gone = state.appended - state.length
     if state.first is None or state.first > cursor.after:
         if cursor.passed is not None and gone < cursor.passed:
-            raise set_back(cursor, f"it begins anew at {state.first}, and only {gone} entries before that were trimmed")
+            raise set_back(
+                cursor, f"it begins again at {state.first}, and only {gone} entries before that were trimmed"
+            )
     elif cursor.after > START:
         found = await streams.read(cursor.subject, cursor.after.previous, 1)
         if not found.items or found.items[0].id != cursor.after:
@@ -86,10 +84,10 @@ async def check_continuity(streams: Streams, cursor: Cursor, state: StreamState,
 
 
 async def check_archive(streams: Streams, subject: str, facts: ArchiveFacts, state: StreamState, group: str) -> Cursor:
-    """The cursor that the newest archive of a stream would have left; Refused if it is not about the stream as it is
-    now. Asked where nothing else says how far it is archived."""
-    cursor = Cursor(subject, facts.last, facts.passed, history="of whoever wrote it")
-    await check_continuity(streams, cursor, replace(state, history=state.history or "of this one"), group)
+    """The cursor that the newest archive of a stream would have left; Refused if it does not fit the stream as it is
+    now. Called if nothing else says how far the stream is archived."""
+    cursor = Cursor(subject, facts.last, facts.passed, history="of its writer")
+    await check_continuity(streams, cursor, replace(state, history=state.history or "of this server"), group)
     return cursor
 
 
@@ -112,22 +110,22 @@ async def _beyond(streams: Streams, cursor: Cursor, state: StreamState, group: s
 
 
 def set_back(cursor: Cursor, why: str) -> Refused:
-    """The alarm, with the way on."""
+    """The alarm, with the way to continue."""
     return Refused(
-        f"the stream {cursor.subject!r} was set back: {why}, and archives go on to {cursor.after}",
+        f"the stream {cursor.subject!r} was set back: {why}, and its archives end at {cursor.after}",
         do=f"see what was lost; then `wrasse archives restart {cursor.subject}` archives what is new in it",
     )
 
 
-STRETCH = 1_000  # entries read at once
+CHUNK_ENTRIES = 1_000  # entries per read
 _AT_ONCE_BYTES = 64 << 10
 
 
 async def fill(
     batch: ArchiveBatch, streams: Streams, subject: str, after: EntryId, stopping: asyncio.Event
 ) -> datetime | None:
-    """Extends a batch with what follows it, or `after` where it is empty, until it is complete or there is no more;
-    gives the backend's clock at the last read. Reads nothing once `stopping` is set."""
+    """Extends a batch with the entries after it (or after `after`, if it is empty) until it is complete or the stream
+    ends; returns the backend's clock at the last read. Reads nothing once `stopping` is set."""
     try:
         async with asyncio.TaskGroup() as group:
             return await _Filling(batch, streams, subject, group, stopping).run(batch.last or after)
@@ -136,7 +134,7 @@ async def fill(
 
 
 async def sealed_of(batch: ArchiveBatch) -> Sealed:
-    """The batch, sealed; in a thread where that is long enough to be worth one."""
+    """The sealed batch; large ones are sealed in a thread."""
     return batch.seal() if batch.held < _AT_ONCE_BYTES else await asyncio.to_thread(batch.seal)
 
 
@@ -157,13 +155,13 @@ class _Filling:
         while reading is not None:
             chunk = await reading
             at = chunk.at
-            # Asked for before this one is looked at, so that the backend works meanwhile.
+            # Requested before this chunk is processed, so that the backend works concurrently.
             left = self._batch.room - len(chunk)
             reading = self._read(chunk.id(len(chunk) - 1), left) if chunk.more else None
-            await asyncio.sleep(0)  # a task begins when its maker waits; what follows does not wait for long
+            await asyncio.sleep(0)  # lets the new task start, since what follows rarely waits
             self._batch.extend(chunk)
             if self._batch.complete and reading is not None:
-                await reading  # its bytes or its day made it complete: what was read ahead is for the next batch
+                await reading  # complete by bytes or day: the entries read ahead belong to the next batch
                 break
             if self._batch.waiting >= PIECE_BYTES:
                 await self._press()
@@ -174,7 +172,7 @@ class _Filling:
     def _read(self, after: EntryId, room: int) -> asyncio.Task[EntryChunk] | None:
         if room <= 0 or self._stopping.is_set():
             return None
-        return self._group.create_task(self._streams.chunk(self._subject, after, min(STRETCH, room)))
+        return self._group.create_task(self._streams.chunk(self._subject, after, min(CHUNK_ENTRIES, room)))
 
     async def _press(self) -> None:
         press: Callable[[list[bytes]], None] = self._batch.press
@@ -184,7 +182,7 @@ class _Filling:
 
 
 async def entries_after(streams: Streams, subject: str, after: EntryId) -> AsyncIterator[Entry]:
-    """What a stream holds after an entry, in order."""
+    """The entries of a stream after an entry, in order."""
     more = True
     while more:
         chunk = await streams.chunk(subject, after, _PAGE)
@@ -195,26 +193,25 @@ async def entries_after(streams: Streams, subject: str, after: EntryId) -> Async
 
 
 def same_entry(one: Entry, other: Entry) -> bool:
-    """Whether they are one entry, byte for byte."""
+    """Whether two entries are identical, byte for byte."""
     return (one.id, one.body, dict(one.fields or {})) == (other.id, other.body, dict(other.fields or {}))
 
 
 async def holds_all(streams: Streams, objects: Objects, name: ArchiveName, last: EntryId) -> bool:
-    """Whether everything that the stream holds between both ends of an archive is in it. What was trimmed meanwhile is
-    no difference."""
+    """Whether the archive has every entry of the stream between its ends. Trimmed entries are no difference."""
     return (await compared(streams, objects, name, last)).holds_all
 
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Whether an archive holds all that its stream holds in its place, and how many of its own the stream has not."""
+    """Whether an archive has all entries of its stream in its range, and how many of its own the stream lacks."""
 
     holds_all: bool
     missing: int = 0
 
 
 async def compared(streams: Streams, objects: Objects, name: ArchiveName, last: EntryId) -> Compared:
-    """Compares an archive with its stream; what is missing is not counted to the end if they differ."""
+    """Compares an archive with its stream; missing entries are not counted to the end if they differ."""
     missing = 0
     async with aclosing(read_archive(objects, name)) as archived:
         there = await anext(archived, None)
@@ -237,7 +234,7 @@ _Other = TypeVar("_Other")
 
 
 class Stepped(StrEnum):
-    """How a step on one stream ended: nothing to do, collected but not due, somebody else's turn, or moved on."""
+    """How a step on one stream ended: nothing to do, collected but not due, another archiver's stream, or archived."""
 
     IDLE = "idle"
     WAITING = "waiting"
@@ -260,7 +257,7 @@ class Tools:
 
 
 class Drain:
-    """One stream on its way into archives. What it keeps in memory can be forgotten at any time."""
+    """The archiving of one stream. Its memory may be dropped at any time."""
 
     def __init__(self, subject: str, rule: Rule, tools: Tools) -> None:
         self.subject = subject
@@ -268,11 +265,11 @@ class Drain:
         self._tools = tools
         self._cursor: Cursor | None = None
         self._batch: ArchiveBatch | None = None
-        self._ends = START  # the last entry of the stream, when it was looked at last
-        self._history = ""  # of the server that was looked at last
-        self._overtaken = False  # whether it was told that the group is ahead of the archives
-        self._marked = False  # whether the group was told where the archives are, since this process began
-        self._queue = False  # whether it is a work queue, archived as far as its workers leave time
+        self._ends = START  # the last entry of the stream, as last queried
+        self._history = ""  # of the server that answered last
+        self._overtaken = False  # whether an alarm said that the group is ahead of the archives
+        self._marked = False  # whether the group was marked since this process began
+        self._queue = False  # whether it is a work queue, archived with best effort
 
     @property
     def held(self) -> int:
@@ -285,12 +282,12 @@ class Drain:
         return self._batch is not None and self._batch.first is not None
 
     def forget(self) -> None:
-        """Drops what is in memory: the next step looks at what is stored."""
+        """Drops what is in memory: the next step reads what is stored."""
         self._cursor = self._batch = None
 
     async def step(self, *, flush: bool = False) -> Stepped:
-        """Moves on by one archive at most. `flush`: also if the batch is not due yet. Raises Refused where going on
-        would lose or double something; forget, and look again later."""
+        """Writes one archive at most. `flush`: also if the batch is not due yet. Raises Refused if continuing would
+        lose or duplicate something; call `forget`, and retry later."""
         cursor = await self._checked(await self._current())
         if cursor is None:
             self.forget()
@@ -304,7 +301,7 @@ class Drain:
         if cursor.key is not None:
             if await self._take_over(cursor):
                 return Stepped.MOVED
-            flush = True  # somebody decided before us that this batch was to be written
+            flush = True  # an earlier intent decided that this batch is to be written
         codec = self.rule.form.codec if cursor.key is None else self._intended(cursor).form.codec
         batch = self._batch = self._batch or ArchiveBatch(self.rule.limits, codec)
         at = await fill(batch, self._tools.streams, self.subject, cursor.after, self._tools.stopping)
@@ -323,14 +320,16 @@ class Drain:
         return self._cursor
 
     async def _first(self) -> Cursor:
-        """Makes the cursor of a stream that has none."""
+        """Creates the cursor of a stream that has none."""
         self._check_queue(await self._tools.streams.info(self.subject))
-        # Joined before anything is looked at: from here on nothing is trimmed that is not archived.
+        # Joined before anything is read: from here on nothing is trimmed that is not archived.
         await self._tools.groups.join(self.subject, GROUP, StartAt(first=True), cursor=True)
         cursors = self._tools.cursors
-        made = await cursors.create(await self._known()) or await cursors.load(self.subject)
+        made = await cursors.create(await self._derived_cursor()) or await cursors.load(self.subject)
         if made is None:
-            raise StoreUnavailable(f"the cursor of {self.subject!r} came and went", do="look who deletes records")
+            raise StoreUnavailable(
+                f"the cursor of {self.subject!r} was deleted right after its creation", do="find what deletes records"
+            )
         return made
 
     def _check_queue(self, state: StreamState | None) -> None:
@@ -344,18 +343,18 @@ class Drain:
                 " archives are labelled incomplete and outside guarantee G6",
             )
 
-    async def _known(self) -> Cursor:
-        """How far the stream is archived by all else that is known: its group, and its newest archive."""
+    async def _derived_cursor(self) -> Cursor:
+        """How far the stream is archived according to its group and its newest archive."""
         tools = self._tools
         floor = _group(await tools.streams.info(self.subject)).floor
         name, facts = await self._newest()
         after = floor if facts is None else max(floor, facts.last)
         state = await tools.streams.info(self.subject)
         if name is not None and facts is not None and state is not None and after > floor:
-            # The group knows nothing of this archive: it may be that of a stream which was lost, cursor and all.
+            # The group is behind this archive, which may be of a stream that was lost together with its cursor.
             found = await check_archive(tools.streams, self.subject, facts, state, GROUP)
             if not await holds_all(tools.streams, self.rule.objects, name, facts.last):
-                raise set_back(found, "its newest archive holds something else than it does")
+                raise set_back(found, "its newest archive has other entries than the stream")
             await tools.groups.mark(self.subject, GROUP, after)
             state = await tools.streams.info(self.subject)
         lag = _group(state).lag
@@ -364,7 +363,7 @@ class Drain:
         return Cursor(self.subject, after, passed, epoch=epoch, history="" if state is None else state.history)
 
     async def _newest(self) -> tuple[ArchiveName | None, ArchiveFacts | None]:
-        """The newest archive of the stream."""
+        """The name and facts of the stream's newest archive."""
         newest_archive = await newest(
             self.rule.objects, self.rule.prefix, self.rule.domain_of(self.subject), self.subject
         )
@@ -375,7 +374,7 @@ class Drain:
         )
 
     async def _checked(self, cursor: Cursor) -> Cursor | None:
-        """The cursor, once it is known to be the latest and about this very stream; None: look again."""
+        """The cursor, if it is current and fits this stream; None: read again."""
         tools = self._tools
         state = await tools.streams.info(self.subject)
         if state is None:
@@ -383,16 +382,16 @@ class Drain:
         self._ends, self._history = state.last or START, state.history
         self._check_queue(state)
         if self._queue:
-            return cursor  # its workers remove what they acked: nothing can be counted, and nothing set back
+            return cursor  # its workers remove what they acked: entries cannot be counted
         await check_continuity(tools.streams, cursor, state, GROUP)
         if state.history and cursor.history != state.history:
             cursor = self._cursor = replace(cursor, history=state.history)  # stored with the next intent
-            self._batch = None  # collected from another server: this one may never have had it
+            self._batch = None  # collected from another server, whose entries this one may lack
         floor = next((each.floor for each in state.groups if each.name == GROUP), None)
         if floor is None:
             await tools.groups.join(self.subject, GROUP, StartAt(after=cursor.after), cursor=True)
         elif floor < cursor.after or not self._marked:
-            # A crash or an outage came between the commit and the mark, or after it, before others were shown.
+            # A crash or an outage came between the commit and the mark, or between the mark and its replication.
             await tools.groups.mark(self.subject, GROUP, cursor.after)
             self._marked = True
         gone = state.appended - state.length
@@ -401,9 +400,9 @@ class Drain:
             self._overtaken = False
             if lost <= 0:
                 return cursor
-        return await self._suspicious(cursor, floor, gone, lost)
+        return await self._check_losses(cursor, floor, gone, lost)
 
-    async def _suspicious(self, cursor: Cursor, floor: EntryId | None, gone: int, lost: int) -> Cursor | None:
+    async def _check_losses(self, cursor: Cursor, floor: EntryId | None, gone: int, lost: int) -> Cursor | None:
         """The group is ahead of the cursor, or more entries left the stream than were archived."""
         stored = await self._tools.cursors.load(self.subject)
         if stored is None or stored.version != cursor.version:
@@ -413,11 +412,11 @@ class Drain:
             if moved is not None:
                 self._cursor, self._batch = await self._tools.cursors.move(moved), None
                 return self._cursor
-            await self._tell_overtaken(floor)
+            await self._alert_overtaken(floor)
             if lost <= 0:
                 return cursor
         self._tools.tally.lost += lost
-        # Noted in memory now and in the record with the next intent, so that it is told once and stays provable.
+        # Kept in memory now and in the record with the next intent, so that the alarm is sent once and can be verified.
         self._cursor = replace(cursor, passed=gone)
         await self._tools.announcer.alarm(
             self.subject,
@@ -427,15 +426,15 @@ class Drain:
         return self._cursor
 
     async def _caught_up(self, cursor: Cursor) -> Cursor | None:
-        """Where the archives say to go on, if the record is from a backup: they were written, and the first entries of
-        the next may be trimmed, so that what would be read now would get another name."""
+        """Where the archives continue, if the cursor record is from a backup: later archives exist, and the first
+        entries of the next may be trimmed, so that what is read now would get another name."""
         name, facts = await self._newest()
         if name is None or facts is None or (name.epoch, facts.last) <= (cursor.epoch, cursor.after):
             return None
         return replace(cursor, after=facts.last, passed=facts.passed, epoch=name.epoch)
 
-    async def _tell_overtaken(self, floor: EntryId) -> None:
-        """Somebody else acks in our group. What is still there is archived all the same."""
+    async def _alert_overtaken(self, floor: EntryId) -> None:
+        """Another program acks in the archiver's group. What still exists is archived all the same."""
         if not self._overtaken:
             self._overtaken = True
             await self._tools.announcer.alarm(
@@ -445,7 +444,7 @@ class Drain:
             )
 
     async def _take_over(self, cursor: Cursor) -> bool:
-        """Commits the archive that an intent names, if it is there."""
+        """Adopts the archive that an intent names, if it exists."""
         name = self._intended(cursor)
         facts = await facts_at(self.rule.objects, name)
         if facts is None:
@@ -455,28 +454,28 @@ class Drain:
         return True
 
     async def _adopt(self, cursor: Cursor, name: ArchiveName, facts: ArchiveFacts) -> None:
-        """Commits an archive that somebody wrote, if it is about the stream as it is now."""
+        """Commits an existing archive, if it fits the stream as it is now."""
         found = await compared(self._tools.streams, self.rule.objects, name, facts.last)
         if not found.holds_all or await self._never_held(cursor, facts, found.missing):
             stored = await self._tools.cursors.load(self.subject)
             if stored is None or stored.version != cursor.version:
                 self.forget()
                 return
-            raise set_back(cursor, f"the archive that follows {cursor.after} holds something else than it does")
+            raise set_back(cursor, f"the archive that follows {cursor.after} has other entries than the stream")
         await self._settled(cursor, name, facts)
 
     async def _never_held(self, cursor: Cursor, facts: ArchiveFacts, missing: int) -> bool:
-        """Whether the stream never had so many entries of the archive that follows the cursor: it was set back, and the
-        cursor with it. Else somebody trimmed them."""
+        """Whether the stream never had so many entries of the archive that follows the cursor: then it was set back
+        together with the cursor. Otherwise they were trimmed."""
         state = await self._tools.streams.info(self.subject) if missing else None
         if state is None or facts.passed is None:
             return False
         if state.first is not None and state.first <= cursor.after:
-            return True  # a trim takes from the front
+            return True  # a trim removes from the front
         return state.appended - state.length < facts.passed - (facts.count - missing)
 
     async def _steady(self) -> bool:
-        """Whether all that was read since the step began came from the server that was looked at."""
+        """Whether all entries of this step came from one server."""
         if not self._history:
             return True
         state = await self._tools.streams.info(self.subject)
@@ -484,12 +483,12 @@ class Drain:
 
     def _intended(self, cursor: Cursor) -> ArchiveName:
         assert cursor.key is not None, "there is an intent"
-        # The prefix may have been changed since: everything before the parts that we know is the prefix.
+        # The prefix may have changed since: everything before the known parts is the prefix.
         name = parse_name(cursor.key)
         if name is None or name.subject != self.subject or name.place != (cursor.epoch, cursor.after):
             raise StoreBroken(
-                f"the cursor of {self.subject!r} names an archive that is not its own",
-                do="delete that record: it is made again from the group and the newest archive",
+                f"the cursor of {self.subject!r} names an archive of another stream or position",
+                do="delete that record: it is derived again from the group and the newest archive",
             )
         return name
 
@@ -503,9 +502,9 @@ class Drain:
 
     async def _commit(self, cursor: Cursor, batch: ArchiveBatch, first: EntryId) -> None:
         name = self._named(cursor, first) if cursor.key is None else self._intended(cursor)
-        intending = self._as_it_is(cursor) if cursor.key else self._tools.cursors.intend(cursor, str(name))
-        # The intent is written, and the stream looked at again, while the last lines are compressed.
-        (intended, steady), sealed = await _both(_both(intending, self._steady()), sealed_of(batch))
+        intending = self._unchanged(cursor) if cursor.key else self._tools.cursors.intend(cursor, str(name))
+        # The intent is written, and the stream queried again, while the last lines are compressed.
+        (intended, steady), sealed = await _gather_two(_gather_two(intending, self._steady()), sealed_of(batch))
         if intended is None or not steady:
             self.forget()
             return
@@ -516,39 +515,39 @@ class Drain:
             self._tools.tally.count(sealed.count, len(sealed.data))
             await self._settled(cursor, name, facts, len(sealed.data))
             return
-        # Somebody's archive is there, or our own whose reply was lost: whoever's it is, it is the truth.
+        # The archive exists, from another process or from our own write whose reply was lost: adopt it.
         there = await facts_at(self.rule.objects, name)
         if there is None:
-            raise StoreUnavailable("an archive was neither stored nor found", do="look at the store of archives")
+            raise StoreUnavailable("an archive was neither stored nor found", do="check the store of archives")
         await self._adopt(cursor, name, there)
 
-    async def _as_it_is(self, cursor: Cursor) -> Cursor:
+    async def _unchanged(self, cursor: Cursor) -> Cursor:
         return cursor
 
     async def _settled(self, cursor: Cursor, name: ArchiveName, facts: ArchiveFacts, size: int | None = None) -> None:
         """The third step, and what follows it."""
         if facts.start != cursor.after or facts.last <= cursor.after:
             raise StoreBroken(
-                f"the archive after {cursor.after} of {self.subject!r} says that it starts after {facts.start}",
+                f"the archive after {cursor.after} of {self.subject!r} has the start {facts.start} in its metadata",
                 do="see `wrasse archives verify`",
             )
         if facts.passed is None and cursor.passed is not None:
             facts = replace(facts, passed=cursor.passed + facts.count)
-        self._cursor, steady = await _both(self._tools.cursors.commit(cursor, facts), self._steady())
+        self._cursor, steady = await _gather_two(self._tools.cursors.commit(cursor, facts), self._steady())
         if self._cursor is None:
-            return  # whoever was first tells
+            return  # the other process announces it
         if steady and not self._queue:
             await self._tools.groups.mark(self.subject, GROUP, facts.last)
         elif not steady:
-            self.forget()  # a mark would let go of what was appended there meanwhile: the next step looks first
+            self.forget()  # a mark would permit trimming entries of another server: the next step checks first
         if size is None:
             head = await self.rule.objects.head(str(name))
             size = 0 if head is None else head.info.size
         await self._tools.announcer.archived(name, facts, size, self.rule.destination)
 
 
-async def _both(one: Coroutine[None, None, _One], other: Coroutine[None, None, _Other]) -> tuple[_One, _Other]:
-    """Both results, awaited at the same time."""
+async def _gather_two(one: Coroutine[None, None, _One], other: Coroutine[None, None, _Other]) -> tuple[_One, _Other]:
+    """Both results, awaited concurrently."""
     try:
         async with asyncio.TaskGroup() as group:
             first, second = group.create_task(one), group.create_task(other)
@@ -561,5 +560,5 @@ def _group(state: StreamState | None) -> GroupState:
     groups: Sequence[GroupState] = () if state is None else state.groups
     found = next((each for each in groups if each.name == GROUP), None)
     if found is None:
-        raise StoreUnavailable("the group of the archiver came and went", do="look who deletes groups")
+        raise StoreUnavailable("the group of the archiver was deleted", do="find what deletes groups")
     return found

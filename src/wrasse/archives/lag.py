@@ -1,7 +1,7 @@
-"""How far archiving is behind: messages, bytes and age of what waits, and an alert when that is too much.
+"""Archiving lag: messages, bytes and age of what is not archived, and an alert beyond limits.
 
-Looked at beside the archiving and not by it: an archiver that cannot write is the one whose lag matters. An alert says
-so once, and again after the repeat interval; trimming goes on meanwhile below what is archived.
+It is measured by a task beside the archiving, since the lag of an archiver that cannot write matters most. An alert is
+sent once, and again after the repeat interval; trimming continues below what is archived.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from wrasse.streams.alerts import Alert, Alerts, worth_telling
 
 @dataclass(frozen=True, slots=True)
 class LagLimits:
-    """What is too much, for one stream, and how often that is said again."""
+    """The limits for one stream, and how often an alert is repeated."""
 
     messages: int = 10_000
     age: timedelta = timedelta(hours=1)
     repeat: timedelta = timedelta(hours=1)
 
     def exceeded(self, lag: Lag) -> bool:
-        """Whether this is too much."""
+        """Whether the limits are exceeded."""
         return lag.messages > self.messages or lag.seconds > self.age.total_seconds()
 
 
 class LagWatch:
-    """Looks at how far streams are behind."""
+    """Measures the lag of streams."""
 
     def __init__(
         self, streams: Streams, cursors: Cursors, alerts: Alerts | None, group: str, limits: LagLimits
@@ -51,7 +51,7 @@ class LagWatch:
                 state = await self._streams.info(subject)
                 lag = None if state is None else await self._lag(state)
             except StoreBroken:
-                continue  # the archiver says what is wrong with it
+                continue  # the archiver reports the error
             if state is None or lag is None:
                 continue
             whole = Lag(whole.messages + lag.messages, whole.bytes + lag.bytes, max(whole.seconds, lag.seconds))
@@ -69,7 +69,7 @@ class LagWatch:
     async def _settle_if_over(self, alerts: Alerts, subject: str, name: str) -> None:
         try:
             state = await self._streams.info(subject)
-            # The stream may be another archiver's by now: whether its lag is over is looked at, not concluded.
+            # Another archiver may have the stream by now: its lag is measured before the alert is deleted.
             over = state is None or not self._limits.exceeded(await self._lag(state))
         except StoreBroken:
             return
@@ -86,10 +86,10 @@ class LagWatch:
         first = await self._streams.chunk(state.subject, after, 1)
         if not len(first):
             return Lag()
-        known = None if cursor is None else cursor.passed
-        if known is None:
-            known = state.appended - next((g.lag or 0 for g in state.groups if g.name == self._group), state.length)
-        messages = max(1, min(state.appended - known, state.length))
+        passed = None if cursor is None else cursor.passed
+        if passed is None:
+            passed = state.appended - next((g.lag or 0 for g in state.groups if g.name == self._group), state.length)
+        messages = max(1, min(state.appended - passed, state.length))
         age = (first.at - first.id(0).at).total_seconds()
         return Lag(messages, state.bytes * messages // max(state.length, 1), max(age, 0.0))
 
@@ -97,7 +97,7 @@ class LagWatch:
         return Alert(
             state.subject,
             f"archiving of {state.subject!r} lags behind",
-            "see that an archiver runs, and what its log says; the store of archives may be down or slow",
+            "check that an archiver runs, and its log; the store of archives may be down or slow",
             self._group,
             lag.messages,
             state.at - timedelta(seconds=lag.seconds),

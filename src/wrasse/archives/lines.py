@@ -1,10 +1,10 @@
 """One entry as one line of an archive, and back, byte for byte.
 
-An envelope is kept as it was stored, with `stream_id` as one more field at its end. Whatever cannot be kept so (no
-valid envelope, a raw newline, a `stream_id` of its own, fields beside the body) is archived whole: a line that begins
-with `stream_id` and holds the bytes in base64 under `raw`, fields that are text under `text`, and those that are not in
-base64 under `fields` (before there was `text`, all of them). Every line is valid JSON and ends in a newline; no two
-entries have one line. Pure.
+An envelope is kept as stored, with `stream_id` appended as its last field. Any other entry (no valid envelope, a raw
+newline, a `stream_id` of its own, additional fields) is archived whole: a line that begins with `stream_id` and has the
+bytes in base64 under `raw`, fields that are text under `text`, and other fields in base64 under `fields` (older
+archives have all of them there). Every line is valid JSON and ends in a newline; different entries have different
+lines. Pure.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from wrasse.ports.entry_chunks import EntryChunk
 from wrasse.ports.streams import Entry, EntryId
 from wrasse.streams.envelope import are_envelopes, decode
 
-# What a client reads of a stream at once, and so the largest entry that can be archived: 256 MiB (a reply of Redis; 64
-# MiB on NATS). A line holds it in base64. The writer takes nothing larger, the reader refuses nothing smaller.
+# The largest entry that a client can read, and so the largest that can be archived: 256 MiB (a reply of Redis; 64 MiB
+# on NATS). A line has it in base64. The writer accepts nothing larger, the reader refuses nothing smaller.
 ENTRY_BYTES_MAX = 256 << 20  # bytes of one entry that is archived and read back
 LINE_BYTES_MAX = ENTRY_BYTES_MAX * 4 // 3 + (4 << 20)  # bytes of one line of an archive
 
@@ -28,11 +28,11 @@ _MARK = b',"stream_id":"'
 _END = b'"}\n'
 _RAW = b'{"stream_id":"'
 _BRACE = ord("}")
-_ID_END = 1 << 64  # beyond both numbers of any id: Redis has 64 bits for each
-_ESCAPES = 64  # bytes that a field may take as text beyond what base64 of it takes: LINE_BYTES_MAX must hold
+_ID_END = 1 << 64  # above both numbers of any id, which have 64 bits in Redis
+_ESCAPES = 64  # bytes by which a field as text may exceed its base64 form, so that LINE_BYTES_MAX is kept
 
 
-class _Keys(msgspec.Struct):
+class _OwnId(msgspec.Struct):
     """Whether an object has a `stream_id` of its own."""
 
     stream_id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -48,13 +48,13 @@ class _Whole(msgspec.Struct, forbid_unknown_fields=True):
     text: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
-_KEYS = msgspec.json.Decoder(_Keys)
+_OWN_ID = msgspec.json.Decoder(_OwnId)
 _WHOLE = msgspec.json.Decoder(_Whole)
 _ENCODE = msgspec.json.Encoder().encode
 
 
 def packed(chunk: EntryChunk, count: int) -> tuple[bytes, int]:
-    """The lines of the first entries, end to end, and how many of them are archived whole."""
+    """The lines of the first entries, concatenated, and how many of them are archived whole."""
     bodies = chunk.bodies[:count]
     if not chunk.beside and _all_keep_their_form(bodies):
         parts: list[bytes] = []
@@ -67,9 +67,9 @@ def packed(chunk: EntryChunk, count: int) -> tuple[bytes, int]:
 
 
 def _all_keep_their_form(bodies: Sequence[bytes]) -> bool:
-    """Whether `keeps_its_form` holds for each, asked of all of them at once where that can be; False: ask for each."""
+    """Whether `keeps_its_form` is true for each, checked for all of them at once; False: check each."""
     every = b"".join(bodies)
-    # Without an escape, a key named `stream_id` is spelled so; and bytes below 128 are text.
+    # Without escapes, a key named `stream_id` contains this text; and bytes below 128 are valid text.
     if b"\n" in every or b"\r" in every or b"\\" in every or b"stream_id" in every or not every.isascii():
         return False
     return are_envelopes(bodies) and not [body for body in bodies if body[-1] != _BRACE]
@@ -85,39 +85,39 @@ def line_of(entry: Entry) -> bytes:
 
 
 def _sorted_out(fields: Mapping[str, bytes]) -> tuple[dict[str, str], dict[str, bytes]]:
-    """Fields that are text, and those that are not, or would take more room as JSON than in base64."""
+    """Fields that are text; and the others, or those that are longer as JSON than in base64."""
     text, other = {}, {}
     for name, value in fields.items():
         try:
-            said = value.decode()
+            decoded = value.decode()
         except UnicodeDecodeError:
             other[name] = value
             continue
-        if len(_ENCODE(said)) <= len(value) * 4 // 3 + _ESCAPES:
-            text[name] = said
+        if len(_ENCODE(decoded)) <= len(value) * 4 // 3 + _ESCAPES:
+            text[name] = decoded
         else:
             other[name] = value
     return text, other
 
 
 def keeps_its_form(entry: Entry) -> bool:
-    """Whether an entry is an envelope that can be kept as it is; anything else is archived whole."""
+    """Whether an entry is an envelope that can be kept as stored; others are archived whole."""
     body = entry.body
     if entry.fields or not body.endswith(b"}") or b"\n" in body or b"\r" in body:
         return False
     try:
         decode(body)
-        body.decode()  # unknown fields are not looked into above, and every line must be text
-        # A key may also be spelled with escapes; only then, or where the word is there, is a second look needed.
+        body.decode()  # msgspec does not check unknown fields, and every line must be text
+        # A key may be written with escapes; only then, or if the word occurs, a second check is needed.
         if b"stream_id" in body or b"\\u" in body:
-            return _KEYS.decode(body).stream_id is msgspec.UNSET
+            return _OWN_ID.decode(body).stream_id is msgspec.UNSET
     except (StoreBroken, *UNREADABLE):
         return False
     return True
 
 
 def entry_of(line: bytes, subject: str) -> Entry:
-    """The entry of a line, without its newline; StoreBroken if it is none of ours."""
+    """The entry of a line, without its newline; StoreBroken if it is invalid."""
     try:
         if line.startswith(_RAW):
             whole = _WHOLE.decode(line)
@@ -127,11 +127,11 @@ def entry_of(line: bytes, subject: str) -> Entry:
         head, mark, tail = line.rpartition(_MARK)
         if not mark or not tail.endswith(b'"}'):
             raise ValueError("no stream_id at its end")
-        _KEYS.decode(line)
-        line.decode()  # unknown fields are not looked into above
+        _OWN_ID.decode(line)
+        line.decode()  # msgspec does not check unknown fields
         return Entry(_id(tail[:-2].decode("ascii")), subject, head + b"}")
     except UNREADABLE as why:
-        # What the bytes are is not repeated: they are somebody's payload.
+        # The bytes are not repeated: they may be confidential.
         raise StoreBroken("a line that is not of an archive", do="see `wrasse archives verify`") from why
 
 

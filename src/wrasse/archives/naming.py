@@ -1,11 +1,11 @@
 """Names of archives: `{prefix}/{domain}/{YYYY}/{MM}/{DD}/{subject}-after-{ms, 15 digits}-{seq}.jsonl.gz`.
 
-In the hive layout the day is one part, `dt=YYYY-MM-DD`, as query engines find partitions by themselves. A stream that
-was set back and is archived anew goes on in a later epoch: its names end in `-e2` before `.jsonl`, and so on.
+In the hive layout the day is one part, `dt=YYYY-MM-DD`, which query engines recognise as a partition. A stream that was
+set back and is archived again has a higher epoch: its names end in `-e2` before `.jsonl`, and so on.
 
-A name says after which entry the archive begins, never where it ends: whoever writes the batch after that entry, now or
-after a crash, writes it under this one name, and a create-only put lets only the first do so. The day is that of the
-first entry. Whatever a name is made of can be read back from it. Pure.
+A name says after which entry the archive begins, never where it ends: any process that writes the batch after that
+entry, now or after a crash, uses this one name, and a create-only write lets only the first succeed. The day is that of
+the first entry. Everything in a name can be parsed back. Pure.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _NAME = re.compile(rf"(.+)/([^/]+)/{_DAY}/([^/]+)-after-(\d{{15,}})-(\d+)(?:-e(\
 
 
 class DayLayout(StrEnum):
-    """How the day stands in a name."""
+    """The layout of the day in a name."""
 
     SLASHES = "slashes"
     HIVE = "hive"
@@ -35,7 +35,7 @@ class DayLayout(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """What archives look like: the layout of their names, and how they are compressed."""
+    """The form of archives: the layout of their names, and their compression."""
 
     layout: DayLayout = DayLayout.SLASHES
     codec: Compression = Compression.GZIP
@@ -43,7 +43,7 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveName:
-    """What the key of an archive says: which stream, after which entry, and the day of its first entry."""
+    """The content of an archive's key: stream, entry before it, and the day of its first entry."""
 
     prefix: str
     domain: str
@@ -59,26 +59,25 @@ class ArchiveName:
 
     @property
     def stem(self) -> str:
-        """What the key shares with those that differ from it behind the milliseconds alone: numbers without a fixed
-        width."""
+        """The part of the key before the last numbers, which have no fixed width."""
         domain, subject, day = stored_name(self.domain), stored_name(self.subject), self.day.isoformat()
         day = f"{HIVE}{day}" if self.form.layout is DayLayout.HIVE else day.replace("-", "/")
         return f"{self.prefix}/{domain}/{day}/{subject}-after-{self.after.ms:015d}-"
 
     @property
     def place(self) -> tuple[int, EntryId]:
-        """Where it stands among the archives of its stream."""
+        """Its position among the archives of its stream."""
         return self.epoch, self.after
 
 
 def check_name(name: ArchiveName) -> ArchiveName:
-    """The name; UsageError if no store could keep it."""
+    """The name; UsageError if it is not a valid object key."""
     check_object_key(str(name))
     return name
 
 
 def parse_name(key: str, prefix: str | None = None) -> ArchiveName | None:
-    """Reads a key back; None if it is not the key of an archive, or not below this prefix, where one is given."""
+    """Parses a key; None if it is not the key of an archive, or not below this prefix."""
     found = _NAME.fullmatch(key)
     if found is None or prefix not in (None, found[1]):
         return None
@@ -93,17 +92,17 @@ def parse_name(key: str, prefix: str | None = None) -> ArchiveName | None:
 
 
 def domain_of(subject: str) -> str:
-    """What part of a system a subject belongs to: the third token of `gbe.events.*`, else the second, or the only."""
+    """The part of a system that a subject belongs to: the third token of `gbe.events.*`, else the second or only."""
     tokens = subject.split(".")
     place = 2 if subject.startswith(_EVENTS) else 1
     return tokens[min(place, len(tokens) - 1)]
 
 
 def listing_prefix(prefix: str, domain: str | None) -> str:
-    """Where the archives of a domain, or of all, are listed."""
+    """The prefix of the archives of a domain, or of all."""
     return f"{prefix}/" if domain is None else f"{prefix}/{stored_name(domain)}/"
 
 
 def day_of(id: EntryId) -> date:
-    """The day, UTC, of an entry."""
+    """The UTC day of an entry."""
     return id.at.date()

@@ -1,8 +1,8 @@
-"""Reading archives back: in order, each message once, with constant memory.
+"""Reading archives: in order, each message once, in constant memory.
 
-What is read is checked on the way: a line that cannot be read is an error, or reported where the caller takes reports,
-never a shorter answer. It costs that line: the others of its archive are read, up to where its bytes are damaged.
-Messages of one stream come in its order; several streams come day by day.
+Everything is checked while it is read: an unreadable line is an error, or reported to the caller, never silently
+skipped. The other lines of its archive are read, up to where its bytes are damaged. Messages of one stream are in
+order; several streams are read day by day.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wrasse.ports.streams import Entry, EntryId
 
 @dataclass(frozen=True, slots=True)
 class Archived:
-    """One message out of an archive. `marked`: it was archived whole, since it is no plain envelope."""
+    """One message of an archive. `marked`: it was archived whole, because it is not a plain envelope."""
 
     entry: Entry
     marked: bool
@@ -33,7 +33,7 @@ class Archived:
 
 @dataclass(frozen=True, slots=True)
 class BadLine:
-    """A line of an archive that cannot be read, counted from 1; where bytes are cut or damaged, the first of them."""
+    """An unreadable line of an archive, counted from 1; where bytes are missing or damaged, the first affected one."""
 
     key: str
     line: int
@@ -53,9 +53,9 @@ async def read(
     until: datetime | None = None,
     report: Callable[[BadLine], None] | None = None,
 ) -> AsyncIterator[Archived]:
-    """The messages of all streams that match, appended at or after `since` and before `until`. Lines that cannot be
-    read go to `report`; without it, the first one raises StoreBroken."""
-    seen: dict[tuple[str, int], EntryId] = {}  # a message is given once, even where two archives hold it
+    """The messages of all matching streams, appended at or after `since` and before `until`. Unreadable lines go to
+    `report`; without it, the first one raises StoreBroken."""
+    seen: dict[tuple[str, int], EntryId] = {}  # a message is returned once, even if two archives have it
     async for each in list_archives(objects, prefix, pattern, domain):
         subject = each.name.subject, each.name.epoch
         if until is not None and each.name.after.at >= until:
@@ -85,7 +85,7 @@ async def read_archive(
 
 
 async def _entries(objects: Objects, name: ArchiveName) -> AsyncIterator[tuple[bytes, Entry | BadLine]]:
-    """The lines of one archive, each with its entry, or with what is wrong with it."""
+    """The lines of one archive, each with its entry or its error."""
     key, number, last = str(name), 0, name.after
     try:
         async for line in lines_at(objects, key):
@@ -101,14 +101,14 @@ async def _entries(objects: Objects, name: ArchiveName) -> AsyncIterator[tuple[b
             last = entry.id
             yield line, entry
     except StoreBroken as why:
-        yield b"", BadLine(key, number + 1, spoilt(why, key))
+        yield b"", BadLine(key, number + 1, error_text(why, key))
         return
     if not number:
         yield b"", BadLine(key, 1, "the archive holds no message")
 
 
 async def _ends_before(objects: Objects, name: ArchiveName, since: datetime) -> bool:
-    """Whether all of an archive is older; one that cannot tell is read, which reports what is wrong with it."""
+    """Whether all of an archive is older; an unreadable one is read, which reports its error."""
     try:
         facts = await facts_at(objects, name)
     except StoreBroken:
@@ -140,7 +140,7 @@ async def lines_at(objects: Objects, key: str) -> AsyncIterator[bytes]:
 
 
 async def facts_at(objects: Objects, name: ArchiveName) -> ArchiveFacts | None:
-    """What an archive says about itself, or where a copy lost that, what its bytes say; None if it is not there."""
+    """The metadata of an archive, or if a copy lost it, facts computed from its bytes; None if it does not exist."""
     head = await objects.head(str(name))
     if head is None:
         return None
@@ -148,7 +148,7 @@ async def facts_at(objects: Objects, name: ArchiveName) -> ArchiveFacts | None:
 
 
 async def scan(objects: Objects, name: ArchiveName) -> ArchiveFacts | None:
-    """The facts of an archive from its bytes alone; None if it is not there, StoreBroken if it is damaged."""
+    """The facts of an archive, from its bytes alone; None if it does not exist, StoreBroken if it is damaged."""
     first = last = None
     count = marked = size = 0
     digest = hashlib.sha256()
@@ -166,14 +166,14 @@ async def scan(objects: Objects, name: ArchiveName) -> ArchiveFacts | None:
     return ArchiveFacts(name.after, first, last, count, marked, size, digest.hexdigest(), None)
 
 
-def spoilt(why: StoreBroken, key: str) -> str:
-    """What is wrong with an archive, for whoever names it already."""
-    return why.message.removeprefix(_called(key))
+def error_text(why: StoreBroken, key: str) -> str:
+    """The error of an archive, without its name."""
+    return why.message.removeprefix(_error_prefix(key))
 
 
-def _called(key: str) -> str:
+def _error_prefix(key: str) -> str:
     return f"the archive {key!r} is broken: "
 
 
 def _broken(key: str, what: str) -> StoreBroken:
-    return StoreBroken(f"{_called(key)}{what}", do="bring it back from a copy of the store")
+    return StoreBroken(f"{_error_prefix(key)}{what}", do="restore it from a copy of the store")

@@ -1,14 +1,13 @@
-"""Going on after a stream was set back: a new epoch, which archives what is in the stream now and in no archive yet.
+"""Restarting the archiving of a stream that was set back: a new epoch for the entries that are in no archive yet.
 
-A stream that a failover or a restore set back is the beginning of what it was, and then whatever came after. Its
-entries are compared with the archives from the first that is still there, until the first that no archive holds: the
-new epoch begins before that one. Nothing in the stream is skipped, and nothing that both have is archived again.
+After a failover or a restore, a stream is the beginning of what it was, followed by new entries. Its entries are
+compared with the archives, from the first that still exists to the first that no archive has: the new epoch begins
+before that one. No entry of the stream is skipped, and none is archived twice.
 
-Publishing archives into a stream again: each message once where the backend knows keys, in order, as it was.
-
-Bodies and fields are appended as they were archived, byte for byte, so a message keeps its id. The key of an entry is
-made of where it came from: whoever runs a replay again within the backend's window after an interruption adds nothing
-twice; later, or where a backend has no keys, consumers know messages by their id.
+`replay` publishes archives into a stream again: each message once if the backend has idempotency keys, in order,
+unchanged. Bodies and fields are appended as archived, byte for byte, so a message keeps its id. The idempotency key of
+an entry is derived from its origin: repeating an interrupted replay within the backend's window adds nothing twice;
+later, or without keys, consumers can recognise messages by their id.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _BATCH_BYTES = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class ArchiveReplayResult:
-    """What a replay came to."""
+    """The totals of a replay."""
 
     messages: int
     bytes: int
@@ -44,7 +43,7 @@ async def replay(
     into: str | None,
     told: Callable[[int], None] = lambda count: None,
 ) -> ArchiveReplayResult:
-    """Appends messages to the stream `into`, or each to the one it came from; without `streams` it only counts."""
+    """Appends messages to the stream `into`, or each to its original one; without `streams` it only counts."""
     keyed = streams is not None and streams.dedup_window > timedelta(0)
     count = size = held = 0
     drafts: list[Draft] = []
@@ -78,8 +77,8 @@ _PAGE = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Restart:
-    """What a restart comes to: the epoch that begins, after which entry, how many entries of the stream it will hold,
-    and how many archived messages the stream has lost."""
+    """A planned restart: the new epoch, the entry it begins after, how many entries of the stream it will contain, and
+    how many archived messages the stream has lost."""
 
     subject: str
     epoch: int
@@ -90,11 +89,11 @@ class Restart:
 
 
 async def plan_restart(streams: Streams, cursors: Cursors, rule: Rule, subject: str, group: str) -> Restart:
-    """Finds out where a new epoch begins. Changes nothing."""
+    """Determines where a new epoch begins. Changes nothing."""
     cursor, state = await cursors.load(subject), await streams.info(subject)
     if cursor is None:
         last = await newest(rule.objects, rule.prefix, rule.domain_of(subject), subject)
-        # Lost with its stream: its archives are all that is left of it.
+        # The cursor was lost with its stream: only the archives remain.
         cursor = None if last is None else Cursor(subject, START, None, epoch=last.name.epoch)
     if cursor is None or state is None:
         raise UsageError(f"the stream {subject!r} is not there, or was never archived", do="see `wrasse streams info`")
@@ -103,8 +102,8 @@ async def plan_restart(streams: Streams, cursors: Cursors, rule: Rule, subject: 
     after = common or (state.last or START if state.first is None else state.first.previous)
     if floor > after:
         raise Refused(
-            f"the group {group!r} of {subject!r} is at {floor}, and its archives share nothing beyond {after}",
-            do="bring the missing archives back first: `wrasse archives verify` names them",
+            f"the group {group!r} of {subject!r} is at {floor}, but stream and archives agree only up to {after}",
+            do="restore the missing archives first: `wrasse archives verify` names them",
         )
     new = await _count(streams, subject, after)
     moved = replace(
@@ -114,37 +113,37 @@ async def plan_restart(streams: Streams, cursors: Cursors, rule: Rule, subject: 
 
 
 async def restart(cursors: Cursors, planned: Restart) -> None:
-    """Begins the epoch; Refused if the cursor changed since it was planned."""
+    """Begins the epoch; Refused if the cursor has changed since the plan."""
     cursor = planned.cursor
     if await (cursors.move(cursor) if cursor.version else cursors.create(cursor)) is None:
-        raise Refused(f"the cursor of {planned.subject!r} has moved meanwhile", do="look again: an archiver is at work")
+        raise Refused(f"the cursor of {planned.subject!r} has moved meanwhile", do="try again: an archiver is running")
 
 
 async def _compared(
     streams: Streams, rule: Rule, subject: str, epoch: int, floor: EntryId
 ) -> tuple[EntryId | None, int]:
-    """The last entry up to which stream and archives are the same, from the first of the stream on, and how many of the
-    archives' come after it."""
+    """The last entry up to which stream and archives agree, from the first of the stream on, and how many archived
+    entries follow it."""
     common: EntryId | None = None
     parted, gone = False, 0
     entries = entries_after(streams, subject, START)
     ours = await anext(entries, None)
     first = None if ours is None else ours.id
     before = START if first is None else first.previous
-    # Up to here it was trimmed, as it may be. Where no group tells, all that is older than the stream was.
+    # Entries up to here were trimmed as allowed. Without a group: all that are older than the stream.
     trimmed = before if floor == START else floor if first is None else min(floor, before)
     async for entry in _archived(rule, subject, epoch, trimmed):
         if not parted and ours is not None and same_entry(entry, ours):
             common = entry.id
             ours = await anext(entries, None)
         elif entry.id > trimmed:
-            # What somebody else trimmed from the front tells nothing about the rest.
+            # Entries trimmed from the front by other programs are no difference.
             parted, gone = parted or first is None or entry.id >= first, gone + 1
     return common, gone
 
 
 async def _archived(rule: Rule, subject: str, epoch: int, since: EntryId) -> AsyncIterator[Entry]:
-    """What archives of one epoch hold, from the one on that goes beyond this entry."""
+    """The archived entries of one epoch, beginning with the archive that goes beyond this entry."""
     async for each in list_archives(rule.objects, rule.prefix, subject, rule.domain_of(subject)):
         if each.name.epoch != epoch:
             continue

@@ -1,4 +1,4 @@
-"""Which streams are archived where, and how. Pure."""
+"""Which streams are archived, where to, and in which form. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ PREFIX_BYTES_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One pattern of streams and where its archives go. `destination` is what events say; `domain` is taken from the
-    subject where it is empty. With `best_effort` work queues are archived as far as their workers leave time for it."""
+    """One pattern of streams and the destination of its archives. `destination` is used in events; an empty `domain` is
+    derived from the subject. With `best_effort` work queues are archived, possibly incompletely."""
 
     pattern: str
     objects: Objects

@@ -1,4 +1,4 @@
-"""What an archiver did and met, for metrics and tests to read."""
+"""Counters of an archiver, for metrics and tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What waits to be archived: how many messages, about how many bytes, and the age of the oldest."""
+    """What is not archived yet: how many messages, about how many bytes, and the age of the oldest."""
 
     messages: int = 0
     bytes: int = 0
@@ -23,7 +23,7 @@ class ArchiverTally:
     bytes: int = 0  # as stored
     outages: int = 0
     alarms: int = 0
-    lost: int = 0  # entries that were gone before they could be archived
+    lost: int = 0  # entries trimmed before they were archived
     events_lost: int = 0
     lag: Lag = field(default_factory=Lag)
 

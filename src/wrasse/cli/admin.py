@@ -1,7 +1,7 @@
 """wrasse run --role=admin: the admin commands of the design document, with its flags and its names in the answers.
 
-`peek` shows what is served next first, and says so; a purge needs --yes, tells what it deletes by key, and one of
-everything is refused while workers live.
+`peek` returns the next job first, and says so; a purge needs --yes and reports what it deletes by key, and purge-all is
+refused while workers are alive.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from wrasse.runtime.open_ports import JOBS, open_homes
 from wrasse.runtime.worker import WorkerRuntime, build_handlers, build_worker, configured
 
 QUEUE = "wrasse-bench"
-_STEP = 0.02  # seconds between two puts, and between two looks at what is done
-_UP_MAX = 30.0  # seconds that the worker may take to come up
+_STEP = 0.02  # seconds between two batches, and between two polls of done jobs
+_UP_MAX = 30.0  # seconds that the worker may take to start
 _BENCH_PAGE = 1_000
-# The worker serves this one queue, whatever else the settings say of queues.
+# The worker serves only this queue, whatever the settings say.
 _OVERRIDES = {
     "worker.queues": f"{{bench: '{QUEUE}'}}",
     "worker.priorities": "[bench]",
@@ -48,7 +48,7 @@ _OVERRIDES = {
 
 @dataclass(frozen=True, slots=True)
 class Benched:
-    """What came of it. Times are in seconds."""
+    """The result of a benchmark. Times are in seconds."""
 
     count: int
     completed: int
@@ -56,7 +56,7 @@ class Benched:
     latencies: tuple[float, ...]
 
     def answer(self) -> dict[str, object]:
-        """In the design document's words; durations in nanoseconds."""
+        """The answer with the design document's names; durations in nanoseconds."""
         return {
             "count": self.count,
             "completed": self.completed,
@@ -76,14 +76,14 @@ def _ns(seconds: float) -> int:
     return round(seconds * 1e9)
 
 
-async def bench(asked: CommandContext, orders: AdminOrders) -> Benched:
-    """Puts, works, counts, cleans up."""
-    config, clock, wanted = asked.config(_OVERRIDES), SystemClock(), orders.bench
+async def bench(ctx: CommandContext, orders: AdminOrders) -> Benched:
+    """Enqueues, runs a worker, measures, and cleans up."""
+    config, clock, wanted = ctx.config(_OVERRIDES), SystemClock(), orders.bench
     async with Stores(clock, done_max=max(config.settings.worker.done_max, wanted.count)) as stores:
         opened = await open_homes(config, stores, JOBS)
         handlers = build_handlers(_registry(config, orders))
         working = build_worker(config, opened, clock, handlers, Tally())
-        run = _Run(opened.jobs.jobs, f"bench-{Ids(clock).new()}-", wanted)
+        run = _BenchmarkRun(opened.jobs.jobs, f"bench-{Ids(clock).new()}-", wanted)
         try:
             return await run.measured(working)
         finally:
@@ -99,14 +99,14 @@ def _registry(config: Config, orders: AdminOrders) -> Registry:
 
 
 async def _nothing(job: object) -> None:
-    """What is measured is the queue, unless a handler is named."""
+    """Does nothing: without a handler the benchmark measures the queue."""
 
 
-class _Run:
+class _BenchmarkRun:
     def __init__(self, jobs: JobQueue, prefix: str, wanted: Bench) -> None:
         self._jobs, self._prefix, self._wanted = jobs, prefix, wanted
         self._clock = SystemClock()
-        self._put_at: dict[str, datetime] = {}  # of jobs that are not known to be done
+        self._put_at: dict[str, datetime] = {}  # of jobs that are not done yet
         self._latencies: list[float] = []
 
     async def measured(self, working: WorkerRuntime) -> Benched:
@@ -128,9 +128,9 @@ class _Run:
         return Benched(self._wanted.count, len(self._latencies), took, tuple(self._latencies))
 
     async def _up(self, working: WorkerRuntime) -> float:
-        """Waits until the worker takes jobs, which is not what is measured; gives when that was."""
+        """Waits until the worker takes jobs, which is not measured; returns the time."""
         async with asyncio.timeout(_UP_MAX):
-            while working.wrong() is not None:  # noqa: ASYNC110  # who beats is another process, and sets no event
+            while working.wrong() is not None:  # noqa: ASYNC110  # the heartbeat is of another process, which sets no event
                 await asyncio.sleep(_STEP)
         return self._clock.monotonic()
 
@@ -150,7 +150,8 @@ class _Run:
                 await asyncio.sleep(_STEP)
 
     async def _done(self) -> None:
-        """Looks until all are done; a second back each time, since what finished in one moment may be seen in part."""
+        """Polls until all are done; each time from one second earlier, since jobs of one instant may become visible
+        later."""
         since: datetime | None = None
         while len(self._latencies) < self._wanted.count:
             async for id, at in self._finished(since):
@@ -167,7 +168,7 @@ class _Run:
                     yield info.id, info.finished_at
 
     async def clean_up(self) -> None:
-        """Deletes what this run put, wherever it came to be."""
+        """Deletes the jobs of this run, in whatever state."""
         for state in (JobState.READY, JobState.DONE, JobState.DEAD):
             async for page in self._pages(state):
                 mine = [Delete(info.claim, state) for info in page if info.id.startswith(self._prefix)]
@@ -182,14 +183,14 @@ class _Run:
 _ALIASES = {"dlq": "dead_letter"}
 
 
-async def admin(asked: CommandContext, orders: AdminOrders) -> None:
+async def admin(ctx: CommandContext, orders: AdminOrders) -> None:
     """Runs one admin command and writes its one JSON document."""
     if orders.command == "bench":
-        await _bench(asked, orders)
+        await _bench(ctx, orders)
         return
     if orders.command.startswith("purge") and not (orders.yes or orders.dry_run):
-        raise Refused(f"{orders.command} deletes jobs for good", do="look with --dry-run, then say --yes")
-    config = asked.config()
+        raise Refused(f"{orders.command} deletes jobs permanently", do="check with --dry-run, then add --yes")
+    config = ctx.config()
     async with opened(config) as store:
         if orders.command == "purge-dlq":
             write_json(await _purge_dead(store.jobs, _dead_key(store), dry=orders.dry_run))
@@ -209,7 +210,7 @@ async def admin(asked: CommandContext, orders: AdminOrders) -> None:
 def _lists(store: JobStore) -> JobLists:
     if store.lists is None:
         raise UsageError(
-            "jobs do not lie in Redis lists here, of which --role=admin tells",
+            "--role=admin needs jobs in Redis lists, and this backend has none",
             do="use `wrasse jobs stats`, `wrasse jobs peek` or `wrasse jobs purge`",
         )
     return store.lists
@@ -256,7 +257,7 @@ def _known(lists: JobLists) -> tuple[str, ...]:
 
 
 async def _purge_dead(jobs: JobQueue, key: str, *, dry: bool) -> dict[str, object]:
-    """Page by page and each under its precondition: what dies meanwhile is deleted too, what is requeued is not."""
+    """Page by page, each delete under its precondition: jobs that die meanwhile are deleted too, requeued ones not."""
     count = 0
     with progress("dead jobs") as seen:
         async for page in pages(lambda after: jobs.page(JobState.DEAD, JobFilter(), after, PAGE)):
@@ -273,18 +274,18 @@ async def _purge_all(lists: JobLists, limiter: str, orders: AdminOrders) -> dict
     purged = await lists.purge(limiter, force=orders.force, dry=orders.dry_run)
     if purged.alive and not (orders.force or orders.dry_run):
         raise Refused(
-            f"{len(purged.alive)} workers hold jobs and beat, such as {purged.alive[0]}",
-            do="stop them first, or say --force: their jobs are then lost",
+            f"{len(purged.alive)} workers with running jobs are alive, such as {purged.alive[0]}",
+            do="stop them first, or add --force: their jobs are then lost",
         )
     answer: dict[str, object] = {"purged": len(purged.keys), "keys": purged.keys, "dry_run": orders.dry_run}
     return {**answer, "heartbeats": purged.alive} if purged.alive else answer
 
 
-async def _bench(asked: CommandContext, orders: AdminOrders) -> None:
-    done = await bench(asked, orders)
+async def _bench(ctx: CommandContext, orders: AdminOrders) -> None:
+    done = await bench(ctx, orders)
     write_json(done.answer())
     if done.completed < done.count:
         raise WrasseError(
             f"only {done.completed} of {done.count} jobs were done within {format_duration(orders.bench.timeout)}",
-            do="see the rate in the answer; ask for fewer, or give it longer with --bench-timeout",
+            do="see the rate in the answer; use fewer jobs, or a longer --bench-timeout",
         )

@@ -19,7 +19,7 @@ COMMANDS = ("stats", "peek", "purge-dlq", "purge-all", "bench", "stats-keys")
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """How many jobs, how fast, how large, and for how long at most. A rate of 0 is as fast as they can be put."""
+    """The number of jobs, their rate, size, and the timeout. A rate of 0 is unlimited."""
 
     count: int = 1000
     rate: int = 500
@@ -30,7 +30,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class AdminOrders:
-    """What the command line said."""
+    """The command line's options."""
 
     command: str = ""
     queue: str = ""
@@ -49,15 +49,21 @@ def admin_options(function: Callable[..., T]) -> Callable[..., T]:
     @click.option("--admin-cmd", default="", metavar="COMMAND", help=f"With --role=admin: {', '.join(COMMANDS)}.")
     @click.option("--queue", default="", help="peek: a priority, completed, dead_letter (or dlq), or a key.")
     @click.option("--n", "count", default=10, show_default=True, type=click.IntRange(1, 1000), help="peek: how many.")
-    @click.option("--yes", is_flag=True, help="purge-dlq, purge-all: really delete. There is no undo.")
+    @click.option("--yes", is_flag=True, help="purge-dlq, purge-all: confirm; there is no undo.")
     @click.option("--dry-run", is_flag=True, help="purge-dlq, purge-all: show what would be deleted.")
-    @click.option("--force", is_flag=True, help="purge-all: also while workers hold jobs.")
+    @click.option("--force", is_flag=True, help="purge-all: even with live workers.")
     @click.option("--bench-count", default=1000, show_default=True, type=click.IntRange(1), help="bench: jobs.")
-    @click.option("--bench-rate", default=500, show_default=True, type=click.IntRange(0), help="bench: jobs a second.")
-    @click.option("--bench-priority", default="low", show_default=True, help="bench: their priority.")
-    @click.option("--bench-timeout", default="60s", show_default=True, type=DURATION, help="bench: how long at most.")
     @click.option(
-        "--bench-payload-size", default=1024, show_default=True, type=click.IntRange(0), help="bench: bytes of each."
+        "--bench-rate", default=500, show_default=True, type=click.IntRange(0), help="bench: jobs per second."
+    )
+    @click.option("--bench-priority", default="low", show_default=True, help="bench: their priority.")
+    @click.option("--bench-timeout", default="60s", show_default=True, type=DURATION, help="bench: timeout.")
+    @click.option(
+        "--bench-payload-size",
+        default=1024,
+        show_default=True,
+        type=click.IntRange(0),
+        help="bench: bytes of each payload.",
     )
     @functools.wraps(function)
     def wrapper(

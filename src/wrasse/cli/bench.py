@@ -1,4 +1,4 @@
-"""wrasse bench: the benchmarks live in the project's checkout, not in the package."""
+"""wrasse bench: runs the benchmarks, which are in the project's checkout, not in the package."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bench(arguments: Sequence[str]) -> None:
     sys.path.insert(0, "")
     if importlib.util.find_spec("bench") is None or importlib.util.find_spec("bench.__main__") is None:
         raise UsageError(
-            "the benchmarks are part of the project's checkout, and this directory is none",
+            "the benchmarks are part of the project's checkout, which this directory is not",
             do="clone the project and call `python3 dev.py bench` there",
         )
     sys.argv = ["bench", *arguments]

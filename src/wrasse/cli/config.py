@@ -1,4 +1,4 @@
-"""wrasse config: what is set, where it came from, and whether it is right."""
+"""wrasse config: shows the settings and their sources, or checks them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import click
 
-from wrasse.cli.context import CommandContext, asks
+from wrasse.cli.context import CommandContext, with_context
 from wrasse.cli.output import show_table
 from wrasse.config.backend_urls import table
 from wrasse.config.dump import ShownSetting, shown, written
@@ -16,8 +16,8 @@ from wrasse.runtime.handler_app import unseen_app
 @click.command()
 @click.option("--changed", is_flag=True, help="Only what differs from the defaults.")
 @click.option("--where", is_flag=True, help="Which backend serves what, and which setting decided it.")
-@asks
-def show(asked: CommandContext, changed: bool, where: bool) -> None:
+@with_context
+def show(ctx: CommandContext, changed: bool, where: bool) -> None:
     """Show every setting as YAML, with its source beside it. Secrets are hidden. --where shows the backends instead:
     which one serves each port, with absolute paths, and which setting decided it. Nothing is opened or created.
 
@@ -29,28 +29,28 @@ def show(asked: CommandContext, changed: bool, where: bool) -> None:
       WRASSE_WORKER_COUNT=4 wrasse config show --json
     """
     if where:
-        _where(asked)
+        _where(ctx)
         return
-    settings = [each for each in shown(asked.config()) if not changed or each.source != "default"]
+    settings = [each for each in shown(ctx.config()) if not changed or each.source != "default"]
     value = {each.leaf.path: {"value": each.value, "source": each.source} for each in settings}
-    asked.answer(value, lambda: _yaml(settings))
+    ctx.answer(value, lambda: _yaml(settings))
 
 
-def _where(asked: CommandContext) -> None:
-    config = asked.config()
+def _where(ctx: CommandContext) -> None:
+    config = ctx.config()
     for doubt in unseen_app(config):
         click.echo(f"warning: {doubt}", err=True)
     rows = list(table(config.homes))
     value = [asdict(row) for row in rows]
 
     def text() -> None:
-        columns = ("port", "backend", "decided by", "what lives there")
+        columns = ("port", "backend", "decided by", "stored there")
         show_table(columns, [(row.port, row.backend, row.by, row.holds) for row in rows])
         for row in rows:
             if row.refused:
                 click.echo(f"{row.port}: {row.refused}")
 
-    asked.answer({"backends": value}, text)
+    ctx.answer({"backends": value}, text)
 
 
 def _yaml(settings: list[ShownSetting]) -> None:
@@ -61,15 +61,15 @@ def _yaml(settings: list[ShownSetting]) -> None:
             if open_at[: depth + 1] != sections[: depth + 1]:
                 click.echo("  " * depth + click.style(f"{section}:", bold=True))
         open_at = sections
-        unset = each.leaf.key.filled and not each.value  # which is not written as an empty text
+        unset = each.leaf.key.filled and not each.value  # not written as an empty text
         line = "  " * len(sections) + (f"# {name}: not set" if unset else f"{name}: {written(each.value)}")
         source = "" if each.source == "default" else click.style(f"  # {each.source}", fg="cyan")
         click.echo(line + source)
 
 
 @click.command()
-@asks
-def check(asked: CommandContext) -> None:
+@with_context
+def check(ctx: CommandContext) -> None:
     """Check the configuration: names, types, values, and whether this version has the backends it names.
 
     \b
@@ -77,7 +77,7 @@ def check(asked: CommandContext) -> None:
       wrasse config check
       wrasse config check --config=production.yaml
     """
-    found = asked.config()
+    found = ctx.config()
     where = found.file.name if found.file else "defaults"
     answer = {"ok": True, "file": None if found.file is None else str(found.file), "warnings": list(found.warnings)}
-    asked.answer(answer, lambda: click.echo(f"{where}: right, {len(found.sources)} settings set"))
+    ctx.answer(answer, lambda: click.echo(f"{where}: ok, {len(found.sources)} settings set"))

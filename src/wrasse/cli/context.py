@@ -1,4 +1,4 @@
-"""What every command takes: which configuration, and how to answer."""
+"""The options of every command: the configuration, and the form of the answer."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ from wrasse.runtime.backends import TELL
 from wrasse.runtime.handler_app import unseen_app
 
 T = TypeVar("T")
-_LOOKED_AT = {
+_PORT_OF = {
     "jobs": "jobs", "periodic": "jobs", "explain": "jobs", "streams": "streams", "archives": "objects",
     "leases": "leases", "journal": "journal", "sweep": "engine",
-}  # fmt: skip  # what commands, by their first word, look at in a backend
+}  # fmt: skip  # the port that a command reads, by its first word
 
 
 @dataclass(frozen=True, slots=True)
 class CommandContext:
-    """How the command was called: its configuration, and whether the answer is for a program."""
+    """How the command was called: its configuration, and whether to answer with JSON."""
 
     file: str | None
     overrides: Mapping[str, str]
     json: bool
 
     def config(self, more: Mapping[str, str] | None = None) -> Config:
-        """The configuration, with warnings said on stderr."""
+        """The configuration; warnings are written to stderr."""
         config = load(self.file, overrides={**self.overrides, **(more or {})})
-        for warning in (*config.warnings, *_doubts(config)):
+        for warning in (*config.warnings, *_warnings(config)):
             click.echo(f"warning: {warning}", err=True)
         return config
 
     def answer(self, value: object, text: Callable[[], None]) -> None:
-        """Writes `value` as JSON, or lets `text` write for a person."""
+        """Writes `value` as JSON, or calls `text` to write for a person."""
         if self.json:
             write_json(value)
         else:
@@ -55,34 +55,34 @@ class CommandContext:
 _NAMES = {"id", "ids", "key", "queue", "subject", "pattern", "prefix", "names"}  # parameters that name what is stored
 
 
-def asks(function: Callable[..., T]) -> Callable[..., T]:
+def with_context(function: Callable[..., T]) -> Callable[..., T]:
     """Adds the options of every command; the function gets them as its first argument."""
 
     @click.option("--config", "file", metavar="FILE", help="Settings file.  [default: wrasse.yaml]")
     @click.option("--set", "sets", metavar="SETTING=VALUE", multiple=True, help="Set one setting; may be repeated.")
     @click.option("--json", "as_json", is_flag=True, help="Answer with JSON on stdout.")
-    @click.option("--debug", is_flag=True, expose_value=False, help="Show the whole story of an error.")
+    @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
     @functools.wraps(function)
     def wrapper(*args: Any, file: str | None, sets: Sequence[str], as_json: bool, **options: Any) -> T:
         for name in _NAMES & options.keys():
             for each in options[name] if isinstance(options[name], tuple) else (options[name] or "",):
-                each.encode()  # bytes that are no UTF-8 name nothing, whether or not the store is there to say so
+                each.encode()  # names that are not UTF-8 are refused before the store is opened
         return function(CommandContext(file, dict(_pair(each) for each in sets), as_json), *args, **options)
 
     return wrapper
 
 
-def _doubts(config: Config) -> Iterator[str]:
-    """What to say about the backend that this command looks at; memory: is refused."""
+def _warnings(config: Config) -> Iterator[str]:
+    """Warnings about the backend that this command uses; memory: is refused."""
     context = click.get_current_context(silent=True)
     command = "".join((context.command_path if context is not None else "").split()[1:2])
-    if command not in _LOOKED_AT:
+    if command not in _PORT_OF:
         return
-    home = config.homes.ports[_LOOKED_AT[command]]
+    home = config.homes.ports[_PORT_OF[command]]
     if home.url.startswith("memory:"):
         raise ConfigError(
-            f"`wrasse {command}` has nothing to look at: {home.port} are in memory: ({home.by}), which every process "
-            "has for itself and loses at its end",
+            f"`wrasse {command}` has nothing to read: {home.port} are in memory: ({home.by}), "
+            "which is private to each process",
             do="name a backend that processes share, such as sqlite:wrasse.db",
         )
     yield from unseen_app(config)
@@ -99,8 +99,8 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def finish(work: Coroutine[object, object, T]) -> T:
-    """Runs the command's work in a loop of its own. A command answers with what it returns, so what engine and worker
-    would log is not written a second time."""
+    """Runs the command's work in an event loop. Log output of engine and worker is suppressed, because the command
+    answers with its result."""
     own = logging.getLogger("wrasse")
     own.handlers, own.propagate = [logging.NullHandler()], False
     mark = TELL.set(lambda where: click.echo(f"still waiting for an answer from {where}", err=True))

@@ -1,4 +1,4 @@
-"""wrasse doctor: what is well, what is not, and what to do."""
+"""wrasse doctor: checks, their results, and what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 import click
 
-from wrasse.cli.context import CommandContext, asks, finish
+from wrasse.cli.context import CommandContext, finish, with_context
 from wrasse.cli.output import show_table
 from wrasse.clock import SystemClock
 from wrasse.config.load import Config
@@ -21,16 +21,16 @@ from wrasse.runtime.handler_app import with_app
 
 
 @click.command()
-@asks
-def doctor(asked: CommandContext) -> None:
-    """Check configuration, handlers, backends, disk and clock, and whether somebody works. Fails if a check fails.
+@with_context
+def doctor(ctx: CommandContext) -> None:
+    """Check configuration, handlers, backends, disk and clock, and whether workers run. Fails if a check fails.
 
     \b
     Examples:
       wrasse doctor
       wrasse doctor --json --config=production.yaml
     """
-    config, apart = _with_app(asked)
+    config, apart = _with_app(ctx)
     findings = [*apart, *finish(examine(config, SystemClock()))]
     kinds = _kinds(config)
     answer = {
@@ -39,7 +39,7 @@ def doctor(asked: CommandContext) -> None:
         "capabilities": {kind: declared(kind) for kind in kinds},
     }
     rows = [(each.state, each.check, hide(each.what), hide(each.do)) for each in findings]
-    asked.answer(answer, lambda: _show(rows, kinds))
+    ctx.answer(answer, lambda: _show(rows, kinds))
     if not answer["ok"]:
         raise click.exceptions.Exit(1)
 
@@ -52,22 +52,22 @@ def _show(rows: list[tuple[str, str, str, str]], kinds: list[str]) -> None:
 
 
 def _kinds(config: Config) -> list[str]:
-    """The kinds of backends in use; none where the settings contradict each other, which is told above."""
+    """The kinds of backends in use; none if the settings contradict each other, which is reported above."""
     try:
         return list(dict.fromkeys(kind_of(url) for url in config.homes.stores()))
     except WrasseError:
         return []
 
 
-def _with_app(asked: CommandContext) -> tuple[Config, list[Finding]]:
-    """The settings with those of the App that worker.handler names, and what is wrong if the two contradict."""
-    config = asked.config()
+def _with_app(ctx: CommandContext) -> tuple[Config, list[Finding]]:
+    """The settings with those of the App that worker.handler names, and a finding if the two contradict."""
+    config = ctx.config()
     try:
-        return with_app(config, "", asked.file, asked.overrides), []
+        return with_app(config, "", ctx.file, ctx.overrides), []
     except ConfigError as why:
         return config, [Finding("app", FAIL, why.message, why.do)]
     except UsageError:
-        return config, []  # told among the handlers
+        return config, []  # reported with the handlers
 
 
 KINDS = {
@@ -93,7 +93,7 @@ def declared(kind: str) -> Mapping[str, bool]:
 
 
 def capability_table(kinds: Iterable[str]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """A head and rows: each capability, and which of these kinds have it."""
+    """Heading and rows: each capability, and which of these kinds have it."""
     found = {kind: declared(kind) for kind in kinds}
     names = dict.fromkeys(name for each in found.values() for name in each)
     rows = [(name, *("yes" if each[name] else "no" for each in found.values())) for name in names]

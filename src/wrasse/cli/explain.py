@@ -1,4 +1,4 @@
-"""wrasse explain: everything known about a job, a lease, a stream or a run, and what happens to it next."""
+"""wrasse explain: everything known about a job, a lease, a stream or a run, and what happens next."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import datetime
 import click
 from msgspec.structs import replace
 
-from wrasse.cli.context import CommandContext, asks, finish
+from wrasse.cli.context import CommandContext, finish, with_context
 from wrasse.cli.jobs.inspect import show_record
 from wrasse.cli.journal import LINE_COLUMNS, line_row
 from wrasse.cli.leases.inspect import invalid_json
@@ -28,10 +28,10 @@ LINES = 50
 
 @click.command()
 @click.argument("id")
-@asks
-def explain(asked: CommandContext, id: str) -> None:
-    """Explain an ID: a job's, a lease's key, a stream's subject, or a run's. Where it is, what was done to it and why,
-    what happens next.
+@with_context
+def explain(ctx: CommandContext, id: str) -> None:
+    """Explain an ID: of a job or a run, the key of a lease, or the subject of a stream. Its state, what sweeps did to
+    it and why, and what happens next.
 
     \b
     Examples:
@@ -39,11 +39,11 @@ def explain(asked: CommandContext, id: str) -> None:
       wrasse explain orders/42 --json
       wrasse explain gbe.events.audit.change
     """
-    finish(_explain(asked, id))
+    finish(_explain(ctx, id))
 
 
-async def _explain(asked: CommandContext, id: str) -> None:
-    config = asked.config()
+async def _explain(ctx: CommandContext, id: str) -> None:
+    config = ctx.config()
     async with Stores.of(config.settings.worker, create=False) as stores:
         where = config.homes
         needs = [port for port in (JOBS, RECORDS) if where.serves(port)]
@@ -71,20 +71,20 @@ async def _explain(asked: CommandContext, id: str) -> None:
         "next": list(next_lines if stream is None else stream.next),
     }
     if stream is None:
-        asked.answer(answer, lambda: _text(id, record, lease, lines, next_lines, now))
+        ctx.answer(answer, lambda: _text(id, record, lease, lines, next_lines, now))
     else:
-        asked.answer(answer, lambda: _stream_text(stream, lines, now))
+        ctx.answer(answer, lambda: _stream_text(stream, lines, now))
 
 
 def _stream_text(stream: StreamOutlook, lines: Sequence[Line], now: datetime) -> None:
     show_pairs(stream.pairs())
-    _told(lines, stream.next, now)
+    _show_journal(lines, stream.next, now)
 
 
 async def _lease(opened: OpenPorts, key: str) -> Lease | StoreBroken | None:
-    """Who holds this key of the default namespace, or with no owner that nobody does; None where there is no such
-    key, an error where its record cannot be read."""
-    assert opened.leasing is not None, "what is opened has leases"
+    """The lease of this key of the default namespace, without an owner if it is free; None if there is no such key; an
+    error if its record cannot be read."""
+    assert opened.leasing is not None, "the lease port is open"
     leases = opened.leasing.leases
     try:
         meta = await leases.describe(DEFAULT_NAMESPACE, checked_key(key))
@@ -130,12 +130,12 @@ def _text(
         show_pairs([*invalid_json(id, DEFAULT_NAMESPACE, lease).items()])
     elif lease is not None:
         ends = ago(lease.expires_at, now) if lease.owner else ""
-        owner = lease.owner or "nobody: whoever asks gets it"
+        owner = lease.owner or "none: the key is free"
         show_pairs([("lease", lease.key), ("owner", owner), ("token", lease.token), ("ends", ends)])
-    _told(lines, next_lines, now, untouched=record is not None)
+    _show_journal(lines, next_lines, now, untouched=record is not None)
 
 
-def _told(lines: Sequence[Line], next_lines: Sequence[str], now: datetime, *, untouched: bool = True) -> None:
+def _show_journal(lines: Sequence[Line], next_lines: Sequence[str], now: datetime, *, untouched: bool = True) -> None:
     if lines:
         show_table(LINE_COLUMNS, [line_row(line, now) for line in lines], title="journal")
     elif untouched:

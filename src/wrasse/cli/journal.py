@@ -1,4 +1,4 @@
-"""wrasse journal: what sweeps did, newest first."""
+"""wrasse journal: the actions of sweeps, newest first."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import click
 
-from wrasse.cli.context import DURATION, CommandContext, asks, finish
+from wrasse.cli.context import DURATION, CommandContext, finish, with_context
 from wrasse.cli.output import show_table
 from wrasse.observability.json_format import ago, line_json
 from wrasse.ports.journal import Line, LineFilter
@@ -22,14 +22,14 @@ OUTCOMES = (*(outcome.value for outcome in Outcome), "open")
 @click.option("--sweep", help="Only lines of this sweep.")
 @click.option("--run", help="Only lines of this run.")
 @click.option("--suspect", metavar="ID", help="Only lines about this job, lease or archive.")
-@click.option("--outcome", type=click.Choice(OUTCOMES), help="Only lines that ended so; open: not known yet.")
-@click.option("--since", type=DURATION, help="Only lines of this last while.")
+@click.option("--outcome", type=click.Choice(OUTCOMES), help="Only lines with this outcome; open: not known yet.")
+@click.option("--since", type=DURATION, help="Only lines of this last time, such as 1h.")
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000), help="Lines per page.")
-@click.option("--after", help="Go on after this cursor, which the last page gave.")
+@click.option("--after", help="Continue after this cursor, from the last page.")
 @click.option("--oldest", is_flag=True, help="Oldest first.")
-@asks
+@with_context
 def journal(
-    asked: CommandContext,
+    ctx: CommandContext,
     sweep: str | None,
     run: str | None,
     suspect: str | None,
@@ -39,7 +39,7 @@ def journal(
     after: str | None,
     oldest: bool,
 ) -> None:
-    """Show what sweeps did: what, to what, why, and how it ended.
+    """Show the actions of sweeps: verb, suspect, reason and outcome.
 
     \b
     Examples:
@@ -50,19 +50,19 @@ def journal(
     name = None if sweep is None else sweep.replace("-", "_")
     ended = None if outcome in (None, "open") else Outcome(outcome)
     where = LineFilter(sweep=name, run=run, suspect=suspect, outcome=ended, open=True if outcome == "open" else None)
-    finish(_journal(asked, where, since, limit, after, oldest))
+    finish(_journal(ctx, where, since, limit, after, oldest))
 
 
 async def _journal(
-    asked: CommandContext, where: LineFilter, since: timedelta | None, limit: int, after: str | None, oldest: bool
+    ctx: CommandContext, where: LineFilter, since: timedelta | None, limit: int, after: str | None, oldest: bool
 ) -> None:
-    config = asked.config()
+    config = ctx.config()
     async with Stores.of(config.settings.worker, create=False) as stores:
         if since is not None:
             horizon = (await (await stores.open(config.homes.journal)).health_sample()).at - since
             where = replace(where, since=horizon)
         page = await (await stores.open_journal(config.homes.journal)).page(where, after, limit, newest=not oldest)
-    asked.answer({"lines": [line_json(line) for line in page], "next": page.cursor}, lambda: _text(page))
+    ctx.answer({"lines": [line_json(line) for line in page], "next": page.cursor}, lambda: _text(page))
 
 
 def line_row(line: Line, now: datetime) -> tuple[object, ...]:
@@ -78,4 +78,4 @@ LINE_COLUMNS = ("when", "sweep", "did", "to", "outcome", "why")
 
 def _text(page: Page[Line]) -> None:
     rows = [line_row(line, page.at) for line in page]
-    show_table(LINE_COLUMNS, rows, empty="the journal has no such line", after=page.cursor)
+    show_table(LINE_COLUMNS, rows, empty="no line of the journal matches", after=page.cursor)

@@ -1,8 +1,8 @@
-"""The command line: which commands there are, and how every one of them ends.
+"""The command line: its commands, and how each of them ends.
 
-A command is loaded when it is called, so that `wrasse --version` and the shell's completion stay quick. Whatever goes
-wrong is said in two lines, `error:` and `do:`, on stderr; the whole story is shown with --debug. Exit codes: 0 done,
-1 failed, 2 usage, 3 refused for safety.
+A command is imported when it is called, so that `wrasse --version` and shell completion stay fast. An error is written
+in two lines, `error:` and `do:`, to stderr; --debug shows the traceback. Exit codes: 0 done, 1 failed, 2 usage, 3
+refused for safety.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from wrasse.errors import WrasseError
 
 
 class LazyGroup(click.Group):
-    """Commands by name, imported when they are used; a typing error is answered with the nearest name. `homes`: where
-    each lives, as module:attribute (the attribute is the name unless it is given), or a group, and one line for the
-    list."""
+    """Commands by name, imported when they are used; a typing error gets a suggestion. `homes`: where each is, as
+    module:attribute (the attribute defaults to the name), or a group; and one line for the list."""
 
     def __init__(
         self, name: str, homes: Mapping[str, tuple[str | click.Command, str]], *, about: str, examples: str
@@ -35,11 +34,11 @@ class LazyGroup(click.Group):
         self.context_settings = {"help_option_names": ["-h", "--help"], "max_content_width": 110}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The commands in the order a newcomer meets them."""
+        """The commands in the order of the list."""
         return list(self.homes)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        """The command, its module imported now."""
+        """The command; imports its module."""
         if name not in self.homes:
             return None
         home = self.homes[name][0]
@@ -53,7 +52,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As usual, but an unknown name is answered with the nearest known one."""
+        """As usual, but an unknown name gets a suggestion."""
         name = args[0]
         if name not in self.homes and not name.startswith("-"):
             near = difflib.get_close_matches(name, self.homes, n=1, cutoff=0.5)
@@ -62,11 +61,11 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
-        """As usual, but a reader of our output who has seen enough is no failure."""
+        """As usual, but a closed pipe is not a failure."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
-            # Python would complain once more when it closes stdout.
+            # Python would report the error again when it closes stdout.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             raise click.exceptions.Exit(0) from None
 
@@ -80,16 +79,16 @@ jobs = LazyGroup(
     "jobs",
     {
         "enqueue": ("jobs.enqueue", "enqueue one job, or one per line"),
-        "list": ("jobs.inspect:list_jobs", "jobs of a place, page by page"),
+        "list": ("jobs.inspect:list_jobs", "jobs of a state, page by page"),
         "show": ("jobs.inspect", "one job: state, history, payload"),
-        "peek": ("jobs.inspect", "the jobs that are served next, and how their payloads begin"),
-        "stats": ("jobs.inspect", "how many jobs are where, and who works"),
+        "peek": ("jobs.inspect", "the next jobs, with the beginning of their payloads"),
+        "stats": ("jobs.inspect", "the number of jobs by state, and the workers"),
         "dead": ("jobs.inspect", "dead jobs and why they died"),
         "requeue": ("jobs.change", "make dead jobs ready again"),
-        "replay": ("jobs.change", "make many dead jobs ready again, a few first"),
-        "cancel": ("jobs.change", "stop jobs that wait or run"),
-        "purge": ("jobs.change", "delete finished or waiting jobs for good"),
-        "fsck": ("jobs.change", "look for damage in what is kept of jobs, and repair it"),
+        "replay": ("jobs.change", "make many dead jobs ready again, canaries first"),
+        "cancel": ("jobs.change", "cancel waiting or running jobs"),
+        "purge": ("jobs.change", "delete finished or waiting jobs permanently"),
+        "fsck": ("jobs.change", "check stored jobs for inconsistencies, and repair them"),
     },
     about="Enqueue, list, show, requeue, cancel and purge jobs.",
     examples="""\b
@@ -102,7 +101,7 @@ Examples:
 periodic = LazyGroup(
     "periodic",
     {"list": ("periodic:list_periodic", "periodic jobs: their last slot and the next")},
-    about="Jobs that are put again and again, by settings or by a program.",
+    about="Jobs that are enqueued periodically, by settings or by a program.",
     examples="""\b
 Examples:
   wrasse periodic list
@@ -113,10 +112,10 @@ streams = LazyGroup(
     "streams",
     {
         "publish": ("streams", "publish one message, or one per line"),
-        "read": ("streams", "read messages, with a group or without leaving a trace"),
-        "info": ("streams", "streams in numbers, and how far each group is"),
+        "read": ("streams", "read messages, with a group or read-only"),
+        "info": ("streams", "streams and the positions of their groups"),
     },
-    about="Publish and read messages, and see which group is how far.",
+    about="Publish and read messages, and see the position of each group.",
     examples="""\b
 Examples:
   wrasse streams publish orders.eu.paid '{"order": 42}'
@@ -127,13 +126,13 @@ Examples:
 archives = LazyGroup(
     "archives",
     {
-        "list": ("archives:list_", "archives in order, with what each holds"),
+        "list": ("archives:list_", "archives in order, with their contents"),
         "read": ("archives:read_", "messages in order, each once"),
         "replay": ("archives:replay_", "publish archived messages into a stream again"),
-        "restart": ("archives:restart_", "go on with a stream that was set back"),
-        "verify": ("archives:verify_", "prove that no message is missing or twice"),
+        "restart": ("archives:restart_", "continue with a stream that was set back"),
+        "verify": ("archives:verify_", "verify that no message is missing or duplicate"),
     },
-    about="List archives, read messages back or publish them again, and prove that none is missing or twice.",
+    about="List archives, read or republish their messages, and verify that none is missing or duplicate.",
     examples="""\b
 Examples:
   wrasse archives list
@@ -145,23 +144,23 @@ Examples:
 leases = LazyGroup(
     "leases",
     {
-        "list": ("leases.inspect:list_", "keys, and who holds them"),
+        "list": ("leases.inspect:list_", "keys and their holders"),
         "show": ("leases.inspect", "everything about a key"),
         "get": ("leases.inspect", "the state of a key"),
-        "acquire": ("leases.change", "take the lease of a key"),
+        "acquire": ("leases.change", "acquire the lease of a key"),
         "keep": ("leases.change", "renew a lease"),
         "update": ("leases.change", "stage a new state under a lease"),
         "remove": ("leases.change", "stage the removal of the state under a lease"),
-        "release": ("leases.change", "give a lease back, with a commit of what is staged or without"),
+        "release": ("leases.change", "release a lease, and commit or discard what is staged"),
         "attach": ("leases.change", "stage a file under a lease, to be committed with the state"),
         "detach": ("leases.change", "stage the removal of a file under a lease"),
         "attachments": ("leases.change", "the files of a key"),
         "fetch": ("leases.change", "the bytes of one file of a key"),
-        "transaction": ("leases.inspect", "what became of several keys that change together, or decide it"),
-        "messages": ("leases.inspect", "what is in a queue of the lease API, and what is dead there"),
-        "fsck": ("leases.inspect", "look at every key, object and index entry, and repair what can be"),
+        "transaction": ("leases.inspect", "show or decide a transaction"),
+        "messages": ("leases.inspect", "messages of a queue of the lease API"),
+        "fsck": ("leases.inspect", "check every key, object and index entry, and repair them"),
     },
-    about="Leases on keys, and the state that changes with them.",
+    about="Leases on keys, and state under leases.",
     examples="""\b
 Examples:
   wrasse leases acquire orders/42 --ttl=5m
@@ -173,15 +172,15 @@ Examples:
 orphans = LazyGroup(
     "orphans",
     {
-        "plan": ("orphans.commands", "look at a root, and write what is due with a reason per line"),
+        "plan": ("orphans.commands", "scan a root, and write what is due with a reason per line"),
         "apply": ("orphans.commands:apply_", "carry out a plan"),
-        "arm": ("orphans.commands", "let a root act by itself, or overrule a refusal"),
+        "arm": ("orphans.commands", "let a root act by itself, or approve a refused scan"),
         "disarm": ("orphans.commands", "let a root only plan"),
-        "undo": ("orphans.commands", "bring back what a run took"),
-        "why": ("orphans.commands", "what protects or condemns a key"),
-        "list": ("orphans.commands:list_", "roots, or what is noted of one"),
+        "undo": ("orphans.commands", "restore what a run put into quarantine"),
+        "why": ("orphans.commands", "why a key is kept or removed"),
+        "list": ("orphans.commands:list_", "roots, or the sightings of one"),
     },
-    about="Objects that nothing refers to: find them, take them away, bring them back.",
+    about="Objects without a reference: find, remove and restore them.",
     examples="""\b
 Examples:
   wrasse orphans plan archives --out plan.jsonl
@@ -193,8 +192,8 @@ Examples:
 config = LazyGroup(
     "config",
     {
-        "show": ("config", "every setting, its value and where it came from"),
-        "check": ("config", "whether the configuration is right"),
+        "show": ("config", "every setting, its value and its source"),
+        "check": ("config", "check the configuration"),
     },
     about="Show or check the configuration.",
     examples="""\b
@@ -207,15 +206,15 @@ wrasse = LazyGroup(
     "wrasse",
     {
         "demo": ("demo.command", "a tour on this machine: jobs, a killed worker, a lease, a dry run; about 20 seconds"),
-        "run": ("run", "run workers, sweeps, the archiver and the lease API until told to stop"),
+        "run": ("run", "run workers, sweeps, the archiver and the lease API until stopped"),
         "sweep": ("sweep", "run sweeps once, or show what they would do and why"),
         "jobs": (jobs, "enqueue, list, show, requeue, cancel and purge jobs"),
-        "periodic": (periodic, "jobs that are put again and again: last slot and next"),
-        "streams": (streams, "publish and read messages, and see who is how far"),
-        "archives": (archives, "list, read and verify what was archived of streams"),
-        "leases": (leases, "take, show and give back leases on keys, with their state; check all of them"),
-        "orphans": (orphans, "find, take away and bring back objects that nothing refers to"),
-        "journal": ("journal", "what sweeps did, when and why"),
+        "periodic": (periodic, "periodic jobs: last slot and next"),
+        "streams": (streams, "publish and read messages, and see the position of each group"),
+        "archives": (archives, "list, read and verify archives of streams"),
+        "leases": (leases, "acquire, show and release leases on keys, with their state; check all of them"),
+        "orphans": (orphans, "find, remove and restore objects without a reference"),
+        "journal": ("journal", "the actions of sweeps, when and why"),
         "explain": ("explain", "everything known about a job, a lease or a run, and what happens next"),
         "doctor": ("doctor", "check backends, disk, clock and configuration"),
         "config": (config, "show or check the configuration"),
@@ -223,17 +222,17 @@ wrasse = LazyGroup(
     },
     about="Keeps job queues, event streams, leases and object storage clean: nothing stays stuck, nothing is lost, "
     "nothing leaks.",
-    examples="Start with `wrasse demo`. What is set: `wrasse config show`. The version: `wrasse --version`.",
+    examples="Start with `wrasse demo`. The settings: `wrasse config show`. The version: `wrasse --version`.",
 )
 
 
 def main(args: list[str] | None = None) -> NoReturn:
-    """Runs the command and leaves the process with its exit code."""
+    """Runs the command and exits with its code."""
     args = sys.argv[1:] if args is None else args
     if args and args[0] in ("--version", "-V"):
         sys.stdout.write(f"wrasse {__version__}\n")
         sys.exit(0)
-    # Wherever it stands, --debug means the same; groups do not take it, commands do.
+    # --debug is recognised anywhere; groups do not accept it, commands do.
     debug = "--debug" in args[: args.index("--") if "--" in args else None]
     sys.exit(_run(args, debug=debug))
 
@@ -244,8 +243,8 @@ def _run(args: list[str], *, debug: bool) -> int:
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as leave:
         return leave.exit_code
-    except click.exceptions.NoArgsIsHelpError as asked:
-        sys.stdout.write(asked.format_message() + "\n")
+    except click.exceptions.NoArgsIsHelpError as ctx:
+        sys.stdout.write(ctx.format_message() + "\n")
         return 0
     except click.ClickException as why:
         return _say(*_usage(why), code=2)
@@ -258,17 +257,17 @@ def _run(args: list[str], *, debug: bool) -> int:
     except UnicodeEncodeError as why:
         if debug:
             return _story()
-        # Only an argument can be such a text: Python stands half a pair for each byte that is no UTF-8.
+        # Only an argument can cause this: Python represents each byte that is not UTF-8 by a lone surrogate.
         return _say(f"{why.object[:80]!r} is not UTF-8", "write names in UTF-8, or give a payload with --file", code=2)
     except Exception as why:
         if debug:
             return _story()
-        hint = "call the command with --debug for the whole story, and report it"
+        hint = "call the command with --debug for the traceback, and report it"
         return _say(f"{type(why).__name__}: {why}", hint, code=1)
 
 
 def _story() -> int:
-    """The traceback, without secrets: values that a driver puts into its errors stand in it, too."""
+    """Writes the traceback, without secrets, which errors of drivers may contain."""
     sys.stderr.write(hide(traceback.format_exc()))
     return 1
 

@@ -1,6 +1,6 @@
-"""Tables and pairs for a person: with lines and colour on a terminal, plain columns anywhere else.
+"""Tables and pairs for a person: with lines and colour on a terminal, plain columns elsewhere.
 
-What is shown may come from anybody's job, so nothing in it is taken as markup or as control characters.
+Values may come from untrusted jobs, so no markup or control characters in them are interpreted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def show_table(
     empty: str = "",
     after: str | None = None,
 ) -> None:
-    """Writes the rows under their headings, or `empty` where there are none. `after`: the cursor of the next page."""
+    """Writes the rows under their headings, or `empty` without rows. `after`: the cursor of the next page."""
     if not rows and empty:
         click.echo(empty)
         return
@@ -39,7 +39,7 @@ def show_table(
 
 
 def show_facts(columns: Sequence[str], facts: Sequence[Mapping[str, object]], *, empty: str) -> None:
-    """Writes these columns of what JSON has, or `empty` where there is nothing."""
+    """Writes these columns of a JSON answer, or `empty` without rows."""
     show_table(columns, [[_cell(each[name]) for name in columns] for each in facts], empty=empty)
 
 
@@ -68,7 +68,7 @@ def _rich(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> 
 
     table = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", title_style="bold", pad_edge=False)
     for place, name in enumerate(columns):
-        # An id is there to be copied, and cannot be in pieces, however narrow the terminal is.
+        # An id must not be wrapped, so that it can be copied, however narrow the terminal is.
         id_there = any(len(row[place]) == ID_CHARS for row in rows)
         table.add_column(name, overflow="fold", min_width=ID_CHARS if id_there else None)
     for row in rows:
@@ -77,10 +77,10 @@ def _rich(columns: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> 
 
 
 def show_pairs(pairs: Sequence[tuple[str, object]]) -> None:
-    """Writes name and value, one pair a line; what is empty is left out."""
-    shown = [(name, printable(value)) for name, value in pairs if value not in (None, "")]
-    width = max((len(name) for name, _ in shown), default=0)
-    for name, text in shown:
+    """Writes name and value, one pair per line; empty values are omitted."""
+    texts = [(name, printable(value)) for name, value in pairs if value not in (None, "")]
+    width = max((len(name) for name, _ in texts), default=0)
+    for name, text in texts:
         click.echo(f"{click.style(name.ljust(width), bold=True)}  {text}")
 
 
@@ -99,7 +99,7 @@ def printable(value: object) -> str:
 
 @contextmanager
 def progress(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Gives a function that is told how many more were dealt with."""
+    """Yields a function that advances the progress by a count."""
     if not sys.stderr.isatty():
         yield lambda count: None
         return

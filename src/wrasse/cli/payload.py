@@ -1,4 +1,4 @@
-"""Where a command's payload comes from: the command line, a file or stdin; whole, or one per line, bare or as JSON."""
+"""The payload of a command: from the command line, a file or stdin; as a whole, or one per line, raw or as JSON."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ STDIN = "-"
 
 
 def check_sources(payload: str | None, path: str | None, *, lines: bool, json_lines: bool) -> None:
-    """Refuses what contradicts itself, before anything is read."""
+    """Refuses contradicting options, before anything is read."""
     if payload == STDIN and path in (None, STDIN):
         payload = None
     if payload is not None and (path is not None or lines or json_lines):
-        raise click.UsageError("there are two payloads\ndo: give it as an argument, or in a file or on stdin")
+        raise click.UsageError("there are two payloads\ndo: pass it as an argument, or in a file or on stdin")
     if lines and json_lines:
-        raise click.UsageError("--lines and --json-lines exclude each other\ndo: give one of them")
+        raise click.UsageError("--lines and --json-lines exclude each other\ndo: use one of them")
 
 
 def one_payload(argument: str | None, path: str | None, bytes_max: int) -> bytes:
-    """The one payload, byte for byte. A dash in its place is stdin, as everywhere."""
+    """The one payload, byte for byte. A dash means stdin."""
     if argument is not None and argument != STDIN:
         return argument.encode("utf-8", "surrogateescape")
     if path is None and argument is None and sys.stdin.isatty():
-        raise UsageError("there is no payload", do="give it as an argument, with --file, or on stdin")
+        raise UsageError("there is no payload", do="pass it as an argument, with --file, or on stdin")
     with opened_input(path) as file:
         data = file.read(bytes_max + 1)
     if len(data) > bytes_max:
@@ -43,20 +43,20 @@ def one_payload(argument: str | None, path: str | None, bytes_max: int) -> bytes
 
 
 def opened_input(path: str | None) -> BinaryIO:
-    """The file, or stdin where none or `-` is named."""
+    """The file, or stdin if none or `-` is named."""
     if path is None or path == STDIN:
         return sys.stdin.buffer
     try:
         return Path(path).open("rb")
     except OSError as why:
-        raise UsageError(f"{path} cannot be read: {why.strerror}", do="name a file that can be") from why
+        raise UsageError(f"{path} cannot be read: {why.strerror}", do="name a readable file") from why
 
 
 def from_lines(
     path: str | None, made: Callable[[bytes], T], *, what: str, bytes_max: int, spaces: bool = False
 ) -> Iterator[T]:
-    """What is made of each line, one by one, so that a file of any length goes through. Empty lines are passed over,
-    and those of white space unless `spaces` count. `what` names the things for the progress line."""
+    """What `made` returns for each line, one by one, so that files of any length work. Empty lines are skipped, and
+    lines of white space unless `spaces`. `what` is the label of the progress line."""
     with opened_input(path) as file, progress(what) as seen:
         number = 0
         while line := file.readline(bytes_max):
@@ -73,7 +73,7 @@ def from_lines(
 
 
 def fields_of(line: bytes, known: Collection[str], example: str) -> Mapping[str, object]:
-    """The fields of a line that is a JSON object; none but the known ones."""
+    """The fields of a line that is a JSON object; only known ones are allowed."""
     try:
         fields = msgspec.json.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError) as why:
@@ -87,7 +87,7 @@ def fields_of(line: bytes, known: Collection[str], example: str) -> Mapping[str,
 
 
 def payload_of(fields: Mapping[str, object]) -> bytes:
-    """The payload among the fields of a line: bytes as base 64, or data that becomes JSON again."""
+    """The payload in the fields of a line: base 64 bytes, or data encoded as JSON."""
     if "payload_b64" not in fields:
         return msgspec.json.encode(fields["data"]) if "data" in fields else b""
     try:
@@ -105,7 +105,7 @@ SIZED = TypeVar("SIZED", bound=_Sized)
 
 
 def pieces_of(things: Iterator[SIZED], count_max: int, bytes_max: int) -> Iterator[list[SIZED]]:
-    """Jobs or messages in lists that are short enough for one call."""
+    """Jobs or messages in batches that fit into one call."""
     piece: list[SIZED] = []
     size = 0
     for thing in things:

@@ -1,4 +1,4 @@
-"""wrasse periodic: jobs that are put again and again, when they last were and when they will be."""
+"""wrasse periodic: periodic jobs, their last and their next slot."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 
 import click
 
-from wrasse.cli.context import CommandContext, asks, finish
+from wrasse.cli.context import CommandContext, finish, with_context
 from wrasse.cli.output import show_table
 from wrasse.config.periodic import as_periodic
 from wrasse.config.settings import Settings
@@ -25,7 +25,7 @@ PAGE = 500
 
 @dataclass(frozen=True, slots=True)
 class ListedPeriodic:
-    """One periodic job: what is known of it, by settings or by the last program that ran it."""
+    """One periodic job, from the settings or from the last program that ran it."""
 
     name: str
     kind: str
@@ -35,13 +35,13 @@ class ListedPeriodic:
     invalid: str = ""  # why its record cannot be read
 
     def next_after(self, now: datetime) -> datetime | None:
-        """Its next slot; None if nothing that can be read says when."""
+        """Its next slot; None if its schedule is unknown."""
         return read_when(self.when).next_after(now) if self.when else None
 
 
 @click.command("list")
-@asks
-def list_periodic(asked: CommandContext) -> None:
+@with_context
+def list_periodic(ctx: CommandContext) -> None:
     """List periodic jobs: those of the settings, and those that a program has run.
 
     \b
@@ -49,11 +49,11 @@ def list_periodic(asked: CommandContext) -> None:
       wrasse periodic list
       wrasse periodic list --json
     """
-    finish(_list(asked))
+    finish(_list(ctx))
 
 
-async def _list(asked: CommandContext) -> None:
-    config = asked.config()
+async def _list(ctx: CommandContext) -> None:
+    config = ctx.config()
     async with Stores.of(config.settings.worker, create=False) as stores:
         store = await stores.open(config.homes.jobs)
         found = await _known(store, config.settings)
@@ -63,7 +63,7 @@ async def _list(asked: CommandContext) -> None:
         for each in found
     ]
     columns = ("name", "kind", "when", "missed", "next", "last", "last job")
-    asked.answer(
+    ctx.answer(
         {"periodic": [_json(each, now) for each in found]},
         lambda: show_table(columns, rows, empty="no periodic jobs"),
     )
@@ -76,8 +76,8 @@ async def _known(store: Backend, settings: Settings) -> list[ListedPeriodic]:
     found |= marks
     for name, own in settings.periodic.items():
         made = as_periodic(name, own)
-        known = marks.get(name, ListedPeriodic(name, "", "", "", None))
-        found[name] = replace(known, kind=made.kind, when=made.when, missed=made.missed.value)
+        listed = marks.get(name, ListedPeriodic(name, "", "", "", None))
+        found[name] = replace(listed, kind=made.kind, when=made.when, missed=made.missed.value)
     return [found[name] for name in sorted(found)]
 
 

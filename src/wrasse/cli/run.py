@@ -1,4 +1,4 @@
-"""wrasse run: a worker, sweeps, a producer, an archiver and the status page until told to stop."""
+"""wrasse run: a worker, sweeps, a producer, an archiver and the status page, until stopped."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from wrasse.cli.admin_flags import ADMIN, COMMANDS, AdminOrders, admin_options
-from wrasse.cli.context import CommandContext, asks, finish
+from wrasse.cli.context import CommandContext, finish, with_context
 from wrasse.config.load import load
 from wrasse.observability.logs import start_logging
 from wrasse.runtime.handler_app import with_app
@@ -21,19 +21,19 @@ from wrasse.runtime.handler_app import with_app
 T = TypeVar("T")
 
 FLAGS = {
-    "txn_replay_interval": "How often transactions that a crash left open are finished amid traffic",
+    "txn_replay_interval": "How often transactions that a crash left open are finished during traffic",
     "sweeper_interval": "How often the idle sweeps run",
-    "idle_sweep_grace": "How long leases must have been idle before they start",
-    "idle_sweep_max_ops": "How many actions one of their runs may take",
-    "idle_sweep_max_runtime": "How long one run may take",
-    "idle_sweep_op_delay": "Rest after every entry",
-    "disk_retention": "How long a key that nobody touches is kept",
-    "disk_janitor_interval": "How often aged keys are looked for",
+    "idle_sweep_grace": "How long leases must be idle before they start",
+    "idle_sweep_max_ops": "Maximum actions of one of their runs",
+    "idle_sweep_max_runtime": "Maximum duration of one run",
+    "idle_sweep_op_delay": "Pause after every entry",
+    "disk_retention": "How long an unused key is kept",
+    "disk_janitor_interval": "How often aged keys are searched for",
 }
 
 
 def lease_flags(function: Callable[..., T]) -> Callable[..., T]:
-    """Adds the options; the function gets what was given, by setting, as `leases`."""
+    """Adds the options; the function gets the given ones, by setting, as `leases`."""
 
     @functools.wraps(function)
     def wrapper(*args: Any, **options: Any) -> T:
@@ -49,9 +49,9 @@ def lease_flags(function: Callable[..., T]) -> Callable[..., T]:
     return wrapped
 
 
-def administer(asked: CommandContext, roles: str, orders: AdminOrders) -> None:
+def administer(ctx: CommandContext, roles: str, orders: AdminOrders) -> None:
     """Runs the admin command."""
-    from wrasse.cli.admin import admin  # here: a worker needs nothing of it
+    from wrasse.cli.admin import admin  # imported here: a worker does not need it
 
     if roles != ADMIN:
         raise click.UsageError("--admin-cmd is for --role=admin alone\ndo: write --role=admin")
@@ -59,7 +59,7 @@ def administer(asked: CommandContext, roles: str, orders: AdminOrders) -> None:
         known = f"use one of: {', '.join(COMMANDS)}"
         wrong = f"there is no admin command {orders.command!r}" if orders.command else "--role=admin needs --admin-cmd"
         raise click.UsageError(f"{wrong}\ndo: {known}")
-    finish(admin(asked, orders))
+    finish(admin(ctx, orders))
 
 
 @click.command()
@@ -72,16 +72,18 @@ def administer(asked: CommandContext, roles: str, orders: AdminOrders) -> None:
 )
 @click.option("--handler", default="", metavar="MODULE:NAME", help="The function that handles jobs, or a URL.")
 @click.option("--exec", "command", default="", metavar="COMMAND", help="The command that handles jobs.")
-@click.option("--watch", is_flag=True, help="The producer goes on: it puts files that come, change or are moved in.")
-@click.option("--concurrency", metavar="N", help="How many jobs at once; the setting worker.count.")
+@click.option(
+    "--watch", is_flag=True, help="The producer continues: it enqueues files that are created, changed or moved in."
+)
+@click.option("--concurrency", metavar="N", help="Number of concurrent jobs; the setting worker.count.")
 @click.option(
     "--listen", metavar="HOST:PORT", help="Address of the status page; empty for none; the setting http.listen."
 )
 @lease_flags
 @admin_options
-@asks
+@with_context
 def run(
-    asked: CommandContext,
+    ctx: CommandContext,
     roles: str,
     handler: str,
     command: str,
@@ -93,9 +95,9 @@ def run(
 ) -> None:
     """Run until SIGTERM or SIGINT: a worker if there is a handler, sweeps, an archiver if archiver.streams is set, a
     producer if there is a producer: section, and the lease API if leases.listen is set. A producer alone, without
-    --watch, puts the files of producer.scan_dir and ends.
+    --watch, enqueues the files of producer.scan_dir and ends.
 
-    The first signal lets running handlers finish within worker.grace; the second ends everything at once.
+    After the first signal running handlers may finish within worker.grace; the second ends everything at once.
 
     \b
     Examples:
@@ -113,18 +115,16 @@ def run(
     from wrasse.runtime.doctor import left_behind
 
     if handler and command:
-        raise click.UsageError("--handler and --exec exclude each other\ndo: give one of them")
+        raise click.UsageError("--handler and --exec exclude each other\ndo: use one of them")
     given = {"worker.count": concurrency, "http.listen": listen}
-    overrides = {**asked.overrides, **leases, **{path: text for path, text in given.items() if text is not None}}
+    overrides = {**ctx.overrides, **leases, **{path: text for path, text in given.items() if text is not None}}
     if roles == ADMIN or admin.command:
-        administer(
-            CommandContext(asked.file, overrides, asked.json), roles, replace(admin, handler=handler, exec=command)
-        )
+        administer(CommandContext(ctx.file, overrides, ctx.json), roles, replace(admin, handler=handler, exec=command))
         return
-    config = load(asked.file, overrides=overrides)
+    config = load(ctx.file, overrides=overrides)
     if not command:
-        config = with_app(config, handler, asked.file, overrides)
-    human = sys.stderr.isatty() and not asked.json
+        config = with_app(config, handler, ctx.file, overrides)
+    human = sys.stderr.isatty() and not ctx.json
     logs = start_logging(config.settings.observability.log_level, human=human)
     for warning in config.warnings:
         logging.getLogger("wrasse.config").warning(warning)
@@ -134,4 +134,4 @@ def run(
     asyncio.run(daemon.run())
     summary = daemon.produced()
     if summary is not None:
-        asked.answer(asdict(summary), lambda: click.echo(str(summary)))
+        ctx.answer(asdict(summary), lambda: click.echo(str(summary)))

@@ -1,7 +1,7 @@
-"""wrasse streams publish, read, info: messages as they are, or as a member of a group.
+"""wrasse streams publish, read, info: messages read directly, or as a member of a group.
 
-Without a group nothing is changed: nobody sees that we looked. With one, each message is acked when it has been
-written, so that a reader that is killed gets it again.
+Without a group, reading changes nothing. With one, each message is acked when it has been written, so that a reader
+that is killed gets it again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 
 import click
 
-from wrasse.cli.context import CommandContext, asks, finish
+from wrasse.cli.context import CommandContext, finish, with_context
 from wrasse.cli.output import printable, show_table
 from wrasse.cli.payload import check_sources, fields_of, from_lines, one_payload, payload_of, pieces_of
 from wrasse.clock import SystemClock, from_micros, to_micros
@@ -40,7 +40,7 @@ from wrasse.streams.publisher import Publication, Publisher
 
 @asynccontextmanager
 async def opened(config: Config, *, create: bool = False) -> AsyncIterator[StreamStore]:
-    """The backend that holds the streams, for the length of a command; one that only reads creates nothing."""
+    """The backend of the streams, for the length of a command; a command that only reads creates nothing."""
     async with Stores.of(config.settings.worker, create=create) as stores:
         yield await stores.open_streams(config.homes.streams)
 
@@ -54,14 +54,16 @@ FIELDS = ("subject", "data", "payload_b64", "key", "trace_id")
 @click.command()
 @click.argument("subject")
 @click.argument("payload", required=False)
-@click.option("--key", default="", help="An idempotency key: the same one within two minutes publishes nothing new.")
-@click.option("--trace-id", help="Passed on to whoever reads the message.")
+@click.option(
+    "--key", default="", help="An idempotency key: a second message with it within two minutes is not published."
+)
+@click.option("--trace-id", help="Passed on to the consumers.")
 @click.option("--file", "path", type=click.Path(dir_okay=False), help="Read the payload from this file; -: from stdin.")
 @click.option("--lines", is_flag=True, help="One message per line of the file or stdin, the line being the payload.")
 @click.option("--json-lines", is_flag=True, help=f"One message per line, as a JSON object with {', '.join(FIELDS)}.")
-@asks
+@with_context
 def publish(
-    asked: CommandContext,
+    ctx: CommandContext,
     subject: str,
     payload: str | None,
     key: str,
@@ -70,7 +72,7 @@ def publish(
     lines: bool,
     json_lines: bool,
 ) -> None:
-    """Publish a message to the stream SUBJECT. The PAYLOAD goes out byte for byte; without one it is read from stdin.
+    """Publish a message to the stream SUBJECT. The PAYLOAD is stored byte for byte; without one it is read from stdin.
 
     \b
     Examples:
@@ -88,13 +90,13 @@ def publish(
         messages = from_lines(path, made, what="messages", bytes_max=LINE_BYTES_MAX)
     else:
         messages = iter([replace(given, payload=one_payload(payload, path, PAYLOAD_BYTES_MAX))])
-    finish(_publish(asked, messages))
+    finish(_publish(ctx, messages))
 
 
-async def _publish(asked: CommandContext, messages: Iterator[Publication]) -> None:
+async def _publish(ctx: CommandContext, messages: Iterator[Publication]) -> None:
     ids: list[str] = []
     count = 0
-    async with opened(asked.config(), create=True) as store:
+    async with opened(ctx.config(), create=True) as store:
         publisher = Publisher(store.streams, SystemClock())
         try:
             for piece in pieces_of(messages, BATCH_MAX, PAYLOAD_BYTES_MAX):
@@ -105,7 +107,7 @@ async def _publish(asked: CommandContext, messages: Iterator[Publication]) -> No
             if count:
                 raise UsageError(f"{why.message}; {count} messages before it are published", do=why.do) from why
             raise
-    asked.answer({"published": count, "message_ids": ids}, lambda: _tell_published(ids, count))
+    ctx.answer({"published": count, "message_ids": ids}, lambda: _tell_published(ids, count))
 
 
 def _tell_published(ids: list[str], count: int) -> None:
@@ -116,12 +118,12 @@ def _tell_published(ids: list[str], count: int) -> None:
 
 
 def _of_line(given: Publication, line: bytes, *, described: bool) -> Publication:
-    """A message with what its line says, on top of what the options say of all."""
+    """A message with the fields of its line, which have precedence over the options."""
     message = replace(given, payload=line)
     if described:
         fields = fields_of(line, FIELDS, '{"data": ...}')
-        said = {name: str(fields[name]) for name in ("subject", "key", "trace_id") if fields.get(name) is not None}
-        message = replace(given, payload=payload_of(fields), **said)
+        own = {name: str(fields[name]) for name in ("subject", "key", "trace_id") if fields.get(name) is not None}
+        message = replace(given, payload=payload_of(fields), **own)
     check_subject(message.subject)
     check_payload(message.payload, message.subject)
     return message
@@ -136,7 +138,7 @@ _ID = re.compile(r"\d+-\d+")
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What is to be read."""
+    """What to read."""
 
     pattern: str
     start: str
@@ -153,13 +155,13 @@ class ReadOptions:
     default="first",
     show_default=True,
     metavar="WHERE",
-    help="first, last (only what comes from now on), a while ago (5m), or after an entry (its id). A group that exists "
-    "goes on where it is.",
+    help="first, last (only new messages), a time ago (5m), or after an entry (its id). An existing group continues at "
+    "its position.",
 )
-@click.option("--follow", "-f", is_flag=True, help="Go on with what comes, until told to stop.")
-@click.option("--limit", type=click.IntRange(1), help="At most so many messages.")
-@asks
-def read(asked: CommandContext, pattern: str, group: str | None, start: str, follow: bool, limit: int | None) -> None:
+@click.option("--follow", "-f", is_flag=True, help="Continue with new messages, until stopped.")
+@click.option("--limit", type=click.IntRange(1), help="Maximum number of messages.")
+@with_context
+def read(ctx: CommandContext, pattern: str, group: str | None, start: str, follow: bool, limit: int | None) -> None:
     """Read messages of one stream, or of all that match PATTERN: `*` is one token, `>` the rest. With --json, one
     object per line.
 
@@ -173,25 +175,25 @@ def read(asked: CommandContext, pattern: str, group: str | None, start: str, fol
     wanted = ReadOptions(pattern, start, limit, follow)
     if group is not None:
         check_group("any", group)
-    finish(_read(asked, wanted, group))
+    finish(_read(ctx, wanted, group))
 
 
-async def _read(asked: CommandContext, wanted: ReadOptions, group: str | None) -> None:
+async def _read(ctx: CommandContext, wanted: ReadOptions, group: str | None) -> None:
     stopped = asyncio.Event()
     with on_stop(lambda _: stopped.set()):
-        async with opened(asked.config(), create=wanted.follow or group is not None) as store:
+        async with opened(ctx.config(), create=wanted.follow or group is not None) as store:
             if group is None:
-                await _look(asked, wanted, store, stopped)
+                await _read_directly(ctx, wanted, store, stopped)
             else:
-                await _consume(asked, wanted, store, group, stopped)
+                await _consume(ctx, wanted, store, group, stopped)
 
 
-async def _look(asked: CommandContext, wanted: ReadOptions, store: StreamStore, stopped: asyncio.Event) -> None:
-    """Reads without a trace."""
+async def _read_directly(ctx: CommandContext, wanted: ReadOptions, store: StreamStore, stopped: asyncio.Event) -> None:
+    """Reads without a group."""
     now = (await store.health_sample()).at
     count = 0
     async for entry in _entries(store.streams, wanted, start_at(wanted.start, now), stopped):
-        _write(asked, entry, None)
+        _write(ctx, entry, None)
         count += 1
         if count == wanted.limit or stopped.is_set():
             return
@@ -200,15 +202,14 @@ async def _look(asked: CommandContext, wanted: ReadOptions, store: StreamStore, 
 async def _entries(
     streams: Streams, wanted: ReadOptions, start: StartAt, stopped: asyncio.Event
 ) -> AsyncIterator[Entry]:
-    """The entries of all streams that match, the oldest first as far as they are there; then, if told to, those that
-    come."""
+    """The entries of all matching streams, the oldest first; then, with --follow, new ones."""
     cursors: dict[str, EntryId] = {}
     first = True
     while not stopped.is_set():
         subjects = await _subjects(streams, wanted.pattern)
         for subject in subjects:
             if subject not in cursors:
-                # A stream that appears while we follow is younger than our start.
+                # A stream that appears later is read from its first entry.
                 cursors[subject] = await _cursor(streams, subject, start) if first else START
         first = False
         waiting = {subject: list(await _after(streams, subject, cursors[subject])) for subject in subjects}
@@ -249,7 +250,7 @@ async def _cursor(streams: Streams, subject: str, start: StartAt) -> EntryId:
 
 
 def start_at(text: str, now: datetime) -> StartAt:
-    """What --from says."""
+    """The position that --from means."""
     if text == "first":
         return StartAt(first=True)
     if text == "last":
@@ -260,14 +261,15 @@ def start_at(text: str, now: datetime) -> StartAt:
         return StartAt(at=now - parse_duration(text))
     except BadDuration:
         raise UsageError(
-            f"--from {text!r} is no place in a stream", do="write first, last, a duration such as 5m, or an entry's id"
+            f"--from {text!r} is not a position in a stream",
+            do="write first, last, a duration such as 5m, or an entry's id",
         ) from None
 
 
 async def _consume(
-    asked: CommandContext, wanted: ReadOptions, store: StreamStore, group: str, stopped: asyncio.Event
+    ctx: CommandContext, wanted: ReadOptions, store: StreamStore, group: str, stopped: asyncio.Event
 ) -> None:
-    """Reads as a member of a group. Without --follow it ends when the group has nothing for us."""
+    """Reads as a member of a group. Without --follow it ends when the group has no more messages."""
     clock = SystemClock()
     start = start_at(wanted.start, (await store.health_sample()).at)
     members = Membership(store.streams, store.groups, clock, wanted.pattern, group, start, timedelta(seconds=1))
@@ -275,12 +277,12 @@ async def _consume(
     left = wanted.limit
     try:
         while not stopped.is_set() and left != 0:
-            await members.look()
+            await members.refresh()
             room = PAGE if left is None else min(left, PAGE)
             wait = timedelta(seconds=POLL if wanted.follow else 0)
             found = await store.groups.deliver(members.subjects, group, name, room, ack_timeout=ACK, wait=wait)
             for delivery in found:
-                _write(asked, delivery.entry, delivery.number)
+                _write(ctx, delivery.entry, delivery.number)
             await store.groups.answer([Ack(each.entry.subject, group, each.entry.id) for each in found])
             left = None if left is None else left - len(found)
             if not found and not wanted.follow:
@@ -288,12 +290,12 @@ async def _consume(
             if not members.subjects:
                 await asyncio.sleep(POLL)
     finally:
-        # What was handed out and not written is due for others at once.
+        # Messages that were delivered but not written become due for others at once.
         await members.leave(name)
 
 
-def _write(asked: CommandContext, entry: Entry, number: int | None) -> None:
-    if asked.json:
+def _write(ctx: CommandContext, entry: Entry, number: int | None) -> None:
+    if ctx.json:
         click.echo(to_json(entry_json(entry, number)))
     else:
         click.echo(entry_line(entry))
@@ -301,7 +303,7 @@ def _write(asked: CommandContext, entry: Entry, number: int | None) -> None:
 
 
 def entry_line(entry: Entry) -> str:
-    """One message as a line: when, where, which, what, and the fields beside it."""
+    """One message as a line: time, entry, subject, id, payload, and additional fields."""
     envelope = _envelope(entry)
     at = entry.id.at.strftime("%Y-%m-%d %H:%M:%S")
     id, payload = ("-", _bytes_of(entry)) if envelope is None else (envelope.message_id or "-", envelope.payload)
@@ -311,7 +313,7 @@ def entry_line(entry: Entry) -> str:
 
 
 def _bytes_of(entry: Entry) -> bytes:
-    """What to show of an entry that is no message: its body, or where another program wrote none, its fields."""
+    """What to show of an entry that is not a message: its body, or without one, its fields."""
     return entry.body or b" ".join(b"%s=%s" % (name.encode(), value) for name, value in (entry.fields or {}).items())
 
 
@@ -323,7 +325,7 @@ def _envelope(entry: Entry) -> Envelope | None:
 
 
 def entry_json(entry: Entry, number: int | None) -> Mapping[str, object]:
-    """One message as JSON has it; what is none has no message id, and its bytes as payload."""
+    """One message as JSON; an entry that is not a message has no message id, and its bytes as payload."""
     envelope = _envelope(entry)
     payload = entry.body if envelope is None else envelope.payload
     return {
@@ -342,11 +344,11 @@ def entry_json(entry: Entry, number: int | None) -> Mapping[str, object]:
 @click.command()
 @click.argument("pattern", default=">")
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 1000), help="Streams per page.")
-@click.option("--after", help="Go on after this subject, which the last page gave.")
-@asks
-def info(asked: CommandContext, pattern: str, limit: int, after: str | None) -> None:
-    """Show the streams that match PATTERN, all without one: length, size, age of the oldest entry, and for each group
-    its floor (everything up to there is acked), what is pending, and what it has still to read.
+@click.option("--after", help="Continue after this subject, from the last page.")
+@with_context
+def info(ctx: CommandContext, pattern: str, limit: int, after: str | None) -> None:
+    """Show the streams that match PATTERN (default: all): length, size, age of the oldest entry, and for each group its
+    floor (everything up to it is acked), its pending entries, and its lag.
 
     \b
     Examples:
@@ -354,14 +356,14 @@ def info(asked: CommandContext, pattern: str, limit: int, after: str | None) -> 
       wrasse streams info 'gbe.events.>' --json
     """
     check_pattern(pattern)
-    finish(_info(asked, pattern, after, limit))
+    finish(_info(ctx, pattern, after, limit))
 
 
-async def _info(asked: CommandContext, pattern: str, after: str | None, limit: int) -> None:
-    async with opened(asked.config()) as store:
+async def _info(ctx: CommandContext, pattern: str, after: str | None, limit: int) -> None:
+    async with opened(ctx.config()) as store:
         page = await store.streams.subjects(pattern, after, limit)
         found = [state for subject in page if (state := await store.streams.info(subject)) is not None]
-    asked.answer(
+    ctx.answer(
         {"streams": [stream_json(state) for state in found], "next": page.cursor},
         lambda: _tell_info(found, page.cursor),
     )
@@ -372,7 +374,7 @@ def _tell_info(found: Sequence[StreamState], more: str | None) -> None:
         (state.subject, state.length, state.bytes, _age(state.first, state), state.appended, _age(state.last, state))
         for state in found
     ]
-    show_table(("stream", "length", "bytes", "oldest", "ever", "newest"), rows, empty="there is no such stream")
+    show_table(("stream", "length", "bytes", "oldest", "ever", "newest"), rows, empty="no stream matches")
     groups = [
         (state.subject, g.name, "invalid", "", "", g.invalid)
         if g.invalid

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import click
 
-from wrasse.cli.context import DURATION, CommandContext, asks, finish
+from wrasse.cli.context import DURATION, CommandContext, finish, with_context
 from wrasse.cli.output import printable, progress, show_table
 from wrasse.clock import SystemClock
 from wrasse.config.load import Config
@@ -23,15 +23,13 @@ from wrasse.runtime.engine import LEASE_SWEEPS, open_engine
 @click.command()
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("--dry-run", is_flag=True, help="Show the plan, with a reason per line, and change nothing.")
-@click.option("--once", is_flag=True, help="Run once and stop, which it does anyway.")
+@click.option("--once", is_flag=True, help="Run once and stop; this is the default.")
 @click.option("--wait", type=DURATION, default="10s", show_default=True, help="How long to wait for another process.")
-@click.option("--list", "listing", is_flag=True, help="Name the sweeps and what each takes away.")
-@asks
-def sweep(
-    asked: CommandContext, names: Sequence[str], dry_run: bool, once: bool, wait: timedelta, listing: bool
-) -> None:
+@click.option("--list", "listing", is_flag=True, help="List the sweeps and what each removes.")
+@with_context
+def sweep(ctx: CommandContext, names: Sequence[str], dry_run: bool, once: bool, wait: timedelta, listing: bool) -> None:
     """Run sweeps once: those named, or every one that is enabled. Fails if any of them failed; exits with 3 if one was
-    held back by a guard or by another process at the same work.
+    paused by a guard or is run by another process.
 
     \b
     Examples:
@@ -39,22 +37,22 @@ def sweep(
       wrasse sweep --dry-run
       wrasse sweep stuck-jobs --json
     """
-    config = asked.config()
+    config = ctx.config()
     wanted = [_known(name, config) for name in names]
     if listing:
-        _list(asked, config)
+        _list(ctx, config)
         return
     settings = config.settings
     chosen = wanted or [name for name in config.catalogue if settings.sweeps[name].enabled]
     reports, refused = finish(_sweep(config, chosen, dry_run, wait))
-    asked.answer({"dry_run": dry_run, "reports": [report_json(report) for report in reports]}, lambda: _tell(reports))
+    ctx.answer({"dry_run": dry_run, "reports": [report_json(report) for report in reports]}, lambda: _tell(reports))
     if refused is not None:
         raise refused
     raise click.exceptions.Exit(exit_code(reports))
 
 
 def exit_code(reports: Sequence[Report]) -> int:
-    """1 if a run failed, 3 if a guard held one back; a run that used up its budget did what it was asked."""
+    """1 if a run failed, 3 if a guard paused one; a run that used up its budget is a success."""
     if not all(report.good for report in reports):
         return 1
     return 0 if all(report.stopped_by in (None, ACTIONS_MAX, RUNTIME_MAX) for report in reports) else 3
@@ -66,11 +64,11 @@ def _known(name: str, config: Config) -> str:
         raise UnknownName(name, [each.replace("_", "-") for each in config.catalogue], what="sweep")
     home = config.homes.ports["leases"]
     if wanted in LEASE_SWEEPS and config.settings.leases.server:
-        raise ConfigError(f"leases are swept by {home} ({home.by}), not from here", do="run it on that server")
+        raise ConfigError(f"leases are swept by {home} ({home.by}), not by this process", do="run it on that server")
     return wanted
 
 
-def _list(asked: CommandContext, config: Config) -> None:
+def _list(ctx: CommandContext, config: Config) -> None:
     settings, catalogue = config.settings.sweeps, config.catalogue
     facts = [
         {
@@ -83,7 +81,7 @@ def _list(asked: CommandContext, config: Config) -> None:
         for entry in catalogue.values()
     ]
     rows = [(entry.name, entry.takes_away, entry.unless, _every(config, entry.name)) for entry in catalogue.values()]
-    asked.answer({"sweeps": facts}, lambda: show_table(("sweep", "takes away", "unless", "runs"), rows))
+    ctx.answer({"sweeps": facts}, lambda: show_table(("sweep", "takes away", "unless", "runs"), rows))
 
 
 def _every(config: Config, name: str) -> str:
@@ -94,8 +92,8 @@ def _every(config: Config, name: str) -> str:
 async def _sweep(
     config: Config, names: Sequence[str], dry_run: bool, wait: timedelta
 ) -> tuple[list[Report], WrasseError | None]:
-    """The reports, and why one could not be had: another process is at that sweep, or what it keeps of itself cannot be
-    read. The rest is done all the same."""
+    """The reports, and why one is missing: another process runs that sweep, or its state cannot be read. The others run
+    all the same."""
     clock = SystemClock()
     reports: list[Report] = []
     refused: WrasseError | None = None
@@ -128,7 +126,7 @@ def _text(report: Report) -> None:
     for reason, count in report.kept.items():
         click.echo(f"  kept {count}: {printable(reason)}")
     if report.unknown:
-        click.echo(f"  {report.unknown} of unknown outcome; the next run finds out")
+        click.echo(f"  {report.unknown} with unknown outcome; the next run checks them")
     if report.stopped_by:
         click.echo(f"  stopped by {report.stopped_by}: {printable(report.why)}")
     for note in (*report.notes, *report.errors):

@@ -1,1 +1,1 @@
-"""What is wanted: settings, where they are read from, whether they are right, and what they mean."""
+"""Configuration: settings, their sources, their validation, and what they resolve to."""

@@ -1,4 +1,4 @@
-"""Network addresses as people write them: 127.0.0.1:9341, [::1]:9341, localhost:9341, :9341."""
+"""Parsing of network addresses: 127.0.0.1:9341, [::1]:9341, localhost:9341, :9341."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Address:
 
 
 def parse_address(text: str) -> Address:
-    """Turns `host:port` into an Address; no host means every one of this machine's."""
+    """Parses `host:port`; without a host, all addresses of this machine."""
     host, colon, port = text.rpartition(":")
     if not colon or not port.isdecimal() or (":" in host and not (host.startswith("[") and host.endswith("]"))):
         raise ConfigError(f"{text!r} is not host:port", do="write 127.0.0.1:9341 or [::1]:9341")
@@ -46,8 +46,8 @@ def parse_address(text: str) -> Address:
 
 
 def same_host(host: str) -> str:
-    """One spelling for all those of a host: small letters, no dot at the end, an address in its shortest form. This
-    machine is localhost, by whichever of its first addresses."""
+    """A canonical spelling of a host: lower case, no dot at the end, an address in its shortest form. The loopback
+    addresses become localhost."""
     host = host.strip("[]").rstrip(".").lower()
     try:
         address = ipaddress.ip_address(host)
@@ -59,7 +59,7 @@ def same_host(host: str) -> str:
 
 
 def same_endpoint(endpoint: str) -> str:
-    """The same for the endpoint of an S3; AWS's own are as good as none, since names of buckets are unique there."""
+    """The same for the endpoint of an S3; AWS's own become empty, since bucket names are unique there."""
     if not endpoint:
         return ""
     parts = urlsplit(endpoint)
@@ -70,6 +70,6 @@ def same_endpoint(endpoint: str) -> str:
 
 
 def in_clear(url: str) -> bool:
-    """Whether what is sent to this URL leaves the machine without TLS."""
+    """Whether requests to this URL leave the machine without TLS."""
     parts = urlsplit(url)
     return parts.scheme == "http" and not Address(parts.hostname or "", 0).loopback

@@ -3,9 +3,13 @@
 The rule, for jobs, records, streams and objects (docs/concepts/where-things-live.md):
 
 1. what is named for the port: a flag or the URL of an App, else WRASSE_BACKENDS_<PORT>, else `backends.<port>`
+
 2. else a `redis:` section or REDIS_ADDR, for jobs, records and streams
+
 3. else the first backend that is named for records, jobs or streams and can serve the port
+
 4. else, if none is named, the embedded defaults `sqlite:wrasse.db` and `file:wrasse-data`
+
 5. else none: using the port is refused, and the error says which setting names a backend for it
 
 The engine's backend, the sightings of orphans, leases and the destinations of archives follow from these.
@@ -43,7 +47,7 @@ HOLDS = {
     "objects": "archives, state of leases, large parameters of tasks",
     "leases": "keys of leases",
     "engine": "cursors, leases and alerts of archivers",
-    "journal": "what sweeps did",
+    "journal": "actions of sweeps",
 }
 _DEFAULT = "default"
 
@@ -141,7 +145,7 @@ class BackendUrls:
 
 
 def resolve(settings: Settings, sources: Mapping[str, str]) -> BackendUrls:
-    """The rule. The URLs must be right; `contradictions` between sources are told elsewhere."""
+    """Applies the rule. The URLs must be valid; `contradictions` between sources are reported elsewhere."""
     named = {port: home for port in PORTS if (home := _named(port, settings, sources)) is not None}
     section = section_source(settings, sources)
     if section:
@@ -162,7 +166,7 @@ def resolve(settings: Settings, sources: Mapping[str, str]) -> BackendUrls:
 
 @dataclass(frozen=True, slots=True)
 class UrlRow:
-    """One line of the table that a user sees; no secrets in it."""
+    """One row of the table for users, without secrets."""
 
     port: str
     backend: str
@@ -172,7 +176,7 @@ class UrlRow:
 
 
 def table(homes: BackendUrls) -> Iterator[UrlRow]:
-    """Every port, its backend, the source that decided and what lives there."""
+    """Every port, its backend, the deciding source, and what is stored there."""
     extra = []
     for root in homes.sightings:
         extra += [
@@ -186,7 +190,7 @@ def table(homes: BackendUrls) -> Iterator[UrlRow]:
 
 
 def same_place(one: str, other: str) -> bool:
-    """Whether two URLs name the same place in one backend, however each is written."""
+    """Whether two URLs name the same place in one backend, regardless of spelling."""
     if is_redis(one) and is_redis(other):
         here, there = RedisOptions.of(one), RedisOptions.of(other)
         return same_server(here, there) and here.root == there.root
@@ -219,7 +223,7 @@ def _derived(port: str, named: Mapping[str, BackendUrl]) -> BackendUrl:
             return BackendUrl(port, url, f"follows {home.port} ({home.by})")
     those = ", ".join(dict.fromkeys(f"{home} ({home.by})" for home in given))
     return BackendUrl(
-        port, "", "no backend that is named can", f"no backend serves {port}: {those} cannot",
+        port, "", "no named backend can", f"no backend serves {port}: {those} cannot",
         f"write backends.{port}: {_EXAMPLES[port]}",
     )  # fmt: skip
 
@@ -232,7 +236,7 @@ def _serving(port: str, url: str) -> str:
     if port == "streams":
         return "" if store.is_bucket else url
     if port == "objects" and store.scheme == "sqlite":
-        # A database file has its objects in a directory beside it; for the embedded database that is the default.
+        # Objects of a database file are in a directory beside it; for the embedded database that is the default.
         beside = os.path.join(os.path.dirname(store.path), EMBEDDED_OBJECTS.removeprefix("file:"))
         return f"file://{beside}" if beside.startswith("/") else f"file:{beside}"
     return url if port == "records" or store.is_bucket or store.scheme == "memory" else ""
@@ -241,7 +245,7 @@ def _serving(port: str, url: str) -> str:
 def _engine(
     settings: Settings, sources: Mapping[str, str], named: Mapping[str, BackendUrl], records: BackendUrl
 ) -> BackendUrl:
-    """What hosts share: the first server that is named, so that two hosts hold one lease and not each their own."""
+    """The shared backend: the first named server, so that hosts share one lease instead of each having its own."""
     if settings.engine.backend:
         source = sources.get("engine.backend", _DEFAULT)
         return BackendUrl("engine", _whole(settings.engine.backend, settings, sources), f"{source}: engine.backend")
@@ -274,9 +278,9 @@ def _sightings(
             found[root] = BackendUrl("sightings", local.url, local.by)
         else:
             found[root] = BackendUrl(
-                "sightings", "", "no backend that is named can", f"no backend serves the sightings of orphans.{root}: "
+                "sightings", "", "no named backend can", f"no backend serves the sightings of orphans.{root}: "
                 f"{', '.join(dict.fromkeys(map(str, given)))} cannot",
-                f"write {path}: sqlite:wrasse.db, or postgresql://… if several hosts look for orphans",
+                f"write {path}: sqlite:wrasse.db, or postgresql://… if several hosts scan for orphans",
             )  # fmt: skip
     return found
 
@@ -318,7 +322,7 @@ def destination(each: ArchiveStream, source: str, objects: BackendUrl) -> Backen
         follows = objects.by if objects.by == _DEFAULT else f"follows objects ({objects.by})"
         return BackendUrl("archives", objects.url, follows, objects.refused, objects.do)
     if each.bucket:
-        # Another bucket of the same store: where backends.objects says how to reach it, that counts here, too.
+        # Another bucket of the same store: the connection parameters of backends.objects apply here, too.
         _, question, reached = objects.url.partition("?") if objects.url.startswith("s3:") else ("", "", "")
         return BackendUrl("archives", f"s3://{each.bucket}{question}{reached}", f"{source}.bucket")
     if objects.url.startswith("s3:"):
@@ -331,7 +335,7 @@ def destination(each: ArchiveStream, source: str, objects: BackendUrl) -> Backen
 
 
 def _whole(url: str, settings: Settings, sources: Mapping[str, str]) -> str:
-    """A URL of a Redis or a NATS with what the settings say beside it; any other as it is."""
+    """The URL of a Redis or a NATS completed by the settings; any other unchanged."""
     if is_nats(url):
         archived = (*settings.archiver.streams, *settings.archival)
         patterns = tuple(dict.fromkeys(each.stream for each in archived if each.stream))

@@ -1,6 +1,6 @@
-"""From what a person wrote to the type a setting has, or to a sentence about what is wrong with it.
+"""Converts what a person wrote to the type of a setting, or raises an error that says what is wrong.
 
-Values are never quoted in messages of secret settings; the caller passes `hidden` for those.
+Values of secret settings are never quoted in messages; the caller passes `hidden` for those.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FALSE = ("false", "no", "off", "0")
 
 
 class Unfit(Exception):
-    """A value that a setting cannot take: what is wrong, and what to write instead."""
+    """An invalid value of a setting: what is wrong, and what to write instead."""
 
     def __init__(self, what: str, do: str) -> None:
         super().__init__(what)
@@ -38,7 +38,7 @@ def convert(node: yaml.Node, want: object, *, hidden: bool = False, flat: bool =
         try:
             return plain_value(node)
         except ConfigError as why:
-            raise Unfit(f"is not right: {why.message}", why.do) from why
+            raise Unfit(f"is invalid: {why.message}", why.do) from why
     optional = typing.get_origin(want) in (typing.Union, types.UnionType)
     if optional:
         want = next(arm for arm in typing.get_args(want) if arm is not type(None))
@@ -47,7 +47,7 @@ def convert(node: yaml.Node, want: object, *, hidden: bool = False, flat: bool =
             return None
         raise Unfit("has no value", "write one, or remove the line for the default")
     if filled and isinstance(node, yaml.ScalarNode) and not str(node.value):
-        raise Unfit("is empty", "write one, or take it out")
+        raise Unfit("is empty", "write one, or remove it")
     origin = typing.get_origin(want)
     if origin is tuple:
         item = typing.get_args(want)[0]
@@ -56,7 +56,7 @@ def convert(node: yaml.Node, want: object, *, hidden: bool = False, flat: bool =
         item = typing.get_args(want)[1]
         return _named_structs(node, item, flat) if dataclasses.is_dataclass(item) else _map(node, flat)
     if not isinstance(node, yaml.ScalarNode):
-        raise Unfit("is a list or a map where one value belongs", f"write {_example(want)}")
+        raise Unfit("is a list or a map instead of one value", f"write {_example(want)}")
     return _scalar(str(node.value), want, hidden)
 
 
@@ -72,7 +72,7 @@ def _scalar(text: str, want: object, hidden: bool) -> object:
         try:
             return parse_duration(text)
         except ConfigError as why:
-            raise Unfit(f"is not right: {why.message}", why.do) from why
+            raise Unfit(f"is invalid: {why.message}", why.do) from why
     if want in (int, float):
         try:
             number = int(text.replace("_", "")) if want is int else float(text)
@@ -125,7 +125,7 @@ def _named_structs(node: yaml.Node, want: object, flat: bool) -> Mapping[str, ob
 def _struct(node: yaml.Node, want: type, number: int | str) -> object:
     short = getattr(want, "short", None)
     if short is not None and isinstance(node, yaml.ScalarNode):
-        # One value alone stands for the setting that the struct is mostly about.
+        # A single value stands for the main setting of the struct.
         name = yaml.ScalarNode("tag:yaml.org,2002:str", short, node.start_mark, node.end_mark)
         node = yaml.MappingNode("tag:yaml.org,2002:map", [(name, node)], node.start_mark, node.end_mark)
     if not isinstance(node, yaml.MappingNode):
@@ -135,7 +135,7 @@ def _struct(node: yaml.Node, want: type, number: int | str) -> object:
     for entry in entries(node):
         if entry.name not in fields:
             why = UnknownName(entry.name, fields, where=f"its entry {number}")
-            raise Unfit(f"is not right: {why.message}", why.do)
+            raise Unfit(f"is invalid: {why.message}", why.do)
         key = key_of(fields[entry.name])
         try:
             value = values[entry.name] = convert(entry.value, hints[entry.name], filled=key.filled)
@@ -169,5 +169,5 @@ def _inner(text: str) -> yaml.Node:
 
 def _text(node: yaml.Node) -> str:
     if not isinstance(node, yaml.ScalarNode) or is_null(node):
-        raise Unfit("holds something other than plain texts", "write texts only, in quotes if need be")
+        raise Unfit("contains values that are not texts", "write texts only, in quotes if necessary")
     return str(node.value)

@@ -1,4 +1,4 @@
-"""Settings as they may be shown: in the form in which they are written, and without secrets."""
+"""Settings for display: in the form in which they are written, without secrets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SECRET = "********"
 
 @dataclass(frozen=True, slots=True)
 class ShownSetting:
-    """One setting: its value as JSON has it, and where it came from."""
+    """One setting: its value as in JSON, and its source."""
 
     leaf: Leaf
     value: object
@@ -38,7 +38,7 @@ def shown(config: Config) -> Iterator[ShownSetting]:
 
 
 def has_secrets(config: Config) -> bool:
-    """Whether the file of this configuration holds any."""
+    """Whether the file of this configuration contains secrets."""
     if config.file is None:
         return False
     of_file = [each for each in leaves(config.own).values() if _of_file(config, each.path)]
@@ -103,7 +103,7 @@ def _form(value: object, *, secret: bool) -> object:
     if isinstance(value, Mapping):
         return {key: _form(each, secret=False) for key, each in value.items()}
     if dataclasses.is_dataclass(value):
-        # One entry of a list: what is not set there is left out.
+        # One entry of a list: unset fields are omitted.
         own = {each.name: (getattr(value, each.name), each.default) for each in dataclasses.fields(value)}
         hidden = _secret_fields(type(value))
         return {name: _form(each, secret=name in hidden) for name, (each, default) in own.items() if each != default}
@@ -111,5 +111,5 @@ def _form(value: object, *, secret: bool) -> object:
 
 
 def _secret_fields(kind: type) -> frozenset[str]:
-    """The settings of an entry that are never shown."""
+    """The secret settings of an entry."""
     return frozenset(each.name for each in dataclasses.fields(kind) if key_of(each).secret)

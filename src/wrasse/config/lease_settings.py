@@ -1,6 +1,6 @@
-"""Settings of leases: the API, care about clocks, and the idle sweeps in the words of their design document.
+"""Settings of leases: the API, tolerances for clocks, and the idle sweeps with the names of their design document.
 
-Those words and the settings of the sweeps themselves name the same numbers; the latter go before the former.
+The design document's names and the settings of the sweeps name the same numbers; the latter have precedence.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ JANITOR_MIN, JANITOR_MAX = timedelta(minutes=1), timedelta(hours=1)
 
 
 class Role(StrEnum):
-    """What the owner of a token may do; each includes the ones before it."""
+    """What a token permits; each role includes the previous ones."""
 
     READER = "reader"
     WRITER = "writer"
@@ -36,61 +36,59 @@ _TOKEN = re.compile(r"[\x21-\x7e]+")
 class TokenSettings:
     """One token of the lease API, known by its name."""
 
-    token: str = setting("", "what the caller shows", secret=True)
-    token_file: str = setting("", "file that holds it instead")
-    role: str = setting(Role.WRITER, "what it may do: read, change, or everything", choices=tuple(Role))
-    namespaces: tuple[str, ...] = setting((), "where it may do that; empty: everywhere")
+    token: str = setting("", "the token that the caller sends", secret=True)
+    token_file: str = setting("", "file that contains it instead")
+    role: str = setting(Role.WRITER, "what it permits: read, change, or everything", choices=tuple(Role))
+    namespaces: tuple[str, ...] = setting((), "the namespaces it permits; empty: all")
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseSettings:
-    """Leases and state: who may ask for them over HTTP, and when they are tidied."""
+    """Leases and state: access over HTTP, and cleanup."""
 
     listen: str = setting("127.0.0.1:9342", "address of the lease API, which the role leases serves")
-    token: str = setting("", "what callers show as Authorization: Bearer …, for everything", secret=True)
+    token: str = setting("", "token that callers send as Authorization: Bearer …, for everything", secret=True)
     tokens: Mapping[str, TokenSettings] = setting(
         {}, f"more tokens, with rights of their own: a map from a name to {TOKEN_KEYS}"
     )
-    insecure: bool = setting(False, "whether tokens may go beyond this machine without TLS, for all to read")
+    insecure: bool = setting(False, "whether tokens may be sent beyond this machine without TLS")
     tls_cert: str = setting("", "file of the server's certificate")
     tls_key: str = setting("", "file of its key")
-    tls_ca: str = setting("", "file of the authorities whose certificates callers may show instead of a token")
+    tls_ca: str = setting("", "file of the authorities whose certificates callers may present instead of a token")
     server: str = setting(
         "",
-        "URL of a lease API that programs ask for leases, such as http://locks:9342; without it: backends.records",
+        "URL of the lease API that programs use, such as http://locks:9342; without it: backends.records",
         filled=True,
     )
-    server_ca: str = setting("", "file of the authorities that such a server's certificate is checked by")
-    client_cert: str = setting("", "file of the certificate that programs show to such a server")
+    server_ca: str = setting("", "file of the authorities for that server's certificate")
+    client_cert: str = setting("", "file of the certificate that programs present to that server")
     client_key: str = setting("", "file of its key")
     margin: timedelta = setting(
-        ZERO, "how far clocks may be off: contenders wait that much longer, holders stop that much earlier"
+        ZERO, "tolerance for clock differences: other acquirers wait that much longer, holders stop that much earlier"
     )
-    lock_delay: timedelta = setting(ZERO, "how long a key stays closed after a lease that ended by itself")
+    lock_delay: timedelta = setting(ZERO, "how long a key stays closed after a lease that expired")
     ttl_max: timedelta = setting(timedelta(minutes=30), "how long a lease may last without renewal")
     txn_replay_interval: timedelta = setting(
         timedelta(seconds=5),
-        "how often, amid traffic, transactions that a crash left open are finished; 0s: only when idle",
+        "how often transactions that a crash left open are finished during traffic; 0s: only when idle",
     )
     sweeper_interval: timedelta = setting(
         timedelta(minutes=5), "how often the idle sweeps run; sweeps.expired_leases.interval"
     )
-    idle_sweep_grace: timedelta = setting(
-        timedelta(minutes=5), "how long no lease may have been asked for before they start"
-    )
-    idle_sweep_max_ops: int = setting(1_000, "how many actions one run of them may take together")
-    idle_sweep_max_runtime: timedelta = setting(timedelta(seconds=30), "how long one run may take")
-    idle_sweep_op_delay: timedelta = setting(timedelta(milliseconds=100), "rest after every entry")
+    idle_sweep_grace: timedelta = setting(timedelta(minutes=5), "how long leases must be idle before they start")
+    idle_sweep_max_ops: int = setting(1_000, "maximum actions of one run of them together")
+    idle_sweep_max_runtime: timedelta = setting(timedelta(seconds=30), "maximum duration of one run")
+    idle_sweep_op_delay: timedelta = setting(timedelta(milliseconds=100), "pause after every entry")
     disk_retention: timedelta = setting(
-        ZERO, "how long a key that nobody touches is kept, with its state; 0s: for ever; not on s3://"
+        ZERO, "how long an unused key is kept, with its state; 0s: for ever; not on s3://"
     )
     disk_janitor_interval: timedelta = setting(
-        ZERO, "how often aged keys are looked for; 0s: half of disk_retention, at least 1m and at most 1h"
+        ZERO, "how often aged keys are searched for; 0s: half of disk_retention, at least 1m and at most 1h"
     )
 
 
 def followed(own: LeaseSettings) -> Mapping[str, Mapping[str, object]]:
-    """What the settings of sweeps are unless they are set themselves."""
+    """Defaults of sweep settings that follow from these settings."""
     every = own.disk_janitor_interval or min(max(own.disk_retention / 2, JANITOR_MIN), JANITOR_MAX)
     idle = {
         "interval": own.sweeper_interval,
@@ -107,7 +105,7 @@ def followed(own: LeaseSettings) -> Mapping[str, Mapping[str, object]]:
 
 
 def lease_rules(own: LeaseSettings, records: str) -> Iterator[tuple[bool, str, str, str]]:
-    """What is right: whether it is, of which setting, what is wrong, and what to write."""
+    """The rules: whether each holds, for which setting, what is wrong, and what to write."""
     waits = ("margin", "lock_delay", "txn_replay_interval", "idle_sweep_grace", "idle_sweep_op_delay")
     for name in (*waits, "disk_retention"):
         yield getattr(own, name) >= ZERO, name, "is negative", "use 0s or more"
@@ -117,7 +115,7 @@ def lease_rules(own: LeaseSettings, records: str) -> Iterator[tuple[bool, str, s
     yield (
         not own.server or _is_server(own.server),
         "server",
-        "is no URL of a lease API",
+        "is not the URL of a lease API",
         "use one such as http://127.0.0.1:9342, without path or login",
     )
     yield from _token_rules(own)
@@ -125,13 +123,13 @@ def lease_rules(own: LeaseSettings, records: str) -> Iterator[tuple[bool, str, s
     yield (
         own.disk_retention == ZERO or not records.startswith("s3:"),
         "disk_retention",
-        "is set, and keys live in a bucket, where looking for aged ones would list all of them again and again",
+        "is set, and keys are in a bucket, where each search for aged ones would list all keys",
         "remove it, or keep keys elsewhere",
     )
 
 
 def _is_server(url: str) -> bool:
-    """Whether every call can be made there: calls have paths of their own, and the token is the only login."""
+    """Whether calls can be made there: calls have their own paths, and the token is the only login."""
     try:
         parts = urlsplit(url)
         port = parts.port
@@ -143,10 +141,15 @@ def _is_server(url: str) -> bool:
 
 
 def _token_rules(own: LeaseSettings) -> Iterator[tuple[bool, str, str, str]]:
-    shown = [own.token, *(each.token for each in own.tokens.values())]
-    written = [each for each in shown if each]
-    yield all(map(_TOKEN.fullmatch, written)), "tokens", "has one that no header can carry", "use ASCII without spaces"
-    yield len(set(written)) == len(written), "tokens", "has the same one under two names", "make another"
+    tokens = [own.token, *(each.token for each in own.tokens.values())]
+    written = [each for each in tokens if each]
+    yield (
+        all(map(_TOKEN.fullmatch, written)),
+        "tokens",
+        "has one that is invalid in a header",
+        "use ASCII without spaces",
+    )
+    yield len(set(written)) == len(written), "tokens", "has the same one under two names", "create another"
     for name, each in own.tokens.items():
         yield bool(_NAME.fullmatch(name)), "tokens", f"has the name {name[:64]!r}", "use letters, digits, dots, dashes"
         yield (

@@ -1,8 +1,8 @@
-"""From the user's file, environment and command line to settings, or to every mistake in them at once.
+"""Loads settings from the file, environment and command line, or reports all mistakes in them at once.
 
-Order: command line, WRASSE_ variables, the design documents' own variables, the file, defaults. Without a file,
-defaults; a file that is named must exist. Unknown names are mistakes with a suggestion, except a fixed list that
-other programs' files carry, which only warn.
+Precedence: command line, WRASSE_ variables, the design documents' own variables, the file, defaults. Without a file,
+defaults; a named file must exist. Unknown names are mistakes with a suggestion, except a fixed list of names of other
+programs, which only give a warning.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from wrasse.errors import ConfigError, UnknownName, UsageError, WrasseError
 from wrasse.sweeps import CATALOGUE, Catalogued
 
 _PREFIX = "WRASSE_"
-# Read elsewhere than in the settings, or set by us for the commands of workers.
+# Not settings: read elsewhere, or set by workers for their commands.
 _OTHERS = (
     "WRASSE_CONFIG",
     "WRASSE_JOB_ID",
@@ -52,7 +52,7 @@ _INJECTED = re.compile(r"_SERVICE_(HOST|PORT.*)$|_PORT(_\d+_(TCP|UDP).*)?$")
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentValue:
-    """One setting in the environment and the variable it came from."""
+    """One setting in the environment and its variable."""
 
     leaf: Leaf
     name: str
@@ -61,24 +61,24 @@ class EnvironmentValue:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A variable that names no setting; `near` is the one that was probably meant."""
+    """A variable that is not a setting; `near` is the most similar name."""
 
     name: str
     near: str | None
 
 
 def from_environment(leaves: Mapping[str, Leaf], environ: Mapping[str, str]) -> Iterator[EnvironmentValue]:
-    """Every setting the environment holds; our own name wins over the bare one."""
+    """Every setting in the environment; the prefixed name has precedence over the bare one."""
     for leaf in leaves.values():
         for name in (leaf.env, leaf.seed_env):
-            # Bare names may be another program's, where an empty one often means none.
+            # A bare name may belong to another program, where an empty value often means none.
             if name is not None and name in environ and (environ[name] or name == leaf.env or not leaf.key.filled):
                 yield EnvironmentValue(leaf, name, environ[name])
                 break
 
 
 def strays(leaves: Mapping[str, Leaf], environ: Mapping[str, str]) -> Iterator[Stray]:
-    """Variables with our prefix that are no setting."""
+    """Variables with our prefix that are not settings."""
     known = {leaf.env for leaf in leaves.values()}
     for name in sorted(environ):
         ours = name in known or name in _OTHERS or name.startswith(_OF_TESTS)
@@ -95,7 +95,7 @@ FOREIGN = ("exactly_once", "tracing", "observability.tracing.")
 
 @dataclass(frozen=True, slots=True)
 class Mistake:
-    """One thing that is wrong: where it was written, what is wrong, what to do."""
+    """One mistake: its source, what is wrong, what to do."""
 
     where: str
     what: str
@@ -104,7 +104,7 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Settings, and where each that was set came from."""
+    """Settings, and the source of each that was set."""
 
     settings: Settings
     sources: Mapping[str, str]
@@ -112,11 +112,11 @@ class Config:
     file: Path | None
     homes: BackendUrls
     own: tuple[Catalogued, ...] = ()
-    program: Mapping[str, str] = field(default_factory=dict)  # what the URL of an App named
+    program: Mapping[str, str] = field(default_factory=dict)  # from the URL of an App
 
     @property
     def catalogue(self) -> Mapping[str, Catalogued]:
-        """Every sweep there is here, by name: wrasse's, then one's own."""
+        """Every sweep, by name: wrasse's, then the user's own."""
         return {**CATALOGUE, **{each.name: each for each in self.own}}
 
     def named(self, path: str) -> bool:
@@ -126,7 +126,8 @@ class Config:
 
 @dataclass(slots=True)
 class _Draft:
-    """What is being put together. Later layers overwrite earlier ones, so they are read from the bottom up."""
+    """The configuration under construction. Later sources overwrite earlier ones, so they are read in reverse
+    precedence."""
 
     values: dict[str, object] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
@@ -154,8 +155,8 @@ def load(
     overrides: Mapping[str, str] | None = None,
     program: Mapping[str, str] | None = None,
 ) -> Config:
-    """Reads everything and checks it. `overrides` come from the command line and `program` from the URL that a program
-    gave its App: path to text."""
+    """Reads and checks everything. `overrides` are from the command line and `program` from the URL of an App: path to
+    text."""
     environ = os.environ if environ is None else environ
     draft = _Draft()
     path = _find(file, environ)
@@ -188,7 +189,7 @@ def _find(file: str | Path | None, environ: Mapping[str, str]) -> Path | None:
     if named is not None:
         raise ConfigError(
             f"the configuration file {named or 'with an empty name'} does not exist; {by}",
-            do="write its path as it is seen from this directory, or leave it out for wrasse.yaml or defaults",
+            do="write its path relative to this directory, or omit it for wrasse.yaml or defaults",
         )
     if path.with_suffix(".yml").exists():
         raise ConfigError(
@@ -204,7 +205,7 @@ def _with_names(settings: Settings, sources: Mapping[str, str]) -> Settings:
     try:
         jobs = resolve(bare, sources).ports["jobs"].url
     except WrasseError:
-        return settings  # told where rules are checked
+        return settings  # reported where rules are checked
     return with_redis_names(settings, sources, jobs) if is_redis(jobs) else settings
 
 
@@ -243,7 +244,7 @@ def _read_file(root: yaml.Node, name: str, draft: _Draft) -> None:
 
 
 def _own_sweeps(root: yaml.MappingNode, name: str, draft: _Draft) -> tuple[Catalogued, ...]:
-    """The sweeps below `sweeps:` that are not wrasse's: by their `use`, or by an installed package that has them."""
+    """The user's own sweeps below `sweeps:`: by their `use`, or from an installed package."""
     below = [e.value for e in entries(root) if e.name == "sweeps" and isinstance(e.value, yaml.MappingNode)]
     found: dict[str, Catalogued] = {}
     for entry in (each for node in below for each in entries(node) if each.name not in CATALOGUE):
@@ -251,7 +252,7 @@ def _own_sweeps(root: yaml.MappingNode, name: str, draft: _Draft) -> tuple[Catal
         uses = [each.value.value for each in given if each.name == "use" and isinstance(each.value, yaml.ScalarNode)]
         use = str(uses[0]) if uses else installed_sweeps().get(entry.name)
         if use is None:
-            continue  # an unknown name, which is told where names are checked
+            continue  # an unknown name, reported where names are checked
         try:
             found[entry.name] = own_sweep(entry.name, use)
         except UsageError as why:
@@ -276,7 +277,7 @@ def _read_environment(environ: Mapping[str, str], draft: _Draft) -> None:
         if stray.near is not None:
             draft.mistakes.append(Mistake("environment", f"there is no setting {stray.name}", f"write {stray.near}"))
         else:
-            draft.warnings.append(f"the environment variable {stray.name} is no setting and is ignored")
+            draft.warnings.append(f"the environment variable {stray.name} is not a setting and is ignored")
 
 
 def _read_overrides(overrides: Mapping[str, str], source: str, draft: _Draft) -> None:
@@ -296,14 +297,14 @@ def _mistake(rule: Broken, sources: Mapping[str, str]) -> Mistake:
 
 
 def _doubts(settings: Settings, sources: Mapping[str, str], homes: BackendUrls) -> Iterator[str]:
-    """What is not wrong, but does less than it seems to say."""
+    """Warnings about valid settings that have less effect than they suggest."""
     urls = [home.url for home in homes.ports.values()]
     if lonely := idle_keys(homes.ports["jobs"].url, sources):
-        yield f"only jobs on Redis use {', '.join(lonely)}, and jobs are not there"
+        yield f"only jobs on Redis use {', '.join(lonely)}, and jobs are elsewhere"
     if lonely := idle_names(urls, sources):
-        yield f"only Redis uses {', '.join(lonely)}, and nothing is kept there"
+        yield f"only Redis uses {', '.join(lonely)}, and nothing is stored there"
     if lonely := idle_nats_names(urls, sources):
-        yield f"only a NATS uses {', '.join(lonely)}, and nothing is kept there"
+        yield f"only NATS uses {', '.join(lonely)}, and nothing is stored there"
     shared = next((home for port in SERVERS if parse_store((home := homes.ports[port]).url or "memory:").served), None)
     engine = homes.ports["engine"]
     if settings.engine.backend and shared is not None and not parse_store(engine.url).served:
@@ -320,7 +321,7 @@ def _doubts(settings: Settings, sources: Mapping[str, str], homes: BackendUrls) 
 
 
 def _where(path: str, sources: Mapping[str, str]) -> str:
-    """The source of a setting; of a section as a whole, the sources of what is set in it."""
+    """The source of a setting; for a section, the sources of its settings."""
     below = dict.fromkeys(source for known, source in sources.items() if known.startswith(f"{path}."))
     return sources.get(path) or ", ".join(below) or "defaults"
 
@@ -338,12 +339,12 @@ def _build(values: Mapping[str, object], own: tuple[Catalogued, ...]) -> Setting
     reaper = {key: getattr(plain.reaper, key) for key in ("interval", "jitter")}
     streams = {name: {"interval": plain.sweeper.interval} for name in STREAM_SWEEPS}
     for name, follows in {"stuck_jobs": reaper, **streams, **followed(plain.leases)}.items():
-        # Two names for the same numbers: the design document's, and that of the sweep, which goes before it.
+        # Two names for the same numbers: the design document's, and that of the sweep, which has precedence.
         mine = {key: value for key, value in follows.items() if f"sweeps.{name}.{key}" not in values}
         fields = {key: mine.pop(key, own) for key, own in sweeps[name].fields.items()}
         sweeps[name] = dataclasses.replace(sweeps[name], fields=fields, **mine)
     for name, sweep in sweeps.items():
-        # A worker's hold lasts `heartbeat_ttl`, and its rescue budget is one number: sweeps follow unless told.
+        # Claims last `heartbeat_ttl`, and the rescue budget is one number: sweeps use them unless set.
         unset = {
             key: own for key, own in inherited.items() if key in sweep.fields and f"sweeps.{name}.{key}" not in values
         }
@@ -380,5 +381,5 @@ def _as_error(mistakes: list[Mistake]) -> ConfigError:
     lines = [f"  {each.where}: {each.what}; {each.do}" for each in mistakes]
     return ConfigError(
         "\n".join([f"the configuration has {len(mistakes)} mistakes", *lines]),
-        do="correct them, then ask `wrasse config check`",
+        do="correct them, then run `wrasse config check`",
     )

@@ -1,6 +1,6 @@
-"""The settings of roots of orphans, and from them to a Root with everything decided. Pure.
+"""The settings of roots of orphans, and the Root that follows from them. Pure.
 
-Defaults differ: the preset of the design document has its short delays, queries of one's own have long ones.
+Defaults differ: the preset of the design document has short delays, other queries have long ones.
 """
 
 from __future__ import annotations
@@ -36,42 +36,40 @@ class OrphanSeed:
 
 @dataclass(frozen=True, slots=True)
 class OrphanRoot:
-    """One place to look for orphans."""
+    """One place to scan for orphans."""
 
     store: str = setting("", "URL of the store; without it: backends.objects", filled=True)
-    template: str = setting("", "the shape of keys")
-    unit: str = setting("directory", "what lives and dies together", choices=("directory", "object"))
-    owner: str = setting("", "which name of the template says whose a unit is; none: nothing does")
-    marker: str = setting(".meta", "how the file ends that says a unit is whole")
-    preset: str = setting("", "where references are", choices=("", WORKSPACES))
+    template: str = setting("", "the template of keys")
+    unit: str = setting("directory", "what is removed together", choices=("directory", "object"))
+    owner: str = setting("", "the name in the template that identifies the owner; none: no owner")
+    marker: str = setting(".meta", "suffix of the file that marks a unit as complete")
+    preset: str = setting("", "preset for the references", choices=("", WORKSPACES))
     database: str = setting("", "URL of the database with the references")
     table: str = setting(WORKSPACES, "the table of the preset")
-    columns: tuple[str, ...] = setting((), "which of operation and op_started_at the table has")
+    columns: tuple[str, ...] = setting((), "which of the columns operation and op_started_at the table has")
     queries: tuple[str, ...] = setting((), "tables, or queries with a column key")
     pins: str = setting("", "a table with more keys to keep, in the same database")
-    pins_file: str = setting("", "a file with more keys to keep, one a line; a directory ends in /")
-    lock: str = setting("", "name of an advisory lock of PostgreSQL that a run must hold, too")
-    superseded: timedelta | None = setting(None, "grace of what its owner replaced")
-    soft_deleted: timedelta | None = setting(None, "grace of what belongs to a row with an end")
-    owner_unknown: timedelta | None = setting(None, "grace of what belongs to nobody")
-    age_min: timedelta | None = setting(None, "how old objects must be before they are judged")
-    keep_newest: int | None = setting(None, "how many of the newest units of a living owner are kept")
-    quarantine: timedelta = setting(timedelta(days=7), "how long they can be brought back; 0: they are deleted")
+    pins_file: str = setting("", "a file with more keys to keep, one per line; a directory ends in /")
+    lock: str = setting("", "name of an advisory lock of PostgreSQL that a run needs, too")
+    superseded: timedelta | None = setting(None, "grace of units that their owner replaced")
+    soft_deleted: timedelta | None = setting(None, "grace of units of a row that has ended")
+    owner_unknown: timedelta | None = setting(None, "grace of units without an owner")
+    age_min: timedelta | None = setting(None, "minimum age of objects to be judged")
+    keep_newest: int | None = setting(None, "how many of the newest units of a live owner are kept")
+    quarantine: timedelta = setting(timedelta(days=7), "how long they can be restored; 0: they are deleted at once")
     quarantine_by: str = setting("move", "move to .trash/, or mark in place", choices=("move", "mark"))
-    uploads_after: timedelta = setting(
-        timedelta(days=7), "how old an unfinished upload must be to be given up; 0: never"
-    )
-    objects_max: int = setting(1_000, "a plan beyond this many objects and beyond share_max is held")
-    share_max: float = setting(0.01, "a plan beyond this share of all objects is held")
-    bytes_max: int = setting(100 << 30, "a plan beyond this many bytes and beyond share_max is held")
-    group_max: int = setting(1_000, "a plan with more units than this of one owner is held")
-    rows_share_min: float = setting(0.8, "least share of the references of the last run")
-    match_share_min: float = setting(0.95, "least share of the matches of the last run")
+    uploads_after: timedelta = setting(timedelta(days=7), "age at which an unfinished upload is aborted; 0: never")
+    objects_max: int = setting(1_000, "a plan beyond this many objects and beyond share_max needs approval")
+    share_max: float = setting(0.01, "a plan beyond this share of all objects needs approval")
+    bytes_max: int = setting(100 << 30, "a plan beyond this many bytes and beyond share_max needs approval")
+    group_max: int = setting(1_000, "a plan with more units than this of one owner needs approval")
+    rows_share_min: float = setting(0.8, "minimum share of the references of the last run")
+    match_share_min: float = setting(0.95, "minimum share of the matches of the last run")
     vanished_max: int = setting(50, "units that may lose their owner between two runs")
     vanished_share_max: float = setting(0.01, "or this share of the protected ones")
-    writer_timeout: timedelta = setting(timedelta(minutes=30), "how long one try of a writer may take")
-    writer_retries: int = setting(3, "how often a writer tries again")
-    interval: timedelta | None = setting(None, "how often it is looked at; without: as the sweep says")
+    writer_timeout: timedelta = setting(timedelta(minutes=30), "maximum duration of one attempt of a writer")
+    writer_retries: int = setting(3, "retries of a writer")
+    interval: timedelta | None = setting(None, "how often it is scanned; without it: as the sweep")
     sightings: str = setting(
         "", "sqlite: or postgresql: URL for sightings; without it: the SQLite database that is in use", filled=True
     )
@@ -87,8 +85,8 @@ ROOT_KEYS = "store, template, unit, preset, database, queries, pins, superseded,
 
 
 def root_of(name: str, own: OrphanRoot, seed: OrphanSeed, objects: str = "") -> Root:
-    """The root that settings describe; says what is wrong with them. `objects` is the store if it names none: another
-    one makes it another configuration."""
+    """The Root for these settings; ConfigError if they are invalid. `objects` is the store if they name none; a change
+    of the store changes the configuration."""
     preset = own.preset == WORKSPACES
     template = own.template or (SEED_TEMPLATE if preset else "")
     where = f"orphans.{name}"
@@ -97,7 +95,7 @@ def root_of(name: str, own: OrphanRoot, seed: OrphanSeed, objects: str = "") -> 
     if not own.database:
         raise ConfigError(f"{where} has no database", do="write database: sqlite:app.db or postgresql://...")
     if preset == bool(own.queries):
-        raise ConfigError(f"{where} needs a preset or queries, one of them", do="write preset: workspaces, or queries:")
+        raise ConfigError(f"{where} needs either a preset or queries", do="write preset: workspaces, or queries:")
     if seed.interval < 0 or seed.orphan_delay < 0:
         raise ConfigError("gc.interval and gc.orphan_delay are seconds", do="use 0 or more")
     if preset and not template.removeprefix(template.partition("{")[0]).startswith("{id}/{op_id}/"):
@@ -123,11 +121,10 @@ def root_of(name: str, own: OrphanRoot, seed: OrphanSeed, objects: str = "") -> 
 
 
 def clashing(roots: Mapping[str, OrphanRoot], objects: str) -> Iterator[tuple[str, str]]:
-    """Pairs of roots of which one lies in the other: what one protects, the other would take away. `objects` is the
-    store of roots that name none."""
+    """Pairs of nested roots: what one protects, the other would remove. `objects` is the default store."""
     places: list[tuple[str, str]] = []
     for name, own in roots.items():
-        with suppress(ConfigError):  # told elsewhere
+        with suppress(ConfigError):  # reported elsewhere
             places.append((name, parse_objects(own.store or objects).place + prefix_of(own)))
     for number, (name, place) in enumerate(places):
         for other, beside in places[:number]:
@@ -136,13 +133,13 @@ def clashing(roots: Mapping[str, OrphanRoot], objects: str) -> Iterator[tuple[st
 
 
 def prefix_of(own: OrphanRoot) -> str:
-    """The directories before the first name in the template of a root."""
+    """The directories before the first name in a root's template."""
     template = own.template or SEED_TEMPLATE
     return template.partition("{")[0].rpartition("/")[0] + "/"
 
 
 def queries_of(own: OrphanRoot) -> tuple[Query, ...]:
-    """Where its references are read."""
+    """The queries for its references."""
     pins = (Query("pin", own.pins),) if own.pins else ()
     if own.preset == WORKSPACES:
         fixed = (own.template or SEED_TEMPLATE).partition("{")[0]

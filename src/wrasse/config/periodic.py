@@ -1,4 +1,4 @@
-"""Periodic jobs as the settings describe them."""
+"""Periodic jobs from the settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from wrasse.jobs.periodic import Every, Missed, Periodic, parse_cron
 
 
 def as_periodic(name: str, own: PeriodicSettings) -> Periodic:
-    """The periodic job that these settings describe."""
+    """The periodic job for these settings."""
     if bool(own.cron) == (own.every is not None):
         raise ConfigError(
             f"the periodic job {name!r} has {'both cron and every' if own.cron else 'neither cron nor every'}",

@@ -1,10 +1,10 @@
-"""What the class of a sweep asks for and can be told. Sweeps of one's own are checked before anything runs.
+"""The ports and settings of a sweep class; checks the user's own sweeps before anything runs.
 
-Fields without a default are ports, those with one are settings. Records are asked for together with their collection:
+Fields without a default are ports, those with one are settings. Records need their collection in the annotation:
 `carts: Annotated[Records, Collection.named("carts")]`.
 
-A class that is no sweep is refused with everything it lacks at once. An installed sweep (entry point of the group
-`wrasse.sweeps`) runs only once its name stands under `sweeps:` in the file: installing a package deletes nothing.
+A class that is not a valid sweep is refused with all of its mistakes at once. An installed sweep (entry point of the
+group `wrasse.sweeps`) runs only if its name is under `sweeps:` in the file: installing a package deletes nothing.
 """
 
 from __future__ import annotations
@@ -40,15 +40,15 @@ _SCALARS = (str, int, float, bool, timedelta)
 
 
 def installed_sweeps() -> Mapping[str, str]:
-    """What installed packages offer: name to `module:Class`."""
-    from importlib.metadata import entry_points  # slow to import, and hardly ever needed
+    """The sweeps of installed packages: name to `module:Class`."""
+    from importlib.metadata import entry_points  # slow to import, and rarely needed
 
     found = entry_points(group=GROUP)
     return {each.name: f"{each.module}:{each.attr}" for each in found}
 
 
 def own_sweep(name: str, use: str) -> Catalogued:
-    """The sweep as the catalogue has those of wrasse. Refused if the name or the class is not right."""
+    """The sweep as a catalogue entry. Refused if the name or the class is invalid."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"a sweep is named {name!r}", do="use lower-case letters, digits and _, at most 64")
     kind = load_sweep(use)
@@ -62,13 +62,13 @@ def load_sweep(use: str) -> type[AnySweep]:
     wrong = [f"it {what}" for what in _wrong(found)]
     if wrong:
         raise ConfigError(
-            f"{use} is no sweep: {'; '.join(wrong)}", do="see docs/how-to/write-a-sweep.md and wrasse.engine.sweep"
+            f"{use} is not a sweep: {'; '.join(wrong)}", do="see docs/how-to/write-a-sweep.md and wrasse.engine.sweep"
         )
     return typing.cast("type[AnySweep]", found)
 
 
 def _wrong(found: object) -> Iterator[str]:
-    """Everything that keeps it from being a sweep."""
+    """All mistakes of the class."""
     if not isinstance(found, type):
         yield f"is a {type(found).__name__}, not a class"
         return
@@ -79,9 +79,9 @@ def _wrong(found: object) -> Iterator[str]:
     if not isinstance(getattr(found, "name", None), str):
         yield "has no `name: ClassVar[str]`"
     if not isinstance(getattr(found, "each", None), bool):
-        yield "has no `each: ClassVar[bool]`, which says whether every action has a journal line of its own"
+        yield "has no `each: ClassVar[bool]`, whether every action has its own journal line"
     if not hasattr(found, "batch_max") and "batch_max" not in vars(found)["__dataclass_fields__"]:
-        yield "has no `batch_max`, how many actions one apply gets"
+        yield "has no `batch_max`, the maximum actions of one apply"
     try:
         yield from _wrong_fields(found)
     except NameError as error:
@@ -106,14 +106,14 @@ def _wrong_fields(found: type) -> Iterator[str]:
     for port in port_fields(found):
         if port.kind not in PORTS:
             names = ", ".join(kind.__name__ for kind in PORTS)
-            yield f"asks for {port.field!r} without a default, and that is no port; ports are {names}"
+            yield f"has a field {port.field!r} without a default that is not a port; ports are {names}"
         elif port.wants_collection and port.collection is None:
-            yield f"asks for records {port.field!r} of no collection; write Annotated[Records, Collection.named('…')]"
+            yield f"has records {port.field!r} without a collection; write Annotated[Records, Collection.named('…')]"
     for setting in setting_fields(found):
         if setting.field in _RESERVED:
-            yield f"has a setting {setting.field!r}, a name that every sweep has already"
+            yield f"has a setting {setting.field!r}, which every sweep has already"
         elif not _can_be_set(setting.hint):
-            yield f"has a setting {setting.field!r} no file can hold; use text, numbers, bool or timedelta"
+            yield f"has a setting {setting.field!r} of an unsupported type; use text, numbers, bool or timedelta"
 
 
 def _can_be_set(hint: object) -> bool:
@@ -130,7 +130,7 @@ def _can_be_set(hint: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class PortField:
-    """A field that wants a port."""
+    """A field for a port."""
 
     field: str
     kind: object
@@ -138,13 +138,13 @@ class PortField:
 
     @property
     def wants_collection(self) -> bool:
-        """Whether the port is handed out per collection."""
+        """Whether the port is provided per collection."""
         return self.kind is Records
 
 
 @dataclass(frozen=True, slots=True)
 class SettingField:
-    """A field that is a setting."""
+    """A field for a setting."""
 
     field: str
     hint: object
@@ -163,7 +163,7 @@ def port_fields(sweep: type) -> Iterator[PortField]:
 
 
 def setting_fields(sweep: type) -> Iterator[SettingField]:
-    """The fields with one, but for those that are wired."""
+    """The fields with a default, except those that the wiring sets."""
     hints = typing.get_type_hints(sweep)
     for field in dataclasses.fields(sweep):
         if not _required(field) and not field.metadata.get("wired"):

@@ -1,10 +1,9 @@
-"""Redaction: any text that a person or a log may see, without passwords, tokens and keys.
+"""Redaction: removes passwords, tokens and keys from any text for people or logs.
 
-Two ways together. Secrets that the settings hold are remembered when they are read, and cut out of every text wherever
-they turn up, also in the words of a driver. What was never in the settings is found by its form: the login of a URL,
-`password=…`, bearer tokens, seeds of nkeys, JWTs, keys of AWS. Where a login ends is not certain in a text, since a
-password may hold spaces, slashes and `@`: everything up to the last `@` goes. Too much is
-hidden rather than too little.
+Two methods are combined. Secrets in the settings are stored when they are read, and removed from every text, including
+errors of drivers. Other secrets are found by their form: the login of a URL, `password=…`, bearer tokens, seeds of
+nkeys, JWTs, keys of AWS. The end of a login in a text is not certain, since a password may contain spaces, slashes and
+`@`: everything up to the last `@` is removed. Rather too much is hidden than too little.
 """
 
 from __future__ import annotations
@@ -15,8 +14,8 @@ from collections.abc import Mapping
 from urllib.parse import quote, quote_plus, unquote, unquote_plus
 
 MASK = "***"
-KNOWN_MAX = 1_000  # secrets that one process remembers
-LENGTH_MIN = 8  # a shorter one is a word that texts have anyway; it is found by its form
+KNOWN_MAX = 1_000  # secrets that one process stores
+LENGTH_MIN = 8  # a shorter one may be an ordinary word; it is found by its form only
 _NAMES = (
     r"(?:\w*(?:password|passwd|passphrase|secret)\w*|pwd|pass|(?:\w*[_-])?(?:token|auth|signature|key_id)"
     r"|\w*(?:access|secret|api|account|private)[_-]?key(?:_id)?|authorization|(?:set-)?cookie|sig)"
@@ -34,8 +33,8 @@ _FORMS = re.compile(
     r"|\beyJ[\w-]{8,}\.[\w-]+\.[\w-]*"  # a JWT
     r"|\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"
 )
-_TOKENS = ("nats", "tls")  # URLs in which a login without a colon is a token, and not a user
-_NO_LOGIN = ("s3:", "file:", "sqlite:")  # URLs in whose path an @ may stand
+_TOKENS = ("nats", "tls")  # URLs in which a login without a colon is a token, not a user
+_NO_LOGIN = ("s3:", "file:", "sqlite:")  # URLs whose path may contain an @
 _BUCKET_LOGIN = re.compile(r"(?<=s3://)[^/\s?]*@")
 _BARE_LOGIN = re.compile(r"(?<![^\s'\"(])[^\s/:@'\"]+:(?!/)\S*@")
 _SECRET_NAME = re.compile(rf"(?i){_NAMES}")
@@ -43,7 +42,7 @@ _known: set[str] = set()
 
 
 def remember(value: object, *, secret: bool = False) -> None:
-    """Keeps the secrets of a setting's value: all of it if it is `secret`, else the logins of URLs in it."""
+    """Stores the secrets of a setting's value: all of it if it is `secret`, else the logins of URLs in it."""
     if isinstance(value, str):
         found = [value, value.rpartition(" ")[2]] if secret else _in_url(value)
         for each in found:
@@ -73,7 +72,7 @@ def hide(text: str) -> str:
 
 
 def _login(text: str) -> int:
-    """Where the login of the first URL begins that may have one; -1 if there is none."""
+    """The start of the login of the first URL that may have one; -1 if there is none."""
     start, end = text.find("//"), text.rfind("@")
     while 0 <= start < end:
         if not text[:start].endswith(_NO_LOGIN):
@@ -83,7 +82,7 @@ def _login(text: str) -> int:
 
 
 def _in_url(text: str) -> list[str]:
-    """Password or token, and secret parameters, of a text that is a URL."""
+    """Password or token, and secret parameters, of a URL."""
     scheme, colon, rest = text.partition("://")
     found = [each[1] for each in re.finditer(rf"(?i)[?&]{_NAMES}=([^&]*)", text)]
     login, at, _ = rest.rpartition("@")

@@ -1,6 +1,6 @@
-"""The settings as a flat table, one leaf per setting, made from the structs and from the fields of every sweep.
+"""The settings as a flat table, one leaf per setting, built from the structs and from the fields of every sweep.
 
-Everything that reads, checks, shows or documents settings walks this table, so none of them can miss one.
+Everything that reads, checks, shows or documents settings uses this table, so that none is missed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from wrasse.config.setting_key import Key, key_of
 from wrasse.config.settings import Settings, SweepSettings
 from wrasse.sweeps import CATALOGUE, Catalogued
 
-# What the fields of sweeps mean as settings. One word has one meaning, whichever sweep has the field.
+# Descriptions of the fields of sweeps as settings. A name has the same meaning in every sweep.
 FIELDS = {
     "heartbeat_timeout": (
         "how long a worker may send no heartbeat before its jobs are stuck; follows worker.heartbeat_ttl unless set"
@@ -24,20 +24,20 @@ FIELDS = {
     "rescues_max": "how many workers a job may lose before it is dead-lettered; follows worker.rescues_max unless set",
     "done_kept": "how long done jobs are kept",
     "dead_kept": "how long dead jobs are kept",
-    "ids_kept": "how long the id of a deleted job that its producer named is still known",
-    "retention": "how long keys that nobody touches are kept; follows leases.disk_retention unless set",
-    "batch_max": "how many actions are applied at once",
-    "entries_max": "how many entries one step trims",
-    "alerts_every": "how often an alert is told again while its cause lasts",
-    "gone_for": "how long a consumer is silent beyond what it said before it is removed",
-    "stale_after": "how old a pending entry of a group without a live consumer is before that is told",
-    "ignore": "groups that are left alone",
+    "ids_kept": "how long the id of a deleted job stays reserved, if its producer chose it",
+    "retention": "how long unused keys are kept; follows leases.disk_retention unless set",
+    "batch_max": "maximum actions per batch",
+    "entries_max": "maximum entries trimmed per step",
+    "alerts_every": "how often an alert is repeated while its cause lasts",
+    "gone_for": "how long after its announced deadline a silent consumer is removed",
+    "stale_after": "age of a pending entry of a group without a live consumer at which an alert is sent",
+    "ignore": "groups that are ignored",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One setting: where it is in the file, what type it has and what it is without being set."""
+    """One setting: its path in the file, its type, its default, and its description."""
 
     path: str
     type: object
@@ -51,13 +51,13 @@ class Leaf:
 
     @property
     def seed_env(self) -> str | None:
-        """Its bare name in the environment, if a design document gave it one."""
+        """Its bare name in the environment, if a design document defines it."""
         return self.path.replace(".", "_").upper() if self.key.seed else None
 
 
 @lru_cache(maxsize=16)
 def leaves(own: tuple[Catalogued, ...] = ()) -> Mapping[str, Leaf]:
-    """Every setting by its path, in the order of the structs; those of one's own sweeps last."""
+    """Every setting by its path, in the order of the structs; those of the user's own sweeps last."""
     found = [leaf for leaf in _of_struct("", Settings, Settings()) if leaf.path != "sweeps"]
     for entry in (*CATALOGUE.values(), *own):
         prefix = f"sweeps.{entry.name}."
@@ -85,14 +85,14 @@ def _of_struct(prefix: str, struct: type, plain: object) -> Iterator[Leaf]:
 
 
 def _of_sweep(prefix: str, sweep: type) -> Iterator[Leaf]:
-    """Fields with a default are settings; those without are ports, which the wiring fills."""
+    """Fields with a default are settings; those without are ports, which the wiring sets."""
     for setting in setting_fields(sweep):
         doc = FIELDS.get(setting.field, f"a setting of {sweep.__module__}:{sweep.__qualname__}")
         yield Leaf(prefix + setting.field, setting.hint, setting.default, Key(doc))
 
 
 def sections(own: tuple[Catalogued, ...] = ()) -> Mapping[str, frozenset[str]]:
-    """For every inner path ('' is the whole file) the names that may stand below it."""
+    """For every inner path ('' is the whole file) the names that are allowed below it."""
     below: dict[str, set[str]] = {"": set()}
     for path in leaves(own):
         parts = path.split(".")

@@ -1,11 +1,11 @@
-"""What the settings say about Redis and about NATS, each as the one value that opens it.
+"""The options of Redis and of NATS that follow from the settings.
 
-A `redis:` section or REDIS_ADDR names Redis for jobs, records and streams; a URL such as `backends.jobs: redis://…`
-takes from the section what it leaves open. Where the two name different servers, or different databases of one server,
-that is a contradiction. Names of keys that are not set follow from the root.
+A `redis:` section or REDIS_ADDR names Redis for jobs, records and streams; a URL such as `backends.jobs: redis://…` is
+completed from the section. If the two name different servers, or different databases of one server, that is a
+contradiction. Names of keys that are not set follow from the root.
 
-`backends.streams: nats://…` or `backends.records: nats://…` makes a NATS a home; the section `nats:` says what the URL
-leaves open. Where both say it, the URL goes first; but another domain or root is another place, and so a contradiction.
+`backends.streams: nats://…` or `backends.records: nats://…` names a NATS; the section `nats:` completes the URL. If
+both set an option, the URL has precedence; but another domain or root is another place, and so a contradiction.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ _ENDINGS = {"high": ":high_priority", "low": ":low_priority"}  # the design docu
 
 
 def section_source(settings: Settings, sources: Mapping[str, str]) -> str:
-    """What of the Redis settings names a server: redis.addr, or a `redis:` section that completes no URL. Empty if
-    nothing does; one bare REDIS_PASSWORD of another program does not."""
+    """The Redis setting that names a server: redis.addr, or a `redis:` section that completes no URL. Empty if there is
+    none; a bare REDIS_PASSWORD of another program does not count."""
     if "redis.addr" in sources:
         return f"{sources['redis.addr']}: redis.addr"
     if "redis" in sources and not any(is_redis(url) for _, url in _urls(settings, sources)):
@@ -37,12 +37,12 @@ def section_source(settings: Settings, sources: Mapping[str, str]) -> str:
 
 
 def is_redis(url: str) -> bool:
-    """Whether the URL is that of a Redis."""
+    """Whether this is the URL of a Redis."""
     return url.partition(":")[0] in SCHEMES
 
 
 def redis_options(settings: Settings, named: Callable[[str], bool], url: str = "") -> RedisOptions:
-    """How to reach Redis and what its keys are called: by the URL, or by the section alone."""
+    """The options of Redis and the names of its keys: from the URL, or from the section alone."""
     own, worker = settings.redis, settings.worker
     base = _completed(url, own, named) if url else _by_section(own)
     keys = {name: getattr(worker, name) for name in _KEYS if named(f"worker.{name}")}
@@ -56,7 +56,7 @@ def redis_options(settings: Settings, named: Callable[[str], bool], url: str = "
 
 
 def same_server(one: RedisOptions, other: RedisOptions) -> bool:
-    """Whether two spellings name one place. Of a Cluster or of sentinels, one common address is enough."""
+    """Whether two spellings name one place. For a Cluster or sentinels, one common address is enough."""
     kinds = [(each.db, each.tls is not None, each.cluster, each.sentinel) for each in (one, other)]
     return kinds[0] == kinds[1] and _meet(one, other)
 
@@ -67,7 +67,7 @@ def _meet(one: RedisOptions, other: RedisOptions) -> bool:
 
 
 def contradictions(settings: Settings, sources: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Where the Redis settings and a URL name different places: of which setting, what is wrong and what to do."""
+    """Where the Redis settings and a URL name different places: the setting, what is wrong and what to do."""
     named, own = named_in(sources), settings.redis
     by_addr = "redis.addr" in sources
     urls = _urls(settings, sources)
@@ -100,7 +100,7 @@ def contradictions(settings: Settings, sources: Mapping[str, str]) -> Iterator[t
 
 
 def _apart(path: str, url: str, own: NatsSettings, sources: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
-    """Where the section `nats:` and a URL name different places on one NATS."""
+    """Where the section `nats:` and a URL name different places in one NATS."""
     base, plain = NatsOptions.of(url), NatsOptions()
     for name in ("domain", "root"):
         mine, theirs = getattr(own, name), getattr(base, name)
@@ -111,7 +111,7 @@ def _apart(path: str, url: str, own: NatsSettings, sources: Mapping[str, str]) -
 
 
 def _urls(settings: Settings, sources: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    """The URLs that are named, by their settings."""
+    """The named URLs, by their settings."""
     backends = settings.backends
     found = (
         ("backends.jobs", backends.jobs),
@@ -123,24 +123,24 @@ def _urls(settings: Settings, sources: Mapping[str, str]) -> tuple[tuple[str, st
 
 
 def idle_names(urls: Iterable[str], sources: Mapping[str, str]) -> tuple[str, ...]:
-    """What is set for Redis while none of `urls` is one."""
+    """What is set for Redis although none of `urls` is one."""
     if any(is_redis(url) for url in urls):
         return ()
     return tuple(sorted(path for path in sources if path.startswith("redis.")))
 
 
 def idle_keys(jobs: str, sources: Mapping[str, str]) -> tuple[str, ...]:
-    """What is set for jobs on Redis while they are elsewhere."""
+    """What is set for jobs on Redis although they are elsewhere."""
     return () if is_redis(jobs) else tuple(sorted(sources.keys() & {f"worker.{name}" for name in _KEYS}))
 
 
 def with_redis_names(settings: Settings, sources: Mapping[str, str], url: str) -> Settings:
-    """The settings with the names that jobs in the Redis of this URL have unless they were named."""
+    """The settings with the names that jobs in the Redis of this URL have by default."""
     named = named_in(sources)
     try:
         options = RedisOptions.of(url)
     except WrasseError:
-        return settings  # told where rules are checked
+        return settings  # reported where rules are checked
     worker = dataclasses.replace(settings.worker, **{name: getattr(options, name) for name in _KEYS})
     if not named("worker.queues"):
         worker = dataclasses.replace(worker, queues={name: options.root + end for name, end in _ENDINGS.items()})
@@ -175,8 +175,8 @@ def _by_section(own: RedisSettings) -> RedisOptions:
 
 
 def _completed(url: str, own: RedisSettings, named: Callable[[str], bool]) -> RedisOptions:
-    """The URL, and from the section what a URL leaves open: login, TLS files, times, and that it is a Cluster. The
-    login of a section that names another server by redis.addr stays with that server."""
+    """The URL, completed from the section: login, TLS files, timeouts, and whether it is a Cluster. If redis.addr names
+    another server, the login of the section is not used."""
     said = RedisOptions.of_query(url)
     if own.cluster and "cluster" not in said:
         url += ("&" if "?" in url else "?") + "cluster=true"
@@ -212,15 +212,15 @@ _OTHERS = ("name", "domain", "root", "storage", "replicas", "dial_timeout", "rea
 
 
 def is_nats(url: str) -> bool:
-    """Whether the URL is that of a NATS."""
+    """Whether this is the URL of a NATS."""
     return url.partition(":")[0] in NATS_SCHEMES
 
 
 def nats_options(
     own: NatsSettings, named: Callable[[str], bool], url: str, patterns: tuple[str, ...] = ()
 ) -> NatsOptions:
-    """How to reach NATS and what is called how there: by the URL, and by the section what it leaves open. `patterns`
-    are those that are archived: each is one stream there."""
+    """The options of NATS: from the URL, completed from the section. `patterns` are those of archived streams: each is
+    one stream there."""
     base, plain = NatsOptions.of(url), NatsOptions()
     changed: dict[str, object] = {
         name: getattr(own, name)
@@ -237,7 +237,7 @@ def nats_options(
 
 
 def idle_nats_names(homes: Iterable[str], sources: Mapping[str, str]) -> tuple[str, ...]:
-    """What somebody set for NATS while nothing lives there."""
+    """What is set for NATS although nothing is stored there."""
     if any(is_nats(url) for url in homes):
         return ()
     return tuple(sorted(path for path in sources if path.startswith("nats.")))

@@ -1,4 +1,4 @@
-"""How a setting is written down: a field with its default, what it means and what else is known about it."""
+"""Declaration of a setting: a field with its default and its description."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _KEY = "wrasse"
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What is known about a setting besides its name, type and default."""
+    """The description of a setting besides its name, type and default."""
 
     doc: str
-    seed: bool = False  # a design document names it: its bare upper-case name works in the environment too
+    seed: bool = False  # named by a design document: its bare upper-case name works in the environment too
     secret: bool = False  # never shown
     choices: tuple[str, ...] = ()
-    filled: bool = False  # an empty text is refused: a forgotten value would mean another place
+    filled: bool = False  # an empty text is refused, because it would select another backend
 
 
 def setting(
@@ -30,16 +30,16 @@ def setting(
     choices: tuple[str, ...] = (),
     filled: bool = False,
 ) -> T:
-    """A field of the settings: its default, and what is known about it."""
+    """A field of the settings: its default, and its description."""
     metadata = {_KEY: Key(doc, seed, secret, choices, filled)}
     made: T = field(default=default, metadata=metadata)
     if isinstance(default, dict):
-        made = field(default_factory=lambda: default, metadata=metadata)  # nobody changes it
+        made = field(default_factory=lambda: default, metadata=metadata)  # never changed
     return made
 
 
 def key_of(field: Field[object]) -> Key:
-    """What is known about a field of the settings."""
+    """The description of a field of the settings."""
     found: Key = field.metadata.get(_KEY, Key(""))
     return found
 

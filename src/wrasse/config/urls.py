@@ -1,8 +1,8 @@
-"""A store is a URL; this is what the URL means, and how it is shown without its secrets.
+"""Store URLs: parsing, and display without secrets.
 
 `sqlite:wrasse.db` is relative to the working directory, three slashes are absolute, `~/` is the home directory.
-`memory:` lives and dies with the process, `redis://`, `nats://` and their kin are servers, `s3://bucket/prefix` is a
-bucket. Schemes that wrasse knows of but this version does not have are refused by name, not as a typing error.
+`memory:` exists as long as the process, `redis://`, `nats://` and similar ones are servers, `s3://bucket/prefix` is a
+bucket. Schemes that exist but are not supported by this version are refused by name, not as a typing error.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ class StoreUrl:
 
     @property
     def url(self) -> str:
-        """The whole URL. For whoever opens the store, never to be shown."""
+        """The whole URL, for opening the store; never to be displayed."""
         slashes = "//" if self.path.startswith("/") and not self.served else ""
         return f"{self.scheme}:{slashes}{self.path}"
 
     @property
     def served(self) -> bool:
-        """Whether a server keeps it, for many machines."""
+        """Whether it is on a server, shared by many machines."""
         return self.scheme in (*SCHEMES, *NATS, "s3")
 
     @property
@@ -51,7 +51,7 @@ class StoreUrl:
 
     @property
     def is_bucket(self) -> bool:
-        """Whether it keeps objects and records, and jobs that are made of them."""
+        """Whether it stores objects and records, and jobs made of them."""
         return self.scheme in BUCKETS
 
     def __str__(self) -> str:
@@ -59,21 +59,21 @@ class StoreUrl:
 
     @property
     def place(self) -> str:
-        """Where its objects are: the same text for every way to write it, so that a key behind it names one object."""
+        """The location of its objects: the same text for every spelling, so that place and key identify one object."""
         if self.scheme == "s3":
             address = S3Address.parse(self.path.removeprefix("//")).reached()
             return f"s3 {same_endpoint(address.endpoint)} {address.bucket}/{address.key_prefix}"
         return f"{self.scheme} {os.path.realpath(self.path) if self.scheme in ('file', 'sqlite') else self.path}/"
 
     def resolved(self) -> StoreUrl:
-        """The same store, whatever the working directory becomes."""
+        """The same store with an absolute path."""
         if self.scheme == "memory" or self.served:
             return self
         return StoreUrl(self.scheme, str(Path(self.path).absolute()))
 
 
 def parse_store(text: str) -> StoreUrl:
-    """Turns a URL into a StoreUrl; says what is wrong with it without showing its secrets."""
+    """Parses a URL; the error does not show secrets."""
     scheme, colon, rest = text.partition(":")
     if not colon or not re.fullmatch(r"[a-z][a-z0-9+.-]*", scheme):
         raise ConfigError(
@@ -93,7 +93,7 @@ def parse_store(text: str) -> StoreUrl:
             else "write sqlite:wrasse.db, redis://host:6379/0, s3://bucket/prefix, file:directory or memory:",
         )
     if scheme in SCHEMES:
-        RedisOptions.of(text)  # says what is wrong with it
+        RedisOptions.of(text)  # raises if invalid
         return StoreUrl(scheme, rest)
     if scheme in NATS:
         NatsOptions.of(text)
@@ -106,7 +106,8 @@ def parse_jobs(text: str) -> StoreUrl:
     url = parse_store(text)
     if url.is_nats:
         raise ConfigError(
-            f"this version keeps no jobs in {url.scheme}", do="use sqlite:wrasse.db, redis://host:6379/0 or s3://bucket"
+            f"this version does not support jobs in {url.scheme}",
+            do="use sqlite:wrasse.db, redis://host:6379/0 or s3://bucket",
         )
     return url
 
@@ -116,7 +117,7 @@ def parse_streams(text: str) -> StoreUrl:
     url = parse_store(text)
     if url.is_bucket:
         raise ConfigError(
-            f"this version keeps no streams in {url.scheme}",
+            f"this version does not support streams in {url.scheme}",
             do="use sqlite:wrasse.db, redis://host:6379/0 or nats://host",
         )
     return url
@@ -130,10 +131,12 @@ def parse_objects(text: str) -> StoreUrl:
     if colon and scheme == "file":
         return StoreUrl(scheme, _path(scheme, rest.rstrip("/") or rest))
     if colon and scheme == "s3":
-        S3Address.parse(rest.removeprefix("//"))  # says what is wrong with it
+        S3Address.parse(rest.removeprefix("//"))  # raises if invalid
         return StoreUrl(scheme, rest)
     if colon and scheme in (*ELSEWHERE, *SCHEMES, *NATS):
-        raise ConfigError(f"this version keeps no objects in {scheme}", do="use file:wrasse-data or s3://bucket")
+        raise ConfigError(
+            f"this version does not support objects in {scheme}", do="use file:wrasse-data or s3://bucket"
+        )
     raise ConfigError(
         f"{hide(text)!r} is not the URL of a store of objects",
         do="write file:wrasse-data, file:///absolute/path or s3://bucket/prefix",
@@ -142,7 +145,7 @@ def parse_objects(text: str) -> StoreUrl:
 
 def _memory(rest: str) -> StoreUrl:
     if rest:
-        raise ConfigError("memory: has no names: each process has one", do="write memory:")
+        raise ConfigError("memory: takes no name: each process has one", do="write memory:")
     return StoreUrl("memory")
 
 

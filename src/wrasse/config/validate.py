@@ -1,6 +1,6 @@
-"""What values of settings are right together. Pure: settings in, mistakes out, all of them at once.
+"""Rules for combinations of settings. Pure: settings in, all mistakes out.
 
-The rules of the job queue's design document stand first; each mistake has a sentence of its own.
+The rules of the job queue's design document come first; each mistake has its own message.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ HEARTBEAT_TIMEOUT_MIN = timedelta(seconds=5)
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A rule that does not hold: of which setting, what is wrong and what to write."""
+    """A broken rule: the setting, what is wrong and what to write."""
 
     path: str
     what: str
@@ -81,7 +81,7 @@ def broken_rules(settings: Settings, sources: Mapping[str, str]) -> Iterator[Bro
 
 
 def unserved(settings: Settings, sources: Mapping[str, str], homes: BackendUrls) -> Iterator[Broken]:
-    """What the configuration itself needs and no backend serves; everything else is refused when it is used."""
+    """What the configuration itself needs and no backend serves; other ports are refused when they are used."""
     named = named_in(sources)
     for port, paths in {
         "jobs": ("worker.handlers", "worker.exec", "periodic", "producer"),
@@ -106,7 +106,7 @@ def unserved(settings: Settings, sources: Mapping[str, str], homes: BackendUrls)
 
 
 def _served_urls(settings: Settings, sources: Mapping[str, str]) -> Mapping[str, str]:
-    """The URL of each port; as it is written where one is wrong, which is told with the backends."""
+    """The URL of each port; unresolved if one is invalid, which is reported with the backends."""
     try:
         return {port: home.url for port, home in resolve(settings, sources).ports.items()}
     except WrasseError:
@@ -119,14 +119,14 @@ _Rules = Iterator[tuple[bool, str, str, str]]
 def _worker(worker: WorkerSection) -> _Rules:
     timeout, wait, backoff = worker.heartbeat_ttl, worker.brpoplpush_timeout, worker.backoff
     half = format_duration(timeout / 2)
-    yield worker.count >= 1, "count", f"is {worker.count}: a worker without a slot runs nothing", "use 1 or more"
+    yield worker.count >= 1, "count", f"is {worker.count}: a worker without a slot runs no jobs", "use 1 or more"
     yield (
         timeout >= HEARTBEAT_TIMEOUT_MIN,
         "heartbeat_ttl",
-        f"is {format_duration(timeout)}: a busy machine would lose its jobs to others",
+        f"is {format_duration(timeout)}: jobs of a busy machine would be rescued",
         "use 5s or more",
     )
-    yield wait > ZERO, "brpoplpush_timeout", "is 0: a wait for a job would have no end", "use a time such as 1s"
+    yield wait > ZERO, "brpoplpush_timeout", "is 0: a wait for a job would never end", "use a time such as 1s"
     yield (
         wait <= timeout / 2,
         "brpoplpush_timeout",
@@ -135,46 +135,46 @@ def _worker(worker: WorkerSection) -> _Rules:
     )
     for name in ("max_retries", "rescues_max", "done_max"):
         yield getattr(worker, name) >= 0, name, f"is {getattr(worker, name)}", "use 0 or more"
-    yield backoff.base > ZERO, "backoff.base", "is 0: a failing job would run without rest", "use a time such as 500ms"
+    yield backoff.base > ZERO, "backoff.base", "is 0: a failing job would run at once", "use a time such as 500ms"
     yield (
         backoff.max >= backoff.base,
         "backoff.max",
         "is shorter than worker.backoff.base",
         f"use {format_duration(backoff.base)} or more",
     )
-    yield worker.breaker_pause > ZERO, "breaker_pause", "is 0: a worker would ask without rest", "use e.g. 100ms"
+    yield worker.breaker_pause > ZERO, "breaker_pause", "is 0: a worker would poll without a pause", "use e.g. 100ms"
     yield worker.timeout > ZERO, "timeout", "is 0: every job would fail at once", "use a time such as 1h"
     yield worker.http.connect_timeout > ZERO, "http.connect_timeout", "is 0", "use a time such as 10s"
     secret = worker.http.authorization
     plain = secret.isascii() and secret.isprintable()
-    yield plain, "http.authorization", "is no value of a header", "use printable ASCII characters"
+    yield plain, "http.authorization", "is not a valid header value", "use printable ASCII characters"
     for path, text in (("handler", worker.handler), *(("handlers", each) for each in worker.handlers.values())):
         if is_url(text):
             yield from _parsed(path, text, check_url)
             yield (
                 not secret or worker.http.insecure or not in_clear(text),
                 path,
-                "is http:// beyond this machine, and worker.http.authorization would travel there without TLS",
+                "is http:// beyond this machine, and worker.http.authorization would go there without TLS",
                 "use https://, or set worker.http.insecure: true",
             )
     yield (
         not (worker.handler and worker.exec),
         "exec",
-        "is set beside worker.handler, and only one of them can handle a job",
+        "is set together with worker.handler, and only one of them can handle a job",
         "remove one",
     )
 
 
 def _queues(worker: WorkerSection) -> _Rules:
     names = worker.priorities
-    yield bool(names), "priorities", "is empty: no queue would be served", "name one at least, such as [high, low]"
+    yield bool(names), "priorities", "is empty: no queue would be served", "name at least one, such as [high, low]"
     yield len(set(names)) == len(names), "priorities", "names a priority twice", "name each once"
     for name in names:
         yield (
             name in worker.queues,
             "queues",
             f"has no queue for the priority {name!r}",
-            f"add {name}: <queue>, or take it out of worker.priorities",
+            f"add {name}: <queue>, or remove it from worker.priorities",
         )
     for name, text in worker.weights.items():
         yield (
@@ -188,7 +188,7 @@ def _queues(worker: WorkerSection) -> _Rules:
         yield (
             queue in worker.queues.values(),
             "rates",
-            f"has a limit for {queue!r}, which is no queue in worker.queues",
+            f"has a limit for {queue!r}, which is not a queue in worker.queues",
             f"use one of: {', '.join(worker.queues.values())}",
         )
         yield from _parsed("rates", text, partial(parse_rate, queue))
@@ -197,9 +197,9 @@ def _queues(worker: WorkerSection) -> _Rules:
 
 
 def _reaper(reaper: ReaperSettings) -> _Rules:
-    yield reaper.interval > ZERO, "interval", "is 0: it would never rest", "use a time such as 10s"
-    yield reaper.scan_count >= 1, "scan_count", f"is {reaper.scan_count}: it would see nothing", "use 1 or more"
-    yield reaper.pass_budget > ZERO, "pass_budget", "is 0: it would see one page", "use a time such as 200ms"
+    yield reaper.interval > ZERO, "interval", "is 0: it would run without a pause", "use a time such as 10s"
+    yield reaper.scan_count >= 1, "scan_count", f"is {reaper.scan_count}: it would read nothing", "use 1 or more"
+    yield reaper.pass_budget > ZERO, "pass_budget", "is 0: it would read one page", "use a time such as 200ms"
     yield reaper.page_delay >= ZERO, "page_delay", "is negative", "use 0s or more"
     for name in ("jitter", "page_jitter"):
         share = getattr(reaper, name)
@@ -207,7 +207,7 @@ def _reaper(reaper: ReaperSettings) -> _Rules:
 
 
 def _others(settings: Settings) -> _Rules:
-    breaker, producer, shown = settings.circuit_breaker, settings.producer, settings.observability
+    breaker, producer, observability = settings.circuit_breaker, settings.producer, settings.observability
     share, samples = breaker.failure_threshold, breaker.min_samples
     yield (
         producer.default_priority in settings.worker.queues,
@@ -221,14 +221,15 @@ def _others(settings: Settings) -> _Rules:
         f"is {share:g}: it is a share of all results",
         "use more than 0 and at most 1",
     )
-    yield samples >= 1, "circuit_breaker.min_samples", f"is {samples}: it needs a result at least", "use 1 or more"
+    yield samples >= 1, "circuit_breaker.min_samples", f"is {samples}: it needs at least one result", "use 1 or more"
     yield breaker.window > ZERO, "circuit_breaker.window", "is 0", "use a time such as 1m"
     yield breaker.cooldown_period > ZERO, "circuit_breaker.cooldown_period", "is 0", "use a time such as 30s"
     yield breaker.unready_after > ZERO, "circuit_breaker.unready_after", "is 0", "use a time such as 2m"
-    yield from _parsed("observability.tracing.endpoint", shown.tracing.endpoint, endpoint)
-    port = shown.metrics_port
-    yield 1 <= port <= 65535, "observability.metrics_port", f"is {port}, which is no port", "use 1 to 65535"
-    yield shown.queue_sample_interval > ZERO, "observability.queue_sample_interval", "is 0", "use a time such as 2s"
+    yield from _parsed("observability.tracing.endpoint", observability.tracing.endpoint, endpoint)
+    port = observability.metrics_port
+    yield 1 <= port <= 65535, "observability.metrics_port", f"is {port}, which is not a port", "use 1 to 65535"
+    sample = observability.queue_sample_interval
+    yield sample > ZERO, "observability.queue_sample_interval", "is 0", "use a time such as 2s"
     lease = settings.engine.lease
     yield (
         lease >= HEARTBEAT_TIMEOUT_MIN,
@@ -248,7 +249,7 @@ def _producer(producer: ProducerSettings) -> _Rules:
             yield bool(pattern), path, "has an empty pattern", "remove it"
             yield from _parsed(path, pattern, lambda text: parse_globs((text,)))
     yield producer.settle >= ZERO, "settle", "is negative", "use 0s or more"
-    yield producer.poll_interval > ZERO, "poll_interval", "is 0: it would walk without rest", "use a time such as 2s"
+    yield producer.poll_interval > ZERO, "poll_interval", "is 0: it would scan without a pause", "use a time such as 2s"
 
 
 def _addresses(settings: Settings) -> _Rules:
@@ -266,13 +267,13 @@ def _backends(settings: Settings, sources: Mapping[str, str], urls: Mapping[str,
     yield from _parsed("backends.streams", settings.backends.streams, parse_streams)
     yield from _parsed("backends.objects", settings.backends.objects, parse_objects)
     yield from _parsed("engine.backend", settings.engine.backend, parse_store)
-    with suppress(WrasseError):  # a URL that is wrong is told by itself
+    with suppress(WrasseError):  # an invalid URL is reported separately
         yield from ((False, path, what, do) for path, what, do in contradictions(settings, sources))
     yield (
         not settings.worker.rates or not urls.get("jobs", "").startswith(("s3:", "file:")),
         "worker.rates",
-        "limits queues, and jobs on a bucket or a directory have no rates",
-        "take it out, or keep jobs in sqlite:wrasse.db or redis://host:6379/0",
+        "limits queues, and jobs on a bucket or a directory have no limits",
+        "remove it, or store jobs in sqlite:wrasse.db or redis://host:6379/0",
     )
     yield from _redis(settings, named, urls)
     for url in (settings.backends.records, settings.backends.streams, settings.engine.backend):
@@ -286,9 +287,9 @@ def _redis(settings: Settings, named: Callable[[str], bool], urls: Mapping[str, 
         least = 1 if name == "pool_size_multiplier" else 0
         yield getattr(own, name) >= least, f"redis.{name}", f"is {getattr(own, name)}", f"use {least} or more"
     for name in ("dial_timeout", "read_timeout", "write_timeout"):
-        yield getattr(own, name) > ZERO, f"redis.{name}", "is 0: nothing could be done in it", "use a time such as 3s"
-    yield bool(own.root) and own.root.isprintable(), "redis.root", "is no name", "use a word such as jobqueue"
-    yield not (own.cluster and own.sentinel), "redis.sentinel", "is set beside redis.cluster", "keep one of them"
+        yield getattr(own, name) > ZERO, f"redis.{name}", "is 0: no operation could succeed", "use a time such as 3s"
+    yield bool(own.root) and own.root.isprintable(), "redis.root", "is not a valid name", "use a word such as jobqueue"
+    yield not (own.cluster and own.sentinel), "redis.sentinel", "is set together with redis.cluster", "keep one of them"
     backends = settings.backends
     given = [url for url in (backends.jobs, backends.records, backends.streams) if is_redis(url)]
     if given or any(is_redis(url) for url in urls.values()) or named("redis"):
@@ -339,7 +340,7 @@ def _archive(each: ArchiveStream) -> Iterator[tuple[bool, str, str]]:
     named = f"s3://{each.bucket}" if each.destination == "s3" and each.bucket else each.destination
     if named not in ("", "s3"):
         for what, do in _unfit(named):
-            yield False, f"has a destination that is not right: {what}", do
+            yield False, f"has an invalid destination: {what}", do
 
 
 def _periodic(settings: Settings) -> _Rules:
@@ -348,7 +349,7 @@ def _periodic(settings: Settings) -> _Rules:
         try:
             as_periodic(name, own)
         except WrasseError as why:
-            yield False, path, f"is not right: {why.message}", why.do
+            yield False, path, f"is invalid: {why.message}", why.do
         yield (
             not own.priority or own.priority in settings.worker.queues,
             path,
@@ -363,11 +364,11 @@ def _orphans(settings: Settings, objects: str) -> _Rules:
         try:
             root_of(name, own, settings.gc)
         except WrasseError as why:
-            yield False, path, f"is not right: {why.message}", why.do
+            yield False, path, f"is invalid: {why.message}", why.do
         yield from _parsed(path, own.store, parse_objects)
         yield own.interval is None or own.interval > ZERO, path, "has an interval of 0", "use a time such as 1h"
     for one, other in clashing(settings.orphans, objects):
-        yield False, f"orphans.{other}", f"lies in the root {one}, or the other way round", "let no root lie in another"
+        yield False, f"orphans.{other}", f"is nested with the root {one}", "use roots that are not nested"
 
 
 def _unfit(url: str) -> Iterator[tuple[str, str]]:
@@ -382,12 +383,12 @@ def _parsed(path: str, text: str, parse: Callable[[str], object]) -> _Rules:
         try:
             parse(text)
         except WrasseError as why:
-            yield False, path, f"is not right: {why.message}", why.do
+            yield False, path, f"is invalid: {why.message}", why.do
 
 
 def _sweep(sweep: SweepSettings) -> _Rules:
     off = "enabled: false turns it off"
-    yield sweep.interval > ZERO, "interval", "is 0: it would run without rest", f"use a time such as 10s; {off}"
+    yield sweep.interval > ZERO, "interval", "is 0: it would run without a pause", f"use a time such as 10s; {off}"
     yield sweep.runtime_max > ZERO, "runtime_max", "is 0: no run could do anything", f"use a time such as 30s; {off}"
     yield 0 <= sweep.jitter < 1, "jitter", f"is {sweep.jitter:g}: it is a share", "use 0 or more and less than 1"
     yield sweep.actions_max >= 1, "actions_max", f"is {sweep.actions_max}", f"use 1 or more; {off}"
@@ -400,7 +401,7 @@ def _sweep(sweep: SweepSettings) -> _Rules:
 def task_rules(
     types: Mapping[str, TaskTypeSettings], own_sweep: StuckTasksSettings, queues: Mapping[str, str]
 ) -> Iterator[tuple[bool, str, str, str]]:
-    """What is right: whether it is, of which setting, what is wrong, and what to write."""
+    """The rules: whether each holds, for which setting, what is wrong, and what to write."""
     for name, own in types.items():
         try:
             check_task_type(name)
@@ -419,7 +420,7 @@ def task_rules(
         yield (
             span >= HEARTBEAT_TIMEOUT_MIN,
             "task_types",
-            f"{path}.step_timeout is {format_duration(span)}: a busy machine would lose its tasks to others",
+            f"{path}.step_timeout is {format_duration(span)}: tasks of a busy machine would be rescued",
             "use 5s or more",
         )
     for name in ("interval", "lock_ttl", "stuck_threshold"):
@@ -427,10 +428,10 @@ def task_rules(
 
 
 def retention_rules(rules: Mapping[str, RetentionSettings]) -> Iterator[tuple[bool, str, str, str]]:
-    """What is right: whether it is, of which setting, what is wrong, and what to write."""
+    """The rules: whether each holds, for which setting, what is wrong, and what to write."""
     for pattern, own in rules.items():
         why = _unfit_rule(pattern, own)
-        yield why is None, "retention", f"is not right: {why.message if why else ''}", why.do if why else ""
+        yield why is None, "retention", f"is invalid: {why.message if why else ''}", why.do if why else ""
         yield (
             own.age > timedelta(0),
             "retention",

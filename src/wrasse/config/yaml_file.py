@@ -1,7 +1,7 @@
-"""A YAML text as nodes that know their line, so that a mistake can be pointed at.
+"""Parses YAML to nodes with line numbers, so that a mistake can be located.
 
-Nothing is constructed from the text but scalars, lists and maps; any other tag is refused. Before nodes are made, size,
-depth and what aliases and merges unfold to are counted, so that a short text cannot cost much time or memory.
+Only scalars, lists and maps are allowed; any other tag is refused. Size, depth, and the expansion of aliases and merges
+are limited before nodes are created, so that a short text cannot cost much time or memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 @dataclass(frozen=True, slots=True)
 class YamlEntry:
-    """One key of a map, its value and the line it stands on."""
+    """One key of a map, its value and its line."""
 
     name: str
     value: yaml.Node
@@ -57,14 +57,14 @@ def read_yaml(path: Path) -> yaml.Node | None:
 
 
 def parse_yaml(text: str) -> yaml.Node | None:
-    """The root node of a text; None if there is nothing in it."""
+    """The root node of a text; None if it is empty."""
     _measure(text)
     root: yaml.Node | None = yaml.compose(text, Loader=_LOADER)
     return None if root is None or is_null(root) else root
 
 
 class _Open:
-    """A list or map that is being read: how many nodes it has so far, and its anchor."""
+    """A list or map that is being parsed: its number of nodes so far, and its anchor."""
 
     __slots__ = ("anchor", "nodes")
 
@@ -74,7 +74,7 @@ class _Open:
 
 
 def _measure(text: str) -> None:
-    """Raises a YAMLError with a line for a text that is too deep, unfolds to too much, or has tags of objects."""
+    """Raises a YAMLError with a line for a text that is too deep, expands to too much, or has object tags."""
     sizes: dict[str, int] = {}
     document = _Open(None)
     stack = [document]
@@ -87,7 +87,7 @@ def _measure(text: str) -> None:
             _check_tag(event)
             if isinstance(event, yaml.AliasEvent):
                 if any(each.anchor == event.anchor for each in stack):
-                    raise _refused(f"the alias *{event.anchor} stands inside what it is an alias of", event)
+                    raise _refused(f"the alias *{event.anchor} refers to a node that contains it", event)
                 stack[-1].nodes += sizes.get(event.anchor or "", 1)
             elif isinstance(event, yaml.CollectionStartEvent):
                 stack.append(_Open(event.anchor))
@@ -108,8 +108,8 @@ def _keep(sizes: dict[str, int], anchor: str | None, nodes: int) -> None:
 def _check_tag(event: yaml.NodeEvent) -> None:
     tag = getattr(event, "tag", None)
     if tag is not None and tag != "!" and tag not in _TAGS:
-        # The tag itself is not shown: it may be a password that begins with an exclamation mark.
-        raise _refused("what begins with ! is a tag, and has no meaning here; put it in quotes if it is a text", event)
+        # The tag is not shown: it may be a password that begins with an exclamation mark.
+        raise _refused("a value that begins with ! is a tag, which is not allowed; put a text in quotes", event)
 
 
 def _refused(problem: str, event: yaml.Event) -> yaml.YAMLError:
@@ -117,7 +117,7 @@ def _refused(problem: str, event: yaml.Event) -> yaml.YAMLError:
 
 
 def entries(node: yaml.MappingNode) -> Iterator[YamlEntry]:
-    """The keys of a map in their order; `<<` brings in another map, as usual. ConfigError for one of something else."""
+    """The keys of a map in their order; `<<` merges another map, as usual. ConfigError for a merge of anything else."""
     try:
         yaml.constructor.SafeConstructor().flatten_mapping(node)
     except yaml.YAMLError as why:
@@ -130,7 +130,7 @@ def entries(node: yaml.MappingNode) -> Iterator[YamlEntry]:
 
 
 def is_null(node: yaml.Node) -> bool:
-    """Whether a value was left out, or written as null or ~."""
+    """Whether a value is missing, or written as null or ~."""
     return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
 
 
@@ -139,9 +139,9 @@ def plain_value(node: yaml.Node) -> object:
     try:
         value: object = yaml.constructor.SafeConstructor().construct_document(node)
     except yaml.YAMLError as why:
-        raise ConfigError(f"a value is not plain YAML: {_problem(why)}", do="leave tags out") from None
+        raise ConfigError(f"a value is not plain YAML: {_problem(why)}", do="remove tags") from None
     except (ValueError, OverflowError) as why:  # a date or a number that cannot be one
-        raise ConfigError("a value is not the date or number that it looks like", do="put it in quotes") from why
+        raise ConfigError("a value looks like a date or number, but is not valid", do="put it in quotes") from why
     return value
 
 
@@ -156,5 +156,5 @@ def _place(why: yaml.YAMLError) -> str:
 
 
 def _problem(why: yaml.YAMLError) -> str:
-    # The default text quotes the line, which may hold a secret.
+    # The default text quotes the line, which may contain a secret.
     return str(getattr(why, "problem", None) or getattr(why, "reason", None) or "unreadable")

@@ -1,7 +1,8 @@
-"""Who may call: on loopback every program of this machine, beyond it the owner of a token or a certificate.
+"""Access control: on loopback every program of this machine may call; elsewhere a token or a client certificate is
+needed.
 
-A token has a name, a role and perhaps namespaces; calls are logged and counted by its name, never by the token. A
-server that would listen beyond loopback without either, or would send tokens there without TLS, refuses to start.
+A token has a name, a role and optionally namespaces; calls are logged and counted by its name, never by the token. A
+server that would listen beyond loopback without either, or would receive tokens there without TLS, refuses to start.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ class TokenOwner:
 
 
 CALLER: ContextVar[TokenOwner | None] = ContextVar("caller", default=None)
-"""Who makes the request that is being answered; None where no token is asked for."""
+"""The caller of the current request; None where no token is required."""
 
 
 def allowed_namespace(text: str) -> str:
-    """The namespace as it is stored, if the caller may use it."""
+    """The stored form of the namespace, if the caller may use it."""
     name = checked_namespace(text)
     caller = CALLER.get()
     if caller is not None and caller.namespaces and name not in caller.namespaces:
@@ -55,14 +56,14 @@ def allowed_namespace(text: str) -> str:
 _HOSTS = ("localhost", "127.0.0.1", "[::1]")
 _RANKS = {role: rank for rank, role in enumerate(Role)}
 _NEEDS = {(call.method.upper(), call.path): call.role for call in CALLS}
-_LEFT = 499  # counted for a call whose client left before the answer; never sent
+_LEFT = 499  # counted for a call whose client disconnected before the answer; never sent
 Call = tuple[str, int]
-"""The name of a caller's token, empty where it has none, and the status of the answer."""
+"""The name of a caller's token, empty without one, and the status of the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What a caller must show: a token, or a certificate that `authority` signed; files of the server's own."""
+    """What a caller must present: a token, or a certificate signed by `authority`; and the server's own TLS files."""
 
     callers: tuple[TokenOwner, ...] = ()
     certificate: str = ""
@@ -72,12 +73,12 @@ class Access:
 
     @property
     def mutual(self) -> bool:
-        """Whether callers show certificates."""
+        """Whether callers present certificates."""
         return bool(self.authority)
 
 
 def access_of(own: LeaseSettings) -> Access:
-    """What the settings say; files of tokens are read."""
+    """The access rules of the settings; reads token files."""
     callers = [TokenOwner("token", own.token.encode(), Role.ADMIN)] if own.token else []
     for name, each in own.tokens.items():
         token = each.token or _read(name, each.token_file)
@@ -98,19 +99,19 @@ def _read(name: str, file: str) -> str:
 
 
 def check_access(address: Address, access: Access) -> None:
-    """Refuses to serve everybody."""
+    """Refuses a configuration that gives access to every caller."""
     if bool(access.certificate) != bool(access.key):
         raise ConfigError("leases.tls_cert and leases.tls_key belong together", do="name both files, or none")
     if access.mutual and not access.certificate:
         raise ConfigError("leases.tls_ca needs a certificate of the server", do="set leases.tls_cert and tls_key")
     if not address.loopback and not access.callers and not access.mutual:
         raise ConfigError(
-            f"the lease API on {address} would serve everybody who reaches it",
+            f"the lease API on {address} would serve every caller that can reach it",
             do="set leases.token, or leases.tls_cert, leases.tls_key and leases.tls_ca, or listen on 127.0.0.1",
         )
     if in_clear(address, access) and not access.insecure:
         raise ConfigError(
-            f"tokens for the lease API on {address} would travel without TLS, for all on the way to read",
+            f"tokens for the lease API on {address} would be sent without TLS and could be read on the network",
             do="set leases.tls_cert and leases.tls_key, or listen on 127.0.0.1 behind a proxy that has TLS; "
             "or set leases.insecure: true",
         )
@@ -122,7 +123,7 @@ def in_clear(address: Address, access: Access) -> bool:
 
 
 def tls(access: Access) -> ssl.SSLContext | None:
-    """How to speak TLS, if at all."""
+    """The TLS context, if TLS is configured."""
     if not access.certificate:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -138,11 +139,11 @@ def tls(access: Access) -> ssl.SSLContext | None:
 
 
 def middleware(access: Access, calls: Counter[Call], *, loopback: bool) -> Middleware:
-    """Asks every caller, and counts the answers."""
+    """Checks every caller, and counts the answers."""
 
     @web.middleware
     async def check(request: web.Request, handler: Unnamed) -> web.StreamResponse:
-        caller = _known(access.callers, request.headers.get("Authorization", ""))
+        caller = _token_owner(access.callers, request.headers.get("Authorization", ""))
         refused = _refused(access, caller, request, loopback=loopback)
         CALLER.set(caller)
         status = _LEFT
@@ -160,8 +161,8 @@ def middleware(access: Access, calls: Counter[Call], *, loopback: bool) -> Middl
 
 
 def _refused(access: Access, caller: TokenOwner | None, request: web.Request, *, loopback: bool) -> WireError | None:
-    """Why a call is not let in. On loopback without tokens the Host must be this machine's, so that no web site gets in
-    through a browser."""
+    """Why a call is refused. On loopback without tokens the Host header must be this machine's, which keeps out web
+    sites that call through a browser."""
     if access.callers:
         needs = _NEEDS.get((request.method, request.path), Role.READER)
         if caller is None:
@@ -179,9 +180,9 @@ def _refused(access: Access, caller: TokenOwner | None, request: web.Request, *,
     return None
 
 
-def _known(callers: tuple[TokenOwner, ...], shown: str) -> TokenOwner | None:
-    """Whose token it is; every one is compared, each in constant time."""
-    scheme, _, token = shown.encode("utf-8", "surrogateescape").partition(b" ")
+def _token_owner(callers: tuple[TokenOwner, ...], authorization: str) -> TokenOwner | None:
+    """The owner of the token; every token is compared, each in constant time."""
+    scheme, _, token = authorization.encode("utf-8", "surrogateescape").partition(b" ")
     found = None
     for each in callers:
         if hmac.compare_digest(token, each.token) and scheme.lower() == b"bearer":

@@ -1,4 +1,4 @@
-"""The calls of the API for attachments: bytes go through as they come, in both directions, and are never gathered."""
+"""API calls for attachments: bytes are streamed in both directions, never collected in memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AttachmentApi:
         self._attachments = leases.attachments
 
     def routes(self, call: Wrap) -> list[web.RouteDef]:
-        """What to serve; `call` turns errors into answers."""
+        """The routes; `call` maps errors to answers."""
         return [
             web.post("/v1/attachments", call(self._attach)),
             web.get("/v1/attachments", call(self._list)),
@@ -43,12 +43,12 @@ class AttachmentApi:
         ]
 
     async def _attach(self, request: web.Request, name: str) -> web.Response:
-        held = request_parsing.held(request)
+        lease = request_parsing.held(request)
         request_parsing.plain(request)
-        sent = _sent(request)
+        sent = _sent_attachment(request)
         if request.content_length is not None and request.content_length > sent.bytes_max:
             raise AttachmentTooLarge(f"the attachment has {request.content_length} bytes", do="allow more")
-        attached = await self._attachments.attach(held, sent, request_parsing.pieces(request))
+        attached = await self._attachments.attach(lease, sent, request_parsing.pieces(request))
         info = _info(attached.attachment)
         answer = AttachAnswer(info, attached.version, noop=not attached.staged)
         headers = {"X-Attachment-ID": info.id, "X-Key-Version": str(attached.version)}
@@ -62,13 +62,13 @@ class AttachmentApi:
 
     async def _fetch(self, request: web.Request, name: str) -> web.StreamResponse:
         whose = _whose(request)
-        wanted, id = _wanted(request)
+        wanted, id = _name_and_id(request)
         fetched = await self._attachments.fetch(whose, name=wanted, id=id)
         return await _stream(request, fetched)
 
     async def _remove(self, request: web.Request, name: str) -> web.Response:
         request_parsing.named(request)
-        wanted, id = _wanted(request)
+        wanted, id = _name_and_id(request)
         count, version = await self._attachments.remove(request_parsing.held(request), name=wanted, id=id)
         return answered(AttachmentRemoved(bool(count), version if count else 0))
 
@@ -78,7 +78,7 @@ class AttachmentApi:
 
 
 async def _stream(request: web.Request, fetched: Fetched) -> web.StreamResponse:
-    """Sends the bytes. Once they have begun there is no other way to say that something broke than to hang up."""
+    """Sends the bytes. An error after the first byte can only be signalled by closing the connection."""
     attachment = fetched.attachment
     response = web.StreamResponse(headers=_headers(attachment))
     response.content_length = attachment.object.size
@@ -89,7 +89,7 @@ async def _stream(request: web.Request, fetched: Fetched) -> web.StreamResponse:
                 await response.write(chunk)
             await response.write_eof()
         except WrasseError as error:
-            _log.warning("an attachment broke off: %s", type(error).__name__)
+            _log.warning("the transfer of an attachment failed: %s", type(error).__name__)
             if request.transport is not None:
                 request.transport.abort()
     return response
@@ -99,7 +99,7 @@ def _headers(attachment: Attachment) -> dict[str, str]:
     info = _info(attachment)
     return {
         "Content-Type": info.content_type,
-        "Content-Disposition": "attachment",  # whatever a browser may think of it
+        "Content-Disposition": "attachment",  # so that a browser does not display it
         "X-Content-Type-Options": "nosniff",
         "X-Attachment-ID": info.id,
         "X-Attachment-Name": info.name,
@@ -110,7 +110,7 @@ def _headers(attachment: Attachment) -> dict[str, str]:
     }
 
 
-def _sent(request: web.Request) -> Sent:
+def _sent_attachment(request: web.Request) -> Sent:
     name = request.query.get("name", "").strip()
     if not name:
         raise WireError("missing_attachment", "the parameter name is missing")
@@ -136,7 +136,7 @@ def _whose(request: web.Request) -> Lease:
     )
 
 
-def _wanted(request: web.Request) -> tuple[str, str]:
+def _name_and_id(request: web.Request) -> tuple[str, str]:
     name, id = request.query.get("name", "").strip(), request.query.get("id", "").strip()
     if not name and not id:
         raise WireError("missing_attachment", "the parameter name or id is missing")

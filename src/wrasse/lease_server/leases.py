@@ -1,4 +1,4 @@
-"""The calls of the API. Each translates, asks `Leases` once, and translates the answer."""
+"""The calls of the lease API. Each parses the request, calls `Leases` once, and encodes the answer."""
 
 from __future__ import annotations
 
@@ -19,29 +19,28 @@ from wrasse.lease_server.attachments import AttachmentApi
 from wrasse.lease_server.queues.routes import QueueApi
 from wrasse.lease_server.responses import Named, Unnamed, WireError, answered, failed, of_backend
 from wrasse.lease_server.transactions import TransactionApi
-from wrasse.leases.lease import KeyRecord, Lease, shown
+from wrasse.leases.lease import KeyRecord, Lease, presented_lease
 from wrasse.leases.leases import LASTS, KeyStateRead, Leases
 from wrasse.leases.names import checked_key
 from wrasse.leases.xid import is_xid
 
 KEYS_MAX = 1_000
 TTL_SECONDS_MAX = 10**9
-"""Longest time that a caller may name for a lease; it gets at most leases.ttl_max."""
+"""Longest time that a caller may request for a lease; it gets at most leases.ttl_max."""
 _TYPED = {"Content-Type": "application/json"}
 _log = logging.getLogger("wrasse.leases")
 
 
 class LeaseApi:
-    """The calls, over one `Leases`. After `drain` new leases are refused, also to those who wait for one, while
-    everything else goes on."""
+    """The calls, over one `Leases`. After `drain` new leases are refused, also to waiting callers; others go on."""
 
     def __init__(self, leases: Leases, clock: Clock) -> None:
         self._leases, self._clock = leases, clock
         self._bodies = request_parsing.Bodies()
         self._queues = QueueApi(leases, clock, self._bodies)
         self.draining = False
-        self._waits: set[asyncio.Timeout] = set()  # of those who wait for a lease
-        self._busy = 0  # calls under way
+        self._waits: set[asyncio.Timeout] = set()  # one per caller that waits for a lease
+        self._busy = 0  # running calls
         self._idle = asyncio.Event()
 
     @property
@@ -50,24 +49,24 @@ class LeaseApi:
         return self._leases.waiting
 
     def drain(self) -> None:
-        """Gives no new leases any more, and tells whoever waits for one."""
+        """Refuses new leases from now on, also to waiting callers."""
         self.draining = True
         for limit in self._waits:
-            limit.reschedule(0.0)  # long ago
+            limit.reschedule(0.0)  # in the past: expires at once
 
     async def quiet(self) -> None:
-        """Until no call is under way."""
+        """Waits until no call is running."""
         while self._busy:
             self._idle.clear()
             await self._idle.wait()
 
     async def finished(self) -> None:
-        """Until what is left to do after the last answers about messages is done."""
+        """Waits until the background tasks of queues are done."""
         await self._queues.service.close()
         self._bodies.close()
 
     def routes(self) -> list[web.RouteDef]:
-        """What to serve."""
+        """The routes."""
         posts = {
             "keepalive": self._keepalive, "get": self._get, "update": self._update, "remove": self._remove,
             "metadata": self._metadata, "release": self._release, "namespace": self._namespace,
@@ -83,7 +82,7 @@ class LeaseApi:
         ]
 
     def _call(self, handler: Named) -> Unnamed:
-        """A call whose answer says which request it is for."""
+        """A handler whose answer names its request."""
 
         async def named(request: web.Request) -> web.StreamResponse:
             name = request_parsing.correlation(request, self._clock)
@@ -92,7 +91,7 @@ class LeaseApi:
         return named
 
     def _unnamed(self, handler: Unnamed) -> Unnamed:
-        """A call whose answer does not say so, unless it is an error: then only is a name made up."""
+        """A handler whose answer does not name its request, except for errors."""
 
         async def unnamed(request: web.Request) -> web.StreamResponse:
             return await self._answer(handler(request), request, "")
@@ -123,36 +122,40 @@ class LeaseApi:
         return response
 
     async def _acquire(self, request: web.Request, name: str) -> web.Response:
-        came = self._clock.monotonic()
-        asked = await request_parsing.json_body(request, wire.AcquireBody)
+        arrived_at = self._clock.monotonic()
+        body = await request_parsing.json_body(request, wire.AcquireBody)
         if self.draining:
             raise _stopping()
-        if not asked.owner:
+        if not body.owner:
             raise WireError("missing_owner", "owner is missing: say who you are")
-        ttl = _ttl(asked.ttl_seconds)
-        if asked.lease_id and not is_xid(asked.lease_id):
+        ttl = _ttl(body.ttl_seconds)
+        if body.lease_id and not is_xid(body.lease_id):
             raise WireError("invalid_lease", "lease_id is 20 characters of 0-9 and a-v")
         transaction = request_parsing.checked_transaction(
-            asked.txn_id or request.headers.get("X-Txn-ID", ""), "invalid_txn"
+            body.txn_id or request.headers.get("X-Txn-ID", ""), "invalid_txn"
         )
-        typed = asked.key or request.query.get("key", "") or uuid7(self._clock)
-        wait = _wait(asked.block_seconds)
+        typed = body.key or request.query.get("key", "") or uuid7(self._clock)
+        wait = _wait(body.block_seconds)
         acquiring = self._leases.acquire(
             typed,
-            asked.owner,
-            namespace=allowed_namespace(asked.namespace),
+            body.owner,
+            namespace=allowed_namespace(body.namespace),
             ttl=ttl,
             wait=wait,
-            if_not_exists=asked.if_not_exists,
-            id=asked.lease_id,
+            if_not_exists=body.if_not_exists,
+            id=body.lease_id,
             transaction=transaction,
         )
         leased = await (acquiring if wait == timedelta(0) else self._unless_drained(acquiring))
-        headers = {"X-Key-Version": str(leased.version), "X-Correlation-Id": name, **self._granted(leased.held, came)}
+        headers = {
+            "X-Key-Version": str(leased.version),
+            "X-Correlation-Id": name,
+            **self._granted(leased.held, arrived_at),
+        }
         return answered(wire.acquired(leased, typed, name), headers)
 
     async def _unless_drained(self, acquiring: Coroutine[Any, Any, KeyRecord]) -> KeyRecord:
-        """What a wait gives; one that the end of this server would outlast is given up at once."""
+        """The result of a wait; a drain ends it at once."""
         try:
             async with asyncio.timeout(None) as limit:
                 self._waits.add(limit)
@@ -166,16 +169,16 @@ class LeaseApi:
             raise _stopping() from None
 
     async def _keepalive(self, request: web.Request) -> web.Response:
-        came = self._clock.monotonic()
+        arrived_at = self._clock.monotonic()
         token = request_parsing.token(request)
-        asked = await request_parsing.json_body(request, wire.KeepaliveBody)
-        lease = await self._leases.renew(_held_in_body(asked, token, request), _ttl(asked.ttl_seconds))
-        return answered(wire.Renewed(int(lease.expires_at.timestamp())), self._granted(lease, came))
+        body = await request_parsing.json_body(request, wire.KeepaliveBody)
+        lease = await self._leases.renew(_lease_of_body(body, token, request), _ttl(body.ttl_seconds))
+        return answered(wire.Renewed(int(lease.expires_at.timestamp())), self._granted(lease, arrived_at))
 
-    def _granted(self, lease: Lease, came: float) -> dict[str, str]:
-        """The token, and until when its holder may rely on the lease: in seconds from the moment at which the call
-        came, so that the caller can count from before it asked, however long it had to wait for the key."""
-        lasts = max(0.0, self._leases.term(lease) - came)
+    def _granted(self, lease: Lease, arrived_at: float) -> dict[str, str]:
+        """Headers with the token, and for how many seconds from the arrival of the call its holder may rely on the
+        lease. The caller counts from before it sent the request, however long it waited for the key."""
+        lasts = max(0.0, self._leases.term(lease) - arrived_at)
         return {"X-Fencing-Token": str(lease.token), LASTS: f"{lasts:.3f}"}
 
     async def _get(self, request: web.Request) -> web.Response:
@@ -186,7 +189,7 @@ class LeaseApi:
         lease = request.headers.get("X-Lease-ID", "")
         if not lease:
             raise WireError("missing_params", "the header X-Lease-ID is missing (or read with public=1)")
-        held = shown(namespace, key, lease, token, request.headers.get("X-Txn-ID", ""))
+        held = presented_lease(namespace, key, lease, token, request.headers.get("X-Txn-ID", ""))
         return _state(await self._leases.read(held), leased=True)
 
     async def _update(self, request: web.Request) -> web.Response:
@@ -208,8 +211,8 @@ class LeaseApi:
 
     async def _metadata(self, request: web.Request) -> web.Response:
         held = request_parsing.held(request)
-        asked = await request_parsing.json_body(request, wire.MetadataBody)
-        hidden = asked.query_hidden
+        body = await request_parsing.json_body(request, wire.MetadataBody)
+        hidden = body.query_hidden
         if hidden is None:
             text = request.headers.get("X-Lockd-Meta-Query-Hidden", "").lower()
             if text not in ("1", "true", "0", "false"):
@@ -221,8 +224,8 @@ class LeaseApi:
 
     async def _release(self, request: web.Request) -> web.Response:
         token = request_parsing.token(request)
-        asked = await request_parsing.json_body(request, wire.ReleaseBody)
-        await self._leases.release(_held_in_body(asked, token, request), commit=not asked.rollback)
+        body = await request_parsing.json_body(request, wire.ReleaseBody)
+        await self._leases.release(_lease_of_body(body, token, request), commit=not body.rollback)
         return answered(wire.Released(True))
 
     async def _describe(self, request: web.Request) -> web.Response:
@@ -243,11 +246,11 @@ class LeaseApi:
         return answered(wire.KeyList(namespace, page.items, page.cursor or ""))
 
     async def _namespace(self, request: web.Request) -> web.Response:
-        asked = wire.NamespaceBody(request.query.get("namespace", ""))
+        body = wire.NamespaceBody(request.query.get("namespace", ""))
         if request.method == "POST":
-            asked = await request_parsing.json_body(request, wire.NamespaceBody)
-        namespace = allowed_namespace(asked.namespace or request.query.get("namespace", ""))
-        return answered(wire.NamespaceAnswer(namespace, asked.query or wire.QueryEngines("", "")))
+            body = await request_parsing.json_body(request, wire.NamespaceBody)
+        namespace = allowed_namespace(body.namespace or request.query.get("namespace", ""))
+        return answered(wire.NamespaceAnswer(namespace, body.query or wire.QueryEngines("", "")))
 
 
 def _named(request: str) -> dict[str, str]:
@@ -271,22 +274,22 @@ def _wait(seconds: int) -> timedelta | None:
     return None if seconds == 0 else timedelta(seconds=min(seconds, TTL_SECONDS_MAX))
 
 
-def _held_in_body(asked: wire.KeepaliveBody | wire.ReleaseBody, token: int, request: web.Request) -> Lease:
-    if not asked.key:
+def _lease_of_body(body: wire.KeepaliveBody | wire.ReleaseBody, token: int, request: web.Request) -> Lease:
+    if not body.key:
         raise WireError("missing_key", "key is missing")
-    if not asked.lease_id:
+    if not body.lease_id:
         raise WireError("missing_lease", "lease_id is missing")
-    transaction = asked.txn_id or request.headers.get("X-Txn-ID", "")
+    transaction = body.txn_id or request.headers.get("X-Txn-ID", "")
     if not transaction:
         raise WireError("missing_txn", "txn_id is missing: send the one that the acquire gave")
-    namespace = allowed_namespace(asked.namespace)
-    return shown(namespace, checked_key(asked.key, namespace), asked.lease_id, token, transaction)
+    namespace = allowed_namespace(body.namespace)
+    return presented_lease(namespace, checked_key(body.key, namespace), body.lease_id, token, transaction)
 
 
-def _state(seen: KeyStateRead | None, *, leased: bool) -> web.Response:
-    if seen is None:
+def _state(state: KeyStateRead | None, *, leased: bool) -> web.Response:
+    if state is None:
         return web.Response(status=204)
-    headers = {"ETag": seen.etag, "X-Key-Version": str(seen.version), **_TYPED}
+    headers = {"ETag": state.etag, "X-Key-Version": str(state.version), **_TYPED}
     if leased:
-        headers["X-Fencing-Token"] = str(seen.token)
-    return web.Response(body=seen.data, headers=headers)
+        headers["X-Fencing-Token"] = str(state.token)
+    return web.Response(body=state.data, headers=headers)

@@ -1,7 +1,6 @@
-"""The parts of a multipart body. Pure, over a whole body whose size is bounded before it comes here.
+"""The parts of a multipart body. Pure, over a complete body of bounded size.
 
-A part is found by one search each, and there are at most PARTS_MAX: lines before the first part or inside one cost
-nothing of their own, however many they are.
+Each part is found by one search, and there are at most PARTS_MAX parts: lines before or inside a part add no cost.
 """
 
 from __future__ import annotations
@@ -11,18 +10,18 @@ from email.message import Message
 from email.parser import BytesHeaderParser
 
 PARTS_MAX = 8
-"""Most parts of a multipart body that are looked at."""
+"""Maximum number of parts of a multipart body that are read."""
 PART_HEAD_BYTES_MAX = 8 << 10
-"""Bytes of the headers of one part of a multipart body."""
+"""Maximum bytes of the headers of one part of a multipart body."""
 
 
 class NoParts(ValueError):
-    """The body is not made of parts; says why."""
+    """The body is not valid multipart; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One part: its name, empty where it has none, the content type that it says, and its bytes."""
+    """One part: its name or an empty text, its content type, and its bytes."""
 
     name: str
     kind: str
@@ -30,7 +29,7 @@ class Part:
 
 
 def parts_of(content_type: str, body: bytes) -> list[Part]:
-    """The first parts of the body of a message with this Content-Type. Raises NoParts."""
+    """The first parts of a body with this Content-Type. Raises NoParts."""
     mark = b"--" + _boundary(content_type)
     at = 0 if body.startswith(mark) else _found(body, b"\r\n" + mark, 0) + 2
     parts: list[Part] = []

@@ -1,4 +1,4 @@
-"""The API as an OpenAPI document, made from the structs that the calls use: what it says is what is checked."""
+"""The API as an OpenAPI document, generated from the structs that check the calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NUMBER = {"type": "string", "pattern": "^[0-9]{1,19}$"}
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call as the document tells it."""
+    """One call of the document."""
 
     method: str
     path: str
@@ -29,21 +29,21 @@ class Call:
     answer: type | None
     body: type | None = None
     state: bool = False  # the body is the user's JSON
-    sends: str = ""  # the content type of a body that is no JSON
-    gives: str = ""  # the content type of an answer that is no JSON
+    sends: str = ""  # the content type of a body that is not JSON
+    gives: str = ""  # the content type of an answer that is not JSON
     parameters: Sequence[Mapping[str, object]] = ()
     errors: Sequence[int] = (400, 503)
     empty: bool = False  # may answer 204
-    role: Role = Role.WRITER  # what its caller's token must allow
+    role: Role = Role.WRITER  # the role that its caller's token needs
 
 
 def query(name: str, schema: Mapping[str, object], *, required: bool = False, about: str = "") -> dict[str, object]:
-    """A parameter in the address."""
+    """A query parameter."""
     return {"name": name, "in": "query", "required": required, "schema": schema, "description": about}
 
 
 def header(name: str, *, required: bool, schema: Mapping[str, object] | None = None) -> dict[str, object]:
-    """A parameter in the headers."""
+    """A header parameter."""
     return {"name": name, "in": "header", "required": required, "schema": schema or {"type": "string"}}
 
 

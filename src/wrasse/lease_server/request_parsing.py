@@ -1,8 +1,8 @@
-"""What a request says: its body within limits and in time, its headers and parameters, checked and named.
+"""Parsing of requests: the body within limits of size and time, headers and parameters, each checked.
 
-A body that is too long is refused before it is read, one that comes too slowly is given up, and JSON is read strictly:
-an unknown field is an error. A large or compressed state is read only for the holder of the key, and decoded outside
-the event loop; what all such bodies take together is bounded.
+A body that is too long is refused before it is read, one that arrives too slowly is aborted, and JSON is parsed
+strictly: an unknown field is an error. A large or compressed state is read only for the holder of the key, and decoded
+outside the event loop; the total size of all such bodies is bounded.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from wrasse.clock import Clock
 from wrasse.ids import uuid7
 from wrasse.lease_server.access import allowed_namespace
 from wrasse.lease_server.responses import WireError
-from wrasse.leases.lease import Lease, shown
+from wrasse.leases.lease import Lease, presented_lease
 from wrasse.leases.leases import STATE_BYTES_MAX
 from wrasse.leases.names import checked_key
 from wrasse.leases.xid import is_xid
 from wrasse.ports.jobs import PAYLOAD_BYTES_MAX
 
 JSON_BYTES_MAX = 64 << 10
-"""Longest body of a call, unpacked, unless it is a state, a message or an attachment."""
+"""Maximum bytes of a decompressed body, except for states, messages and attachments."""
 ENQUEUE_BYTES_MAX = PAYLOAD_BYTES_MAX + JSON_BYTES_MAX + (64 << 10)
-"""Bytes of the body of an enqueue: a payload, its meta, and what is around them."""
+"""Maximum bytes of the body of an enqueue: payload, meta, and multipart overhead."""
 STATE_BYTES_AT_ONCE = 64 << 10
-"""Up to here an uncompressed state is decoded at once; a longer one in a thread, after the lease is checked."""
+"""An uncompressed state up to this size is decoded at once; a longer one in a thread, after the lease is checked."""
 BODY_SECONDS_MAX = 60.0
-"""How long a body may take; longer only while it comes at BODY_BYTES_PER_SECOND_MIN."""
+"""Seconds that a body may take; longer only at BODY_BYTES_PER_SECOND_MIN or more."""
 BODY_IDLE_SECONDS_MAX = 20.0
-"""How long a body may stand still."""
+"""Seconds that a body may arrive without a byte."""
 BODY_BYTES_PER_SECOND_MIN = 64 << 10
-"""How fast a body must come that takes longer than BODY_SECONDS_MAX."""
+"""Minimum rate of a body that takes longer than BODY_SECONDS_MAX."""
 BODIES_BYTES_MAX = 256 << 20
-"""How many bytes of states and messages one server holds for all requests; beyond it 503, to be tried again."""
+"""Maximum bytes of states and messages in memory for all requests; beyond it 503, to be retried."""
 DECODERS_MAX = 2
-"""How many threads decode states."""
+"""Number of threads that decode states."""
 MEMBERS_MAX = 10_000
-"""Members of a compressed body: gzip files behind one another, as some tools write them."""
+"""Maximum members of a compressed body: concatenated gzip files, as some tools write them."""
 _FED = 64 << 10
-_RATIO_MAX = 1_032  # of what deflate unpacks to what it is given
+_RATIO_MAX = 1_032  # highest compression ratio of deflate
 _ENCODINGS = ("gzip", "x-gzip", "deflate")
 
 T = TypeVar("T")
@@ -73,7 +73,7 @@ class Bodies:
         def reserve(size: int) -> None:
             nonlocal taken
             if size > self._left:
-                said = "the server holds as many bytes of other requests as it may: try again"
+                said = "the server has its maximum of request bytes in memory: try again"
                 raise WireError("overloaded", said, status=503, wait=1)
             self._left -= size
             taken += size
@@ -85,7 +85,7 @@ class Bodies:
 
     @asynccontextmanager
     async def state(self, request: web.Request, check: Callable[[], Awaitable[object]]) -> AsyncIterator[bytes]:
-        """The body as JSON without the spaces in between. `check` refuses who does not hold the key."""
+        """The body as compact JSON. `check` refuses a caller that does not hold the key."""
         encoding, length = _encoding(request), request.content_length
         if not encoding and length is not None and length <= STATE_BYTES_AT_ONCE:
             try:
@@ -98,20 +98,20 @@ class Bodies:
         await check()
         async with self.room() as reserve:
             sent = await body(request, STATE_BYTES_MAX, reserve)
-            reserve(min(len(sent) * _RATIO_MAX, STATE_BYTES_MAX) if encoding else len(sent))  # what is made of it
+            reserve(min(len(sent) * _RATIO_MAX, STATE_BYTES_MAX) if encoding else len(sent))  # for the decoded copy
             loop = asyncio.get_running_loop()
             yield await loop.run_in_executor(self._threads, _state, sent, encoding, *expected(request))
 
 
 async def body(request: web.Request, limit: int, reserve: Callable[[int], None] | None = None) -> bytes:
-    """All of the body as it was sent, if it is short enough and comes in time."""
+    """The complete body as sent, if it is within the limits of size and time."""
     length = request.content_length
     if length is not None and length > limit:
         raise too_large(limit)
     if length is not None and request.content.is_eof():
         if reserve is not None:
             reserve(length)
-        return request.content.read_nowait()  # it came with its headers, as small ones do
+        return request.content.read_nowait()  # it arrived with its headers, as small ones do
     read = bytearray()
     async for chunk in pieces(request):
         if len(read) + len(chunk) > limit:
@@ -123,7 +123,7 @@ async def body(request: web.Request, limit: int, reserve: Callable[[int], None] 
 
 
 async def pieces(request: web.Request) -> AsyncIterator[bytes]:
-    """The body as it comes; one that stands still or comes too slowly is given up."""
+    """The body in chunks as they arrive; one that stalls or is too slow is aborted."""
     now = asyncio.get_running_loop().time
     began, read = now(), 0
     while True:
@@ -143,12 +143,12 @@ async def pieces(request: web.Request) -> AsyncIterator[bytes]:
 
 
 def too_large(limit: int) -> WireError:
-    """A body that is refused for its size."""
+    """The refusal of a body for its size."""
     return WireError("body_too_large", f"a body of more than {limit} bytes", status=413)
 
 
 async def json_body(request: web.Request, kind: type[T]) -> T:
-    """The body as one of our structs; an empty one has all defaults."""
+    """The body decoded into a struct; an empty one has all defaults."""
     data = await body(request, JSON_BYTES_MAX)
     encoding = _encoding(request)
     if encoding:
@@ -157,17 +157,17 @@ async def json_body(request: web.Request, kind: type[T]) -> T:
 
 
 def decoded(data: bytes, kind: type[T], what: str) -> T:
-    """Bytes as one of our structs."""
+    """Bytes decoded into a struct."""
     try:
         if not data.isascii():
-            data.decode()  # raw parts are not looked into
+            data.decode()  # msgspec does not check raw parts
         return msgspec.json.decode(data or b"{}", type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError("invalid_body", f"{what} is not what this call takes: {error}") from None
 
 
 def plain(request: web.Request) -> None:
-    """Refuses a compressed body where the bytes are taken as they come."""
+    """Refuses a compressed body where bytes are streamed."""
     if _encoding(request):
         raise WireError("invalid_content_encoding", "this call takes no compressed body")
 
@@ -180,7 +180,7 @@ def _encoding(request: web.Request) -> str:
 
 
 def _unpacked(data: bytes, limit: int) -> bytes:
-    """What gzip or zlib packed, if it is short enough. It is fed in pieces, since what follows a member is copied."""
+    """The decompressed body, if it is within the limit. Fed in chunks, because zlib copies what follows a member."""
     parts, size, members = [], 0, 0
     unpack = None
     try:
@@ -205,8 +205,7 @@ def _unpacked(data: bytes, limit: int) -> bytes:
 
 
 def _state(data: bytes, encoding: str, checksum: str, size: int | None) -> bytes:
-    """Compact JSON; numbers stay as they were written. No objects are made of it: they would take many times its
-    size."""
+    """Compact JSON; numbers stay as written. No Python objects are created: they would take many times its size."""
     if encoding:
         data = _unpacked(data, STATE_BYTES_MAX)
     if not data or data.isspace():
@@ -217,14 +216,14 @@ def _state(data: bytes, encoding: str, checksum: str, size: int | None) -> bytes
         raise WireError("expected_bytes_mismatch", f"the body has {len(data)} bytes", status=409)
     try:
         if not data.isascii():
-            data.decode()  # the format below does not look into strings
+            data.decode()  # the formatter below does not check strings
         return msgspec.json.format(data, indent=-1)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise WireError("invalid_body", f"the state is no JSON: {error}") from None
 
 
 def correlation(request: web.Request, clock: Clock) -> str:
-    """The caller's name for this request, if it is a printable one; else a new one, which sorts by time."""
+    """The caller's name for this request, if it is printable; else a new one, which sorts by time."""
     given = request.headers.get("X-Correlation-Id", "")
     return given if given and len(given) <= 128 and given.isascii() and given.isprintable() else uuid7(clock)
 
@@ -248,7 +247,7 @@ def token(request: web.Request) -> int:
 
 
 def held(request: web.Request) -> Lease:
-    """The lease that the holder of a key shows."""
+    """The lease that the caller presents."""
     namespace, key = named(request)
     fencing = token(request)
     lease = request.headers.get("X-Lease-ID", "")
@@ -257,29 +256,29 @@ def held(request: web.Request) -> Lease:
     transaction = request.headers.get("X-Txn-ID", "")
     if not transaction:
         raise WireError("missing_txn", "the header X-Txn-ID is missing")
-    return shown(namespace, key, lease, fencing, transaction)
+    return presented_lease(namespace, key, lease, fencing, transaction)
 
 
 def if_version(request: web.Request) -> int | None:
-    """The version that the caller saw, if it says."""
+    """The version that the caller expects, if given."""
     text = request.headers.get("X-If-Version", "")
     return _number(text, "invalid_version", "X-If-Version") if text else None
 
 
 def if_etag(request: web.Request) -> str | None:
-    """The etag that the caller saw, if it says."""
+    """The etag that the caller expects, if given."""
     return request.headers.get("X-If-State-ETag") or None
 
 
 def checked_transaction(text: str, code: str) -> str:
-    """A transaction that the caller named; it must have the form of one."""
+    """A transaction id from the caller, checked."""
     if text and not is_xid(text):
         raise WireError(code, "a transaction is 20 characters of 0-9 and a-v, as an acquire gives them")
     return text
 
 
 def expected(request: web.Request) -> tuple[str, int | None]:
-    """The checksum and the size that the caller says its body has, if it says."""
+    """The checksum and the size that the caller expects, if given."""
     checksum = request.headers.get("X-Expected-SHA256", "").lower()
     if checksum and not re.fullmatch(r"[0-9a-f]{64}", checksum):
         raise WireError("invalid_expected_sha256", "X-Expected-SHA256 is 64 hexadecimal digits")

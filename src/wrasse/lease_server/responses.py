@@ -1,4 +1,4 @@
-"""What a call is answered with: a struct as JSON; or an error, one status and code for each, told in our own words."""
+"""Answers: a struct as JSON, or an error with one status and code each, and a text of our own."""
 
 from __future__ import annotations
 
@@ -38,25 +38,25 @@ _STATUS = {
 
 
 _UNROUTED = {
-    400: ("invalid_request", "the request is no HTTP that this server reads: a line or header is too long or bad"),
+    400: ("invalid_request", "the request is not valid HTTP: a line or header is too long or malformed"),
     404: ("not_found", "there is no such call: see /v1/openapi.json"),
     405: ("method_not_allowed", "this call takes another method: see /v1/openapi.json"),
     413: ("body_too_large", "the body is too long"),
-    417: ("invalid_request", "the header Expect asks for something that this server does not do"),
+    417: ("invalid_request", "the header Expect names something that this server does not support"),
 }
 
 
 Unnamed = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Named = Callable[[web.Request, str], Awaitable[web.StreamResponse]]
-"""A handler that is told the name of its request, which its answer has as X-Correlation-Id."""
+"""A handler that gets the name of its request, which its answer has as X-Correlation-Id."""
 Wrap = Callable[[Named], Unnamed]
-"""Makes handlers for the framework; turns errors into answers."""
+"""Makes handlers for aiohttp; maps errors to answers."""
 _TYPED = {"Content-Type": "application/json"}
 _ENCODER = msgspec.json.Encoder()
 
 
 def answered(answer: msgspec.Struct, headers: Mapping[str, str] = MappingProxyType({})) -> web.Response:
-    """The answer to a call that went well."""
+    """The answer to a successful call."""
     return web.Response(body=_ENCODER.encode(answer), headers={**headers, **_TYPED})
 
 
@@ -83,8 +83,8 @@ def failed(error: Exception, correlation: str) -> web.Response:
 
 
 def unrouted(status: int) -> web.Response:
-    """The answer to an error that no call has seen."""
-    other = ("invalid_request", "") if status < 500 else ("internal_error", "the log of the server says more")
+    """The answer to an error outside any call."""
+    other = ("invalid_request", "") if status < 500 else ("internal_error", "see the log of the server")
     code, detail = _UNROUTED.get(status, other)
     return failed(WireError(code, detail, status=status), "")
 
@@ -102,20 +102,18 @@ def _failure(error: Exception) -> tuple[int, ErrorAnswer]:
         return 400, ErrorAnswer("invalid_ttl", error.message)
     if isinstance(error, AttachmentTooLarge):
         return 413, ErrorAnswer("attachment_too_large", error.message)
-    # What a backend says may name files, hosts and keys of the server: that is for its log alone.
+    # An error of a backend may name files, hosts and keys of the server: it is only logged.
     inside = of_backend(error)
     if isinstance(error, TooLarge):
-        return 413, ErrorAnswer(
-            "body_too_large", "the server's store does not keep so much" if inside else error.message
-        )
+        return 413, ErrorAnswer("body_too_large", "it is too large for the server's store" if inside else error.message)
     if isinstance(error, UsageError) and not isinstance(error, ConfigError):
-        return 400, ErrorAnswer("invalid_request", "the server's store does not keep this" if inside else error.message)
+        return 400, ErrorAnswer("invalid_request", "the server's store refused it" if inside else error.message)
     if isinstance(error, StoreUnavailable):
-        return 503, ErrorAnswer("store_unavailable", "the store does not answer; try again", retry_after_seconds=1)
+        return 503, ErrorAnswer("store_unavailable", "the store is unavailable; try again", retry_after_seconds=1)
     return 500, ErrorAnswer("internal_error", "this call failed; the server's log has it under X-Correlation-Id")
 
 
 def of_backend(error: Exception) -> bool:
-    """Whether a backend raised it, rather than what checks the call."""
+    """Whether a backend raised it, rather than the checks of the call."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return bool(frames) and str(frames[-1].f_globals.get("__name__")).startswith("wrasse.backends.")

@@ -1,7 +1,7 @@
-"""Listens for calls of the lease API until it is closed.
+"""The server of the lease API.
 
-Closing drains: new leases are refused with a hint to ask elsewhere, calls under way have a moment to end, waiting ones
-are told to come back, and what is left to tidy after the last answers is done.
+Closing drains: new leases are refused with a hint to retry elsewhere, running calls have up to `grace` to end, waiting
+callers are refused, and background tasks are completed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from wrasse.observability.json_format import to_json
 from wrasse.web.listener import Listener, caps_within
 
 CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX = 1_024, 512
-"""How many clients the lease API has at once, in all and from one address; fewer where few files may be open."""
-TIDY_SECONDS_MAX = 5.0
+"""Maximum connections of the lease API, in total and from one address; fewer under a low limit of open files."""
+CLEANUP_SECONDS_MAX = 5.0
 _log = logging.getLogger("wrasse.leases")
 
 
@@ -40,13 +40,13 @@ class LeaseServer:
         self._listener: Listener | None = None
 
     async def listen(self, address: Address) -> Address:
-        """Starts listening; gives the address it got."""
+        """Starts listening; returns the actual address."""
         check_access(address, self._access)
         if in_clear(address, self._access):
-            _log.warning("tokens for the lease API travel without TLS, for all on the way to read (leases.insecure)")
+            _log.warning("tokens for the lease API are sent without TLS, readable on the network (leases.insecure)")
         context = tls(self._access)
         app = web.Application(middlewares=[middleware(self._access, self.calls, loopback=address.loopback)])
-        app.add_routes([*self.api.routes(), web.get("/v1/openapi.json", _openapi), web.get("/healthz", _fine)])
+        app.add_routes([*self.api.routes(), web.get("/v1/openapi.json", _openapi), web.get("/healthz", _healthy)])
         app.add_routes([web.get("/readyz", self._ready)])
         caps = caps_within(CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX)
         self._listener = Listener(
@@ -56,7 +56,7 @@ class LeaseServer:
             setting="leases.listen",
             failure=unrouted,
             tls=context,
-            cancel=True,  # a client that goes away no longer waits for a key
+            cancel=True,  # a client that disconnects stops waiting for its key
             shutdown_seconds=2.0,
         )
         return await self._listener.start(address)
@@ -71,8 +71,8 @@ class LeaseServer:
                 await self.api.quiet()
         await self._listener.close()
         self._listener = None
-        with suppress(TimeoutError):  # a sweep finds what is left by its index entries
-            async with asyncio.timeout(TIDY_SECONDS_MAX):
+        with suppress(TimeoutError):  # a sweep finds the rest by its index entries
+            async with asyncio.timeout(CLEANUP_SECONDS_MAX):
                 await self.api.finished()
                 await self._leases.close()
 
@@ -86,5 +86,5 @@ async def _openapi(request: web.Request) -> web.Response:
     return web.Response(text=to_json(document()), content_type="application/json")
 
 
-async def _fine(request: web.Request) -> web.Response:
+async def _healthy(request: web.Request) -> web.Response:
     return web.Response()

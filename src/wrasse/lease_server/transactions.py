@@ -1,8 +1,7 @@
 """Transactions over HTTP: lockd's txn/{decide,commit,rollback,replay}.
 
-`decide` writes the decision and carries it out; asked for another one later, it answers the first. `commit` and
-`rollback` carry out what was decided before, or decide for the keys they name. `replay` carries one transaction to its
-end.
+`decide` writes the decision and carries it out; a different decision later gets the first one as its answer. `commit`
+and `rollback` carry out an earlier decision, or decide for the keys they name. `replay` finishes one transaction.
 """
 
 from __future__ import annotations
@@ -35,48 +34,48 @@ class TransactionApi:
         return [web.post(f"/v1/txn/{name}", call(handler)) for name, handler in posts.items()]
 
     async def _decide(self, request: web.Request, name: str) -> web.Response:
-        asked = await _asked(request)
+        body = await _transaction_body(request)
         states = [each.value for each in Decision]
-        if asked.state not in states:
+        if body.state not in states:
             raise WireError("invalid_txn_state", f"state is one of {', '.join(states)}")
-        return _answer(asked, await self._decided(asked, Decision(asked.state)))
+        return _answer(body, await self._decide_keys(body, Decision(body.state)))
 
     async def _commit(self, request: web.Request, name: str) -> web.Response:
-        return await self._end(await _asked(request), Decision.COMMIT)
+        return await self._end(await _transaction_body(request), Decision.COMMIT)
 
     async def _rollback(self, request: web.Request, name: str) -> web.Response:
-        return await self._end(await _asked(request), Decision.ROLLBACK)
+        return await self._end(await _transaction_body(request), Decision.ROLLBACK)
 
     async def _replay(self, request: web.Request, name: str) -> web.Response:
-        asked = await _asked(request)
+        body = await _transaction_body(request)
         self._leases.note_traffic()
-        return _answer(asked, await self._leases.transactions.replay(asked.txn_id))
+        return _answer(body, await self._leases.transactions.replay(body.txn_id))
 
-    async def _end(self, asked: TransactionBody, state: Decision) -> web.Response:
-        if not asked.participants:
+    async def _end(self, body: TransactionBody, state: Decision) -> web.Response:
+        if not body.participants:
             self._leases.note_traffic()
-            return _answer(asked, await self._leases.transactions.carried_out(asked.txn_id, state))
-        found = await self._decided(asked, state)
+            return _answer(body, await self._leases.transactions.carried_out(body.txn_id, state))
+        found = await self._decide_keys(body, state)
         if found is not state:
             raise WireError("txn_conflict", f"the transaction was decided for {found.value} before", status=409)
-        return _answer(asked, found)
+        return _answer(body, found)
 
-    async def _decided(self, asked: TransactionBody, state: Decision) -> Decision:
+    async def _decide_keys(self, body: TransactionBody, state: Decision) -> Decision:
         self._leases.note_traffic()
-        until = datetime.fromtimestamp(asked.expires_at_unix, UTC) if asked.expires_at_unix else None
-        keys = _participants(asked.participants)
+        until = datetime.fromtimestamp(body.expires_at_unix, UTC) if body.expires_at_unix else None
+        keys = _participants(body.participants)
         namespace = keys[0].namespace if keys else ""
-        return await self._leases.transactions.decide(asked.txn_id, state, keys, until, namespace)
+        return await self._leases.transactions.decide(body.txn_id, state, keys, until, namespace)
 
 
-async def _asked(request: web.Request) -> TransactionBody:
-    asked = await request_parsing.json_body(request, TransactionBody)
-    if not asked.txn_id:
+async def _transaction_body(request: web.Request) -> TransactionBody:
+    body = await request_parsing.json_body(request, TransactionBody)
+    if not body.txn_id:
         raise WireError("missing_txn", "txn_id is missing")
-    request_parsing.checked_transaction(asked.txn_id, "invalid_txn_id")
-    if not 0 <= asked.expires_at_unix <= EXPIRES_MAX:
+    request_parsing.checked_transaction(body.txn_id, "invalid_txn_id")
+    if not 0 <= body.expires_at_unix <= EXPIRES_MAX:
         raise WireError("invalid_expiry", "expires_at_unix is no time in seconds")
-    return asked
+    return body
 
 
 def _participants(named: Sequence[ParticipantBody]) -> list[Participant]:
@@ -89,5 +88,5 @@ def _participants(named: Sequence[ParticipantBody]) -> list[Participant]:
     return keys
 
 
-def _answer(asked: TransactionBody, state: Decision) -> web.Response:
-    return answered(TransactionAnswer(asked.txn_id, state.value))
+def _answer(body: TransactionBody, state: Decision) -> web.Response:
+    return answered(TransactionAnswer(body.txn_id, state.value))

@@ -1,6 +1,6 @@
-"""Bodies and answers on the wire: strict structs in, plain structs out, whole seconds, zero values left out.
+"""Request bodies and answers: strict structs in, plain structs out, whole seconds, zero values omitted.
 
-Unknown fields are let pass where lockd lets them.
+Unknown fields are ignored where lockd ignores them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class AcquireBody(msgspec.Struct, forbid_unknown_fields=True):
     block_seconds: int = 0
     if_not_exists: bool = False
     txn_id: str = ""
-    lease_id: str = ""  # beyond lockd: the same id asked again gives the same lease
+    lease_id: str = ""  # an addition to lockd: a retry with the same id gets the same lease
 
 
 class KeepaliveBody(msgspec.Struct, forbid_unknown_fields=True):
@@ -50,7 +50,7 @@ class MetadataBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class NamespaceBody(msgspec.Struct, forbid_unknown_fields=True):
-    """POST /v1/namespace. Queries are not part of this server; what was set is given back."""
+    """POST /v1/namespace. This server has no queries; the settings are echoed."""
 
     namespace: str = ""
     query: QueryEngines | None = None
@@ -161,7 +161,7 @@ class ErrorAnswer(msgspec.Struct, omit_defaults=True):
 
 
 def acquired(leased: KeyRecord, typed: str, correlation: str) -> Acquired:
-    """The answer to an acquire; the key comes back as the client typed it."""
+    """The answer to an acquire, with the key as the client spelled it."""
     grant = leased.held
     return Acquired(
         namespace=grant.namespace,
@@ -178,7 +178,7 @@ def acquired(leased: KeyRecord, typed: str, correlation: str) -> Acquired:
 
 
 def described(namespace: str, key: str, meta: KeyRecord | None, *, over: bool) -> DescribeAnswer:
-    """The answer to describe; a key nobody knows has version 0, and a lease that has ended is none."""
+    """The answer to describe; an unknown key has version 0, and an ended lease is omitted."""
     if meta is None:
         return DescribeAnswer(namespace, key, version=0, metadata=Metadata())
     grant = None if over else meta.lease
@@ -199,7 +199,7 @@ SECONDS_MAX = 30 * 24 * 3_600
 
 
 class EnqueueMeta(msgspec.Struct):
-    """The part `meta` of POST /v1/queue/enqueue; fields that nobody knows are let pass, as in lockd."""
+    """The part `meta` of POST /v1/queue/enqueue; unknown fields are ignored, as in lockd."""
 
     queue: str = ""
     namespace: str = ""
@@ -225,7 +225,7 @@ class DequeueBody(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class MessageBody(msgspec.Struct, forbid_unknown_fields=True):
-    """POST /v1/queue/ack, nack and extend: which message, and proof of holding it."""
+    """POST /v1/queue/ack, nack and extend: which message, and proof of its claim."""
 
     queue: str = ""
     message_id: str = ""
@@ -266,7 +266,7 @@ class EnqueueAnswer(msgspec.Struct):
 
 
 class DeliveredMessage(msgspec.Struct, omit_defaults=True):
-    """A message that was handed out."""
+    """A delivered message."""
 
     namespace: str
     queue: str
@@ -307,7 +307,7 @@ class Acked(msgspec.Struct):
 
 
 class Nacked(msgspec.Struct):
-    """The answer to a nack. `requeued` is false for a message that has no attempts left: it is dead."""
+    """The answer to a nack. `requeued` is false for a message without attempts left: it is dead."""
 
     requeued: bool
     meta_etag: str
@@ -325,7 +325,7 @@ class Extended(msgspec.Struct, omit_defaults=True):
 
 
 class Stats(msgspec.Struct, omit_defaults=True):
-    """The answer to stats. `pending_candidates` are messages that wait, delayed ones included."""
+    """The answer to stats. `pending_candidates` are ready and scheduled messages."""
 
     namespace: str
     queue: str
@@ -342,7 +342,7 @@ class Stats(msgspec.Struct, omit_defaults=True):
 
 
 class ParticipantBody(msgspec.Struct):
-    """One key that takes part. `backend_hash` tells lockd's islands apart; here is one store."""
+    """An enlisted key. `backend_hash` distinguishes lockd's stores; here is one store."""
 
     key: str = ""
     namespace: str = ""
@@ -350,7 +350,7 @@ class ParticipantBody(msgspec.Struct):
 
 
 class TransactionBody(msgspec.Struct):
-    """POST /v1/txn/… There is no cluster of coordinators: a term is taken, and means nothing."""
+    """POST /v1/txn/… There is no cluster of coordinators: `tc_term` is accepted and ignored."""
 
     txn_id: str = ""
     state: str = ""
@@ -360,7 +360,7 @@ class TransactionBody(msgspec.Struct):
 
 
 class TransactionAnswer(msgspec.Struct):
-    """What counts."""
+    """The decision that counts."""
 
     txn_id: str
     state: str
@@ -379,7 +379,7 @@ class AttachmentInfo(msgspec.Struct):
 
 
 class AttachAnswer(msgspec.Struct, omit_defaults=True):
-    """The answer to POST /v1/attachments. `noop`: there was one of this name, and it was to stay."""
+    """The answer to POST /v1/attachments. `noop`: an attachment of this name exists and was kept."""
 
     attachment: AttachmentInfo | None
     version: int | None

@@ -1,1 +1,1 @@
-"""Leases: one owner, one key, until a moment, with a token that only grows."""
+"""Leases: one owner per key until expires_at, with a fencing token that only grows."""

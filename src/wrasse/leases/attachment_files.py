@@ -1,4 +1,4 @@
-"""Attachments from and to files of this host, a piece at a time, away from the event loop."""
+"""Attachments from and to files of this host, one chunk at a time, in threads outside the event loop."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wrasse.ports.objects import CHUNK_BYTES
 
 
 class FilePieces:
-    """A file's bytes; they can be read from the beginning again."""
+    """A file's bytes; iterating again reads from the beginning."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -35,9 +35,9 @@ class FilePieces:
 
 
 async def write_file(path: Path, chunks: AsyncGenerator[bytes]) -> int:
-    """Writes a file that is whole or not there, over one that may be; gives how many bytes."""
+    """Writes a temporary file and renames it over `path`, so that the file is complete or absent; returns its size."""
     size = 0
-    file, name = _beside(path)
+    file, name = _temp_file(path)
     try:
         with file:
             async with aclosing(chunks):
@@ -51,7 +51,7 @@ async def write_file(path: Path, chunks: AsyncGenerator[bytes]) -> int:
     return size
 
 
-def _beside(path: Path) -> tuple[BinaryIO, str]:
+def _temp_file(path: Path) -> tuple[BinaryIO, str]:
     try:
         number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
     except OSError as error:

@@ -1,9 +1,9 @@
-"""Files that ride along with a key's state: streamed in under its lease, committed with it, then read by anybody.
+"""Attachments: files stored beside a key's state, staged under its lease, committed with it, then readable by all.
 
-Each is an object of its own, written once under the lease's token and named by the key's record, just as the state is:
-a commit of state and attachments is one write, and what a lease that ended has left is taken away with its state.
-Nothing is held in memory. Size and checksum are taken while the bytes pass: what is staged is what was sent, and what
-is read is what was staged, or the reader is told before the last bytes.
+Each attachment is an object of its own, written once under the lease's fencing token and named by the key's record, as
+the state is. A commit of state and attachments is one write, and what an expired lease left is cleaned up together with
+its state objects. Bytes are streamed, never collected in memory. Size and checksum are computed during the transfer:
+what is staged is what was sent, and a read that does not match its checksum fails before the last bytes are returned.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ READS_MAX = 8  # how often a reader follows a record that changes under it
 
 
 class AttachmentTooLarge(TooLarge):
-    """More bytes than its sender allows. Nothing was staged."""
+    """More bytes than the sender's limit. Nothing was staged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """How an attachment is sent: what it must turn out to be, and what becomes of one that has its name already."""
+    """An attachment to send: name, expected size and checksum, and what happens if the name exists."""
 
     name: str
     content_type: str = CONTENT_TYPE
     bytes_max: int = BYTES_MAX
-    sha256: str = ""  # refused if it is another
-    size: int | None = None  # likewise
-    keep: bool = False  # one of this name stays as it is
+    sha256: str = ""  # refused on a mismatch
+    size: int | None = None  # refused on a mismatch
+    keep: bool = False  # an existing attachment of this name stays unchanged
 
 
 @dataclass(frozen=True, slots=True)
 class Attached:
-    """The attachment, the version that the key will have, and whether anything was staged."""
+    """The attachment, the version that the key will have after a commit, and whether anything was staged."""
 
     attachment: Attachment
     version: int
@@ -58,25 +58,24 @@ class Attached:
 
 @dataclass(frozen=True, slots=True)
 class Fetched:
-    """An attachment and its bytes, as they come. Who does not read them to the end closes them."""
+    """An attachment and its bytes as a stream. A caller that does not read to the end must close it."""
 
     attachment: Attachment
     chunks: AsyncGenerator[bytes]
 
 
 class Attachments:
-    """The attachments of all keys of one store. `whose`: the lease of a holder, who sees what it has staged, or
-    `public`."""
+    """The attachments of all keys of one store. `whose`: a holder's lease, which sees staged changes; or `public`."""
 
     def __init__(self, keys: Callable[[str], KeyStates], clock: Clock, traffic: Callable[[], None]) -> None:
         self._keys, self._clock, self._traffic = keys, clock, traffic
 
-    async def attach(self, held: Lease, sent: Sent, data: Data) -> Attached:
-        """Stages an attachment. Nothing is read of the data unless the caller holds the key."""
+    async def attach(self, lease: Lease, sent: Sent, data: Data) -> Attached:
+        """Stages an attachment. The data is read only after the lease was checked."""
         self._traffic()
         check_sent(sent)
-        keys = self._keys(held.namespace)
-        record = await keys.checked(held)
+        keys = self._keys(lease.namespace)
+        record = await keys.checked(lease)
         there = seen_by_holder(record)
         old = _named(there, sent.name, "")
         if old is not None and sent.keep:
@@ -93,8 +92,8 @@ class Attachments:
             rest = [each for each in seen_by_holder(record) if each.name != sent.name]
             return staged_attachments(record, (*rest, made), at)
 
-        writing = keys.versions.write_stream(held.key, held.token, meter)
-        after = (await keys.stage_object(held, writing, change)).after
+        writing = keys.versions.write_stream(lease.key, lease.token, meter)
+        after = (await keys.stage_object(lease, writing, change)).after
         made = _named(seen_by_holder(after), sent.name, "")
         assert made is not None, "what was staged is there"
         assert after.staged is not None, "an attachment is staged"
@@ -103,14 +102,14 @@ class Attachments:
     async def list(self, whose: Lease) -> Sequence[Attachment]:
         """All attachments, in the order of their names."""
         self._traffic()
-        return sorted(await self._seen(whose), key=lambda each: each.name)
+        return sorted(await self._visible(whose), key=lambda each: each.name)
 
     async def fetch(self, whose: Lease, *, name: str = "", id: str = "") -> Fetched:
         """One attachment with its bytes, by its name or its id."""
         self._traffic()
         before: Attachment | None = None
         for _ in range(READS_MAX):
-            found = _named(await self._seen(whose), name, id)
+            found = _named(await self._visible(whose), name, id)
             if found is None:
                 raise _missing(whose, name or id)
             if found == before:
@@ -119,16 +118,16 @@ class Attachments:
             try:
                 first = await anext(chunks, b"")
             except Gone:
-                before = found  # superseded and taken away while we came: the record names another by now
+                before = found  # replaced and deleted since the record was read: read the record again
                 continue
-            return Fetched(found, _again(first, chunks))
+            return Fetched(found, _chained(first, chunks))
         raise StoreBroken(
             f"the record of {whose.key!r} names an attachment whose object is not there",
             do="run `wrasse leases fsck`; restore the object from a backup, or remove the attachment",
         )
 
-    async def remove(self, held: Lease, *, name: str = "", id: str = "", every: bool = False) -> tuple[int, int]:
-        """Stages the removal of one attachment, or of every one; gives how many, and the version there will be."""
+    async def remove(self, lease: Lease, *, name: str = "", id: str = "", every: bool = False) -> tuple[int, int]:
+        """Stages the removal of one attachment, or of all; returns how many, and the version after a commit."""
         self._traffic()
 
         def goes(each: Attachment) -> bool:
@@ -139,12 +138,12 @@ class Attachments:
             left = tuple(each for each in there if not goes(each))
             return None if len(left) == len(there) else staged_attachments(record, left, at)
 
-        changed = await self._keys(held.namespace).stage_change(held, change)
+        changed = await self._keys(lease.namespace).stage_change(lease, change)
         staged = changed.after.staged
         count = len(seen_by_holder(changed.before)) - len(seen_by_holder(changed.after))
         return count, changed.after.version if staged is None else staged.version
 
-    async def _seen(self, whose: Lease) -> Sequence[Attachment]:
+    async def _visible(self, whose: Lease) -> Sequence[Attachment]:
         keys = self._keys(whose.namespace)
         if whose.id:
             return seen_by_holder(await keys.read_held(whose))
@@ -153,8 +152,8 @@ class Attachments:
 
 
 class Meter:
-    """Bytes on their way into the store, counted and summed up; raises before the end if they are not what they should
-    be, so that the store never makes an object of them."""
+    """Counts and hashes bytes on their way into the store. A mismatch raises before the last chunk, so that the store
+    never creates the object."""
 
     def __init__(self, data: Data, sent: Sent) -> None:
         self._data, self._sent = data, sent
@@ -163,7 +162,7 @@ class Meter:
 
     @property
     def sha256(self) -> str:
-        """The checksum of what has passed."""
+        """The checksum of the bytes so far."""
         return self._hash.hexdigest()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
@@ -181,15 +180,15 @@ class Meter:
 
 
 def check_whole(sent: Sent, size: int, sha256: str) -> None:
-    """Refuses bytes that are not those which their sender meant."""
+    """Refuses bytes whose size or checksum is not the expected one."""
     if sent.size is not None and size != sent.size:
         raise KeyRefused(Refusal.BYTES_MISMATCH, f"the attachment has {size} bytes, not {sent.size}")
     if sent.sha256 and sha256 != sent.sha256:
-        raise KeyRefused(Refusal.SHA256_MISMATCH, "the attachment has another checksum")
+        raise KeyRefused(Refusal.SHA256_MISMATCH, "the checksum of the attachment is not the expected one")
 
 
 def check_sent(sent: Sent) -> None:
-    """Refuses what no key could keep, before anything is sent."""
+    """Refuses invalid names and content types before anything is sent."""
     size = len(sent.name.encode("utf-8", "surrogatepass"))
     if not 1 <= size <= NAME_BYTES_MAX or not sent.name.isprintable():
         raise UsageError(
@@ -202,7 +201,7 @@ def check_sent(sent: Sent) -> None:
 
 
 async def pieces(data: Data) -> AsyncIterator[bytes]:
-    """The same bytes in pieces that a store takes one by one."""
+    """The same bytes in chunks."""
     if isinstance(data, bytes):
         for start in range(0, len(data), CHUNK_BYTES):
             yield data[start : start + CHUNK_BYTES]
@@ -212,7 +211,7 @@ async def pieces(data: Data) -> AsyncIterator[bytes]:
 
 
 async def checked_chunks(attachment: Attachment, chunks: AsyncIterable[bytes]) -> AsyncGenerator[bytes]:
-    """The bytes of an attachment. The last are kept back until it is known that all of them are right."""
+    """The bytes of an attachment. The last chunk is returned only after size and checksum matched."""
     summed, size, last = hashlib.sha256(), 0, b""
     async for chunk in chunks:
         if last:
@@ -228,12 +227,12 @@ async def checked_chunks(attachment: Attachment, chunks: AsyncIterable[bytes]) -
 
 
 def seen_by_holder(record: KeyRecord) -> tuple[Attachment, ...]:
-    """The attachments as the holder sees them: what it has staged, if it has."""
+    """The attachments as the holder sees them: the staged ones if there are any, else the committed ones."""
     staged = record.staged
     return record.attachments if staged is None or staged.attachments is None else staged.attachments
 
 
-async def _again(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
+async def _chained(first: bytes, rest: AsyncGenerator[bytes]) -> AsyncGenerator[bytes]:
     async with aclosing(rest):
         if first:
             yield first

@@ -1,7 +1,7 @@
-"""What is left to do once an answer has gone out: superseded objects and index entries that nobody needs any more.
+"""Background tasks after an answer was sent: deletes of superseded objects and index entries.
 
-Nothing here is needed for correctness: what is not done, because the process died or the store did not answer, is
-found again by its index entry. Bounded: beyond that many at once, whoever adds one more waits for it.
+Nothing here is needed for correctness: what is not done, because the process died or the store was unavailable, is
+found later by its index entry. Bounded: beyond AT_ONCE_MAX tasks `add` runs the work before it returns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _log = logging.getLogger("wrasse.leases")
 
 
 class BackgroundTasks:
-    """Small jobs that run after an answer; `finished` waits for all of them."""
+    """Tasks that run after an answer; `finished` waits for all of them."""
 
     __slots__ = ("_tasks", "failed")
 
@@ -30,20 +30,20 @@ class BackgroundTasks:
         self.failed = 0
 
     async def add(self, work: Awaitable[object]) -> None:
-        """Does this soon; at once, if there is too much to do already."""
+        """Runs this in the background; in the foreground if too many tasks are running."""
         if len(self._tasks) >= AT_ONCE_MAX:
             await self._do(work)
             return
         self.soon(work)
 
     def soon(self, work: Awaitable[object]) -> None:
-        """Does this soon, whatever else there is to do: for what comes one by one."""
+        """Runs this in the background without a limit; for work that is started one at a time."""
         task = asyncio.create_task(self._do(work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def finished(self) -> None:
-        """Until everything that was added is done."""
+        """Waits until all added work is done."""
         while self._tasks:
             await asyncio.wait([*self._tasks])
 
@@ -56,7 +56,7 @@ class BackgroundTasks:
 
 
 async def beside(work: Awaitable[T], other: Awaitable[None]) -> tuple[T, WrasseError | None]:
-    """Does both at once; the answer of the one, and how the other failed. Both have ended when this returns."""
+    """Runs both concurrently; returns the result of the first and the error of the second. Both have ended then."""
     answer, failed = await asyncio.gather(work, other, return_exceptions=True)
     if isinstance(answer, BaseException):
         raise answer

@@ -1,8 +1,8 @@
-"""Leases and state over HTTP: the operations of `Leases`, carried out by a server that may be anywhere.
+"""Leases and state over HTTP: the operations of `Leases`, carried out by a lease server.
 
-An acquire carries an id of our own, so that asking again after a lost reply gives the same lease. Other calls are safe
-to repeat by what they name. A server that does not answer is asked again for as long as `patience` lasts; a refusal is
-final and comes as the same error that `Leases` raises.
+An acquire carries an id chosen by the client, so that a retry after a lost reply gets the same lease. Other calls are
+idempotent by the versions and ids they name. While the server is unavailable, calls are retried for up to `patience`; a
+refusal is final and raises the same error as `Leases`.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from wrasse.leases.attachments_client import (
     ANSWER_BYTES_MAX,
     RemoteAttachments,
     decoded,
+    lease_headers,
     no_lease_api,
     read_whole,
-    shown_headers,
 )
 from wrasse.leases.lease import KeyRecord, Lease, StateObject
 from wrasse.leases.leases import LASTS, STATE_BYTES_MAX, TTL_DEFAULT, TTL_MAX, KeyStateRead, check_state
@@ -40,13 +40,13 @@ from wrasse.leases.xid import Xids
 from wrasse.ports.page import Page
 
 CALL_SECONDS_MAX = 30.0
-"""Seconds for one call with the body of its answer."""
-WAIT_AT_ONCE = 20  # seconds that one call waits for a key; longer waits ask again, so that no proxy cuts them
+"""Seconds for one call including the body of its answer."""
+WAIT_AT_ONCE = 20  # seconds that one call waits for a key; longer waits use several calls, below proxy timeouts
 _T = TypeVar("_T")
 _CODES = {code.value: code for code in Refusal}
 
 
-class _Answer(msgspec.Struct):
+class _LeaseAnswer(msgspec.Struct):
     """Every field that an answer of the API may have."""
 
     lease_id: str = ""
@@ -68,10 +68,10 @@ class _Answer(msgspec.Struct):
     current_etag: str = ""
     retry_after_seconds: int = 0
     updated_at_unix: int = 0
-    lasts: float | None = None  # told by a header
+    lasts: float | None = None  # from a header
 
 
-class _Keys(msgspec.Struct):
+class _KeyListing(msgspec.Struct):
     """The answer to a listing."""
 
     keys: tuple[str, ...] | None = None
@@ -95,13 +95,13 @@ class LeaseClient:
             url,
             headers=headers,
             timeout=ClientTimeout(total=CALL_SECONDS_MAX),
-            auto_decompress=False,  # an answer has as many bytes as were sent
+            auto_decompress=False,  # so that limits apply to the bytes on the wire
             cookie_jar=DummyCookieJar(),
             connector=None if tls is None else TCPConnector(ssl=tls),
         )
         self._clock, self._patience = clock, patience.total_seconds()
         self._xids = Xids(clock)
-        self._terms: dict[str, float] = {}  # by lease: until when its holder may rely on it
+        self._terms: dict[str, float] = {}  # by lease id: monotonic time until which the holder may rely on it
         self.attachments = RemoteAttachments(self._session, self)
 
     async def __aenter__(self) -> Self:
@@ -131,14 +131,14 @@ class LeaseClient:
         """The lease; see `Leases.acquire`."""
         namespace = checked_namespace(namespace)
         key = checked_key(key, namespace)
-        body: dict[str, object] = {"key": spoken(namespace, key), "owner": owner, "ttl_seconds": _whole(ttl)}
+        body: dict[str, object] = {"key": spoken(namespace, key), "owner": owner, "ttl_seconds": _whole_seconds(ttl)}
         body |= {"lease_id": id or self._xids.new(), "if_not_exists": if_not_exists, "namespace": namespace}
         body |= {"txn_id": transaction} if transaction else {}
         give_up = None if wait is None else self._clock.monotonic() + wait.total_seconds()
         while True:
             left = WAIT_AT_ONCE if give_up is None else give_up - self._clock.monotonic()
             body["block_seconds"] = -1 if left < 1 else min(int(left), WAIT_AT_ONCE)
-            asked = self._clock.monotonic()
+            started = self._clock.monotonic()
             try:
                 answer, _ = await self._ask("POST", "/v1/acquire", json=body)
             except KeyRefused as refused:
@@ -147,20 +147,20 @@ class LeaseClient:
                 if left < 1:
                     await asyncio.sleep(min(left, 0.1))
                 continue
-            self._terms[answer.lease_id] = _term(answer, asked, ttl)
+            self._terms[answer.lease_id] = _term_end(answer, started, ttl)
             return _leased(key, answer)
 
-    async def renew(self, held: Lease, ttl: timedelta) -> Lease:
-        """The lease, `ttl` from now."""
-        asked = self._clock.monotonic()
-        body = {**_named(held), "ttl_seconds": _whole(ttl)}
-        answer, _ = await self._ask("POST", "/v1/keepalive", json=body, headers=shown_headers(held))
-        self._terms[held.id] = _term(answer, asked, ttl)
-        return replace(held, expires_at=_instant(answer.expires_at_unix))
+    async def renew(self, lease: Lease, ttl: timedelta) -> Lease:
+        """Extends the lease to `ttl` from now."""
+        started = self._clock.monotonic()
+        body = {**_named(lease), "ttl_seconds": _whole_seconds(ttl)}
+        answer, _ = await self._ask("POST", "/v1/keepalive", json=body, headers=lease_headers(lease))
+        self._terms[lease.id] = _term_end(answer, started, ttl)
+        return replace(lease, expires_at=_instant(answer.expires_at_unix))
 
-    async def read(self, held: Lease) -> KeyStateRead | None:
+    async def read(self, lease: Lease) -> KeyStateRead | None:
         """The state as its holder sees it, staged changes included."""
-        return await self._read(held.namespace, held.key, {}, shown_headers(held))
+        return await self._read(lease.namespace, lease.key, {}, lease_headers(lease))
 
     async def read_public(self, namespace: str, key: str) -> KeyStateRead | None:
         """The committed state."""
@@ -168,64 +168,68 @@ class LeaseClient:
 
     async def page(self, namespace: str, prefix: str, after: str | None, limit: int) -> Page[str]:
         """Keys that begin with the prefix."""
-        asked = {"namespace": namespace, "prefix": prefix, "limit": str(limit), "after": after or ""}
-        body = await self.ask("GET", "/v1/keys", asked, {})
-        found = decoded(body, _Keys)
+        params = {"namespace": namespace, "prefix": prefix, "limit": str(limit), "after": after or ""}
+        body = await self.ask("GET", "/v1/keys", params, {})
+        found = decoded(body, _KeyListing)
         keys = found.keys or ()
         return Page(keys, (found.next_cursor,) * len(keys), self._clock.now(), bool(found.next_cursor))
 
     async def describe(self, namespace: str, key: str) -> KeyRecord | None:
-        """What the server tells about a key, which leaves out tokens and transactions; None if there is no such key."""
-        told = decoded(await self.ask("GET", "/v1/describe", _where(namespace, key), {}), _Answer)
-        lease = Lease(told.lease_id, told.owner, 0, _instant(told.expires_at_unix), "") if told.lease_id else None
-        if lease is None and not told.updated_at_unix:
+        """The server's description of a key, without tokens and transactions; None if there is no such key."""
+        answer = decoded(await self.ask("GET", "/v1/describe", _key_params(namespace, key), {}), _LeaseAnswer)
+        lease = (
+            Lease(answer.lease_id, answer.owner, 0, _instant(answer.expires_at_unix), "") if answer.lease_id else None
+        )
+        if lease is None and not answer.updated_at_unix:
             return None
-        state = StateObject("", "", told.state_etag, 0) if told.state_etag else None
-        return KeyRecord(0, lease, told.version, state, updated_at=_instant(told.updated_at_unix))
+        state = StateObject("", "", answer.state_etag, 0) if answer.state_etag else None
+        return KeyRecord(0, lease, answer.version, state, updated_at=_instant(answer.updated_at_unix))
 
     async def now(self, namespace: str) -> datetime:
-        """The time by which leases end, as far as this machine knows it."""
+        """The local clock, as an estimate of the store's time."""
         return self._clock.now()
 
     async def update(
-        self, held: Lease, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
+        self, lease: Lease, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
     ) -> tuple[int, StateObject]:
-        """Stages a new state; gives the version that it will have."""
+        """Stages a new state; returns the version after a commit."""
         check_state(data)
-        headers = {**shown_headers(held), **_seen(if_version, if_etag)}
-        where = _where(held.namespace, held.key)
+        headers = {**lease_headers(lease), **_conditions(if_version, if_etag)}
+        where = _key_params(lease.namespace, lease.key)
         answer, _ = await self._ask("POST", "/v1/update", params=where, data=data, headers=headers)
         return answer.new_version, StateObject("", "", answer.new_state_etag, answer.bytes)
 
-    async def remove(self, held: Lease, *, if_version: int | None = None, if_etag: str | None = None) -> int | None:
+    async def remove(self, lease: Lease, *, if_version: int | None = None, if_etag: str | None = None) -> int | None:
         """Stages the removal of the state; None if there was nothing to remove."""
-        headers = {**shown_headers(held), **_seen(if_version, if_etag)}
-        answer, _ = await self._ask("POST", "/v1/remove", params=_where(held.namespace, held.key), headers=headers)
+        headers = {**lease_headers(lease), **_conditions(if_version, if_etag)}
+        answer, _ = await self._ask(
+            "POST", "/v1/remove", params=_key_params(lease.namespace, lease.key), headers=headers
+        )
         return answer.new_version if answer.removed else None
 
-    async def release(self, held: Lease, *, commit: bool = True) -> KeyRecord | None:
-        """Gives the key back; the server says no more than that it is so."""
-        body = {**_named(held), "rollback": not commit}
-        await self._ask("POST", "/v1/release", json=body, headers=shown_headers(held))
-        self._terms.pop(held.id, None)
-        return KeyRecord(held.token)
+    async def release(self, lease: Lease, *, commit: bool = True) -> KeyRecord | None:
+        """Releases the key; the answer has no more details."""
+        body = {**_named(lease), "rollback": not commit}
+        await self._ask("POST", "/v1/release", json=body, headers=lease_headers(lease))
+        self._terms.pop(lease.id, None)
+        return KeyRecord(lease.token)
 
     async def decide(self, transaction: str, *, commit: bool) -> Decision:
-        """Commits or rolls back every key of a transaction; gives what counts."""
-        asked = {"txn_id": transaction, "state": (Decision.COMMIT if commit else Decision.ROLLBACK).value}
-        answer, _ = await self._ask("POST", "/v1/txn/decide", json=asked)
+        """Commits or rolls back every key of a transaction; returns the decision that counts."""
+        body = {"txn_id": transaction, "state": (Decision.COMMIT if commit else Decision.ROLLBACK).value}
+        answer, _ = await self._ask("POST", "/v1/txn/decide", json=body)
         if answer.state not in tuple(Decision):
             raise no_lease_api(200)
         return Decision(answer.state)
 
-    def term(self, held: Lease) -> float:
-        """Our monotonic time until which the holder may rely on a lease that was just granted or renewed."""
-        return self._terms[held.id]
+    def term(self, lease: Lease) -> float:
+        """The local monotonic time until which the holder may rely on a lease that was just granted or renewed."""
+        return self._terms[lease.id]
 
     async def _read(
         self, namespace: str, key: str, more: Mapping[str, str], headers: Mapping[str, str]
     ) -> KeyStateRead | None:
-        where = _where(namespace, key)
+        where = _key_params(namespace, key)
         _, seen = await self._ask("POST", "/v1/get", params={**where, **more}, headers=headers, raw=True)
         return seen
 
@@ -239,21 +243,21 @@ class LeaseClient:
         data: bytes | None = None,
         headers: Mapping[str, str] | None = None,
         raw: bool = False,
-    ) -> tuple[_Answer, KeyStateRead | None]:
-        """One call, asked again while the server does not answer."""
+    ) -> tuple[_LeaseAnswer, KeyStateRead | None]:
+        """One call, retried while the server is unavailable."""
         sent = msgspec.json.encode(json) if json is not None else data
         limit = STATE_BYTES_MAX if raw else ANSWER_BYTES_MAX
         status, body, got = await self._send(method, path, params, sent, headers, limit)
         return _answered(status, body, got, raw=raw)
 
     async def ask(self, method: str, path: str, params: Mapping[str, str], headers: Mapping[str, str]) -> bytes:
-        """The body of a good answer to a call without one."""
+        """The body of a successful answer to a call without a body."""
         status, body, _ = await self._send(method, path, params, None, headers)
         self.refuse(status, body)
         return body
 
     def refuse(self, status: int, body: bytes) -> None:
-        """Raises what this answer stands for, unless it is a good one."""
+        """Raises the error that this answer stands for, unless it is successful."""
         if status != 200:
             _answered(status, body, {}, raw=False)
 
@@ -284,11 +288,11 @@ class LeaseClient:
             if self._clock.monotonic() + pause > give_up:
                 break
             await asyncio.sleep(pause)
-        raise StoreUnavailable(trouble, do="see whether the server runs and can be reached")
+        raise StoreUnavailable(trouble, do="check that the server runs and can be reached")
 
 
 def _check_trusted(error: BaseException) -> None:
-    """Raises if the two sides do not believe each other's certificates: asking again changes nothing."""
+    """Raises if either side rejects the other's certificate: retries would not help."""
     if isinstance(error, ClientSSLError) or (isinstance(error, OSError) and "[SSL" in str(error)):
         raise ConfigError(
             "the lease server and this program do not accept each other's certificates",
@@ -296,23 +300,23 @@ def _check_trusted(error: BaseException) -> None:
         ) from error
 
 
-def _leased(key: str, answer: _Answer) -> KeyRecord:
-    until, token = _instant(answer.expires_at_unix), answer.fencing_token
-    lease = Lease(answer.lease_id, answer.owner, token, until, answer.txn_id, key=key, namespace=answer.namespace)
+def _leased(key: str, answer: _LeaseAnswer) -> KeyRecord:
+    expires_at, token = _instant(answer.expires_at_unix), answer.fencing_token
+    lease = Lease(answer.lease_id, answer.owner, token, expires_at, answer.txn_id, key=key, namespace=answer.namespace)
     state = StateObject("", "", answer.state_etag, 0) if answer.state_etag else None
     return KeyRecord(token, lease, answer.version, state)
 
 
 def _answered(
     status: int, body: bytes, headers: Mapping[str, str], *, raw: bool
-) -> tuple[_Answer, KeyStateRead | None]:
+) -> tuple[_LeaseAnswer, KeyStateRead | None]:
     if status == 204:
-        return _Answer(), None
+        return _LeaseAnswer(), None
     try:
         if raw and status == 200:
             token, version = int(headers.get("X-Fencing-Token", "0")), int(headers.get("X-Key-Version", "0"))
-            return _Answer(), KeyStateRead(body, version, headers.get("ETag", ""), token)
-        answer = msgspec.json.decode(body, type=_Answer)
+            return _LeaseAnswer(), KeyStateRead(body, version, headers.get("ETag", ""), token)
+        answer = msgspec.json.decode(body, type=_LeaseAnswer)
         _instant(answer.expires_at_unix)
     except (ValueError, OverflowError, OSError, RecursionError):  # a DecodeError is a ValueError
         raise no_lease_api(status) from None
@@ -339,26 +343,26 @@ def _lasts(text: str) -> float | None:
     return None if math.isnan(lasts) else min(max(lasts, 0.0), TTL_MAX.total_seconds())
 
 
-def _term(answer: _Answer, asked: float, ttl: timedelta) -> float:
-    """Until when its holder may rely on a lease that was asked for at this monotonic time. The server grants less than
-    it was asked for where its settings say so, and says how long; another server's lease is as long as was asked."""
-    return asked + (min(_whole(ttl), TTL_MAX.total_seconds()) if answer.lasts is None else answer.lasts)
+def _term_end(answer: _LeaseAnswer, started: float, ttl: timedelta) -> float:
+    """The monotonic time until which the holder may rely on a lease requested at `started`. The server may grant less
+    than was requested, and says how long; another implementation's lease is as long as was requested."""
+    return started + (min(_whole_seconds(ttl), TTL_MAX.total_seconds()) if answer.lasts is None else answer.lasts)
 
 
-def _named(held: Lease) -> dict[str, object]:
-    return {**_where(held.namespace, held.key), "lease_id": held.id, "txn_id": held.transaction}
+def _named(lease: Lease) -> dict[str, object]:
+    return {**_key_params(lease.namespace, lease.key), "lease_id": lease.id, "txn_id": lease.transaction}
 
 
-def _where(namespace: str, key: str) -> dict[str, str]:
+def _key_params(namespace: str, key: str) -> dict[str, str]:
     return {"key": spoken(namespace, key), "namespace": namespace or DEFAULT_NAMESPACE}
 
 
-def _seen(if_version: int | None, if_etag: str | None) -> dict[str, str]:
+def _conditions(if_version: int | None, if_etag: str | None) -> dict[str, str]:
     headers = {} if if_version is None else {"X-If-Version": str(if_version)}
     return headers if if_etag is None else {**headers, "X-If-State-ETag": if_etag}
 
 
-def _whole(ttl: timedelta) -> int:
+def _whole_seconds(ttl: timedelta) -> int:
     return max(1, int(ttl.total_seconds()))
 
 

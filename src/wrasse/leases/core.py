@@ -1,10 +1,10 @@
-"""Leases by compare-and-set: acquire, renew, release, clear. Both the engine's own leases and keys with state use this.
+"""Leases by compare-and-set: acquire, renew, release, clear. Used by the engine's own leases and by keys with state.
 
-At most one holder per key by the store, since every change names the version that it read. Nothing depends on a sweep:
-an operation that meets a lease which has ended clears it first.
+The store guarantees at most one holder per key, since every change names the version that it read. Nothing depends on a
+sweep: an operation that finds an expired lease clears it first.
 
-Costs, where this process has seen the key or not. acquire: one read and one write, and one more read per minute to
-learn the store's time; renew and release: one write, or a read and a write.
+Costs, depending on whether the key is cached in this process. acquire: one read and one write, plus one read per minute
+for the store's time; renew and release: one write, or a read and a write.
 """
 
 from __future__ import annotations
@@ -42,20 +42,20 @@ Change = Callable[[KeyRecord, datetime], KeyRecord | None]
 
 
 def leases_in(namespace: str) -> Collection:
-    """Where the leases of a namespace live. `.wrasse` is reserved for the engine's own."""
+    """The collection of a namespace's leases. `.wrasse` is reserved for the engine's own."""
     index = f"{namespace}/.lease-index"
     return Collection(data=f"{namespace}/meta", index=index, buckets=f"{index}/buckets.json", tended=True)
 
 
 class Changed(msgspec.Struct, frozen=True):
-    """A change of a held key: its record before and after."""
+    """A change of a leased key: its record before and after."""
 
     before: KeyRecord
     after: KeyRecord
 
 
 class LeaseCore:
-    """The leases in one collection of records. What stands on top overrides what happens around a clearing."""
+    """The leases in one collection of records. Subclasses override what happens when a lease is cleared."""
 
     def __init__(
         self,
@@ -72,28 +72,28 @@ class LeaseCore:
         self.store = KeyStore(records, clock, self.tally, codec)
 
     async def now(self) -> datetime:
-        """The store's time, a little late rather than early."""
+        """The store's time, rather a little late than early."""
         return await self.store.now()
 
     def term(self, lease: Lease) -> float:
-        """Our monotonic time until which the holder may rely on a lease that was just granted or renewed."""
+        """The local monotonic time until which the holder may rely on a lease that was just granted or renewed."""
         return self.store.monotonic(lease.expires_at - self.terms.margin)
 
     def when(self, instant: datetime) -> float:
-        """Our monotonic time before which the store's clock cannot show this instant."""
+        """The local monotonic time before which the store's clock cannot show this instant."""
         return self.store.monotonic(instant)
 
     async def look(self, key: str) -> KeyRecord | None:
-        """The key's record as it is now."""
+        """Reads the key's record from the store."""
         return await self.store.read(key)
 
-    async def try_acquire(self, key: str, asked: AcquireRequest) -> KeyRecord | Busy:
-        """One try: the key with our lease on it, or until when somebody else has it."""
-        seen = self._seen(key, asked)
+    async def try_acquire(self, key: str, request: AcquireRequest) -> KeyRecord | Busy:
+        """One attempt: the key with the new lease, or when the other holder's lease ends."""
+        cached = self._cached_free_key(key, request)
         for _ in range(RACES_MAX):
-            record = seen if seen is not None else await self.store.read(key, entering=asked.ttl)
-            seen = None
-            wanted = acquire(record, asked, await self.store.now(), self.terms)
+            record = cached if cached is not None else await self.store.read(key, entering=request.ttl)
+            cached = None
+            wanted = acquire(record, request, await self.store.now(), self.terms)
             if isinstance(wanted, Busy) or wanted is record:
                 return wanted
             ended = record if record is not None and record.lease is not None else None
@@ -101,95 +101,95 @@ class LeaseCore:
                 continue
             granted = await self.store.store(key, wanted, entry_stays=ended is not None)
             if granted is not None:
-                self._granted(asked.id)
+                self._granted(request.id)
                 if ended is not None:
                     await self._ended(ended)
                 return granted
         return Busy(await self.now() + timedelta(milliseconds=100))
 
-    async def renew(self, held: Lease, ttl: timedelta) -> KeyRecord:
-        """The same lease with the same token, `ttl` from now."""
-        return (await self.change(held, lambda record, at: renewed(record, ttl, at))).after
+    async def renew(self, lease: Lease, ttl: timedelta) -> KeyRecord:
+        """Extends the lease to `ttl` from now; the token stays."""
+        return (await self.change(lease, lambda record, at: renewed(record, ttl, at))).after
 
-    async def give_back(self, held: Lease) -> bool:
-        """Gives a key back at once, without what is staged; False if the lease was over or is another's."""
+    async def give_back(self, lease: Lease) -> bool:
+        """Releases a key and discards what is staged; False if the lease had ended or belongs to another holder."""
         try:
-            await self.change(held, released, entry_stays=True)
+            await self.change(lease, released, entry_stays=True)
         except KeyRefused:
             return False
         return True
 
     async def clear(self, key: str, record: KeyRecord, at: datetime) -> KeyRecord | None:
-        """Clears a lease that has ended; None if the record is another by now."""
+        """Clears an expired lease; None if the record has changed since."""
         if not await self._may_clear(key, record):
-            return self.store.remembered(key)
+            return self.store.cached(key)
         stored = await self.store.store(key, cleared(record, at, at + LOOK_AGAIN), entry_stays=True)
         if stored is not None:
             await self._ended(record)
         return stored
 
-    async def checked(self, held: Lease, if_version: int | None = None, if_etag: str | None = None) -> KeyRecord:
-        """The key, if the caller holds it and saw this version of it; what this process remembers is asked first."""
-        record = self.store.mine(held.key, held.id)
+    async def checked(self, lease: Lease, if_version: int | None = None, if_etag: str | None = None) -> KeyRecord:
+        """The record, if the caller is the holder and expects this version; the cached record is checked first."""
+        record = self.store.cached_with_lease(lease.key, lease.id)
         for fresh in (record is None, True):
-            record = await self.store.read(held.key) if fresh or record is None else record
+            record = await self.store.read(lease.key) if fresh or record is None else record
             try:
-                check_held(record, held, await self.store.now(), self.terms)
-                assert record is not None, "a held key has a record"
+                check_held(record, lease, await self.store.now(), self.terms)
+                assert record is not None, "a leased key has a record"
                 check_expected(record, if_version, if_etag)
                 return record
             except KeyRefused:
                 if not fresh:
-                    continue  # what this process remembers may be out of date
-                await self._clear_if_over(held.key, record)
+                    continue  # the cached record may be stale
+                await self._clear_if_expired(lease.key, record)
                 raise
-        raise AssertionError("the second look answers or raises")
+        raise AssertionError("the second read returns or raises")
 
     async def change(
-        self, held: Lease, change: Change, *, record: KeyRecord | None = None, entry_stays: bool = False
+        self, lease: Lease, change: Change, *, record: KeyRecord | None = None, entry_stays: bool = False
     ) -> Changed:
-        """One change by the holder. A race that is lost to a change of our own (a renewal) is run again."""
-        record = record if record is not None else self.store.mine(held.key, held.id)
+        """One change by the holder. After a version conflict with a change of our own (a renewal) it is tried again."""
+        record = record if record is not None else self.store.cached_with_lease(lease.key, lease.id)
         for _ in range(RACES_MAX):
             at = await self.store.now()
-            if record is None or self._refused(record, held, at):
-                record = await self.checked(held)
+            if record is None or self._refused(record, lease, at):
+                record = await self.checked(lease)
                 at = await self.store.now()
             wanted = change(record, at)
             if wanted is None:
                 return Changed(record, record)
-            stored = await self.store.store(held.key, wanted, entry_stays=entry_stays)
+            stored = await self.store.store(lease.key, wanted, entry_stays=entry_stays)
             if stored is not None:
                 return Changed(record, stored)
             record = None
-        raise contended(repr(held.key))
+        raise contended(repr(lease.key))
 
-    def _seen(self, key: str, asked: AcquireRequest) -> KeyRecord | None:
-        """What is remembered of a key that is free, where that is likely still so."""
+    def _cached_free_key(self, key: str, request: AcquireRequest) -> KeyRecord | None:
+        """The cached record of a free key, where it is probably still valid."""
         return None
 
     async def _may_clear(self, key: str, record: KeyRecord) -> bool:
-        """Whether a lease that has ended may be cleared now."""
+        """Whether an expired lease may be cleared now."""
         return True
 
     def _granted(self, id: str) -> None:
-        """A lease was granted."""
+        """Called after a lease was granted."""
 
     async def _ended(self, before: KeyRecord) -> None:
-        """A lease that had ended was cleared, or replaced by the next."""
+        """Called after an expired lease was cleared or replaced."""
         self.tally.cleared += 1
 
     async def _cleared(self, key: str, lease: Lease) -> None:
-        """A lease that an operation met was cleared."""
+        """Called after an operation found and cleared an expired lease."""
 
-    def _refused(self, record: KeyRecord, held: Lease, at: datetime) -> bool:
+    def _refused(self, record: KeyRecord, lease: Lease, at: datetime) -> bool:
         try:
-            check_held(record, held, at, self.terms)
+            check_held(record, lease, at, self.terms)
         except KeyRefused:
             return True
         return False
 
-    async def _clear_if_over(self, key: str, record: KeyRecord | None) -> None:
+    async def _clear_if_expired(self, key: str, record: KeyRecord | None) -> None:
         at = await self.now()
         if record is None or record.lease is None or not over(record.lease, at, self.terms):
             return

@@ -1,12 +1,11 @@
-"""Keys that the due index says should be looked at, namespace by namespace, each getting its turn.
+"""The due index of leases: keys whose lease should have expired, read in pages, alternating between namespaces.
 
-Every look goes to the next namespace and reads one page of its index, so that a namespace with very many entries does
-not keep the others waiting. The cursor remembers where each unfinished one stopped. One look asks few namespaces, so
-that guards are heard in between also where thousands of them have nothing to show.
+Each page comes from the index of one namespace, so that a namespace with very many entries does not delay the others.
+The cursor records the position in each unfinished namespace. One page reads the index of at most EMPTY_NAMESPACES_MAX
+namespaces, so that guards are checked regularly even where thousands of namespaces have no due entry.
 
-Every key there is, namespace by namespace, in bounded pages: for retention, which has no index to go by.
-
-Nothing that serves traffic, tidies after leases or shuts down reads this. One look asks few namespaces.
+`EveryKey` reads all keys of all namespaces in bounded pages: for retention, which has no index. No request, cleanup or
+shutdown uses it.
 """
 
 from __future__ import annotations
@@ -24,13 +23,13 @@ from wrasse.ports.namespaces import Namespaces, in_order
 from wrasse.ports.page import Page, no_cursor
 from wrasse.ports.records import Record
 
-LOOKS_MAX = 50
+EMPTY_NAMESPACES_MAX = 50  # namespaces that one page may read without finding an entry
 _APART = "\n"  # neither namespaces nor stored names have one
 
 
 @dataclass(frozen=True, slots=True)
 class FoundKey:
-    """A key as its record says it; None stands for namespaces that have none, and for a record that cannot be read."""
+    """A key and its record; None for a namespace without keys, and for a record that cannot be decoded."""
 
     namespace: str
     key: str
@@ -48,7 +47,7 @@ class EveryKey:
         """One page of the namespace that the cursor is in, or of the next that has keys."""
         name, place = _parse_key(after)
         at: datetime = self.leases.clock.now()
-        for _ in range(LOOKS_MAX):
+        for _ in range(EMPTY_NAMESPACES_MAX):
             if place is None:
                 following = await self.namespaces.page(name or None, 1)
                 if not following.items:
@@ -57,12 +56,12 @@ class EveryKey:
             page = await self.leases.records(leases_in(name)).page("", place or None, limit)
             at = page.at
             if len(page):
-                return _shown_key(name, page, [decode_listed(record) for record in page])
+                return _key_page(name, page, [decode_listed(record) for record in page])
             place = None
         return Page((FoundKey(name, "", None),), (name,), at, more=True)
 
 
-def _shown_key(name: str, page: Page[Record], kept: Sequence[KeyRecord | None]) -> Page[FoundKey]:
+def _key_page(name: str, page: Page[Record], kept: Sequence[KeyRecord | None]) -> Page[FoundKey]:
     ends = len(page) - 1
     cursors = [
         name if number == ends and not page.more else f"{name}{_APART}{place}"
@@ -73,7 +72,7 @@ def _shown_key(name: str, page: Page[Record], kept: Sequence[KeyRecord | None]) 
 
 
 def _parse_key(text: str | None) -> tuple[str, str | None]:
-    """The namespace and the place in it; no place: the namespace is read to its end."""
+    """The namespace and the position in it; no position: the namespace is finished."""
     if text is None:
         return "", None
     name, apart, place = text.partition(_APART)
@@ -82,13 +81,12 @@ def _parse_key(text: str | None) -> tuple[str, str | None]:
     return name, place if apart else None
 
 
-# namespaces without anything to show that one look asks
-UNFINISHED_MAX = 100  # namespaces read in turns; with so many no other is begun before one of them is finished
+UNFINISHED_MAX = 100  # namespaces read alternately; at this number no other is begun before one is finished
 
 
 @dataclass(frozen=True, slots=True)
 class EndedKey:
-    """A key whose lease should have ended, as its record says it, and when the index said so."""
+    """A key whose lease should have expired, its record, and the time of its index entry."""
 
     namespace: str
     key: str
@@ -98,15 +96,15 @@ class EndedKey:
 
 @dataclass(frozen=True, slots=True)
 class QuietNamespaces:
-    """Namespaces up to this one had nothing to show."""
+    """Namespaces up to this one have no due entry."""
 
     namespace: str
 
 
 @dataclass(frozen=True, slots=True)
 class IndexCursor:
-    """Where a run is: the namespace begun last, whether there are no others, where each unfinished one stopped, and
-    which of those had its turn last."""
+    """The position of a run: the namespace begun last, whether all are begun, the position in each unfinished one, and
+    the unfinished one that was read last."""
 
     begun: str = ""
     all_begun: bool = False
@@ -116,16 +114,16 @@ class IndexCursor:
 
 @dataclass(frozen=True, slots=True)
 class EndedKeys:
-    """Reads keys to look at, in turns."""
+    """Reads due keys, alternating between namespaces."""
 
     leases: Leases
     namespaces: Namespaces
 
     async def page(self, after: str | None, limit: int) -> Page[EndedKey | QuietNamespaces]:
-        """One page of the next namespace that has something."""
+        """One page of the next namespace that has due entries."""
         state = IndexCursor() if after is None else _parse(after)
         at, name = self.leases.clock.now(), ""
-        for _ in range(LOOKS_MAX):
+        for _ in range(EMPTY_NAMESPACES_MAX):
             state, found = await self._next(state)
             if found is None:
                 return Page((), (), at, more=False)
@@ -135,11 +133,11 @@ class EndedKeys:
             rest = {each: place for each, place in state.unfinished.items() if each != name}
             state = replace(state, unfinished=rest)
             if len(page):
-                return _shown(name, page, state)
+                return _ended_page(name, page, state)
         return Page((QuietNamespaces(name),), (_text(state),), at, more=True)
 
     async def _next(self, state: IndexCursor) -> tuple[IndexCursor, str | None]:
-        """The next namespace to visit: a new one, as long as there is room for one, else one that is not finished."""
+        """The next namespace to read: a new one below UNFINISHED_MAX, else an unfinished one."""
         if not state.all_begun and len(state.unfinished) < UNFINISHED_MAX:
             page = await self.namespaces.page(state.begun or None, 1)
             if page.items:
@@ -153,7 +151,7 @@ class EndedKeys:
         return replace(state, turn=name), name
 
 
-def _shown(namespace: str, page: Page[Record], state: IndexCursor) -> Page[EndedKey | QuietNamespaces]:
+def _ended_page(namespace: str, page: Page[Record], state: IndexCursor) -> Page[EndedKey | QuietNamespaces]:
     cursors = []
     for number, place in enumerate(page.cursors, 1):
         ended = number == len(page) and not page.more
@@ -164,7 +162,7 @@ def _shown(namespace: str, page: Page[Record], state: IndexCursor) -> Page[Ended
 
 
 def _found(namespace: str, record: Record, at: datetime) -> EndedKey | QuietNamespaces:
-    kept = decode_listed(record)  # one that cannot be read is left to `wrasse leases fsck`
+    kept = decode_listed(record)  # a record that cannot be decoded is left to `wrasse leases fsck`
     return QuietNamespaces(namespace) if kept is None else EndedKey(namespace, record.key, kept, record.due_at or at)
 
 

@@ -1,11 +1,12 @@
-"""Everything about the keys of a namespace, read in full and compared: what is loose, missing or not indexed.
+"""fsck of leased keys: reads all records and objects of a namespace and compares them with each other and with the
+index.
 
-The one place that lists all records and all state objects. Nothing is believed that was seen once: what looks wrong is
-read again, and a repair is the same conditional step that operations and sweeps use. Records are read before the index
-and before the objects, since both are there before the record that needs them.
+This is the only code that lists all state objects. What looks wrong is read again before it is reported, and a repair
+is the same conditional write that operations and sweeps use. Records are read before the index and before the objects,
+since both exist before the record that needs them.
 
-A due bucket that the list of buckets has lost is put back by the very look at the index, where a store can lose one.
-It keeps the name of each object and of each due key in memory: some 200 bytes a key.
+A due bucket that is missing from the list of buckets is restored by reading the index. Memory: the name of each object
+and each due key, about 200 bytes per key.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ AHEAD = timedelta(days=36_500)  # further than any lease lasts
 
 
 class Trouble(StrEnum):
-    """What can be wrong."""
+    """Kinds of inconsistencies."""
 
-    INVALID = "invalid record"  # its bytes cannot be read; only a backup helps, or its deletion
-    LOOSE = "loose object"  # no record names it, and none will
-    MISSING = "missing object"  # a record names it, and it is not there; only a backup helps
+    INVALID = "invalid record"  # it cannot be decoded; restore it from a backup, or delete it
+    LOOSE = "loose object"  # no record names it
+    MISSING = "missing object"  # a record names it; restore it from a backup
     NOT_INDEXED = "missing index entry"  # a lease that no sweep would find
-    STALE = "stale index entry"  # of a key that is neither held nor to be looked at
-    UNFINISHED = "unfinished transaction"  # decided or overdue, and nobody has carried it out
-    SPENT = "spent decision"  # long past its time
+    STALE = "stale index entry"  # of a key without a lease and without a pending check
+    UNFINISHED = "unfinished transaction"  # decided or overdue, but not carried out
+    SPENT = "spent decision"  # expired long ago
 
 
 @dataclass(frozen=True, slots=True)
 class KeyInconsistency:
-    """One thing that is wrong, and whether it was put right."""
+    """One inconsistency, and whether it was repaired."""
 
     namespace: str
     trouble: Trouble
@@ -52,14 +53,14 @@ class KeyInconsistency:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _Inventory:
     named: dict[str, str]  # object to key
     due: dict[str, Record]  # by key
-    invalid: set[str]  # keys whose record cannot be read, and whose objects are left alone
+    invalid: set[str]  # keys whose record cannot be decoded; their objects are not touched
 
 
 class Fsck:
-    """One look at one namespace. `keys` and `objects` count what was read."""
+    """One check of one namespace. `keys` and `objects` count what was read."""
 
     def __init__(self, leases: Leases, namespace: str, *, repair: bool) -> None:
         self._leases, self._namespace, self._repair = leases, namespace, repair
@@ -68,39 +69,39 @@ class Fsck:
         self.keys = self.objects = 0
 
     async def run(self) -> AsyncIterator[KeyInconsistency]:
-        """Everything that is wrong, as it is found."""
-        seen = await self._read()
-        for key in sorted(seen.invalid):
+        """Yields every inconsistency as it is found."""
+        inventory = await self._read()
+        for key in sorted(inventory.invalid):
             yield KeyInconsistency(self._namespace, Trouble.INVALID, key)
         if self._records.resolution:
-            async for damage in self._index(seen):
-                yield damage
-        async for damage in self._objects(seen):
-            yield damage
+            async for inconsistency in self._index(inventory):
+                yield inconsistency
+        async for inconsistency in self._objects(inventory):
+            yield inconsistency
 
-    async def _read(self) -> _Seen:
-        seen = _Seen({}, {}, set())
+    async def _read(self) -> _Inventory:
+        inventory = _Inventory({}, {}, set())
         async for page in pages(lambda after: self._records.page("", after, PAGE)):
             for record in page:
                 self.keys += 1
                 kept = decode_listed(record)
                 if kept is None:
-                    seen.invalid.add(record.key)
+                    inventory.invalid.add(record.key)
                     continue
                 for each in kept.objects():
-                    seen.named[each.name] = record.key
+                    inventory.named[each.name] = record.key
                 if record.due_at is not None:
-                    seen.due[record.key] = record
-        return seen
+                    inventory.due[record.key] = record
+        return inventory
 
-    async def _index(self, seen: _Seen) -> AsyncIterator[KeyInconsistency]:
-        left = dict(seen.due)
+    async def _index(self, inventory: _Inventory) -> AsyncIterator[KeyInconsistency]:
+        left = dict(inventory.due)
         async for page in pages(lambda after: self._records.due(self._leases.clock.now() + AHEAD, after, PAGE)):
             for record in page:
-                if record.key in seen.invalid:
+                if record.key in inventory.invalid:
                     continue
-                known = left.get(record.key)
-                if known is not None and known.due_at == record.due_at:
+                expected = left.get(record.key)
+                if expected is not None and expected.due_at == record.due_at:
                     del left[record.key]
                 elif record.due_at is not None and _stale(decode(record), record.due_at, page.at):
                     yield await self._stale(record, record.due_at)
@@ -119,13 +120,13 @@ class Fsck:
         repaired = self._repair and await _indexed_again(self._records, record, record.due_at)
         return KeyInconsistency(self._namespace, Trouble.NOT_INDEXED, record.key, repaired=repaired)
 
-    async def _objects(self, seen: _Seen) -> AsyncIterator[KeyInconsistency]:
-        left = dict(seen.named)
+    async def _objects(self, inventory: _Inventory) -> AsyncIterator[KeyInconsistency]:
+        left = dict(inventory.named)
         async for page in pages(lambda after: self._keys.versions.page(after, PAGE)):
             for info in page:
                 self.objects += 1
                 key = key_of_state(self._namespace, info.key)
-                if left.pop(info.key, None) is None and key is not None and key not in seen.invalid:
+                if left.pop(info.key, None) is None and key is not None and key not in inventory.invalid:
                     ceiling = await self._ceiling(key, info.key)
                     if ceiling is not None:
                         repaired = self._repair and await self._keys.clean(key, ceiling) >= 0
@@ -138,16 +139,16 @@ class Fsck:
                     yield KeyInconsistency(self._namespace, Trouble.MISSING, key, name)
 
     async def _ceiling(self, key: str, name: str) -> int | None:
-        """The highest token up to which objects of the key that no record names are loose, if this one is."""
+        """The highest token up to which unreferenced objects of the key can be deleted, if this one is among them."""
         kept, token, at = await self._keys.look(key), token_of(name) or 0, await self._keys.now()
         if kept is None:
             highest = first_token(at - LOOK_AGAIN)
         elif kept.names(name) or (kept.look_at is not None and at < kept.look_at):
-            return None  # named by now, or a sweep will look for it
+            return None  # named by now, or left to a sweep
         else:
             grant = kept.lease
             if grant is not None and over(grant, at, self._leases.terms):
-                return None  # whoever clears the lease takes it away
+                return None  # clearing the lease deletes it
             highest = kept.token if grant is None else grant.token - 1
         return highest if token <= highest else None
 
@@ -155,13 +156,13 @@ class Fsck:
 def _stale(meta: KeyRecord, entry_at: datetime, at: datetime) -> bool:
     if meta.lease is not None or (meta.look_at is not None and at < meta.look_at):
         return False
-    return entry_at + 2 * LOOK_AGAIN <= at  # the sweep had its chance
+    return entry_at + 2 * LOOK_AGAIN <= at  # a sweep should have removed it by now
 
 
 class TransactionsFsck:
-    """One look at all transactions of a store. `transactions` and `decisions` count what was read. One is wrong if it
-    is decided or overdue, and was not finished for as long as a sweep needs at most. A decision record is wrong if its
-    time has long been over, or if the index does not lead to it."""
+    """One check of all transactions of a store. `transactions` and `decisions` count what was read. A transaction is
+    inconsistent if it is decided or overdue and was not finished for longer than a sweep needs; a decision record, if
+    it expired long ago or is missing from the index."""
 
     def __init__(self, leases: Leases, *, repair: bool) -> None:
         self._transactions, self._repair = leases.transactions, repair
@@ -170,15 +171,15 @@ class TransactionsFsck:
         self.transactions = self.decisions = 0
 
     async def run(self) -> AsyncIterator[KeyInconsistency]:
-        """Everything that is wrong, as it is found."""
+        """Yields every inconsistency as it is found."""
         async for page in pages(lambda after: self._transactions.transaction_log.page(after, PAGE)):
             for record in page:
                 self.transactions += 1
                 kept = decode_transaction(record)
                 if await self._overdue(kept, page.at):
                     yield await self._unfinished(kept)
-        async for damage in self._look_at_decisions():
-            yield damage
+        async for inconsistency in self._check_decisions():
+            yield inconsistency
 
     async def _overdue(self, kept: KeptTransaction, at: datetime) -> bool:
         transaction = kept.transaction
@@ -195,12 +196,14 @@ class TransactionsFsck:
             repaired = await self._transactions.transaction_log.look(kept.transaction.id) is None
         return KeyInconsistency("", Trouble.UNFINISHED, kept.transaction.id, repaired=repaired)
 
-    async def _look_at_decisions(self) -> AsyncIterator[KeyInconsistency]:
+    async def _check_decisions(self) -> AsyncIterator[KeyInconsistency]:
         indexed = await self._indexed()
         async for page in pages(lambda after: self._decisions.page("", after, PAGE)):
             for record in page:
                 self.decisions += 1
-                if decode_decision(record).expires_at + 2 * LOOK_AGAIN <= page.at:  # the sweep had its chance
+                if (
+                    decode_decision(record).expires_at + 2 * LOOK_AGAIN <= page.at
+                ):  # a sweep should have removed it by now
                     yield await self._spent(record)
                 elif record.key not in indexed and await self._decisions.get(record.key) is not None:
                     yield await self._not_indexed(record)
@@ -223,6 +226,6 @@ class TransactionsFsck:
 
 
 async def _indexed_again(records: Records, record: Record, due_at: datetime | None) -> bool:
-    """Writes a record again as it is: where the entry is made with the record, this makes it."""
+    """Writes a record again unchanged, which also writes its index entry."""
     await records.get(record.key, entering=due_at)
     return bool(await records.put(record.key, record.value, at=record.version, due_at=due_at))

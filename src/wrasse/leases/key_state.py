@@ -1,11 +1,12 @@
 """Keys with state under leases: stage, commit, read. One conditional write of the key's record per change.
 
-Promise. At most one holder per key by the store. Tokens only grow, for ever. A write under an old token is refused
-together with its data, because both are the same write. A commit either happened or its caller is told that it did
-not. Only its holder sees what is staged.
+Guarantees. The store allows at most one holder per key. Tokens only grow. A write under an old token is refused
+together with its data, because both are the same write. A commit has either happened, or its caller gets an error. Only
+the holder sees what is staged.
 
-Costs, in requests to a store whose index is apart, the process having seen the key or not: acquire 2 or 3 (the entry is
-made beside the read), update 2, release 2 and one delete after the answer, renew 1, public read 2.
+Costs, in requests to a store with a separate index, depending on whether the key is cached: acquire 2 or 3 (the index
+entry is written concurrently with the read), update 2, release 2 and one delete after the answer, renew 1, public read
+2.
 """
 
 from __future__ import annotations
@@ -55,26 +56,26 @@ class KeyStates(LeaseCore):
         self.versions = StateObjects(objects, namespace)
         self._cleanup = LeaseCleanup(self.store, self.versions, self.background)
         self._transaction_log = transaction_log
-        self.part = EnlistedKeys(namespace, self.store, self._cleanup, transaction_log)
+        self.enlisted_keys = EnlistedKeys(namespace, self.store, self._cleanup, transaction_log)
 
-    async def try_acquire(self, key: str, asked: AcquireRequest) -> KeyRecord | Busy:
-        """One try: the key with our lease on it, or until when somebody else has it."""
+    async def try_acquire(self, key: str, request: AcquireRequest) -> KeyRecord | Busy:
+        """One attempt: the key with the new lease, or when the other holder's lease ends."""
         taken = False
-        self._cleanup.comes(key)
+        self._cleanup.acquire_begins(key)
         try:
-            answer = await super().try_acquire(key, asked)
+            answer = await super().try_acquire(key, request)
             taken = isinstance(answer, KeyRecord)
             return answer
         finally:
-            self._cleanup.came(key, taken=taken)
+            self._cleanup.acquire_ended(key, taken=taken)
 
-    def _seen(self, key: str, asked: AcquireRequest) -> KeyRecord | None:
-        """Only the store knows whether a key is still held, or still there."""
-        seen = self.store.remembered(key)
-        return None if seen is None or seen.lease is not None or asked.if_not_exists else seen
+    def _cached_free_key(self, key: str, request: AcquireRequest) -> KeyRecord | None:
+        """The cached record; only the store can tell whether a key is still leased or exists."""
+        seen = self.store.cached(key)
+        return None if seen is None or seen.lease is not None or request.if_not_exists else seen
 
     async def _may_clear(self, key: str, record: KeyRecord) -> bool:
-        return await self.part.may_clear(key, record)
+        return await self.enlisted_keys.may_clear(key, record)
 
     def _granted(self, id: str) -> None:
         self._cleanup.granted(id)
@@ -86,118 +87,120 @@ class KeyStates(LeaseCore):
     async def _cleared(self, key: str, lease: Lease) -> None:
         await self.background.add(self.clean(key, lease.token))
 
-    async def give_back(self, held: Lease) -> bool:
-        """Gives a key back alone, without what is staged."""
-        return await self.release(held, commit=False, alone=True) is not None
+    async def give_back(self, lease: Lease) -> bool:
+        """Releases this key only, and discards what is staged."""
+        return await self.release(lease, commit=False, alone=True) is not None
 
-    async def stage(self, held: Lease, data: bytes, if_version: int | None, if_etag: str | None) -> KeyRecord:
-        """Stages a new state. Nothing is written unless the caller holds the key and saw this version of it."""
-        await self.checked(held, if_version, if_etag)
+    async def stage(self, lease: Lease, data: bytes, if_version: int | None, if_etag: str | None) -> KeyRecord:
+        """Stages a new state. Nothing is written unless the caller is the holder and expects this version."""
+        await self.checked(lease, if_version, if_etag)
 
         def change(record: KeyRecord, state: StateObject, at: datetime) -> KeyRecord:
             rules.check_expected(record, if_version, if_etag)
             return rules.staged_update(record, state, at)
 
-        return (await self.stage_object(held, self.versions.write(held.key, held.token, data), change)).after
+        return (await self.stage_object(lease, self.versions.write(lease.key, lease.token, data), change)).after
 
-    async def stage_object(self, held: Lease, writing: Awaitable[StateObject], change: ObjectChange) -> Changed:
-        """Writes an object, then the record that names it. The caller has seen that it holds the key."""
-        self._cleanup.begin(held.id)
-        lease = self._explicit(held)
-        if lease is None:
+    async def stage_object(self, lease: Lease, writing: Awaitable[StateObject], change: ObjectChange) -> Changed:
+        """Writes an object, then the record that names it. The caller has checked the lease."""
+        self._cleanup.begin(lease.id)
+        explicit = self._explicit(lease)
+        if explicit is None:
             state, enlisting = await writing, None
-        else:  # the object means nothing before the record names it, so it need not wait
-            state, enlisting = await beside(writing, self.part.enlist(held.key, lease))
+        else:  # the object is unreferenced until the record names it, so both can run concurrently
+            state, enlisting = await beside(writing, self.enlisted_keys.enlist(lease.key, explicit))
         try:
             if enlisting is not None:
                 raise enlisting
-            changed = await self._stage(held, lambda record, at: change(record, state, at), enlisted=lease is not None)
+            changed = await self._stage(
+                lease, lambda record, at: change(record, state, at), enlisted=explicit is not None
+            )
         except KeyRefused:
-            await self.background.add(self._cleanup.dropped(held.id, state))
+            await self.background.add(self._cleanup.dropped(lease.id, state))
             raise
-        self._cleanup.begin(held.id, -1)
-        await self._cleanup.drop_superseded(held.id, changed)
+        self._cleanup.begin(lease.id, -1)
+        await self._cleanup.drop_superseded(lease.id, changed)
         return changed
 
-    async def stage_change(self, held: Lease, change: Change) -> Changed:
+    async def stage_change(self, lease: Lease, change: Change) -> Changed:
         """Stages a change that needs no new object; before and after are the same if it changes nothing."""
-        changed = await self._stage(held, change)
+        changed = await self._stage(lease, change)
         if changed.after is not changed.before:
-            await self._cleanup.drop_superseded(held.id, changed)
+            await self._cleanup.drop_superseded(lease.id, changed)
         return changed
 
-    async def stage_removal(self, held: Lease, if_version: int | None, if_etag: str | None) -> Changed:
+    async def stage_removal(self, lease: Lease, if_version: int | None, if_etag: str | None) -> Changed:
         """Stages the removal of the state; before and after are the same if there is none."""
 
         def change(record: KeyRecord, at: datetime) -> KeyRecord | None:
             rules.check_expected(record, if_version, if_etag)
             return rules.staged_removal(record, at)
 
-        return await self.stage_change(held, change)
+        return await self.stage_change(lease, change)
 
-    async def stage_hidden(self, held: Lease, hidden: bool, if_version: int | None) -> KeyRecord:
-        """Stages the one attribute that keys have."""
+    async def stage_hidden(self, lease: Lease, hidden: bool, if_version: int | None) -> KeyRecord:
+        """Stages the attribute `hidden`."""
 
         def change(record: KeyRecord, at: datetime) -> KeyRecord:
             rules.check_expected(record, if_version, None)
             return rules.staged_hidden(record, hidden, at)
 
-        return (await self._stage(held, change)).after
+        return (await self._stage(lease, change)).after
 
-    async def release(self, held: Lease, *, commit: bool, alone: bool = False) -> KeyRecord | None:
-        """Gives the key back, with what is staged or without; the key as it then is. None: the lease was over or
-        unknown and nothing of it was lost. Refused if something was staged under it and is gone. A key that takes part
-        in a transaction with others raises InTransaction, unless it is to be given back `alone`."""
-        kept = self.store.mine(held.key, held.id) or await self.store.read(held.key)
+    async def release(self, lease: Lease, *, commit: bool, alone: bool = False) -> KeyRecord | None:
+        """Releases the key with a commit or a rollback of what is staged; returns the record after it. None: the lease
+        had ended or was unknown, and nothing of it was discarded. Refused if something staged under it was discarded. A
+        key enlisted in a transaction with other keys raises InTransaction, unless it is released `alone`."""
+        kept = self.store.cached_with_lease(lease.key, lease.id) or await self.store.read(lease.key)
 
         def change(record: KeyRecord, at: datetime) -> KeyRecord:
-            assert record.lease is not None, "only a held key is given back"
+            assert record.lease is not None, "only a leased key is released"
             if record.lease.explicit and not alone and (record.staged is not None or not commit):
                 raise InTransaction
             after = committed(record, at) if commit else released(record, at)
-            return self._cleanup.given_back(held.id, record, after, at)
+            return self._cleanup.released_record(lease.id, record, after, at)
 
         try:
-            changed = await self.change(held, change, record=kept, entry_stays=True)
+            changed = await self.change(lease, change, record=kept, entry_stays=True)
         except KeyRefused as refused:
             if refused.code not in (Refusal.LEASE_REQUIRED, Refusal.LEASE_EXPIRED):
                 raise
-            await self._tell(held, refused.version, commit=commit)
+            await self._check_outcome(lease, refused.version, commit=commit)
             return None
-        await self.background.add(self._cleanup.clean_up(held.key, held.id, changed))
+        await self.background.add(self._cleanup.clean_up(lease.key, lease.id, changed))
         return changed.after
 
-    async def _tell(self, held: Lease, version: int, *, commit: bool) -> None:
-        """Refuses if what a caller whose lease is over wants has not happened, and never will."""
-        kept = self.store.remembered(held.key)  # it was read a moment ago, or there is none
-        lease = None if kept is None or kept.lease is None else kept.lease
-        ending = lease if lease is not None and lease.id == held.id else None
+    async def _check_outcome(self, lease: Lease, version: int, *, commit: bool) -> None:
+        """For a caller whose lease has ended: raises if the requested outcome has not happened and never will."""
+        kept = self.store.cached(lease.key)  # it was read just before, or does not exist
+        current = None if kept is None or kept.lease is None else kept.lease
+        ending = current if current is not None and current.id == lease.id else None
         if ending is None:
-            state = await self._transaction_log.outcome(held.transaction) if is_xid(held.transaction) else None
-        else:  # decided here, if nobody has: who is told that nothing was changed can rely on it
+            state = await self._transaction_log.outcome(lease.transaction) if is_xid(lease.transaction) else None
+        else:  # decided here if still pending, so that the answer "nothing was changed" stays true
             state = await self._transaction_log.settle(ending.transaction) if ending.explicit else None
         if (state is Decision.COMMIT and not commit) or (state is Decision.ROLLBACK and commit):
-            raise decided_otherwise(held.transaction, state)
+            raise decided_otherwise(lease.transaction, state)
         if state is Decision.COMMIT or kept is None or not commit:
             return
-        if (ending is not None and kept.staged is not None) or kept.has_dropped(held.token):
-            message = f"the lease of {held.key!r} ended before its commit"
+        if (ending is not None and kept.staged is not None) or kept.has_dropped(lease.token):
+            message = f"the lease of {lease.key!r} ended before its commit"
             raise KeyRefused(Refusal.LEASE_EXPIRED, message, version=version)
 
     async def clean(self, key: str, ended: int, seen: KeyRecord | None = None) -> int:
-        """Takes away objects of the key that no record names; see `LeaseCleanup.clean`."""
+        """Deletes objects of the key that no record names; see `LeaseCleanup.clean`."""
         return await self._cleanup.clean(key, ended, seen)
 
     async def delete(self, key: str, kept: KeyRecord) -> Outcome:
-        """Deletes a key that nobody holds, as it was seen; then its objects."""
-        assert kept.lease is None, "a held key is not deleted"
+        """Deletes a key without a lease, at the version read; then its objects."""
+        assert kept.lease is None, "a leased key is not deleted"
         outcome = await self.store.drop(key, kept.stored)
         if outcome is Outcome.DONE:
             await self.clean(key, kept.token)
         return outcome
 
     async def settle(self, key: str, kept: KeyRecord, entry_at: datetime) -> bool:
-        """Says that a key has been looked at for the second time: it is no longer due, unless it is held."""
+        """Ends the second check of a key: it is no longer due, unless it is leased again."""
         if self.store.index_apart:
             await self.leave(key, entry_at)
             return True
@@ -206,19 +209,19 @@ class KeyStates(LeaseCore):
         return await self.store.store(key, replace(kept, look_at=None)) is not None
 
     async def leave(self, key: str, due_at: datetime) -> None:
-        """Takes an index entry away that stands for nothing any more."""
+        """Deletes an outdated index entry."""
         await self.store.leave(key, due_at)
 
-    async def read_held(self, held: Lease) -> KeyRecord:
-        """The key as the store has it now, if the caller holds it: it may have staged something through another
-        process. Who only reads need not know the transaction."""
-        kept = await self.store.read(held.key)
-        if kept is not None and kept.lease is not None and not held.transaction:
-            held = replace(held, transaction=kept.lease.transaction)
-        return await self.checked(held)
+    async def read_held(self, lease: Lease) -> KeyRecord:
+        """The current record, if the caller is the holder: something may have been staged through another process. A
+        caller that only reads need not name the transaction."""
+        kept = await self.store.read(lease.key)
+        if kept is not None and kept.lease is not None and not lease.transaction:
+            lease = replace(lease, transaction=kept.lease.transaction)
+        return await self.checked(lease)
 
-    async def _stage(self, held: Lease, change: Change, *, enlisted: bool = False) -> Changed:
-        """A change that stages something. A key of an explicit transaction is written down there before."""
+    async def _stage(self, lease: Lease, change: Change, *, enlisted: bool = False) -> Changed:
+        """Stages a change. A key of an explicit transaction is enlisted first."""
 
         def checked(record: KeyRecord, at: datetime) -> KeyRecord | None:
             if record.lease is not None and record.lease.explicit and not enlisted:
@@ -226,13 +229,13 @@ class KeyStates(LeaseCore):
             return change(record, at)
 
         try:
-            return await self.change(held, checked)
-        except NotEnlisted as found:  # from the first, or since somebody joined its transaction a moment ago
-            await self.part.enlist(held.key, found.lease)
+            return await self.change(lease, checked)
+        except NotEnlisted as found:  # explicit from the start, or since another key has just joined its transaction
+            await self.enlisted_keys.enlist(lease.key, found.lease)
             enlisted = True
-            return await self.change(held, checked)
+            return await self.change(lease, checked)
 
-    def _explicit(self, held: Lease) -> Lease | None:
-        kept = self.store.mine(held.key, held.id)
-        lease = None if kept is None else kept.lease
-        return lease if lease is not None and lease.explicit else None
+    def _explicit(self, lease: Lease) -> Lease | None:
+        kept = self.store.cached_with_lease(lease.key, lease.id)
+        current = None if kept is None else kept.lease
+        return current if current is not None and current.explicit else None

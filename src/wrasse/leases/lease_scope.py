@@ -1,14 +1,14 @@
-"""Holding a key with its state, for as long as something takes.
+"""Context managers that hold a lease on a key, with its state, for the length of a block.
 
-    async with hold_key(leases, "orders/42", owner, ttl, clock) as lease:
-        lease.state["paid"] = True         # what was committed last, decoded
-        await lease.save(lease.state)      # staged; committed when the block ends well
+    async with lease_key(leases, "orders/42", owner, ttl, clock) as lease:
+        lease.state["paid"] = True         # the committed state, decoded
+        await lease.save(lease.state)      # staged; committed when the block ends without an error
 
-The lease is renewed at a third of its time. When it is lost (changed hands, or could not be renewed before its term
-ended on this host's monotonic clock) the body is cancelled and LeaseLost is raised in its place, so that no work goes
-on under a lease that somebody else may hold. What the body writes elsewhere should still carry `lease.token`: the lease
-saves work, the token saves data. A body that raises changes nothing: what was staged is rolled back. A commit that
-came too late is told by LeaseLost.
+The lease is renewed at a third of its time. When it is lost (another holder has the key, or it could not be renewed
+before it ended on the local monotonic clock) the body is cancelled and LeaseLost is raised instead, so that no work
+continues under an expired lease. Writes of the body to other systems should still carry `lease.token`: the lease avoids
+duplicate work, the token protects data. If the body raises, what was staged is rolled back. A commit that comes too
+late raises LeaseLost.
 """
 
 from __future__ import annotations
@@ -33,29 +33,29 @@ from wrasse.leases.operations import AttachmentOperations, Opening, Operations
 from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.ports.objects import Data
 
-RETRY = 0.25  # seconds between two tries to renew while the store does not answer
-RELEASE_MAX = 5.0  # seconds; a lease that cannot be given back ends by itself
+RETRY = 0.25  # seconds between two attempts to renew while the store is unavailable
+RELEASE_MAX = 5.0  # seconds; a lease that cannot be released expires
 OVER = (Refusal.LEASE_REQUIRED, Refusal.LEASE_EXPIRED, Refusal.FENCING_MISMATCH)
 
 
 class Grantor(Protocol):
-    """Renews and takes back: a LeaseManager, or keys with state."""
+    """Renews and releases leases: a LeaseManager, or keys with state."""
 
     async def renew(self, held: Lease, ttl: timedelta) -> Lease | None:
-        """The same lease, `ttl` from now; None or KeyRefused if it is over."""
+        """Extends the lease to `ttl` from now; None or KeyRefused if it has ended."""
         ...
 
     async def release(self, held: Lease, *, commit: bool) -> object:
-        """Gives it back; false if it was over."""
+        """Releases it; false if it had ended."""
         ...
 
     def term(self, held: Lease) -> float:
-        """Our monotonic time until which its holder may rely on it."""
+        """The local monotonic time until which its holder may rely on it."""
         ...
 
 
 class RenewedLease:
-    """A lease that is kept alive. `alive` is what to ask before every step that needs it."""
+    """A lease that is renewed. Check `alive` before every step that needs it."""
 
     def __init__(self, grantor: Grantor, lease: Lease, ttl: timedelta, clock: Clock) -> None:
         self._grantor = grantor
@@ -67,17 +67,17 @@ class RenewedLease:
 
     @property
     def key(self) -> str:
-        """What is held."""
+        """The leased key."""
         return self.lease.key
 
     @property
     def owner(self) -> str:
-        """Who holds it."""
+        """Its holder."""
         return self.lease.owner
 
     @property
     def token(self) -> int:
-        """The fencing token: it does not change while the lease is held, and the next holder's is higher."""
+        """The fencing token: constant during the lease; the next lease has a higher one."""
         return self.lease.token
 
     @property
@@ -87,8 +87,8 @@ class RenewedLease:
 
     @property
     def alive(self) -> bool:
-        """Whether the lease is still ours, by monotonic time and without asking anybody."""
-        return not self.lost and self._left() > 0
+        """Whether the lease is still valid, by monotonic time and without a request."""
+        return not self.lost and self._seconds_left() > 0
 
     async def keep(self) -> None:
         """Renews until the lease is lost; then returns."""
@@ -100,24 +100,24 @@ class RenewedLease:
         self.lost = True
 
     async def _renew(self) -> None:
-        pause = third = self._third()
+        pause = third = self._renew_interval()
         while True:
-            await asyncio.sleep(max(0.0, min(pause, self._left())))
+            await asyncio.sleep(max(0.0, min(pause, self._seconds_left())))
             renewed = None
             pause = min(RETRY, third)
-            if self._left() > 0:
+            if self._seconds_left() > 0:
                 with contextlib.suppress(StoreUnavailable, TimeoutError):
-                    async with asyncio.timeout(self._left()):
-                        renewed = await self._asked()
+                    async with asyncio.timeout(self._seconds_left()):
+                        renewed = await self._renew_once()
                         if renewed is None:
                             return
             if renewed is not None:
                 self.lease, self._ends = renewed, self._grantor.term(renewed)
-                pause = third = self._third()
-            elif self._left() <= 0:
+                pause = third = self._renew_interval()
+            elif self._seconds_left() <= 0:
                 return
 
-    async def _asked(self) -> Lease | None:
+    async def _renew_once(self) -> Lease | None:
         try:
             return await self._grantor.renew(self.lease, self._ttl)
         except KeyRefused as refused:
@@ -125,15 +125,15 @@ class RenewedLease:
                 return None
             raise
 
-    def _third(self) -> float:
-        """A third of the time that was granted, which may be less than was asked for."""
-        return min(self._ttl.total_seconds(), self._left()) / 3
+    def _renew_interval(self) -> float:
+        """A third of the granted time, which may be less than was requested."""
+        return min(self._ttl.total_seconds(), self._seconds_left()) / 3
 
-    def _left(self) -> float:
+    def _seconds_left(self) -> float:
         return self._ends - self._clock.monotonic()
 
     async def release(self) -> bool:
-        """Gives the lease back; False if it was over. A store that does not answer lets it end by itself."""
+        """Releases the lease; False if it had ended. If the store is unavailable, the lease expires."""
         with contextlib.suppress(StoreUnavailable, TimeoutError):
             async with asyncio.timeout(RELEASE_MAX):
                 return bool(await self._grantor.release(self.lease, commit=False))
@@ -142,7 +142,7 @@ class RenewedLease:
 
 @contextlib.asynccontextmanager
 async def kept(holding: RenewedLease) -> AsyncIterator[RenewedLease]:
-    """Keeps a lease alive around a body that asks `alive` itself, and gives it back at the end."""
+    """Renews a lease during a body that checks `alive` itself, and releases it at the end."""
     keeper = asyncio.create_task(holding.keep())
     try:
         yield holding
@@ -150,28 +150,28 @@ async def kept(holding: RenewedLease) -> AsyncIterator[RenewedLease]:
         keeper.cancel()
         await asyncio.wait([keeper])
         if not keeper.cancelled():
-            keeper.exception()  # whatever it was, it ended the lease, and `alive` has said so
+            keeper.exception()  # retrieved and ignored: it ended the lease, and `alive` is False
         if not holding.lost:
             await holding.release()
 
 
 class LeasedKey(RenewedLease):
-    """A key that is held: its token, its state, and a way to change it."""
+    """A leased key: its token, its state, and methods to change it."""
 
     def __init__(self, operations: Operations, record: KeyRecord, ttl: timedelta, clock: Clock) -> None:
         super().__init__(operations, record.held, ttl, clock)
         self._operations, self._empty = operations, record.state is None
-        self.state: Any = None  # as it was committed last, or saved since; None if there is none
+        self.state: Any = None  # as committed last, or saved since; None if there is none
         self.staged = False
 
     async def load(self) -> None:
-        """Reads the state of a key that was just leased; that it has none is known from the acquire."""
+        """Reads the state of a key that was just leased; without a request if the acquire showed that there is none."""
         if not self._empty:
             seen = await self._operations.read(self.lease)
             self.state = None if seen is None else msgspec.json.decode(seen.data)
 
     async def save(self, state: Any) -> int:
-        """Stages a new state, which is committed when the block ends well; gives the version it will have."""
+        """Stages a new state, committed when the block ends without an error; returns the version after the commit."""
         try:
             data = msgspec.json.encode(state)
         except (TypeError, ValueError) as error:
@@ -189,19 +189,19 @@ class LeasedKey(RenewedLease):
         return removed
 
     async def attach(self, name: str, data: Data | Path, *, content_type: str = CONTENT_TYPE) -> Attachment:
-        """Stages a file that rides along with the state: bytes, a path, or pieces as they come. It is committed when
-        the block ends well, and nobody else sees it before."""
+        """Stages a file beside the state: bytes, a path, or chunks. It is committed when the block ends without an
+        error, and only this holder sees it before."""
         pieces = FilePieces(data) if isinstance(data, Path) else data
         attached = await self._files.attach(self.lease, Sent(name, content_type), pieces)
         self.staged = True
         return attached.attachment
 
     async def attachments(self) -> Sequence[Attachment]:
-        """What is attached, staged changes included, in the order of names."""
+        """The attachments, including staged changes, in the order of names."""
         return await self._files.list(self.lease)
 
     async def fetch(self, name: str) -> AsyncGenerator[bytes]:
-        """The bytes of an attachment, as they come: `async for piece in lease.fetch(name)`."""
+        """The bytes of an attachment as a stream: `async for piece in lease.fetch(name)`."""
         async with contextlib.aclosing((await self._files.fetch(self.lease, name=name)).chunks) as chunks:
             async for chunk in chunks:
                 yield chunk
@@ -218,11 +218,11 @@ class LeasedKey(RenewedLease):
 
 
 class Keeper:
-    """Renews the leases that the current task works under, and cancels it when one of them is lost."""
+    """Renews the leases of the current task, and cancels the task when one of them is lost."""
 
     def __init__(self) -> None:
         body = asyncio.current_task()
-        assert body is not None, "a lease is held by a task"
+        assert body is not None, "a lease needs a task"
         self._body, self._cancelling = body, body.cancelling()
         self._tasks: list[asyncio.Task[None]] = []
         self.lost: RenewedLease | None = None
@@ -230,11 +230,11 @@ class Keeper:
         self.ending = False
 
     def keep(self, holding: RenewedLease) -> None:
-        """Renews this lease, too."""
+        """Renews this lease as well."""
         self._tasks.append(asyncio.create_task(self._keep(holding)))
 
     async def stop(self) -> None:
-        """Renews nothing any more."""
+        """Stops renewing."""
         self.ending = True
         for task in self._tasks:
             task.cancel()
@@ -242,8 +242,8 @@ class Keeper:
             await asyncio.wait(self._tasks)
 
     def raise_if_lost(self, error: BaseException | None, what: str, do: str) -> None:
-        """At the end of a body that ended with this error. As in asyncio.timeout, only our own cancellation becomes
-        LeaseLost; one from outside goes on as it is."""
+        """Called at the end of a body that ended with this error. As in asyncio.timeout, only our own cancellation
+        becomes LeaseLost; a cancellation from outside is not changed."""
         if self.lost is None:
             return
         from_outside = self._body.uncancel() > self._cancelling
@@ -272,21 +272,21 @@ async def acquire_held(
     wait: timedelta | None,
     transaction: str = "",
 ) -> LeasedKey:
-    """The key, held; LeaseLost if somebody else held it for the whole wait."""
+    """The leased key; LeaseLost if another holder had it for the whole wait."""
     try:
         record = await operations.acquire(key, owner, namespace=namespace, ttl=ttl, wait=wait, transaction=transaction)
     except KeyRefused as refused:
         if refused.code is not Refusal.WAITING or wait is None:
             raise
         raise LeaseLost(
-            f"{key!r} was held by somebody else for all of {format_duration(wait)}",
-            do="wait longer, see who holds it, or hold several keys in one order everywhere, as lease_all does",
+            f"another holder had the lease of {key!r} for all of {format_duration(wait)}",
+            do="wait longer, see who has it, or lease several keys in one order everywhere, as lease_all does",
         ) from None
     return LeasedKey(operations, record, ttl, clock)
 
 
 class lease_key:
-    """The context manager, a verb like asyncio.timeout. `wait`: how long to wait for the key, None for ever."""
+    """The context manager, in lower case like asyncio.timeout. `wait`: how long to wait for the key, None for ever."""
 
     def __init__(
         self,
@@ -305,36 +305,38 @@ class lease_key:
 
     async def __aenter__(self) -> LeasedKey:
         self._operations = await self._opening() if callable(self._opening) else self._opening
-        self._held = await acquire_held(self._operations, *self._acquiring, namespace=self._namespace, wait=self._wait)
+        self._leased = await acquire_held(
+            self._operations, *self._acquiring, namespace=self._namespace, wait=self._wait
+        )
         self._keeper = Keeper()
-        self._keeper.keep(self._held)
+        self._keeper.keep(self._leased)
         try:
-            await self._held.load()
+            await self._leased.load()
         except BaseException as error:
             await self.__aexit__(type(error), error, error.__traceback__)
             raise
-        return self._held
+        return self._leased
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        held = self._held
+        leased = self._leased
         try:
             await self._keeper.stop()
         finally:
-            if not held.lost:
-                await (self._commit() if error is None and held.staged else held.release())
+            if not leased.lost:
+                await (self._commit() if error is None and leased.staged else leased.release())
         self._keeper.raise_if_lost(
             error,
-            f"with token {held.token} ended while it was needed",
+            f"with token {leased.token} ended while it was needed",
             "do it again under a new lease; writes that carry the old token are refused",
         )
 
     async def _commit(self) -> None:
         try:
-            await self._operations.release(self._held.lease, commit=True)
+            await self._operations.release(self._leased.lease, commit=True)
         except KeyRefused as refused:
             if refused.code not in OVER:
                 raise
-            message = f"the lease of {self._held.key!r} ended before its commit: nothing was changed"
+            message = f"the lease of {self._leased.key!r} ended before its commit: nothing was changed"
             raise LeaseLost(message, do=refused.do) from refused

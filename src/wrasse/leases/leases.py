@@ -1,7 +1,7 @@
-"""Leases and state as their callers know them, in any namespace: what the HTTP API, the command line and `hold` use.
+"""Leases and state in any namespace, as used by the HTTP API, the command line and `app.lease`.
 
-Waiting is fair within this process and cancelled with its caller. Every operation counts as traffic, which the idle
-sweeps keep away from.
+Waiters of this process are served in order, and a wait is cancelled with its caller. Every operation counts as traffic,
+which pauses the idle sweeps.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from wrasse.ports.rules.request_counts import Counting, counted
 TTL_DEFAULT = timedelta(seconds=30)
 TTL_MAX = timedelta(minutes=30)
 STATE_BYTES_MAX = 100 << 20
-"""Bytes of the state of a key, unpacked: what is written, by whichever way, and what is read."""
-LASTS = "X-Lease-Lasts"  # the header that says for how many seconds a lease may be relied on, from when the call came
+"""Maximum bytes of the state of a key, decompressed, for writes and reads."""
+LASTS = "X-Lease-Lasts"  # a header: for how many seconds, from the request on, the holder may rely on the lease
 READS_MAX = 8  # how often a reader follows a record that changes under it
 NO_REPLAY = timedelta(0)
-NAMESPACES_MAX = 1_000  # remembered; any number may exist
+NAMESPACES_MAX = 1_000  # cached; any number may exist
 
 
 @dataclass(frozen=True, slots=True)
 class KeyStateRead:
-    """State that was read: its bytes, and the version and etag it has."""
+    """State that was read: its bytes, version and etag."""
 
     data: bytes
     version: int
@@ -57,7 +57,7 @@ class KeyStateRead:
 
 
 class TooShort(UsageError):
-    """A lease that would be over for its holder before it could be used."""
+    """A lease shorter than the clock margin: it would end for its holder before it could be used."""
 
 
 class Leases(Counting):
@@ -77,15 +77,17 @@ class Leases(Counting):
     ) -> None:
         super().__init__()
         self.records, self.objects, self.clock, self.terms = records, objects, clock, terms
-        self._ttl_max, self._noted = ttl_max, traffic
+        self._ttl_max, self._on_traffic = ttl_max, traffic
         self._keys: dict[str, KeyStates] = {}
         self._background = BackgroundTasks()
         self._xids = Xids(clock)
         self.tally = LeaseTally()
         self._acquiring = Acquiring(clock, self.tally, self._background)
-        self.heard = self._acquiring.heard  # told of each key that may have become free
+        self.listeners = self._acquiring.listeners  # told of each key that may have become free
         self._transaction_log = TransactionLog(records, clock, self.tally)
-        self._first_keys = FirstKeyFinder(lambda namespace: self.keys(namespace).part, records, clock, namespaces)
+        self._first_keys = FirstKeyFinder(
+            lambda namespace: self.keys(namespace).enlisted_keys, records, clock, namespaces
+        )
         wake = self._acquiring.wake
         self.transactions = Transactions(
             self._transaction_log, self.keys, self._first_keys, terms, self._background, wake
@@ -99,7 +101,7 @@ class Leases(Counting):
         return self._acquiring.lines.waiting()
 
     def keys(self, namespace: str) -> KeyStates:
-        """The keys of a namespace, whose name has been checked."""
+        """The keys of a namespace, whose name must have been checked."""
         keys = self._keys.get(namespace)
         if keys is None:
             if len(self._keys) >= NAMESPACES_MAX:
@@ -129,54 +131,54 @@ class Leases(Counting):
         id: str = "",
         transaction: str = "",
     ) -> KeyRecord:
-        """The key with the lease on it. While somebody else holds the key it waits up to `wait` (None: for ever), then
-        refuses. Asking again with the same `id` gives the same lease. With a `transaction` the key changes together
-        with its others."""
+        """The key with the new lease. While another holder has the key it waits up to `wait` (None: for ever), then
+        refuses. A retry with the same `id` gets the same lease. With a `transaction` the key is committed together with
+        its other keys."""
         self.note_traffic()
         if not owner:
-            raise UsageError(f"an acquire of {key!r} names no owner", do="say who you are")
+            raise UsageError(f"an acquire of {key!r} names no owner", do="name an owner")
         namespace = checked_namespace(namespace)
         key = checked_key(key, namespace)
-        ttl = self._lasting(ttl)
+        ttl = self._granted_ttl(ttl)
         explicit = bool(transaction)
         if explicit:
             await self.transactions.join(checked_transaction(transaction), namespace)
         else:
             transaction = self._xids.marked()
             self._first_keys.made(transaction, namespace, key)
-        asked = AcquireRequest(owner, ttl, id or self._xids.new(), transaction, explicit, if_not_exists)
-        kept = await self._acquiring.acquired(self.keys(namespace), key, asked, wait, named=bool(id))
+        request = AcquireRequest(owner, ttl, id or self._xids.new(), transaction, explicit, if_not_exists)
+        kept = await self._acquiring.acquired(self.keys(namespace), key, request, wait, named=bool(id))
         self.tally.acquired += 1
         return replace(kept, lease=replace(kept.held, key=key, namespace=namespace))
 
     @counted("keepalive")
-    async def renew(self, held: Lease, ttl: timedelta) -> Lease:
-        """The lease, `ttl` from now."""
+    async def renew(self, lease: Lease, ttl: timedelta) -> Lease:
+        """Extends the lease to `ttl` from now."""
         self.note_traffic()
-        ttl = self._lasting(ttl)
-        record = await self.keys(held.namespace).renew(held, ttl)
+        ttl = self._granted_ttl(ttl)
+        record = await self.keys(lease.namespace).renew(lease, ttl)
         self.tally.renewed += 1
-        return replace(record.held, key=held.key, namespace=held.namespace)
+        return replace(record.held, key=lease.key, namespace=lease.namespace)
 
     @counted("get")
-    async def read(self, held: Lease) -> KeyStateRead | None:
-        """The state as its holder sees it, staged changes included; None if there is none."""
+    async def read(self, lease: Lease) -> KeyStateRead | None:
+        """The state as its holder sees it, including staged changes; None if there is none."""
         self.note_traffic()
-        keys = self.keys(held.namespace)
+        keys = self.keys(lease.namespace)
         for _ in range(READS_MAX):
-            record = await keys.read_held(held)
+            record = await keys.read_held(lease)
             staged = record.staged
             state = record.state if staged is None or staged.same else staged.state
             if state is None:
                 return None
             version = record.version if staged is None else staged.version
-            with suppress(Gone):  # superseded while we came: the record names another by now
-                return KeyStateRead(await keys.versions.read(state), version, state.etag, held.token)
-        raise _lost(held.key)
+            with suppress(Gone):  # replaced since the record was read: read the record again
+                return KeyStateRead(await keys.versions.read(state), version, state.etag, lease.token)
+        raise _missing_object(lease.key)
 
     @counted("public_get")
     async def read_public(self, namespace: str, key: str) -> KeyStateRead | None:
-        """The committed state; None if there is none. Never anything staged."""
+        """The committed state; None if there is none. Staged changes are never visible."""
         self.note_traffic()
         keys = self.keys(namespace)
         before: KeyRecord | None = None
@@ -185,47 +187,47 @@ class Leases(Counting):
             if kept is None or kept.state is None:
                 return None
             if before is not None and before.stored == kept.stored and before.state == kept.state:
-                raise _lost(key)
+                raise _missing_object(key)
             try:
                 data = await keys.versions.read(kept.state)
             except Gone:
-                before = kept  # superseded and taken away while we came: the record names another by now
+                before = kept  # replaced and deleted since the record was read: read it again
                 continue
             return KeyStateRead(data, kept.version, kept.etag, kept.token)
-        raise _lost(key)
+        raise _missing_object(key)
 
     @counted("update")
     async def update(
-        self, held: Lease, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
+        self, lease: Lease, data: bytes, *, if_version: int | None = None, if_etag: str | None = None
     ) -> tuple[int, StateObject]:
-        """Stages a new state; gives the version that it will have, and its object."""
+        """Stages a new state; returns the version after a commit, and its object."""
         check_state(data)
         self.note_traffic()
-        keys = self.keys(held.namespace)
+        keys = self.keys(lease.namespace)
         try:
-            staged = (await keys.stage(held, data, if_version, if_etag)).staged
+            staged = (await keys.stage(lease, data, if_version, if_etag)).staged
         except KeyRefused as refused:
-            staged = await _staged_over(keys, held, refused, if_version, if_etag)
-            if staged is None or not await _holds(keys, staged, data):
+            staged = await _staged_by_first_try(keys, lease, refused, if_version, if_etag)
+            if staged is None or not await _is_staged(keys, staged, data):
                 raise
         assert staged is not None, "an update stages"
         assert staged.state is not None, "an update has a state"
         return staged.version, staged.state
 
-    async def check(self, held: Lease) -> None:
-        """Refuses who does not hold the key, before anything large is read for them."""
+    async def check(self, lease: Lease) -> None:
+        """Refuses a caller that does not hold the lease, before its request body is read."""
         self.note_traffic()
-        await self.keys(held.namespace).checked(held, None, None)
+        await self.keys(lease.namespace).checked(lease, None, None)
 
     @counted("remove")
-    async def remove(self, held: Lease, *, if_version: int | None = None, if_etag: str | None = None) -> int | None:
-        """Stages the removal of the state; gives the version, or None if there was nothing to remove."""
+    async def remove(self, lease: Lease, *, if_version: int | None = None, if_etag: str | None = None) -> int | None:
+        """Stages the removal of the state; returns the version, or None if there was no state."""
         self.note_traffic()
-        keys = self.keys(held.namespace)
+        keys = self.keys(lease.namespace)
         try:
-            changed = await keys.stage_removal(held, if_version, if_etag)
+            changed = await keys.stage_removal(lease, if_version, if_etag)
         except KeyRefused as refused:
-            done = await _staged_over(keys, held, refused, if_version, if_etag)
+            done = await _staged_by_first_try(keys, lease, refused, if_version, if_etag)
             if done is None or done.same or done.state is not None:
                 raise
             return done.version
@@ -233,30 +235,30 @@ class Leases(Counting):
         return None if changed.after is changed.before or staged is None else staged.version
 
     @counted("metadata")
-    async def hide(self, held: Lease, hidden: bool, *, if_version: int | None = None) -> int:
-        """Stages whether queries leave the key out; gives the version."""
+    async def hide(self, lease: Lease, hidden: bool, *, if_version: int | None = None) -> int:
+        """Stages whether queries omit the key; returns the version."""
         self.note_traffic()
-        keys = self.keys(held.namespace)
+        keys = self.keys(lease.namespace)
         try:
-            staged = (await keys.stage_hidden(held, hidden, if_version)).staged
+            staged = (await keys.stage_hidden(lease, hidden, if_version)).staged
         except KeyRefused as refused:
-            staged = await _staged_over(keys, held, refused, if_version, None)
+            staged = await _staged_by_first_try(keys, lease, refused, if_version, None)
             if staged is None or staged.hidden is not hidden:
                 raise
         assert staged is not None, "a change of attributes stages"
         return staged.version
 
     @counted("release")
-    async def release(self, held: Lease, *, commit: bool = True) -> KeyRecord | None:
-        """Gives the key back, with what is staged or without it; see `KeyStates.release`. In a transaction that decides
-        for all of its keys, unless nothing is staged under this one and it is only given back."""
+    async def release(self, lease: Lease, *, commit: bool = True) -> KeyRecord | None:
+        """Releases the key with a commit or a rollback; see `KeyStates.release`. In a transaction that decides for all
+        of its keys, unless nothing is staged under this one."""
         self.note_traffic()
         try:
-            record = await self.keys(held.namespace).release(held, commit=commit)
+            record = await self.keys(lease.namespace).release(lease, commit=commit)
         except InTransaction:
-            record = await self.transactions.end(held, commit=commit)
+            record = await self.transactions.end(lease, commit=commit)
         finally:
-            self._acquiring.wake(held.namespace, held.key)
+            self._acquiring.wake(lease.namespace, lease.key)
         self.tally.released += 1
         if record is not None and commit:
             self.tally.committed += 1
@@ -264,20 +266,20 @@ class Leases(Counting):
 
     @counted("decide")
     async def decide(self, transaction: str, *, commit: bool) -> Decision:
-        """Commits or rolls back every key of a transaction; gives what counts, which somebody may have decided
-        before."""
+        """Commits or rolls back every key of a transaction; returns the decision that counts, which may be an earlier
+        one."""
         self.note_traffic()
         state = Decision.COMMIT if commit else Decision.ROLLBACK
         return await self.transactions.decide(checked_transaction(transaction), state)
 
     @counted("describe")
     async def describe(self, namespace: str, key: str) -> KeyRecord | None:
-        """Everything about a key, as it is stored now; its lease may have ended."""
+        """Everything about a key, as stored now; its lease may have expired."""
         self.note_traffic()
         return await self.keys(namespace).look(key)
 
     async def now(self, namespace: str) -> datetime:
-        """The store's time, a little late rather than early."""
+        """The store's time, rather a little late than early."""
         return await self.keys(namespace).now()
 
     @counted("keys")
@@ -287,32 +289,32 @@ class Leases(Counting):
         page = await self.records(leases_in(namespace)).page(prefix, after, limit)
         return Page(tuple(record.key for record in page), page.cursors, page.at, page.more)
 
-    def term(self, held: Lease) -> float:
-        """Our monotonic time until which the holder may rely on a lease that was just granted or renewed."""
-        return self.keys(held.namespace).term(held)
+    def term(self, lease: Lease) -> float:
+        """The local monotonic time until which the holder may rely on a lease that was just granted or renewed."""
+        return self.keys(lease.namespace).term(lease)
 
     async def close(self) -> None:
-        """Until what is left to do after the last answers is done."""
+        """Waits until all background tasks are done."""
         await self._replay.finished()
         await self._background.finished()
 
-    def _lasting(self, ttl: timedelta) -> timedelta:
-        """How long a lease lasts that was asked for so long."""
+    def _granted_ttl(self, ttl: timedelta) -> timedelta:
+        """The duration to grant for a requested one."""
         ttl = min(ttl, self._ttl_max) if ttl > timedelta(0) else TTL_DEFAULT
         if ttl <= self.terms.margin:
             raise TooShort(
                 f"a lease of {format_duration(ttl)} where clocks may be off by {format_duration(self.terms.margin)}",
-                do="ask for a longer one: its holder stops that much earlier",
+                do="request a longer one: the holder stops that much earlier",
             )
         return ttl
 
     def note_traffic(self) -> None:
-        """An operation is under way: idle sweeps keep away, and a replay may be due."""
-        self._noted()
+        """An operation is running: idle sweeps pause, and a replay may be due."""
+        self._on_traffic()
         self._replay.nudge()
 
 
-def _lost(key: str) -> StoreBroken:
+def _missing_object(key: str) -> StoreBroken:
     return StoreBroken(
         f"the record of {key!r} names a state object that is not there",
         do="run `wrasse leases fsck`; restore the object from a backup, or remove the state",
@@ -320,7 +322,7 @@ def _lost(key: str) -> StoreBroken:
 
 
 def check_state(data: bytes) -> None:
-    """Refuses a state that no client would read back, before anything is written."""
+    """Refuses a state too large to be read, before anything is written."""
     if len(data) > STATE_BYTES_MAX:
         raise TooLarge(
             f"a state of {len(data)} bytes, and at most {STATE_BYTES_MAX} are allowed",
@@ -328,20 +330,20 @@ def check_state(data: bytes) -> None:
         )
 
 
-async def _staged_over(
-    keys: KeyStates, held: Lease, refused: KeyRefused, if_version: int | None, if_etag: str | None
+async def _staged_by_first_try(
+    keys: KeyStates, lease: Lease, refused: KeyRefused, if_version: int | None, if_etag: str | None
 ) -> Staged | None:
-    """What this lease has staged over the version that a refused caller saw; None if the refusal stands. A caller whose
-    change was carried out, and whose reply was lost, asks again with the version that it saw then: it is the same
-    change if it was staged over that version, committed or staged before by the same lease, and says the same."""
+    """Retry detection: what this lease staged on top of the version that a refused caller expects; None if the refusal
+    stands. A caller whose reply was lost retries with the version it saw before. It is the same change if it was staged
+    on top of that version, committed or staged by the same lease, and has the same content."""
     if refused.code not in (Refusal.VERSION_CONFLICT, Refusal.ETAG_MISMATCH):
         return None
-    record = await keys.read_held(held)
-    return record.staged if _saw(record, if_version, if_etag) else None
+    record = await keys.read_held(lease)
+    return record.staged if _is_based_on(record, if_version, if_etag) else None
 
 
-async def _holds(keys: KeyStates, staged: Staged, data: bytes) -> bool:
-    """Whether it is this state that is staged."""
+async def _is_staged(keys: KeyStates, staged: Staged, data: bytes) -> bool:
+    """Whether this state is the one staged."""
     state = staged.state
     if state is None or staged.same or state.size != len(data):
         return False
@@ -351,7 +353,7 @@ async def _holds(keys: KeyStates, staged: Staged, data: bytes) -> bool:
         return False
 
 
-def _saw(record: KeyRecord, if_version: int | None, if_etag: str | None) -> bool:
+def _is_based_on(record: KeyRecord, if_version: int | None, if_etag: str | None) -> bool:
     befores = [Over(record.version, record.etag)]
     if record.staged is not None and isinstance(record.staged.over, Over):
         befores.append(record.staged.over)

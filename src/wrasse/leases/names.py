@@ -1,10 +1,10 @@
-"""Which namespaces and keys there may be, and where their parts are stored. Pure.
+"""Valid namespaces and keys, and the object names of their parts. Pure.
 
-    <namespace>/meta/<key>.json                       the record: lease, version, which state object counts
-    <namespace>/.lease-index/<hour>/<key>             found when its lease should have ended
+    <namespace>/meta/<key>.json                       the record: lease, version, current state object
+    <namespace>/.lease-index/<hour>/<key>             index entry in the hour when the lease should expire
     <namespace>/state/<key>/.v/<token>-<id>           state objects; each is written once and never changed
 
-No segment of a key begins with a dot, so nothing that a user names can get among our own.
+No segment of a key begins with a dot, so user names cannot collide with internal ones.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _KEY = re.compile(r"[a-z0-9_-][a-z0-9._-]*(?:/[a-z0-9_-][a-z0-9._-]*)*")
 
 
 class BadName(UsageError):
-    """A namespace or a key that is no name."""
+    """An invalid namespace or key."""
 
 
 def checked_namespace(text: str) -> str:
-    """The namespace as it is stored: lower case, `default` if none is given."""
+    """The stored form of a namespace: lower case, `default` if none is given."""
     name = text.strip().lower() or DEFAULT_NAMESPACE
     if len(name) > NAMESPACE_CHARS_MAX or not _SEGMENT.fullmatch(name):
         raise BadName(
@@ -37,7 +37,7 @@ def checked_namespace(text: str) -> str:
 
 
 def checked_key(text: str, namespace: str = "") -> str:
-    """The key as it is stored: lower case, without a leading slash or a leading namespace."""
+    """The stored form of a key: lower case, without a leading slash or a leading namespace."""
     key = text.lower().removeprefix("/")
     if namespace:
         key = key.removeprefix(f"{namespace}/")
@@ -55,28 +55,28 @@ def checked_key(text: str, namespace: str = "") -> str:
 
 
 def spoken(namespace: str, key: str) -> str:
-    """A stored key as a server is asked for it: with its namespace before it, which the server takes off once. Bare, a
-    key that begins like its own namespace would lose that part."""
+    """The form of a stored key in requests: prefixed with its namespace, which the server removes once. Without the
+    prefix, a key that begins with its own namespace would lose that part."""
     return f"{namespace or DEFAULT_NAMESPACE}/{key}"
 
 
 def state_folder(namespace: str, key: str) -> str:
-    """What the names of a key's state objects begin with."""
+    """The common prefix of a key's state objects."""
     return f"{namespace}/state/{key}/.v/"
 
 
 def state_name(namespace: str, key: str, token: int, id: str) -> str:
-    """The name of one state object. The token comes first, so that a look at one key tells old from new."""
+    """The name of one state object. The token comes first, so that a listing sorts old before new."""
     return f"{state_folder(namespace, key)}{token:020d}-{id}"
 
 
 def key_of_state(namespace: str, name: str) -> str | None:
-    """The key that a state object belongs to; None if the name is not one of ours."""
+    """The key that a state object belongs to; None if the name is not a valid one."""
     key, middle, _ = name.removeprefix(f"{namespace}/state/").rpartition("/.v/")
     return key if middle and key and token_of(name) is not None else None
 
 
 def token_of(name: str) -> int | None:
-    """The token under which a state object was written; None if the name is not one of ours."""
+    """The token under which a state object was written; None if the name is not a valid one."""
     number = name.rpartition("/")[2].partition("-")[0]
     return int(number) if len(number) == 20 and number.isdigit() else None

@@ -1,4 +1,4 @@
-"""What can be done with leased keys: here by `Leases`, in another process by `LeaseClient`. Same calls, same errors."""
+"""The operations on leased keys: `Leases` in this process, `LeaseClient` over HTTP. Same methods, same errors."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ if TYPE_CHECKING:
 
 Operations: TypeAlias = "Leases | LeaseClient"
 Opening: TypeAlias = Callable[[], "Awaitable[Operations]"]
-"""What opens them, once they are needed."""
+"""Opens them when they are first needed."""
 AttachmentOperations: TypeAlias = "Attachments | RemoteAttachments"

@@ -1,4 +1,4 @@
-"""Why an operation on a key was refused: a closed set of codes, the same in Python, in the CLI and over HTTP."""
+"""Refusals of key operations: a closed set of codes, the same in Python, in the CLI and over HTTP."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from wrasse.errors import WrasseError
 
 
 class Refusal(StrEnum):
-    """What stood in the way. Nothing was changed."""
+    """Why an operation was refused. Nothing was changed."""
 
-    WAITING = "waiting"  # somebody else holds the key
-    ALREADY_EXISTS = "already_exists"  # the key is known, and the caller wanted a new one
+    WAITING = "waiting"  # another holder has the key
+    ALREADY_EXISTS = "already_exists"  # the key exists, and the caller required a new one
     LEASE_REQUIRED = "lease_required"  # the caller does not hold the key
-    LEASE_EXPIRED = "lease_expired"  # the caller held it, and its time is over
+    LEASE_EXPIRED = "lease_expired"  # the caller held the lease, but it has ended
     FENCING_MISMATCH = "fencing_mismatch"  # the token is not that of the lease
     MISSING_TRANSACTION = "missing_txn"
     TRANSACTION_MISMATCH = "txn_mismatch"  # the lease belongs to another transaction
     TRANSACTION_ROLLED_BACK = "txn_rolled_back"  # decided otherwise before this commit
     TRANSACTION_COMMITTED = "txn_conflict"  # decided for a commit before this rollback, or this further change
     TRANSACTION_PENDING = "txn_pending"  # nothing is decided yet
-    TRANSACTION_UNKNOWN = "txn_not_found"  # nobody knows it, or no longer
+    TRANSACTION_UNKNOWN = "txn_not_found"  # it does not exist, or its decision has expired
     VERSION_CONFLICT = "version_conflict"
     ETAG_MISMATCH = "etag_mismatch"
     ATTACHMENT_NOT_FOUND = "attachment_not_found"
-    SHA256_MISMATCH = "expected_sha256_mismatch"  # the bytes are not those that their sender meant
+    SHA256_MISMATCH = "expected_sha256_mismatch"  # the bytes do not match the expected checksum
     BYTES_MISMATCH = "expected_bytes_mismatch"
 
 
 _DO = {
-    Refusal.WAITING: "wait for it, or see who holds it with `wrasse leases show`",
+    Refusal.WAITING: "wait for it, or see who has it with `wrasse leases show`",
     Refusal.ALREADY_EXISTS: "acquire it without if_not_exists",
     Refusal.LEASE_REQUIRED: "acquire the key first",
     Refusal.LEASE_EXPIRED: "acquire the key again and read its state anew; what was staged is gone",
@@ -49,8 +49,8 @@ _DO = {
 
 
 class KeyRefused(WrasseError):
-    """An operation on a key that was refused. `version` and `etag` are what the key has now, where that matters;
-    `wait` is after how many seconds it is worth asking again."""
+    """A refused operation on a key. `version` and `etag` are the key's current ones, where relevant; `wait` is the
+    number of seconds after which a retry is useful."""
 
     def __init__(self, code: Refusal, message: str, *, version: int = 0, etag: str = "", wait: float = 0.0) -> None:
         super().__init__(message, do=_DO[code])

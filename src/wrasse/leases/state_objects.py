@@ -1,8 +1,8 @@
-"""State objects: written once, read whole, and taken away when no record names them any more.
+"""State objects: written once, read whole, and deleted when no record names them any more.
 
-Whoever cleans a key has cleared its lease first. It lists that one key's objects, reads the record again, and deletes
-only objects whose token is not above the cleared lease's and which the record does not name: an object that a later
-holder is about to name is never touched.
+Before a key is cleaned, its lease is cleared. The cleanup lists the objects of that key, reads the record again, and
+deletes only objects whose token is not above the cleared lease's and which the record does not name: an object that a
+later holder is about to name is never deleted.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PAGE = 100
 
 
 class Measured(Protocol):
-    """Bytes that come in pieces, and how many have come."""
+    """Bytes in chunks, with their count."""
 
     @property
     def size(self) -> int:
@@ -42,11 +42,11 @@ class StateObjects:
         self._objects, self._namespace = objects, namespace
 
     async def write(self, key: str, token: int, data: bytes) -> StateObject:
-        """A new object for this key; nobody reads it before a record names it."""
+        """Creates a new object for this key; it is ignored until a record names it."""
         return await self._write(key, token, data, lambda: len(data))
 
     async def write_stream(self, key: str, token: int, data: Measured) -> StateObject:
-        """A new object for this key whose bytes come in pieces; memory does not grow with it."""
+        """Creates a new object for this key from chunks; memory use does not depend on its size."""
         return await self._write(key, token, data, lambda: data.size)
 
     async def _write(self, key: str, token: int, data: Data, size: Callable[[], int]) -> StateObject:
@@ -55,21 +55,21 @@ class StateObjects:
         stored = await self._objects.create(name, data)
         if stored.outcome is not Outcome.DONE:
             raise StoreUnavailable(
-                f"whether an object of {key!r} was written is not known", do="try again; nothing was staged"
+                f"it is unknown whether an object of {key!r} was written", do="try again; nothing was staged"
             )
         assert stored.version is not None, "what is written has a version"
         return StateObject(name, stored.version, id, size())
 
     async def read(self, state: StateObject) -> bytes:
-        """The bytes; raises Gone if the object was superseded and taken away."""
+        """The bytes; raises Gone if the object was superseded and deleted."""
         return b"".join([chunk async for chunk in self.stream(state)])
 
     def stream(self, state: StateObject) -> AsyncIterator[bytes]:
-        """The bytes in pieces, likewise."""
+        """The bytes in chunks, likewise."""
         return self._objects.read(state.name)
 
     async def drop(self, *states: StateObject) -> bool:
-        """Takes objects away that no record names any more; whether they are gone for certain. If not, whoever cleans
+        """Deletes objects that no record names any more; whether all deletes are confirmed. If not, the next cleanup of
         the key finds them."""
         if not states:
             return True
@@ -79,7 +79,7 @@ class StateObjects:
         return False
 
     async def of(self, key: str) -> Sequence[ObjectInfo]:
-        """Every object of this key, oldest token first. One request for as many as any sound key has."""
+        """Every object of this key, oldest token first. Usually one request."""
         folder, found = state_folder(self._namespace, key), list[ObjectInfo]()
         async for page in pages(lambda after: self._objects.page(folder, after, PAGE)):
             found += page
@@ -90,11 +90,11 @@ class StateObjects:
         return await self._objects.head(name) is not None
 
     async def page(self, after: str | None, limit: int) -> Page[ObjectInfo]:
-        """Every state object of the namespace. Only `fsck` asks: nothing else may list them all."""
+        """Every state object of the namespace; used only by `fsck`."""
         return await self._objects.page(f"{self._namespace}/state/", after, limit)
 
     async def delete(self, infos: Sequence[ObjectInfo]) -> int:
-        """Takes these away, as they were listed; gives how many went."""
+        """Deletes these objects at the versions listed; returns how many were deleted."""
         gone = 0
         for begin in range(0, len(infos), DELETES_MAX):
             deletes = [ObjectDelete(info.key, info.version) for info in infos[begin : begin + DELETES_MAX]]

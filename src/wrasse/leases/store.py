@@ -1,12 +1,11 @@
-"""Records of leases and transactions as this process reads and writes them: conditional, remembered, with the store's
-time.
+"""The records of leases and transactions: conditional reads and writes, an LRU cache, and the store's time.
 
-A write whose reply was lost is asked again under the same nonce: a write that the store carried out without telling us
-gives its first answer again, so that no caller is refused because of its own write. Every answer also brings the
-store's clock, so that time is hardly ever asked for.
+A write whose reply was lost is retried with the same nonce. The store recognises a write that it has already carried
+out and returns its first answer, so that no caller is refused because of its own write. Every answer also contains the
+store's time, so that it is rarely requested separately.
 
-What is remembered may be out of date at any moment. It only ever saves a read: every write names the version it builds
-on, and a refusal is given only after a read.
+Cached records may be stale. The cache only saves reads: every write names the version it is based on, and a refusal is
+given only after a read.
 """
 
 from __future__ import annotations
@@ -28,17 +27,17 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Records, Written
 from wrasse.ports.rules.store_time import StoreTime
 
-ASKED_MAX = 3  # how often one write is asked before its reply counts as lost for good
-RACES_MAX = 16  # how often a lost race is run again
-REMEMBERED_MAX = 10_000
+ATTEMPTS_MAX = 3  # attempts per write
+RACES_MAX = 16  # attempts after a version conflict
+CACHED_MAX = 10_000
 
 T = TypeVar("T")
 
 
 class LeaseTally:
-    """What leased keys counted since the process began: metrics read it. `cleared` are leases that ended by themselves,
-    met by an operation or by a sweep; `waited` are acquires that found the key held. `replays` are looks at open
-    transactions amid traffic, and `replayed` the transactions that those finished."""
+    """Counters of leased keys since the process began, read by metrics. `cleared` counts expired leases, found by an
+    operation or by a sweep; `waited` counts acquires that had to wait. `replays` counts replay runs, and `replayed` the
+    transactions they finished."""
 
     __slots__ = (
         "acquired", "cleared", "committed", "decisions_deleted", "entries_deleted", "released", "renewed", "replayed",
@@ -53,23 +52,23 @@ class LeaseTally:
 
 
 class Recent(Generic[T]):
-    """The values that were used last, by name; beyond `most` the one that was longest not used is forgotten."""
+    """An LRU cache of values by name; beyond `most` the least recently used is evicted."""
 
     __slots__ = ("_most", "_values")
 
-    def __init__(self, most: int = REMEMBERED_MAX) -> None:
+    def __init__(self, most: int = CACHED_MAX) -> None:
         self._values: OrderedDict[str, T] = OrderedDict()
         self._most = most
 
     def get(self, name: str) -> T | None:
-        """What was noted last."""
+        """The cached value."""
         value = self._values.get(name)
         if value is not None:
             self._values.move_to_end(name)
         return value
 
     def note(self, name: str, value: T) -> T:
-        """Remembers this one, and gives it."""
+        """Caches the value, and returns it."""
         self._values[name] = value
         self._values.move_to_end(name)
         if len(self._values) > self._most:
@@ -77,13 +76,13 @@ class Recent(Generic[T]):
         return value
 
     def forget(self, name: str) -> None:
-        """What was noted is out of date."""
+        """Removes the value from the cache."""
         self._values.pop(name, None)
 
 
 class LeaseRecords:
-    """The records of one collection, and the time there. Writes that are not `named` have no nonce: whoever asks again
-    may be told `conflict` because of their own write, and must be able to see from the record that it is made."""
+    """The records of one collection, and the store's time. Writes that are not `named` have no nonce: a retry may get
+    `conflict` because of its own write, so the caller must be able to tell from the record that it was made."""
 
     __slots__ = ("_clock", "_named", "_time", "records")
 
@@ -91,12 +90,12 @@ class LeaseRecords:
         self.records = records
         self._named = named
         self._clock = clock
-        self._time = StoreTime(clock, self._asked)
+        self._time = StoreTime(clock, self._read_time)
 
     async def write(
         self, key: str, value: bytes, at: str | None, due_at: datetime | None, *, entry_stays: bool = False
     ) -> Written:
-        """Writes over the version `at`, or creates the record where that is None."""
+        """Writes over the version `at`, or creates the record if that is None."""
         nonce = self._nonce()
         if at is None:
             return await self._ask(lambda: self.records.create(key, value, due_at=due_at, nonce=nonce))
@@ -110,99 +109,100 @@ class LeaseRecords:
         return await self._ask(lambda: self.records.delete(key, at=at, nonce=nonce))
 
     async def now(self) -> datetime:
-        """The store's time, a little late rather than early."""
+        """The store's time, rather a little late than early."""
         at = self._time.earliest()
         return at if at is not None else await self._time.now()
 
-    async def _asked(self) -> datetime:
-        # The cheapest read that brings the store's clock along: nothing is due since 1970.
+    async def _read_time(self) -> datetime:
+        # The cheapest read whose answer has the store's time: nothing has been due since 1970.
         return (await self.records.due(EPOCH, None, 1)).at
 
     def monotonic(self, instant: datetime) -> float:
-        """Our monotonic time before which the store's clock cannot show this instant."""
+        """The local monotonic time before which the store's clock cannot show this instant."""
         return self._time.monotonic(instant)
 
     def _nonce(self) -> str | None:
         return secrets.token_hex(8) if self._named else None
 
     async def _ask(self, write: Callable[[], Awaitable[Written]]) -> Written:
-        for asked in range(1, ASKED_MAX + 1):
+        for attempt in range(1, ATTEMPTS_MAX + 1):
             started = self._clock.monotonic()
             try:
                 written = await write()
             except StoreUnavailable:
-                if asked == ASKED_MAX:
+                if attempt == ATTEMPTS_MAX:
                     raise
-                await asyncio.sleep(random.uniform(0.02, 0.05) * asked)
+                await asyncio.sleep(random.uniform(0.02, 0.05) * attempt)
             else:
                 self._time.note(written.at, started)
                 return written
-        raise AssertionError("the last try answers or raises")
+        raise AssertionError("the last attempt returns or raises")
 
 
 class KeyStore(LeaseRecords):
-    """The records of keys, and what this process remembers of them."""
+    """The records of keys, with a cache."""
 
-    __slots__ = ("_codec", "_known", "index_apart", "tally")
+    __slots__ = ("_cache", "_codec", "index_apart", "tally")
 
     def __init__(self, records: Records, clock: Clock, tally: LeaseTally, codec: KeyCodec = KEYS) -> None:
         super().__init__(records, clock)
-        self._known: Recent[KeyRecord] = Recent()
+        self._cache: Recent[KeyRecord] = Recent()
         self._codec = codec
         self.tally = tally
-        # Where the due index is apart, the entry of a lease that ended stands for the second look; no other is made.
+        # With a separate due index, the entry of an ended lease also stands for the second check.
         self.index_apart = records.resolution > timedelta(0)
 
-    def remembered(self, key: str) -> KeyRecord | None:
-        """What was seen last."""
-        return self._known.get(key)
+    def cached(self, key: str) -> KeyRecord | None:
+        """The cached record."""
+        return self._cache.get(key)
 
-    def mine(self, key: str, lease: str) -> KeyRecord | None:
-        """What was seen last, if this lease was on the key."""
-        record = self._known.get(key)
+    def cached_with_lease(self, key: str, lease: str) -> KeyRecord | None:
+        """The cached record, if it has this lease."""
+        record = self._cache.get(key)
         return record if record is not None and record.lease is not None and record.lease.id == lease else None
 
-    def nothing_leaves(self, key: str, record: KeyRecord) -> None:
-        """What this record no longer names is gone: the next change made here need not carry it along."""
-        if record.leaving and self._known.get(key) == record:
-            self._known.note(key, replace(record, leaving=()))
+    def leaving_deleted(self, key: str, record: KeyRecord) -> None:
+        """The objects in `leaving` are deleted: the next change made here need not carry them."""
+        if record.leaving and self._cache.get(key) == record:
+            self._cache.note(key, replace(record, leaving=()))
 
     async def read(self, key: str, entering: timedelta | None = None) -> KeyRecord | None:
-        """The key as it is now. `entering`: a lease of so long is about to follow."""
+        """Reads the record. `entering`: a lease of this duration is about to follow, so its index entry is written as
+        well."""
         due_at = None if entering is None or not self._codec.indexed else await self.now() + entering
         record = await self.records.get(key, entering=due_at)
         if record is None:
-            self._known.forget(key)
+            self._cache.forget(key)
             return None
-        return self._known.note(key, decode(record, self._codec))
+        return self._cache.note(key, decode(record, self._codec))
 
     async def store(self, key: str, record: KeyRecord, *, entry_stays: bool = False) -> KeyRecord | None:
-        """Writes a record over the one it was made from; None if that is another by now. After an answer that settles
-        nothing the record tells."""
+        """Writes a record over the version it was made from; None after a conflict. After an unknown outcome the record
+        is read to find out."""
         value = self._codec.encode(record)
         written = await self.write(key, value, record.stored or None, self._due_at(record), entry_stays=entry_stays)
         if written:
             assert written.version is not None, "what is written has a version"
-            return self._known.note(key, replace(record, stored=written.version))
-        self._known.forget(key)
+            return self._cache.note(key, replace(record, stored=written.version))
+        self._cache.forget(key)
         if written.outcome is Outcome.CONFLICT:
             return None
         current = await self.read(key)
         return current if current is not None and self._codec.encode(current) == value else None
 
     async def drop(self, key: str, version: str) -> Outcome:
-        """Deletes the record as it was seen."""
+        """Deletes the record at this version."""
         deleted = await self.delete(key, version)
-        self._known.forget(key)
+        self._cache.forget(key)
         return deleted.outcome
 
     async def leave(self, key: str, due_at: datetime) -> None:
-        """Takes an index entry away that stands for nothing any more."""
+        """Deletes an outdated index entry."""
         await self.records.leave(key, due_at)
         self.tally.entries_deleted += 1
 
     def _due_at(self, record: KeyRecord) -> datetime | None:
-        """When a sweep should look at the key, as its record says it."""
+        """When a sweep should check the key."""
         if not self._codec.indexed:
             return None
         if record.lease is not None:
@@ -211,5 +211,7 @@ class KeyStore(LeaseRecords):
 
 
 def contended(what: str) -> StoreUnavailable:
-    """A record that others change all the time."""
-    return StoreUnavailable(f"{what} changed under every one of {RACES_MAX} tries", do="see what else writes there")
+    """Too many version conflicts on one record."""
+    return StoreUnavailable(
+        f"{what} had a version conflict in each of {RACES_MAX} attempts", do="see what else writes there"
+    )

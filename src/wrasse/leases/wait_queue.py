@@ -1,7 +1,7 @@
 """Waiting for a key: first come, first served among the waiters of one process.
 
-Only the first in line looks at the store, at growing intervals that end when the lease in the way should; a release in
-this process wakes it at once. Who leaves the line, because time is up or the caller went away, wakes the next.
+Only the first waiter polls the store, at growing intervals that end when the current lease should expire; a release in
+this process wakes it at once. A waiter that leaves the queue, by timeout or cancellation, wakes the next one.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NO_WAIT = timedelta(0)
 
 
 class WaitQueues:
-    """A line of waiters per key."""
+    """A queue of waiters per key."""
 
     __slots__ = ("_lines",)
 
@@ -37,7 +37,7 @@ class WaitQueues:
         self._lines: dict[str, deque[asyncio.Event]] = {}
 
     def busy(self, key: str) -> bool:
-        """Whether somebody waits for this key already."""
+        """Whether this key has waiters."""
         return key in self._lines
 
     def waiting(self) -> int:
@@ -45,13 +45,13 @@ class WaitQueues:
         return sum(len(line) for line in self._lines.values())
 
     def wake(self, key: str) -> None:
-        """The key may be free: whoever is first should look."""
+        """The key may be free: wakes its first waiter."""
         if line := self._lines.get(key):
             line[0].set()
 
     @asynccontextmanager
     async def place(self, key: str) -> AsyncIterator[WaiterPlace]:
-        """A place at the end of the key's line, for the length of the block."""
+        """A place at the end of the key's queue, for the length of the block."""
         wakeup = asyncio.Event()
         line = self._lines.setdefault(key, deque())
         line.append(wakeup)
@@ -66,7 +66,7 @@ class WaitQueues:
 
 
 class WaiterPlace:
-    """One waiter's place in a line."""
+    """One waiter's place in a queue."""
 
     __slots__ = ("_line", "_poll", "_wakeup")
 
@@ -76,12 +76,12 @@ class WaiterPlace:
 
     @property
     def first(self) -> bool:
-        """Whether it is this one's turn to look."""
+        """Whether this waiter is first, and polls."""
         return self._line[0] is self._wakeup
 
     async def turn(self, ends_in: float | None, jitter: float) -> None:
-        """Until it is time to look again: woken, first in line and a while has passed, or the lease should be over.
-        `jitter` from 0 to 1 parts the waiters of several processes."""
+        """Waits until the next poll: woken, poll interval over while first, or the current lease should have ended.
+        `jitter` from 0 to 1 spreads the waiters of several processes."""
         pause: float | None = None
         if self.first:
             pause = self._poll * (0.5 + jitter / 2)
@@ -95,30 +95,30 @@ class WaiterPlace:
 
 
 class Acquiring:
-    """Acquires of this process, in all namespaces, from the first try until they have the key, are refused, or their
-    caller goes away. A try is never given up half way, and no lease is left without a holder that knows of it."""
+    """The acquires of this process, in all namespaces, from the first attempt until granted, refused or cancelled. An
+    attempt is never interrupted, so that no lease is granted to a caller that does not know of it."""
 
     def __init__(self, clock: Clock, tally: LeaseTally, background: BackgroundTasks | None = None) -> None:
         self._clock, self._tally = clock, tally
         self._background = background if background is not None else BackgroundTasks()
         self.lines = WaitQueues()
-        self.heard: list[Callable[[str, str], None]] = []  # told of each key that may have become free
+        self.listeners: list[Callable[[str, str], None]] = []  # told of each key that may have become free
 
     def wake(self, namespace: str, key: str) -> None:
-        """The key may be free: the first waiter should look."""
+        """The key may be free: wakes its first waiter."""
         self.lines.wake(f"{namespace}/{key}")
-        for each in self.heard:
+        for each in self.listeners:
             each(namespace, key)
 
     async def acquired(
-        self, keys: LeaseCore, key: str, asked: AcquireRequest, wait: timedelta | None, *, named: bool
+        self, keys: LeaseCore, key: str, request: AcquireRequest, wait: timedelta | None, *, named: bool
     ) -> KeyRecord:
-        """The key with the lease on it. Waits up to `wait` (None: for ever), then refuses. `named`: the caller chose
-        the id of the lease, and may ask for it again."""
+        """The key with the new lease. Waits up to `wait` (None: for ever), then refuses. `named`: the caller chose the
+        id of the lease, and may retry with it."""
         line = f"{keys.namespace}/{key}"
         busy: Busy | None = None
         if not self.lines.busy(line):
-            answer = await self._try(keys, key, asked, named)
+            answer = await self._try(keys, key, request, named)
             if isinstance(answer, KeyRecord):
                 return answer
             busy = answer
@@ -134,8 +134,8 @@ class Acquiring:
                     if not place.first:
                         continue
                     ends = limit.when()
-                    limit.reschedule(None)  # a try is never given up half way
-                    answer = await self._try(keys, key, asked, named)
+                    limit.reschedule(None)  # an attempt is never interrupted
+                    answer = await self._try(keys, key, request, named)
                     if isinstance(answer, KeyRecord):
                         return answer
                     busy = answer
@@ -143,20 +143,20 @@ class Acquiring:
         except TimeoutError:
             raise await self._waiting(keys, key, None) from None
 
-    async def _try(self, keys: LeaseCore, key: str, asked: AcquireRequest, named: bool) -> KeyRecord | Busy:
-        """One try. If its caller goes away meanwhile, a lease that nobody knows of is given back; one whose id the
-        caller chose stays, because the caller may ask for it again."""
+    async def _try(self, keys: LeaseCore, key: str, request: AcquireRequest, named: bool) -> KeyRecord | Busy:
+        """One attempt. If its caller is cancelled meanwhile, the lease is released; one whose id the caller chose
+        stays, because the caller may retry with that id."""
         try:
-            return await keys.try_acquire(key, asked)
+            return await keys.try_acquire(key, request)
         except asyncio.CancelledError:
             if not named:
-                await self._background.add(self._given_back(keys, key, asked))
+                await self._background.add(self._release_unclaimed(keys, key, request))
             raise
 
-    async def _given_back(self, keys: LeaseCore, key: str, asked: AcquireRequest) -> None:
-        """Asks once more and gives back: of two writes over one version only one counts, so that the one which may
-        still be on its way changes nothing any more."""
-        answer = await keys.try_acquire(key, asked)
+    async def _release_unclaimed(self, keys: LeaseCore, key: str, request: AcquireRequest) -> None:
+        """Acquires with the same request once more, then releases: of two writes over one version only one succeeds, so
+        that a write still on its way has no effect."""
+        answer = await keys.try_acquire(key, request)
         if isinstance(answer, KeyRecord):
             await keys.give_back(replace(answer.held, key=key))
         self.wake(keys.namespace, key)

@@ -1,8 +1,8 @@
-"""Ids of leases and transactions as lockd's clients expect them: 20 characters of 0-9a-v, twelve bytes.
+"""Ids of leases and transactions in the format that lockd's clients expect: 20 characters of 0-9a-v, twelve bytes.
 
-Four bytes of seconds, five by chance, three that count: they sort roughly by time, no two are the same, and whoever
-knows some of them cannot tell the next one, since to know the id of a transaction is to be allowed to decide it. Of the
-five, a marked id has two that follow from the others: so it is known again as one that a server made up by itself.
+Four bytes of seconds, five random, three of a counter: they sort roughly by time, are unique, and cannot be predicted
+from others, since knowing the id of a transaction is enough to decide it. In a marked id, two of the random bytes are a
+checksum of the rest: it shows that a server generated the id.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Xids:
         return _text(self._number())
 
     def unmarked(self) -> str:
-        """The next id that nobody takes for a marked one: for transactions that are explicit from the beginning."""
+        """The next id without a mark: for transactions that are explicit from the start."""
         while is_marked(id := self.new()):
             pass
         return id
@@ -54,19 +54,19 @@ class Xids:
 
 
 def is_xid(text: str) -> bool:
-    """Whether this is the form of such an id."""
+    """Whether the text has the format of such an id."""
     return bool(_FORM.fullmatch(text))
 
 
 def checked_transaction(text: str) -> str:
-    """A transaction that the caller named."""
+    """A transaction id from a caller."""
     if not is_xid(text):
         raise UsageError(f"{text[:40]!r} is no transaction", do="use 20 characters of 0-9 and a-v, as an acquire gives")
     return text
 
 
 def is_marked(text: str) -> bool:
-    """Whether an id has the mark; one that somebody else made has it once in 65,536."""
+    """Whether an id has the mark; an id made elsewhere has it by chance once in 65,536."""
     number = 0
     for letter in text if is_xid(text) else "":
         number = number << 5 | _ALPHABET.index(letter)

@@ -1,5 +1,6 @@
-"""Our values as JSON has them, the same in every command and on every page: ISO instants, durations in seconds. And
-bytes of jobs as text for a person."""
+"""Values as JSON, the same in every command and on every page: ISO times, durations in seconds. And bytes of jobs as
+text.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def to_json(value: object, *, indent: int | None = None) -> str:
 
 
 def plain(value: object) -> object:
-    """The value made of nothing but what JSON knows."""
+    """The value converted to JSON types."""
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, timedelta):
@@ -35,23 +36,23 @@ def plain(value: object) -> object:
 
 
 def picked(value: object, names: str) -> dict[str, object]:
-    """The attributes of a value that JSON has under the same names; `names` has them with spaces in between."""
+    """The attributes of a value under their own names; `names` is separated by spaces."""
     return {name: getattr(value, name) for name in names.split()}
 
 
 def queue_json(count: QueueCount) -> Mapping[str, object]:
-    """One queue in numbers."""
+    """The numbers of one queue."""
     return picked(count, "queue ready scheduled running done dead oldest_ready_at")
 
 
 def worker_json(worker: WorkerState, now: datetime) -> Mapping[str, object]:
     """One worker, and whether it still sends heartbeats."""
-    told = {**picked(worker.info, "id host pid slots"), **picked(worker, "heartbeat_at deadline")}
-    return {**told, "alive": worker.deadline > now}
+    facts = {**picked(worker.info, "id host pid slots"), **picked(worker, "heartbeat_at deadline")}
+    return {**facts, "alive": worker.deadline > now}
 
 
 def shut_json(shut: ShutQueue) -> Mapping[str, object]:
-    """A queue that a worker leaves alone because its breaker is not closed."""
+    """A queue that a worker has paused because its breaker is not closed."""
     return picked(shut, "queue state worker since")
 
 
@@ -62,7 +63,7 @@ def line_json(line: Line) -> Mapping[str, object]:
 
 
 def stream_json(state: StreamState) -> Mapping[str, object]:
-    """One stream in numbers."""
+    """The numbers of one stream."""
     first, last = state.first, state.last
     return {
         **picked(state, "subject length bytes appended"),
@@ -74,7 +75,7 @@ def stream_json(state: StreamState) -> Mapping[str, object]:
 
 
 def group_json(group: GroupState) -> Mapping[str, object]:
-    """One group: how far it is."""
+    """One group and its position."""
     facts = picked(group, "name floor delivered pending oldest_pending_at lag consumers")
     return {**facts, "floor": str(group.floor), "delivered": str(group.delivered)} | (
         {"invalid": group.invalid} if group.invalid else {}
@@ -91,22 +92,22 @@ def state_json(info: JobInfo) -> Mapping[str, object]:
 
 
 def record_json(record: JobRecord) -> Mapping[str, object]:
-    """A job, whole, with its bytes in base 64 and, where they are UTF-8, as text."""
-    job, told = record.job, record.progress
+    """A complete job, with its bytes in base 64 and, if they are UTF-8, as text."""
+    job, progress = record.job, record.progress
     return {
         **state_json(record.info),
         **picked(job, "headers timeout lasting unique group"),
         "payload_b64": base64.b64encode(job.payload).decode(),
         "payload": text_of(job.payload),
         "kept_until": record.info.kept_until,
-        "progress": None if told is None else picked(told, "fraction note at"),
+        "progress": None if progress is None else picked(progress, "fraction note at"),
         "result": None if record.result is None else text_of(record.result),
         "history": [picked(each, "number worker claimed_at ended_at reason error") for each in record.history],
     }
 
 
 def text_of(data: bytes) -> str | None:
-    """The bytes as text; None where they are none."""
+    """The bytes as text; None if they are not UTF-8."""
     try:
         return data.decode()
     except UnicodeDecodeError:
@@ -114,7 +115,7 @@ def text_of(data: bytes) -> str | None:
 
 
 def glimpse(data: bytes, chars: int = 60) -> str:
-    """How a payload begins."""
+    """The beginning of a payload."""
     text = text_of(data[: chars * 4]) if len(data) <= chars * 4 else data[: chars * 4].decode(errors="ignore")
     if text is None or not text.isprintable():
         return data[: chars // 2].hex() + ("…" if len(data) > chars // 2 else "")
@@ -122,7 +123,7 @@ def glimpse(data: bytes, chars: int = 60) -> str:
 
 
 def when(info: JobInfo, now: datetime) -> tuple[str, datetime]:
-    """The instant that matters most about a job in its state, and what it is."""
+    """The most relevant time of a job in its state, and its meaning."""
     if info.state is JobState.RUNNING and info.claimed_at is not None:
         return "claimed", info.claimed_at
     if info.finished_at is not None:
@@ -133,7 +134,7 @@ def when(info: JobInfo, now: datetime) -> tuple[str, datetime]:
 
 
 def report_json(report: Report) -> Mapping[str, object]:
-    """One report for a program; a dry run's with its plan."""
+    """One report; a dry run's with its plan."""
     answer = picked(
         report,
         "run sweep started_at ended_at seen kept planned done conflict failed unknown stopped_by why "
@@ -146,7 +147,7 @@ def report_json(report: Report) -> Mapping[str, object]:
 
 
 def ago(at: datetime | None, now: datetime) -> str:
-    """How long ago, or in how long, to the precision a reader needs."""
+    """The distance to now, rounded for people."""
     if at is None:
         return ""
     away = abs(now - at)

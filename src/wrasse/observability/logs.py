@@ -1,10 +1,10 @@
-"""Logs: one JSON object a line on stderr, with a fixed set of keys, and nothing that was not meant for a log.
+"""Logs: one JSON object per line on stderr, with a fixed set of keys, and no confidential data.
 
-A line says `level`, `ts` and `msg`, and what the caller passed in `extra` under an allowed key. Other keys are dropped
-and counted. Paths and the secrets of URLs are taken out of every text. An error appears as its type, with its text
-only where wrasse wrote that text itself, and what other libraries log appears without their arguments: those are data.
+A line has `level`, `ts` and `msg`, and the allowed keys of `extra`. Other keys are dropped and counted. Paths and the
+secrets of URLs are removed from every text. An error is logged as its type, with its text only if wrasse wrote that
+text, and messages of other libraries are logged without their arguments, which may be data.
 
-Under a flood a message that repeats is cut to LINES_MAX a second, and what was left out is said in a counted line.
+A repeated message is limited to LINES_MAX per second, and one line counts those that were suppressed.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ OURS = (
     "streams", "backends", "found", "enqueued", "known", "skipped", "leases",
 )  # fmt: skip
 ALLOWED = frozenset(CANONICAL + OURS)
-LINES_MAX = 100  # of one message, a second
-MESSAGES_MAX = 500  # different ones told apart within a second
+LINES_MAX = 100  # of one message, per second
+MESSAGES_MAX = 500  # different messages counted separately within a second
 VALUE_CHARS_MAX = 500
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 _NAMES = {logging.DEBUG: "debug", logging.INFO: "info", logging.WARNING: "warn", logging.ERROR: "error"}
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
-# Two segments at least, so that `5 jobs/s` and `application/json` stay readable.
+# At least two segments, so that `5 jobs/s` and `application/json` stay readable.
 _PATH = re.compile(r"(?<![\w:/.])(?:~|\.{0,2})(?:/[^\s'\"<>:,;]+)+|\b[A-Za-z]:\\\S+|(?:(?<=sqlite:)|(?<=file:))/\S+")
 
 
 class LogTally:
-    """What did not reach the log: keys that are not allowed, and lines of a flood."""
+    """What was not logged: keys that are not allowed, and suppressed lines."""
 
     __slots__ = ("dropped_keys", "suppressed_lines")
 
@@ -53,8 +53,8 @@ class LogTally:
 
 
 @dataclass(slots=True)
-class _Window:
-    """How often one message came in the current second."""
+class _MessageCount:
+    """The count of one message in the current second."""
 
     second: int
     passed: int = 0
@@ -62,7 +62,7 @@ class _Window:
 
 
 class LogHandler(logging.Handler):
-    """Writes the lines. `human` makes them for eyes instead of programs."""
+    """Writes the lines. `human` formats them for people instead of programs."""
 
     def __init__(self, stream: TextIO, clock: Clock, tally: LogTally, *, human: bool = False) -> None:
         super().__init__()
@@ -70,16 +70,16 @@ class LogHandler(logging.Handler):
         self._clock = clock
         self._tally = tally
         self.human = human
-        self._windows: dict[str, _Window] = {}
+        self._windows: dict[str, _MessageCount] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Writes one record, or counts it if its message floods."""
+        """Writes one record, or counts it if its message exceeds the limit."""
         second = int(self._clock.monotonic())
         for line in self._ended(second):
             self._write(line)
         text = _message(record)
-        known = text if text in self._windows or len(self._windows) < MESSAGES_MAX else "many different messages"
-        window = self._windows.setdefault(known, _Window(second))
+        bucket = text if text in self._windows or len(self._windows) < MESSAGES_MAX else "many different messages"
+        window = self._windows.setdefault(bucket, _MessageCount(second))
         if window.passed >= LINES_MAX:
             window.suppressed += 1
             self._tally.suppressed_lines += 1
@@ -89,12 +89,12 @@ class LogHandler(logging.Handler):
         self._write(line | self._fields(record))
 
     def settle(self) -> None:
-        """Says now what was left out so far; the daemon calls this every second, and at its end."""
+        """Reports suppressed lines so far; the daemon calls this every second, and at its end."""
         for line in list(self._ended(int(self._clock.monotonic()) + 1)):
             self._write(line)
 
     def close(self) -> None:
-        """Leaves nothing uncounted."""
+        """Reports all suppressed lines."""
         self.settle()
         super().close()
 
@@ -127,18 +127,18 @@ class LogHandler(logging.Handler):
 
     def _write(self, line: Mapping[str, object]) -> None:
         try:
-            text = _for_eyes(line) if self.human else json.dumps(line, ensure_ascii=False, separators=(",", ":"))
+            text = _human_text(line) if self.human else json.dumps(line, ensure_ascii=False, separators=(",", ":"))
             self._stream.write(text + "\n")
             self._stream.flush()
         except (OSError, ValueError):
-            # Nobody reads stderr any more; the work goes on, and the loss is counted where metrics show it.
+            # stderr is closed; the work continues, and metrics count the lost line.
             self._tally.suppressed_lines += 1
 
 
 def start_logging(
     level: str, *, stream: TextIO | None = None, clock: Clock | None = None, human: bool = False
 ) -> tuple[LogHandler, LogTally]:
-    """Makes our loggers write our lines; gives the handler and its counters."""
+    """Sets up the handler for our loggers; returns it and its counters."""
     tally = LogTally()
     handler = LogHandler(stream or sys.stderr, clock or SystemClock(), tally, human=human)
     own = logging.getLogger("wrasse")
@@ -149,14 +149,14 @@ def start_logging(
 
 
 def hear_strangers(handler: LogHandler) -> None:
-    """Writes what other libraries and handlers of jobs warn about, unless the user has set up logging for them."""
+    """Logs the warnings of other libraries and of job handlers, unless the user has configured logging."""
     root = logging.getLogger()
     if not root.handlers:
         root.addHandler(handler)
 
 
 def describe(error: BaseException) -> str:
-    """An error as a log may show it: its type, and its text only where that text is ours and holds no data."""
+    """An error for a log: its type, and its text only if that text is ours and contains no data."""
     name = type(error).__name__
     if not isinstance(error, WrasseError) or isinstance(error, (BadPayload, JobFailed)):
         return name
@@ -175,7 +175,7 @@ def _own(record: logging.LogRecord) -> bool:
 def _message(record: logging.LogRecord) -> str:
     if _own(record):
         return scrub(record.getMessage())[:VALUE_CHARS_MAX]
-    # A stranger's arguments are data, and so may be its later lines, as asyncio's are.
+    # Arguments of other libraries are data, and so may be further lines, as asyncio's are.
     text = record.msg.split("\n", 1)[0] if isinstance(record.msg, str) else type(record.msg).__name__
     return scrub(text)[:VALUE_CHARS_MAX]
 
@@ -201,7 +201,7 @@ def _instant(at: datetime) -> str:
 
 
 def _frame(error: BaseException) -> str:
-    """The innermost line of ours in the traceback, by module: enough to find it, and no path."""
+    """The innermost of our lines in the traceback, by module, without a path."""
     found = ""
     for frame, line in traceback.walk_tb(error.__traceback__):
         module = str(frame.f_globals.get("__name__", ""))
@@ -210,7 +210,7 @@ def _frame(error: BaseException) -> str:
     return found
 
 
-def _for_eyes(line: Mapping[str, object]) -> str:
+def _human_text(line: Mapping[str, object]) -> str:
     ts, level, rest = str(line["ts"])[11:19], str(line["level"]), {**line}
     pairs = " ".join(f"{key}={value}" for key, value in rest.items() if key not in ("ts", "level", "msg"))
     return f"{ts} {level:5} {line['msg']}" + (f"  {pairs}" if pairs else "")

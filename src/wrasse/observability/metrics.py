@@ -1,8 +1,8 @@
-"""Metrics for Prometheus, made when they are asked for, from counters, totals and one look at the queue.
+"""Prometheus metrics, built on request from counters, totals and one sample of the queue.
 
-METRICS is the whole list: nothing else is exported, and the reference page is written from it. Names without `wrasse_`
-are those of the job queue's design document. Labels are bounded: at most QUEUES_MAX queues and then `other`, reasons
-and guards from closed sets, one value per sweep.
+METRICS is the whole list: nothing else is exported, and the reference page is generated from it. Names without
+`wrasse_` are those of the job queue's design document. Labels are bounded: at most QUEUES_MAX queues and then `other`,
+reasons and guards from closed sets, one value per sweep.
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ from wrasse.ports.sightings import CompleteScan
 from wrasse.streams.tally import StreamTally
 from wrasse.streams.trimmer import RetentionTally
 
-_ORPHANS: Mapping[str, tuple[tuple[str, ...], str]] = {  # to names of what a look counts
-    "objects": (("listed",), "objects below the root at the last complete look"),
-    "bytes": (("bytes",), "bytes of those that have the shape of its template"),
+_ORPHANS: Mapping[str, tuple[tuple[str, ...], str]] = {  # to names of a scan's counts
+    "objects": (("listed",), "objects below the root in the last complete scan"),
+    "bytes": (("bytes",), "bytes of those that match its template"),
     "protected": (("protected",), "units that a reference protects"),
     "unreferenced": (("found", "restarted", "waiting", "due"), "units that are orphans, due or not"),
-    "foreign": (("foreign",), "objects of another shape, which are never touched"),
-    "due": (("due",), "units that were to be taken away after that look"),
+    "foreign": (("foreign",), "objects that do not match the template, which are never touched"),
+    "due": (("due",), "units that were due for removal after that scan"),
     "due_bytes": (("due_bytes",), "bytes of these"),
     "quarantined": (("in_quarantine", "purged", "healed", "written_again"), "units in quarantine"),
 }
-_LOOKED_AT = "last_look_timestamp_seconds"
+_SCANNED_AT = "last_look_timestamp_seconds"
 _ORPHAN_LAG = "commit_lag"
 _ABOUT_ORPHANS = {
-    _LOOKED_AT: "when a look was last complete, unix time",
-    _ORPHAN_LAG: "units whose first reference the last complete look met, by how long after their last write it came",
+    _SCANNED_AT: "when a scan was last complete, unix time",
+    _ORPHAN_LAG: "units whose first reference was found by the last complete scan, by its delay after their last write",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanFacts:
-    """One root and its last complete look."""
+    """One root and its last complete scan."""
 
     root: str
     last: CompleteScan
 
 
 def _orphan_gauges(facts: Sequence[OrphanFacts]) -> Iterator[tuple[str, list[tuple[tuple[str, ...], float]]]]:
-    """Each gauge by its name, with a sample for every root."""
+    """Each gauge by its name, with a sample per root."""
     for name, (parts, _) in _ORPHANS.items():
         yield name, [((each.root,), sum(each.last.counts.get(part, 0) for part in parts)) for each in facts]
-    yield _LOOKED_AT, [((each.root,), each.last.at.timestamp()) for each in facts]
+    yield _SCANNED_AT, [((each.root,), each.last.at.timestamp()) for each in facts]
 
 
 def _orphan_lags(facts: Sequence[OrphanFacts]) -> list[tuple[tuple[str, ...], float]]:
-    """How many references came so late, by root and bound."""
+    """The number of references by root and bound of their lag."""
     return [((each.root, bound), count) for each in facts for bound, count in lag.histogram(each.last.counts)]
 
 
@@ -84,64 +84,71 @@ class MetricDescription:
 
 _MESSAGES = {  # the fields of StreamTally
     "delivered": "messages handed to handlers of this process",
-    "again": "of these, messages that had been handed out before",
-    "acked": "messages handled, and the backend knows",
-    "nacked": "messages refused for now, to be given again",
+    "again": "of these, messages that had been delivered before",
+    "acked": "messages acked at the backend",
+    "nacked": "messages nacked, to be redelivered",
     "dead": "messages set aside as dead letters",
     "failed": "handlers of messages that raised or took too long",
-    "invalid": "entries that are no message",
+    "invalid": "entries that are not messages",
     "dropped": "dead letters that would have been set aside once more",
-    "unavailable": "times a backend did not answer a consumer",
+    "unavailable": "failed calls of consumers because a backend was unavailable",
 }
 _ARCHIVES = {  # to the fields of the archiver's tally
     "written": ("archives", "archives written by this process"),
     "messages": ("messages", "messages in them"),
     "bytes": ("bytes", "bytes of them, as stored"),
-    "outages": ("outages", "times a backend did not answer the archiver"),
-    "alarms": ("alarms", "streams found to have gone back or lost entries, which stops their archiving"),
-    "lost_messages": ("lost", "entries that were gone before they could be archived"),
+    "outages": ("outages", "failed calls of the archiver because a backend was unavailable"),
+    "alarms": ("alarms", "alarms about streams that were set back or lost entries, which stops their archiving"),
+    "lost_messages": ("lost", "entries trimmed before they were archived"),
     "lost_events": ("events_lost", "events about archives that could not be published"),
 }
 _LAG = {  # the fields of the archiver's lag
-    "messages": "messages that wait to be archived, over the streams that this process archives",
-    "bytes": "about how many bytes these are",
+    "messages": "messages not archived yet, of the streams that this process archives",
+    "bytes": "approximate bytes of these",
     "seconds": "age of the oldest of them",
 }
 
 _RETENTION = {  # to the fields of RetentionTally
     "entries_trimmed": ("trimmed", "entries of streams that were older than their retention"),
     "entries_lost": ("lost", "of these, entries that a protecting group had not acked, where a rule allows that"),
-    "alerts": ("alerts", "alerts about streams and groups, told on gbe.events.system.error"),
-    "pending_trimmed": ("trimmed_pending", "entries that others trimmed while a group held them, as far as told"),
+    "alerts": ("alerts", "alerts about streams and groups, sent on gbe.events.system.error"),
+    "pending_trimmed": (
+        "trimmed_pending",
+        "entries that other programs trimmed while pending in a group, as far as known",
+    ),
 }
 _LEASES = {  # to the fields of LeaseTally
     "acquired": ("acquired", "leases granted by this process"),
-    "waited": ("waited", "of these or of those refused, asked for while somebody else held the key"),
+    "waited": ("waited", "acquires that found the key leased by another holder"),
     "renewed": ("renewed", "leases renewed"),
-    "released": ("released", "leases given back"),
-    "committed": ("committed", "of these, given back with a commit"),
-    "cleared": ("cleared", "leases that ended by themselves, cleared by an operation or by a sweep"),
-    "index_entries_deleted": ("entries_deleted", "entries taken out of the indexes of leases and of decisions"),
+    "released": ("released", "leases released"),
+    "committed": ("committed", "of these, released with a commit"),
+    "cleared": ("cleared", "expired leases, cleared by an operation or by a sweep"),
+    "index_entries_deleted": ("entries_deleted", "entries deleted from the indexes of leases and of decisions"),
     "transactions_committed": ("transactions_committed", "transactions carried out by this process as a commit"),
     "transactions_rolled_back": ("transactions_rolled_back", "transactions carried out by this process as a rollback"),
-    "transaction_replays": ("replays", "looks at open transactions amid traffic"),
-    "transactions_replayed": ("replayed", "transactions that these finished"),
-    "decisions_deleted": ("decisions_deleted", "decision records deleted after their time"),
+    "transaction_replays": ("replays", "replay runs over open transactions during traffic"),
+    "transactions_replayed": ("replayed", "transactions finished by these"),
+    "decisions_deleted": ("decisions_deleted", "expired decision records that were deleted"),
 }
 
 METRICS: Mapping[str, MetricDescription] = {
     each.name: each
     for each in (
-        MetricDescription("jobs_produced_total", "counter", ("queue",), "jobs put by this process, without known ids"),
-        MetricDescription("jobs_consumed_total", "counter", ("queue",), "jobs taken by this process"),
-        MetricDescription("jobs_completed_total", "counter", ("queue",), "jobs finished by this process"),
-        MetricDescription("jobs_failed_total", "counter", ("queue", "reason"), "attempts that ended badly, by reason"),
-        MetricDescription("jobs_retried_total", "counter", ("queue",), "failed jobs that will be tried again"),
+        MetricDescription(
+            "jobs_produced_total", "counter", ("queue",), "jobs enqueued by this process, without existing ids"
+        ),
+        MetricDescription("jobs_consumed_total", "counter", ("queue",), "jobs claimed by this process"),
+        MetricDescription("jobs_completed_total", "counter", ("queue",), "jobs completed by this process"),
+        MetricDescription("jobs_failed_total", "counter", ("queue", "reason"), "unsuccessful attempts, by reason"),
+        MetricDescription("jobs_retried_total", "counter", ("queue",), "failed jobs that will be retried"),
         MetricDescription("jobs_dead_letter_total", "counter", ("queue",), "jobs dead-lettered by this process"),
         MetricDescription(
-            "jobs_interrupted_total", "counter", ("queue",), "jobs given back unfinished, free of charge"
+            "jobs_interrupted_total", "counter", ("queue",), "jobs released unfinished, without spending a retry"
         ),
-        MetricDescription("jobs_lost_total", "counter", ("queue",), "finishes refused because the job was taken away"),
+        MetricDescription(
+            "jobs_lost_total", "counter", ("queue",), "completions refused because the claim was no longer valid"
+        ),
         MetricDescription("job_processing_duration_seconds", "histogram", ("queue",), "time inside handlers"),
         MetricDescription("worker_active", "gauge", (), "handlers running now"),
         MetricDescription("queue_length", "gauge", ("queue",), "ready jobs of a queue"),
@@ -161,17 +168,17 @@ METRICS: Mapping[str, MetricDescription] = {
             "wrasse_workers", "gauge", ("state",), "workers alive, and dead: without a heartbeat, for an hour at most"
         ),
         MetricDescription("wrasse_sweep_runs_total", "counter", ("sweep",), "runs by this process"),
-        MetricDescription("wrasse_sweep_seen_total", "counter", ("sweep",), "suspects looked at"),
-        MetricDescription("wrasse_sweep_kept_total", "counter", ("sweep",), "suspects found innocent or not ripe"),
+        MetricDescription("wrasse_sweep_seen_total", "counter", ("sweep",), "suspects read"),
+        MetricDescription("wrasse_sweep_kept_total", "counter", ("sweep",), "suspects kept"),
         MetricDescription("wrasse_sweep_done_total", "counter", ("sweep",), "actions that took effect"),
         MetricDescription(
             "wrasse_sweep_conflict_total", "counter", ("sweep",), "actions whose precondition no longer held"
         ),
         MetricDescription("wrasse_sweep_failed_total", "counter", ("sweep",), "suspects or actions that failed"),
-        MetricDescription("wrasse_sweep_unknown_total", "counter", ("sweep",), "actions whose end nobody knows yet"),
+        MetricDescription("wrasse_sweep_unknown_total", "counter", ("sweep",), "actions with unknown outcome"),
         MetricDescription("wrasse_sweep_seconds_total", "counter", ("sweep",), "time spent in runs"),
         MetricDescription(
-            "wrasse_sweep_last_success_timestamp_seconds", "gauge", ("sweep",), "when a run last went well, unix time"
+            "wrasse_sweep_last_success_timestamp_seconds", "gauge", ("sweep",), "when a run last succeeded, unix time"
         ),
         MetricDescription("wrasse_sweep_paused", "gauge", ("sweep", "guard"), "1 while a guard pauses the sweep"),
         MetricDescription(
@@ -191,32 +198,37 @@ METRICS: Mapping[str, MetricDescription] = {
             for name, (_, doc) in _RETENTION.items()
         ),
         MetricDescription(
-            "wrasse_sweep_stopped_total", "counter", ("sweep", "by"), "runs that a guard or a limit ended early"
+            "wrasse_sweep_stopped_total", "counter", ("sweep", "by"), "runs ended early by a guard or a limit"
         ),
         *(MetricDescription(f"wrasse_leases_{name}_total", "counter", (), doc) for name, (_, doc) in _LEASES.items()),
-        MetricDescription("wrasse_leases_waiting", "gauge", (), "callers that wait for a key here"),
+        MetricDescription("wrasse_leases_waiting", "gauge", (), "callers that wait for a key in this process"),
         MetricDescription(
-            "wrasse_leases_backend_requests_total", "counter", ("operation",), "requests to a bucket that keeps leases"
+            "wrasse_leases_backend_requests_total", "counter", ("operation",), "requests to the bucket of the leases"
         ),
         MetricDescription(
             "wrasse_leases_http_requests_total",
             "counter",
             ("caller", "status"),
             "calls of the lease API by the name of the caller's token, empty without one, and status; 499: the caller "
-            "left before the answer",
+            "disconnected before the answer",
         ),
         *(MetricDescription(f"wrasse_orphans_{name}", "gauge", ("root",), doc) for name, (_, doc) in _ORPHANS.items()),
-        MetricDescription(f"wrasse_orphans_{_LOOKED_AT}", "gauge", ("root",), _ABOUT_ORPHANS[_LOOKED_AT]),
+        MetricDescription(f"wrasse_orphans_{_SCANNED_AT}", "gauge", ("root",), _ABOUT_ORPHANS[_SCANNED_AT]),
         MetricDescription(f"wrasse_orphans_{_ORPHAN_LAG}", "gauge", ("root", "within"), _ABOUT_ORPHANS[_ORPHAN_LAG]),
         MetricDescription("wrasse_clock_skew_seconds", "gauge", (), "this machine's clock minus the backend's"),
         MetricDescription("wrasse_backend_up", "gauge", (), "1 while the backend of the jobs answers"),
-        MetricDescription("wrasse_backend_unavailable_total", "counter", (), "times a backend did not answer a worker"),
-        MetricDescription("wrasse_beats_restarted_total", "counter", (), "beat processes that had to be started again"),
-        MetricDescription("wrasse_spans_sent_total", "counter", (), "spans that a receiver took"),
         MetricDescription(
-            "wrasse_spans_lost_total", "counter", (), "spans dropped because too many waited, or not taken"
+            "wrasse_backend_unavailable_total",
+            "counter",
+            (),
+            "failed calls of workers because a backend was unavailable",
         ),
-        MetricDescription("wrasse_log_suppressed_lines_total", "counter", (), "log lines left out of a flood"),
+        MetricDescription("wrasse_beats_restarted_total", "counter", (), "heartbeat processes that were restarted"),
+        MetricDescription("wrasse_spans_sent_total", "counter", (), "spans accepted by a receiver"),
+        MetricDescription(
+            "wrasse_spans_lost_total", "counter", (), "spans dropped because too many waited, or not accepted"
+        ),
+        MetricDescription("wrasse_log_suppressed_lines_total", "counter", (), "log lines suppressed by the rate limit"),
         MetricDescription("wrasse_log_dropped_keys_total", "counter", (), "log keys that are not allowed"),
         MetricDescription("wrasse_build_info", "gauge", ("version",), "always 1; the version is the label"),
     )
@@ -225,7 +237,7 @@ METRICS: Mapping[str, MetricDescription] = {
 
 @dataclass(frozen=True, slots=True)
 class SweepFacts:
-    """What is known about one sweep in this process."""
+    """The state of one sweep in this process."""
 
     totals: Totals
     paused: PausedBy | None
@@ -233,8 +245,8 @@ class SweepFacts:
 
 @dataclass(frozen=True, slots=True)
 class LeaseFacts:
-    """What leases counted, how many wait, how many requests the bucket got, by operation, where leases are kept in one,
-    and how many calls the lease API answered, by the name of the caller's token and the status."""
+    """The counters of leases, the number of waiters, the requests to the bucket of the leases by operation, and the
+    calls of the lease API by the name of the caller's token and the status."""
 
     tally: LeaseTally
     waiting: int = 0
@@ -244,14 +256,14 @@ class LeaseFacts:
 
 @dataclass(frozen=True, slots=True)
 class MetricInputs:
-    """Everything the metrics are made of, at one moment."""
+    """All inputs of the metrics, at one time."""
 
     tally: Tally
     sweeps: Mapping[str, SweepFacts]
     logs: LogTally
     counts: Counts | None = None
     skew: timedelta | None = None
-    queues: Sequence[str] = ()  # those configured, which have a label of their own first
+    queues: Sequence[str] = ()  # the configured ones, which get their own labels first
     breakers: Sequence[BreakerFacts] = ()
     messages: Mapping[str, StreamTally] = field(default_factory=dict)  # by group
     archives: ArchiveTally | None = None
@@ -262,7 +274,7 @@ class MetricInputs:
 
 
 def exposition(facts: MetricInputs) -> bytes:
-    """The text that Prometheus reads."""
+    """The text format for Prometheus."""
     registry = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=registry)
     registry.register(_Collected(facts))
@@ -343,19 +355,19 @@ def _queues(counts: Counts, configured: Sequence[str]) -> Iterator[Metric]:
         name = count.queue if count.queue in merged else OTHER
         merged[name] = _sum(merged.get(name, QueueCount(OTHER)), count)
     yield _family("queue_length", [((name,), count.ready) for name, count in merged.items()])
-    shown = ("ready", "scheduled", "running", "done", "dead")
+    states = ("ready", "scheduled", "running", "done", "dead")
     yield _family(
-        "wrasse_jobs", [((name, each), getattr(count, each)) for name, count in merged.items() for each in shown]
+        "wrasse_jobs", [((name, each), getattr(count, each)) for name, count in merged.items() for each in states]
     )
     oldest = [((name,), _age(count.oldest_ready_at, counts.at)) for name, count in merged.items()]
     yield _family("wrasse_oldest_ready_seconds", oldest)
     alive = sum(1 for worker in counts.workers if worker.deadline > counts.at)
-    states = [(("alive",), alive), (("dead",), len(counts.workers) - alive)]
-    yield _family("wrasse_workers", states)
+    workers = [(("alive",), alive), (("dead",), len(counts.workers) - alive)]
+    yield _family("wrasse_workers", workers)
 
 
 def _breakers(breakers: Sequence[BreakerFacts]) -> Iterator[Metric]:
-    """Queues that share a label show the worst of them."""
+    """Queues that share a label have the worst state of them."""
     states: dict[str, int] = {}
     trips: dict[str, int] = {}
     for n, each in enumerate(breakers):

@@ -1,12 +1,12 @@
-"""Spans: one per attempt, called `job.process`, sent as OTLP over HTTP. No job waits for it, and none fails by it.
+"""Spans: one per attempt, named `job.process`, sent as OTLP over HTTP, without delaying or failing jobs.
 
-The parent is the span that the job's headers name; without one, or with ids that are not valid, a trace begins. A span
-says queue, job_id, kind, attempt and outcome, never anything of the payload, and of an error only its type. Empty polls
-make none. A thread of its own sends them in batches; at most WAITING_MAX wait for it, and what comes then is
-dropped and counted. At the end what waits is sent within CLOSE_MAX.
+The parent is the span in the job's headers; without valid ids, a new trace begins. A span has queue, job_id, kind,
+attempt and outcome, never the payload, and only the type of an error. Empty polls create none. A separate thread sends
+them in batches; beyond WAITING_MAX unsent spans, further ones are dropped and counted. At the end unsent spans are sent
+within CLOSE_MAX.
 
-OpenTelemetry is imported only where tracing is on. Its own variables (OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME,
-OTEL_TRACES_SAMPLER and the like) count here too.
+OpenTelemetry is imported only if tracing is enabled. Its own variables (OTEL_EXPORTER_OTLP_HEADERS, OTEL_SERVICE_NAME,
+OTEL_TRACES_SAMPLER and others) apply here too.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ INSTALL = "pip install 'wrasse[otel]', or set observability.tracing.enabled to f
 
 
 class SpanTally:
-    """What became of spans. `sent` and `failed` are counted by the thread that sends, the others by the loop."""
+    """Counters of spans. `sent` and `failed` are updated by the sending thread, the others by the event loop."""
 
     __slots__ = ("dropped", "ended", "failed", "sent")
 
@@ -49,21 +49,21 @@ class SpanTally:
         self.ended = 0
         self.dropped = 0  # of these: too many waited
         self.sent = 0
-        self.failed = 0  # of these: nobody took them
+        self.failed = 0  # of these: not accepted
 
     @property
     def waiting(self) -> int:
-        """How many wait to be sent."""
+        """How many are not sent yet."""
         return self.ended - self.dropped - self.sent - self.failed
 
     @property
     def lost(self) -> int:
-        """How many were or will be seen by nobody."""
+        """How many are lost."""
         return self.dropped + self.failed
 
 
 class _JobSpan:
-    """One attempt under way."""
+    """The span of a running attempt."""
 
     __slots__ = ("_span", "_tally")
 
@@ -90,13 +90,13 @@ class _JobSpan:
             self._span.set_status(Status(StatusCode.ERROR, outcome))
         self._tally.ended += 1
         if self._tally.waiting > WAITING_MAX:
-            self._tally.dropped += 1  # a span that does not end is not sent
+            self._tally.dropped += 1  # a span that is not ended is not sent
             return
         self._span.end()
 
 
 class Traces:
-    """Makes the spans of one process and sends them."""
+    """Creates the spans of one process and sends them."""
 
     def __init__(self, provider: TracerProvider, tally: SpanTally) -> None:
         self._provider = provider
@@ -104,7 +104,7 @@ class Traces:
         self.tally = tally
 
     def start(self, claimed: ClaimedJob) -> _JobSpan:
-        """A span for one attempt."""
+        """Starts the span of one attempt."""
         from opentelemetry.trace import SpanKind
 
         job = claimed.job
@@ -117,15 +117,15 @@ class Traces:
         return _JobSpan(span, self.tally)
 
     async def close(self) -> None:
-        """Sends what waits, within CLOSE_MAX."""
+        """Sends unsent spans, within CLOSE_MAX."""
         closed, loop = asyncio.Event(), asyncio.get_running_loop()
 
         def shut_down() -> None:
             self._provider.shutdown()
-            with suppress(RuntimeError):  # nobody waits any more
+            with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(closed.set)
 
-        # A daemon: a receiver that does not answer must not keep a stopped process alive.
+        # A daemon thread: an unresponsive receiver must not keep a stopped process alive.
         Thread(target=shut_down, name="wrasse-traces-close", daemon=True).start()
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_MAX):
@@ -133,7 +133,7 @@ class Traces:
 
 
 def missing_for_tracing() -> str:
-    """What tracing needs and is not installed here; empty if nothing is missing."""
+    """The missing package for tracing; empty if none is missing."""
     try:
         for each in ("opentelemetry.sdk.trace", "opentelemetry.exporter.otlp.proto.http.trace_exporter"):
             import_module(each)
@@ -143,7 +143,7 @@ def missing_for_tracing() -> str:
 
 
 def open_traces(settings: Tracing) -> Traces | None:
-    """What makes spans, if the settings want any."""
+    """The tracer, if tracing is enabled."""
     if not settings.enabled:
         return None
     if missing := missing_for_tracing():
@@ -185,7 +185,7 @@ def open_traces(settings: Tracing) -> Traces | None:
 
 
 def endpoint(text: str) -> str | None:
-    """The address that spans are sent to: a host alone means its usual path. None: as OpenTelemetry's variables say."""
+    """The address of the receiver: a host alone gets the usual path. None: from OpenTelemetry's variables."""
     if not text:
         return None
     url = text if "://" in text else f"http://{text}"
@@ -195,12 +195,12 @@ def endpoint(text: str) -> str | None:
     except ValueError:
         usable = False
     if not usable:
-        raise ConfigError("no address of an OTLP/HTTP receiver", do="write e.g. http://localhost:4318")
+        raise ConfigError("not the address of an OTLP/HTTP receiver", do="write e.g. http://localhost:4318")
     return url.rstrip("/") + _PATH if parts.path in ("", "/") else url
 
 
 def _context(parent: TraceParent | None) -> Context:
-    """The context of a new span: nothing but its parent, whatever runs around it."""
+    """The context of a new span: only its parent, regardless of the caller's context."""
     from opentelemetry.context import Context
     from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, set_span_in_context
 

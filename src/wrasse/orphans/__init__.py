@@ -1,6 +1,6 @@
-"""Orphans: objects that nothing refers to any more. What is one, since when, and how it is taken away without loss.
+"""Orphans: objects without a reference. Finding them, measuring for how long, and removing them without data loss.
 
-A round lists a root completely, then reads all references in one snapshot, then merges both with the sightings of
-earlier rounds, in constant memory. What was an orphan at every look for its whole grace is due; before it is touched
-its references are asked for once more. `sweeps/orphan_objects.py` puts the stages together.
+A scan lists a root completely, then reads all references in one snapshot, then merges both with the sightings of
+earlier scans, in constant memory. A unit that was an orphan in every scan for its whole grace period is due; before it
+is removed, its references are queried once more. `sweeps/orphan_objects.py` combines these steps.
 """

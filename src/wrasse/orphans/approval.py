@@ -1,6 +1,6 @@
-"""What somebody has said about a root: that it may act by itself, and that one refused round was right. Pure.
+"""The operator's approvals for a root: that it is armed, and that one refused scan was correct. Pure.
 
-A root is armed for the configuration it had: after a change it plans until it is armed again.
+A root is armed for one configuration: after a change it only plans until it is armed again.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ AS_MUCH = 0.95
 
 
 class Approval(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`armed` is the digest of the configuration that may act. `refused` names the last round that was not believed, or
-    (`plan`) whose plan was held, with why and with what it had counted; `allowed` is the same name once somebody has
-    said yes to it."""
+    """`armed` is the digest of the configuration that may act. `refused` names the last scan that was implausible, or
+    (`plan`) whose plan was too large, with the reason and its counts; `allowed` is the same name once an operator has
+    approved it."""
 
     armed: str = ""
     refused: str = ""
@@ -34,17 +34,17 @@ class Approval(msgspec.Struct, frozen=True, omit_defaults=True):
         return bool(self.refused) and self.allowed == self.refused
 
     def believes(self, made: CompleteScan) -> bool:
-        """Whether somebody said that what the database answers is right, and it answers no less than it did then."""
+        """Whether an operator approved an implausible scan, and this one has no fewer references than that."""
         then, now = (self.rows, self.protected), (made.counts.get("rows", 0), made.counts.get("protected", 0))
         return self.overruled and not self.plan and all(b >= AS_MUCH * a for a, b in zip(then, now, strict=True))
 
     def covers(self, made: CompleteScan, more: int) -> bool:
-        """Whether leave was given for a plan of about this size."""
+        """Whether a plan of about this size was approved."""
         return self.overruled and self.plan and made.counts.get("due_objects", 0) <= self.due + more
 
 
 def refusal(approval: Approval, made: CompleteScan, why: str, *, plan: bool) -> Approval:
-    """What is remembered of a round that was not believed, or whose plan is held."""
+    """The approval after a scan that was implausible, or whose plan is too large."""
     counts = made.counts
     return Approval(
         approval.armed,
@@ -58,8 +58,8 @@ def refusal(approval: Approval, made: CompleteScan, why: str, *, plan: bool) -> 
 
 
 def after(approval: Approval, made: CompleteScan, held: str, *, lifted: bool) -> Approval:
-    """What is remembered after a round. Leave to go beyond lasts until the plan it was given for is carried out, which
-    may take several runs; it never grows."""
+    """The approval after a scan. Permission for a large plan lasts until that plan is carried out, which may take
+    several runs; it never grows."""
     if held:
         return refusal(approval, made, held, plan=True)
     if lifted:
@@ -71,15 +71,15 @@ _decode = msgspec.json.Decoder(Approval).decode
 
 
 def read_approval(value: bytes) -> Approval:
-    """The approval in a root's value."""
+    """The approval stored for a root."""
     if not value:
         return Approval()
     try:
         return decoded(_decode, value)
     except ValueError:
-        raise StoreBroken("what is known of a root is no approval of wrasse's", do="arm the root again") from None
+        raise StoreBroken("the stored approval of a root cannot be read", do="arm the root again") from None
 
 
 def write_approval(approval: Approval) -> bytes:
-    """The value that holds an approval."""
+    """The stored form of an approval."""
     return msgspec.json.encode(approval)

@@ -1,4 +1,4 @@
-"""Sightings and references in the form in which they pass through spools, and back. Pure."""
+"""Sightings and references converted to and from their spool form. Pure."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from wrasse.ports.catalog import Reference
 from wrasse.ports.objects import OpenUpload, raw_key
 from wrasse.ports.sightings import Change, Evidence, NewSighting, Sighting, SightingState, Unseen
 
-_ESCAPED = "%bytes/"  # no root begins so
+_ESCAPED = "%bytes/"  # no root begins like this
 
 
 def referred_of(reference: Reference, root: Root, at: datetime) -> Referred:
-    """A reference as it counts at this time of the catalog's clock."""
+    """A reference in spool form, judged by the catalog's clock."""
     return Referred(
         raw_key(reference.key),
         reference.prefix,
@@ -29,31 +29,31 @@ def referred_of(reference: Reference, root: Root, at: datetime) -> Referred:
 
 
 def live(reference: Reference, root: Root, at: datetime) -> bool:
-    """Whether a reference protects: its row has not ended, or an operation on it may still be under way."""
+    """Whether a reference protects: its row has not ended, or an operation on it may still be running."""
     if reference.ended_at is None:
         return True
     return reference.started_at is not None and at - reference.started_at < root.writer.longest
 
 
 def suspected_of(upload: OpenUpload) -> Suspected:
-    """An unfinished upload as a suspect: its id is what a fingerprint is to a unit."""
+    """An unfinished upload as a suspect: its upload id takes the place of a fingerprint."""
     known = KnownSighting(raw_key(upload.key), fingerprint=upload.id, first_at=to_micros(upload.begun_at))
-    return Suspected(ABORT, known, "an upload in parts that was never finished")
+    return Suspected(ABORT, known, "a multipart upload that was never finished")
 
 
 def upload_of(suspected: Suspected) -> OpenUpload:
-    """The upload that a suspect stands for."""
+    """The upload of a suspect."""
     known = suspected.known
     return OpenUpload(text(known.unit), known.fingerprint, from_micros(known.first_at))
 
 
 def change_of(known: KnownSighting) -> Change:
-    """What a note changes."""
+    """The change that a spooled note makes."""
     return NewSighting(sighting_of(known)) if known.evidence else Unseen(text(known.unit))
 
 
 def known_of(sighting: Sighting) -> KnownSighting:
-    """A sighting on its way through a spool."""
+    """A sighting in spool form."""
     return KnownSighting(
         raw_key(sighting.unit),
         sighting.evidence.value,
@@ -71,7 +71,7 @@ def known_of(sighting: Sighting) -> KnownSighting:
 
 
 def sighting_of(known: KnownSighting) -> Sighting:
-    """The sighting that went through a spool."""
+    """The sighting of a spool form."""
     return Sighting(
         text(known.unit),
         Evidence(known.evidence),
@@ -89,12 +89,12 @@ def sighting_of(known: KnownSighting) -> Sighting:
 
 
 def text(key: bytes) -> str:
-    """A key as ports have it."""
+    """A key as ports represent it."""
     return key.decode("utf-8", "surrogateescape")
 
 
 def name_of(unit: bytes) -> str:
-    """A unit as plans, journal and cursors have it: its key, or escaped if that is no UTF-8."""
+    """The name of a unit in plans, journal and cursors: its key, escaped if that is not UTF-8."""
     try:
         return unit.decode()
     except UnicodeDecodeError:
@@ -102,5 +102,5 @@ def name_of(unit: bytes) -> str:
 
 
 def unit_of(name: str) -> bytes:
-    """The unit of that name."""
+    """The unit of such a name."""
     return unquote_to_bytes(name.removeprefix(_ESCAPED)) if name.startswith(_ESCAPED) else raw_key(name)

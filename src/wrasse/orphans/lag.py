@@ -1,7 +1,7 @@
-"""How long it takes from the last write of an object to the reference to it. Pure.
+"""Reference lag: the time from the last write of an object to the reference to it. Pure.
 
-The grace of superseded objects must be longer than that, so it is measured: of every unit that is protected for the
-first time although the last round listed it without a reference, the time since it was written.
+The grace of superseded objects must be longer, so the lag is measured: for each unit that has a reference now and was
+listed without one by the last scan, the time since it was written.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LONGER = "lag_longer"
 
 
 def note_lag(counts: Counter[str], modified: int, last_at: int, at: int) -> None:
-    """Counts one unit that has a reference now and had none at the last round, unless it is newer than that."""
+    """Counts one unit that has a reference now and had none in the last scan, unless it is newer than that scan."""
     if modified >= last_at:
         return
     lag = at - modified
@@ -29,21 +29,21 @@ def note_lag(counts: Counter[str], modified: int, last_at: int, at: int) -> None
 
 
 def longest(counts: Mapping[str, int]) -> timedelta | None:
-    """The bound of the longest lag that was seen; None if there was none, `timedelta.max` beyond the last bound."""
+    """The bucket bound of the longest lag; None without a lag, `timedelta.max` beyond the last bound."""
     if counts.get(LONGER):
         return timedelta.max
     return next((bound for name, bound in reversed([*zip(_NAMES, BOUNDS, strict=True)]) if counts.get(name)), None)
 
 
 def warning(counts: Mapping[str, int], grace: timedelta) -> str:
-    """What to say if references come too late for the grace; empty if they do not."""
-    seen = longest(counts)
-    if seen is None or seen <= grace / 3:
+    """A warning if references are created too late for the grace; else empty."""
+    lag = longest(counts)
+    if lag is None or lag <= grace / 3:
         return ""
-    shown = "more than 30d" if seen == timedelta.max else f"up to {format_duration(seen)}"
-    return f"references came {shown} after their objects; a grace of {format_duration(grace)} is too short for that"
+    text = "more than 30d" if lag == timedelta.max else f"up to {format_duration(lag)}"
+    return f"references came {text} after their objects; a grace of {format_duration(grace)} is too short for that"
 
 
 def histogram(counts: Mapping[str, int]) -> list[tuple[str, int]]:
-    """What was counted, by bound."""
+    """The counts by bound."""
     return [(name.removeprefix("lag_"), counts.get(name, 0)) for name in (*_NAMES, LONGER)]

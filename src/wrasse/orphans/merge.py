@@ -1,13 +1,11 @@
 """The merge of listing, references and sightings, all in key order, in constant memory.
 
-Every unit that is listed or sighted is met once, with the reference that protects it. What a unit's group says about
-it is known only when the group has been read, so orphans wait for the end of their group, a bounded number of them.
+Every unit that is listed or sighted is processed once, with the reference that protects it. The evidence of a unit's
+group is complete only at the end of the group, so a bounded number of orphans waits for it.
 
-References as they pass by in the order of keys: which of them protects a unit, and what they say about its group.
-
-Only the prefixes that cover the present unit are remembered, so memory follows how deep they are nested, not how many
-there are. References out of order are an error: a database that sorts by another rule than the listing would make
-orphans of what it refers to.
+`Window` reads the references in key order: which of them protects a unit, and what they say about its group. Only the
+prefixes that cover the current unit are kept, so memory depends on their nesting depth, not on their number. References
+out of order are an error: a database with another collation than the listing would make referenced objects orphans.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ from wrasse.ports.sightings import Evidence, SightingState
 
 
 class Covering:
-    """A prefix that covers the present unit, the strongest reference up to it, and whether it covered anything yet."""
+    """A prefix that covers the current unit, the strongest reference up to it, and whether it has covered a unit."""
 
     __slots__ = ("matched", "row", "strongest")
 
@@ -46,7 +44,7 @@ class Covering:
 
 
 class Window:
-    """References in order. Units must be asked for in order, too."""
+    """References in key order. Units must be queried in order, too."""
 
     def __init__(self, rows: Iterator[Referred]) -> None:
         self._rows = rows
@@ -55,14 +53,14 @@ class Window:
         self._last = b""
         self.rows = 0
         self.rows_live = 0
-        self.matched = 0  # of those that are live: the archives of rows that have ended go, and the rows stay
+        self.matched = 0  # live ones that match an object: archives of ended rows are deleted, and their rows stay
         self.group = b""
-        self.live = False  # whether a reference that protects now is in the group
+        self.live = False  # whether the group has a live reference
         self.ended = False
         self._advance()
 
     def enter(self, group: bytes) -> None:
-        """What follows is about units of another group."""
+        """The units that follow belong to another group."""
         self.group, self.live, self.ended = group, False, False
         for covering in self._covering:
             if group.startswith(covering.row.key):
@@ -93,7 +91,7 @@ class Window:
         return stronger(covering[-1].strongest, found) if found is not None else covering[-1].strongest
 
     def leave(self) -> None:
-        """Reads to the end of the group: what it says about the group is complete then."""
+        """Reads to the end of the group, which completes its evidence."""
         row = self._next
         while row is not None and (row.key < self.group or row.key.startswith(self.group)):
             if row.key.startswith(self.group):
@@ -102,7 +100,7 @@ class Window:
             row = self._next
 
     def finish(self) -> None:
-        """Reads to the end, so that every reference is counted and was in order."""
+        """Reads to the end, so that every reference is counted and its order is checked."""
         while self._next is not None:
             self._advance()
 
@@ -124,7 +122,7 @@ class Window:
         if row is not None:
             if row.key < self._last:
                 raise StoreBroken(
-                    "references do not come in the byte order of their keys",
+                    "references are not in the byte order of their keys",
                     do='let the query sort by bytes: ORDER BY key COLLATE "C"',
                 )
             self._last = row.key
@@ -133,7 +131,7 @@ class Window:
 
 
 def stronger(one: Referred | None, other: Referred) -> Referred:
-    """The reference that protects longer: one that is live, else the one that ended last."""
+    """The reference that protects longer: a live one, else the one that ended last."""
     if one is None or (other.live, other.ended) > (one.live, one.ended):
         return other
     return one
@@ -143,7 +141,7 @@ WAITING_MAX = 5_000  # orphans of one group that wait for its end
 
 
 class ScanTally:
-    """What a round counted. `group_most` is the largest number of units that are due in one group."""
+    """What a scan counted. `group_most` is the largest number of due units in one group."""
 
     __slots__ = ("counts", "group_most")
 
@@ -154,7 +152,7 @@ class ScanTally:
 
 @dataclass(frozen=True, slots=True)
 class Sinks:
-    """Where verdicts go: what is to be noted, what is to be done, and which units are protected."""
+    """Where verdicts go: notes, suspects, and protected units."""
 
     note: Callable[[KnownSighting], None]
     suspect: Callable[[Suspected], None]
@@ -162,7 +160,7 @@ class Sinks:
 
 
 class Before:
-    """Which units the last round found protected, in order."""
+    """The units that were protected in the last scan, in order."""
 
     __slots__ = ("_next", "_units")
 
@@ -171,7 +169,7 @@ class Before:
         self._next = next(units, None)
 
     def had(self, unit: bytes) -> bool:
-        """Whether this one was. Units must be asked for in order."""
+        """Whether this unit was protected. Units must be queried in order."""
         while self._next is not None and self._next < unit:
             self._next = next(self._units, None)
         return self._next == unit
@@ -179,7 +177,7 @@ class Before:
 
 class PendingUnit:
     """A unit that waits for the end of its group: an orphan, or one with a sighting. `unit` is None if it is not
-    listed, `by` the strongest reference to it, and `had` whether it was protected at the last look."""
+    listed, `by` is the strongest reference to it, and `had` is whether it was protected in the last scan."""
 
     __slots__ = ("by", "had", "known", "unit")
 
@@ -191,7 +189,7 @@ class PendingUnit:
 
 
 class Merge:
-    """One merge. `before` and `last_at` are of the last round, if this machine has its list."""
+    """One merge. `before` and `last_at` describe the last scan, if this machine has its list."""
 
     def __init__(
         self, scene: Scene, window: Window, sinks: Sinks, before: Before | None = None, last_at: int = 0
@@ -219,7 +217,7 @@ class Merge:
                 self._unlisted(known)
                 known = next(sightings, None)
             if unit.group != self._group:
-                self._turn(unit.group)
+                self._begin_group(unit.group)
             mine = None
             if known is not None and known.unit == name:
                 mine, known = known, next(sightings, None)
@@ -238,7 +236,7 @@ class Merge:
         return self._ended()
 
     def _ended(self) -> ScanTally:
-        self._turn(b"")
+        self._begin_group(b"")
         self._window.finish()
         window = self._window
         self.tally.counts.update(rows=window.rows, rows_live=window.rows_live, matched=window.matched)
@@ -251,15 +249,15 @@ class Merge:
             note_lag(self.tally.counts, unit.modified, self._last_at, self._scene.at)
 
     def _unlisted(self, known: KnownSighting) -> None:
-        """A sighting whose unit is not there; references are asked for in order all the same."""
+        """A sighting whose unit is not listed; its references are read in order all the same."""
         template = self._scene.root.template
         if template.units.fullmatch(known.unit) is None:
-            # Noted under another shape. It must not move the window on: what it would pass may be about others.
-            self._tell(judge_foreign(known), known.size, 0)
+            # Noted under another template. It must not advance the window, which could skip references to other units.
+            self._record(judge_foreign(known), known.size, 0)
             return
         if (group := template.group_of(known.unit)) != self._group:
-            self._turn(group)
-        # What is in quarantine is there, for whoever asks whether references name anything.
+            self._begin_group(group)
+        # A unit in quarantine counts as existing when references are matched.
         apart = known.state != SightingState.SEEN
         by = self._window.protecting(known.unit, self._directory, apart)
         self._wait(PendingUnit(None, known, by, False))
@@ -271,8 +269,8 @@ class Merge:
         elif len(self._pending) >= WAITING_MAX:
             self._settle(whole=False)
 
-    def _turn(self, group: bytes) -> None:
-        """Another group begins: what waited is settled by all that the one before said."""
+    def _begin_group(self, group: bytes) -> None:
+        """Another group begins: the units that waited are judged by the complete evidence of the group before."""
         if self._group:
             self._window.leave()
         self._settle(whole=True)
@@ -290,8 +288,8 @@ class Merge:
             heapq.heapreplace(self._newest, age)
 
     def _settle(self, *, whole: bool) -> None:
-        """Judges what waits. Before the end of a group, the newest go on waiting: what is not among them now never
-        will be."""
+        """Judges the waiting units. Before the end of a group the newest units keep waiting; the others cannot be among
+        the newest any more."""
         if not self._pending:
             return
         newest = {name for _, name in self._newest} if self._group else set()
@@ -306,18 +304,18 @@ class Merge:
     def _judge(self, each: PendingUnit, newest: set[bytes]) -> None:
         unit, known, by = each.unit, each.known, each.by
         if by is not None and by.live:
-            assert known is not None, "what is protected and has no sighting does not wait"
-            self._tell(judge_protected(known, by, unit, self._scene), known.size, 0)
+            assert known is not None, "a protected unit without a sighting does not wait"
+            self._record(judge_protected(known, by, unit, self._scene), known.size, 0)
         elif unit is None:
-            assert known is not None, "what is not listed is sighted"
-            self._tell(judge_gone(known, self._scene), known.size, 0)
+            assert known is not None, "an unlisted unit has a sighting"
+            self._record(judge_gone(known, self._scene), known.size, 0)
         else:
             evidence = self._evidence(by)
             self._count_turned(each.had, evidence)
             fresh = evidence is Evidence.SUPERSEDED and unit.name in newest
             verdict = judge_orphan(unit, evidence, fresh, known, self._scene)
             self._due += verdict.count == "due"
-            self._tell(verdict, unit.size, len(unit.files))
+            self._record(verdict, unit.size, len(unit.files))
 
     def _evidence(self, own: Referred | None) -> Evidence:
         """`own` is a reference that has ended."""
@@ -328,14 +326,14 @@ class Merge:
         return Evidence.SOFT_DELETED if self._window.ended else Evidence.OWNER_UNKNOWN
 
     def _count_turned(self, had: bool, evidence: Evidence) -> None:
-        """Protected at the last look and not at this one. Being superseded while its owner refers to something else
-        is what happens every day; losing the owner in many places at once is what a broken database looks like."""
+        """Counts units that were protected in the last scan and are not in this one. Superseded units of an owner with
+        other references are normal; many units that lost their owner suggest a broken database."""
         if had:
             self.tally.counts["turned"] += 1
             if evidence is not Evidence.SUPERSEDED or not self._group:
                 self.tally.counts["turned_oddly"] += 1
 
-    def _tell(self, verdict: Verdict, size: int, files: int) -> None:
+    def _record(self, verdict: Verdict, size: int, files: int) -> None:
         counts, count = self.tally.counts, verdict.count
         counts[count] += 1
         counts[f"{count}_bytes"] += size

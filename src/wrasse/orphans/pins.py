@@ -1,7 +1,7 @@
-"""Pins: keys to keep whatever the database says, from a file that is read anew at every look.
+"""Pins: keys to keep regardless of the database, from a file that is read in every scan.
 
-One key a line; one that ends in `/` is a directory. Empty lines and those that begin with # say nothing. A file that
-cannot be read is an error: without it, what it pins would look like an orphan.
+One key per line; one that ends in `/` is a directory. Empty lines and lines that begin with # are ignored. A file that
+cannot be read is an error: without it, pinned objects would count as orphans.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PINS_MAX = 100_000
 
 
 class PinnedCatalog:
-    """A catalog, and the pins of a file with it."""
+    """A catalog combined with the pins of a file."""
 
     def __init__(self, catalog: Catalog, path: Path) -> None:
         self._catalog = catalog
@@ -42,7 +42,7 @@ class PinnedCatalog:
         return [_pinned(key, pins, below) or row for key, row in zip(keys, found, strict=True)]
 
     def leader(self, name: str) -> Guard | None:
-        """That of the database."""
+        """The guard of the database."""
         return self._catalog.leader(name)
 
 
@@ -59,8 +59,8 @@ class PinnedSnapshot:
         return self._snapshot.at
 
     async def page(self, after: str | None, limit: int) -> Page[Reference]:
-        """References in the byte order of their keys. A cursor is how many pins have been shown, and that of the rows:
-        a page holds all rows of one page below, and the pins that come before its last row."""
+        """References in the byte order of their keys. A cursor is the number of pins returned, and the cursor of the
+        rows: a page has all rows of one underlying page, and the pins that sort before its last row."""
         start, cursor = _parsed(after)
         page = await self._snapshot.page(cursor, limit)
         end = raw_key(page.items[-1].key) if page.more else None
@@ -68,7 +68,7 @@ class PinnedSnapshot:
         while upto < len(self._pins) and (end is None or raw_key(self._pins[upto].key) <= end):
             upto += 1
         rows = tuple(heapq.merge(page.items, self._pins[start:upto], key=lambda each: raw_key(each.key)))
-        # Only the last cursor is one to go on from: whoever reads a snapshot reads whole pages.
+        # Only the last cursor can be resumed from: snapshots are read in whole pages.
         last = f"{upto}:{page.cursors[-1] if page.cursors else ''}"
         return Page(rows, tuple(last for _ in rows), page.at, page.more)
 

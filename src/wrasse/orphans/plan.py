@@ -1,8 +1,8 @@
-"""Plan files: what a round found to be due, a reason per line, to be read by a person and carried out later.
+"""Plan files: what a scan found to be due, with a reason per line, to be read by a person and carried out later.
 
-The first line says of which root, configuration and round the plan is, and what the other lines add up to; a file that
-was changed is refused. What a plan says is not believed when it is carried out: every unit must still have the sighting
-it was planned by, and no reference.
+The header names the root, configuration and scan of the plan, and has a checksum of the other lines; a file that was
+changed is refused. A plan is verified when it is carried out: every unit must still have the sighting it was planned
+by, and no reference.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from wrasse.private_files import open_private
 
 FORMAT = "wrasse orphans plan 1"
 LINE_BYTES_MAX = 16 << 20
-FRESH_MIN = timedelta(hours=1)  # somebody has to read it
+FRESH_MIN = timedelta(hours=1)  # a person needs time to read it
 
 
 class PlanFile(msgspec.Struct, frozen=True):
@@ -42,7 +42,7 @@ class PlanFile(msgspec.Struct, frozen=True):
 
 
 class PlanLine(msgspec.Struct, frozen=True):
-    """One unit: what is to be done to it and why; the rest is the sighting that it was judged by."""
+    """One unit: what is to be done to it and why, and the sighting that it was judged by."""
 
     verb: str
     unit: str
@@ -62,7 +62,7 @@ class PlanLine(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True):
-    """Of what the plan is, and what is in it."""
+    """The origin of a plan, and its totals."""
 
     format: str
     root: str
@@ -85,7 +85,7 @@ _decode_header = msgspec.json.Decoder(Header).decode
 
 
 class SavedPlan:
-    """A plan on disk. Iterating gives its suspects."""
+    """A plan on disk. Iterating yields its suspects."""
 
     def __init__(self, path: Path, header: Header) -> None:
         self.path = path
@@ -96,17 +96,17 @@ class SavedPlan:
             yield _suspected(line)
 
     def lines(self) -> Iterator[PlanLine]:
-        """Its lines, after the first."""
+        """Its lines after the header."""
         with open(self.path, "rb") as file:
             file.readline(LINE_BYTES_MAX)
             for number, line in enumerate(file, 2):
                 try:
                     yield _decode_line(line)
                 except msgspec.DecodeError as why:
-                    raise StoreBroken(f"line {number} of {self.path} is no line of a plan: {why}", do=_ANEW) from None
+                    raise StoreBroken(f"line {number} of {self.path} is no plan line: {why}", do=_ANEW) from None
 
-    def looked(self) -> ScanResult:
-        """The plan as what a look found, armed by whoever carries it out."""
+    def result(self) -> ScanResult:
+        """The plan as a scan result, armed by the person who carries it out."""
         head = self.header
         made = CompleteScan(head.root, head.round, head.number, head.at, head.snapshot_at, head.tick, head.counts)
         return ScanResult(made, self, "", armed=True)
@@ -115,17 +115,17 @@ class SavedPlan:
 _ANEW = "make a new plan: wrasse orphans plan"
 
 
-def write_plan(path: Path, root: Root, looked: ScanResult, planned: Iterable[Suspected]) -> Header:
-    """Writes a plan; it gets its name when it is whole."""
-    body, told, lines = Path(f"{path}.body"), hashlib.sha256(), 0
+def write_plan(path: Path, root: Root, result: ScanResult, planned: Iterable[Suspected]) -> Header:
+    """Writes a plan; the file gets its final name when it is complete."""
+    body, digest, lines = Path(f"{path}.body"), hashlib.sha256(), 0
     try:
         with open(body, "wb", opener=open_private) as file:
             for each in planned:
                 text = _encode(_line(each)) + b"\n"
-                told.update(text)
+                digest.update(text)
                 file.write(text)
                 lines += 1
-        made = looked.round
+        made = result.round
         header = Header(
             FORMAT,
             root.name,
@@ -136,10 +136,10 @@ def write_plan(path: Path, root: Root, looked: ScanResult, planned: Iterable[Sus
             made.at,
             made.snapshot_at,
             made.tick,
-            looked.held,
+            result.held,
             made.counts,
             lines,
-            told.hexdigest(),
+            digest.hexdigest(),
         )
         with open(f"{path}.part", "wb", opener=open_private) as whole, open(body, "rb") as file:
             whole.write(_encode(header) + b"\n")
@@ -150,42 +150,42 @@ def write_plan(path: Path, root: Root, looked: ScanResult, planned: Iterable[Sus
         os.rename(f"{path}.part", path)
         return header
     except OSError as why:
-        raise UsageError(f"{path} cannot be written: {why.strerror}", do="name a file you may write") from None
+        raise UsageError(f"{path} cannot be written: {why.strerror}", do="name a file that you may write") from None
     finally:
         body.unlink(missing_ok=True)
 
 
 def read_plan(path: Path) -> SavedPlan:
-    """A plan as it was written, or an error."""
-    told, lines = hashlib.sha256(), 0
+    """Reads and verifies a plan."""
+    digest, lines = hashlib.sha256(), 0
     try:
         with open(path, "rb") as file:
             try:
                 header = _decode_header(file.readline(LINE_BYTES_MAX))
             except msgspec.DecodeError:
-                raise UsageError(f"{path} is no plan", do=_ANEW) from None
+                raise UsageError(f"{path} is not a plan", do=_ANEW) from None
             for line in file:
-                told.update(line)
+                digest.update(line)
                 lines += 1
     except OSError as why:
         raise UsageError(f"{path} cannot be read: {why.strerror}", do="name a plan file") from None
-    if header.format != FORMAT or (header.sha256, header.lines) != (told.hexdigest(), lines):
-        raise Refused(f"{path} was changed after it was written, or cut", do=_ANEW)
+    if header.format != FORMAT or (header.sha256, header.lines) != (digest.hexdigest(), lines):
+        raise Refused(f"{path} was changed or truncated after it was written", do=_ANEW)
     return SavedPlan(path, header)
 
 
 def check_plan(header: Header, root: Root, standing: Standing, *, allow: str) -> None:
-    """Refuses a plan that is not of this root as it is now, or too old, or too large without leave."""
+    """Refuses a plan of another configuration, one that is too old, and one that is too large without permission."""
     if (header.root, header.digest) != (root.name, root.digest):
         raise Refused(f"the plan is of another configuration of {header.root}", do=_ANEW)
     last = standing.last
     if last is None or last.number < header.number or last.at < header.at:
-        raise Refused("the plan is of another database of sightings", do=_ANEW)
+        raise Refused("the plan was made with another database of sightings", do=_ANEW)
     fresh = max(root.graces.shortest, FRESH_MIN)
     if standing.at - header.at >= fresh:
         raise Refused(f"the plan is older than the shortest grace, {format_duration(fresh)}", do=_ANEW)
     if header.held and allow != header.round:
-        raise Refused(f"the plan is held: {header.held}", do=f"if that is right: --allow {header.round}")
+        raise Refused(f"the plan needs approval: {header.held}", do=f"if that is correct: --allow {header.round}")
 
 
 def _line(suspected: Suspected) -> PlanLine:

@@ -1,7 +1,7 @@
 """The `workspaces` preset: the references of a table with `id`, `archive_key`, `op_id` and `deleted_at`. Pure.
 
-A row protects the directory of its `archive_key`, and `<prefix><id>/<op_id>/` in every state, until it is soft-deleted;
-and then until an operation that runs on it is over. The queries are plain SQL that every database understands.
+A row protects the directory of its `archive_key`, and `<prefix><id>/<op_id>/` in every state, until it is soft-deleted
+and no operation runs on it any more. The queries are plain SQL that every database understands.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
 
 @dataclass(frozen=True, slots=True)
 class Workspaces:
-    """The table: its name, what keys begin with, and which of the optional columns it has."""
+    """The table: its name, the prefix of its keys, and which of the optional columns it has."""
 
     table: str = "workspaces"
     prefix: str = "archives/"
@@ -26,13 +26,13 @@ class Workspaces:
 
     def __post_init__(self) -> None:
         if not _TABLE.fullmatch(self.table):
-            raise ConfigError(f"{self.table!r} is no name of a table", do="write workspaces, or schema.workspaces")
+            raise ConfigError(f"{self.table!r} is not a valid table name", do="write workspaces, or schema.workspaces")
         if "'" in self.prefix or "\\" in self.prefix:
-            raise ConfigError(f"the prefix {self.prefix!r} cannot stand in a query", do="use plain characters")
+            raise ConfigError(f"the prefix {self.prefix!r} cannot be used in a query", do="use plain characters")
 
 
 def workspaces_queries(of: Workspaces, *, concat: str = "{} || {} || {} || {} || {}") -> tuple[Query, ...]:
-    """The queries of the preset. `concat` is how a database joins five texts: MySQL says CONCAT({}, {}, {}, {}, {})."""
+    """The queries of the preset. `concat` joins five texts in the database; in MySQL: CONCAT({}, {}, {}, {}, {})."""
     started = "NULL"
     if "op_started_at" in of.columns:
         running = " AND operation <> 'NONE'" if "operation" in of.columns else ""

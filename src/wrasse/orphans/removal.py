@@ -1,17 +1,16 @@
-"""Taking orphans away, a batch at a time: each under what is true now, not under what was true at the look.
+"""Removing orphans in batches, each under what is true now, not what was true during the scan.
 
-    the sighting still stands as it was read -> no reference protects the unit now -> change
+    the sighting is unchanged -> no reference protects the unit now -> change
 
-The catalog is asked after everything else and right before the change; a unit that is referenced by then is left as it
-is. Objects are deleted at the versions that were judged, markers first.
+The catalog is queried last, right before the change; a unit that is referenced by then is not touched. Objects are
+deleted at the versions that were judged, markers first.
 
-Quarantine outside the root: files are copied under `.trash/<root>/<round>/`, then deleted at the version copied.
+Quarantine outside the root: files are copied to `.trash/<root>/<round>/`, then deleted at the version copied. In a
+store that keeps deleted versions, files are only deleted: the bytes stay in the store and can be undeleted.
 
-Where the store keeps what is deleted, deleting is all: the bytes stay in the store, and come back as they were.
-
-Nothing is ever without a whole copy: the copy is there before the original goes, and the original is back before the
-copy goes. Bringing back never overwrites. The marker of a unit is the first to go and the last to come back, so that
-what is half there never looks whole. Each step may be repeated after a crash.
+There is a complete copy at any time: the copy exists before the original is deleted, and the original is restored
+before the copy is deleted. Restoring never overwrites. The marker of a unit is deleted first and restored last, so that
+an incomplete unit never appears complete. Each step may be repeated after a crash.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from wrasse.ports.sightings import Sighting, SightingChange, Sightings, Sighting
 
 
 def ordered(files: Sequence[SpooledObject], marker: str) -> list[SpooledObject]:
-    """Files in the order in which they go: markers first."""
+    """Files in the order of deletion: markers first."""
     end = marker.encode()
     return sorted(files, key=lambda file: not (end and file.key.endswith(end)))
 
@@ -46,7 +45,8 @@ class Trash:
         self._root = root
 
     async def put(self, round: str, files: Sequence[SpooledObject]) -> Outcome:
-        """Moves a unit's files there. `conflict` if one of them was changed meanwhile: then all are where they were."""
+        """Moves a unit's files to quarantine. `conflict` if one of them was changed meanwhile: then all are back in
+        place."""
         moved: list[SpooledObject] = []
         kept = self._objects.versions is not None and await self._objects.versions.keeps_deleted()
         for file in ordered(files, self._root.marker):
@@ -57,23 +57,22 @@ class Trash:
             if end is Outcome.DONE:
                 moved.append(file)
             elif end is Outcome.CONFLICT and await self._objects.head(text(file.key)) is None:
-                continue  # gone before us: moved by a run that was cut short, or taken away by its owner
+                continue  # gone already: moved by an interrupted run, or deleted by its owner
             else:
                 back = await self.take(round, moved)
                 return end if back in (Outcome.DONE, Outcome.CONFLICT) else back
         return Outcome.DONE
 
     async def take(self, round: str, files: Sequence[SpooledObject]) -> Outcome:
-        """Brings files back to where they were. `conflict` if something else stands there by now; then its copy
-        stays."""
-        ends = [await self._take(self._key(round, file), file) for file in _back(files, self._root.marker)]
+        """Restores files. `conflict` if another object exists at the key; then the copy stays."""
+        ends = [await self._take(self._key(round, file), file) for file in _restore_order(files, self._root.marker)]
         for worst in (Outcome.FAILED, Outcome.UNKNOWN, Outcome.CONFLICT):
             if worst in ends:
                 return worst
         return Outcome.DONE
 
     async def empty(self, round: str, files: Sequence[SpooledObject]) -> Outcome:
-        """Deletes the copies of a unit for good."""
+        """Deletes the copies of a unit permanently."""
         for file in ordered(files, self._root.marker):
             key = self._key(round, file)
             head = await self._objects.head(key)
@@ -118,7 +117,7 @@ class Trash:
     async def _take(self, copy: str, file: SpooledObject) -> Outcome:
         head, key = await self._objects.head(copy), text(file.key)
         if head is None:
-            # Brought back before us, or never moved: what matters is that it is there.
+            # Restored before, or never moved: it is enough that it exists.
             if await self._objects.head(key) is not None:
                 return Outcome.DONE
             if self._objects.versions is not None:
@@ -133,7 +132,7 @@ class Trash:
         return Outcome.DONE
 
     async def _copy(self, head: ObjectHead, to: str) -> Outcome:
-        """Gives an object a second key, in the store where it can do that, else through us."""
+        """Copies an object to a second key, in the store if that is supported, else through this process."""
         key, version = head.info.key, head.info.version
         if self._objects.copies is not None:
             end = await self._objects.copies.copy(key, to, at=version)
@@ -155,26 +154,26 @@ class Trash:
         return await self._digest(one) == await self._digest(other)
 
     async def _digest(self, key: str) -> bytes:
-        told = hashlib.blake2b()
+        digest = hashlib.blake2b()
         try:
             async for chunk in self._objects.read(key):
-                told.update(chunk)
+                digest.update(chunk)
         except Gone:
             return b""
-        return told.digest()
+        return digest.digest()
 
 
-def _back(files: Sequence[SpooledObject], marker: str) -> list[SpooledObject]:
+def _restore_order(files: Sequence[SpooledObject], marker: str) -> list[SpooledObject]:
     return ordered(files, marker)[::-1]
 
 
-SETTLED_MAX = 10_000  # remembered; beyond that a unit is tried again at each look
-_UNASKED = (RESTORE, DISCARD)  # nothing that stands at its key is touched, so no reference is asked for
+SETTLED_MAX = 10_000  # cached; beyond that a unit is tried again in each scan
+_UNASKED = (RESTORE, DISCARD)  # the object at its key is not touched, so references are not queried
 
 
 class Removal:
-    """Takes away, brings back. `protected` counts units that turned out to be referenced after all, `asked` all that
-    were asked about."""
+    """Removes and restores units. `protected` counts units that turned out to be referenced, `asked` all that were
+    checked."""
 
     def __init__(self, root: Root, objects: Objects, catalog: Catalog, sightings: Sightings) -> None:
         self._root = root
@@ -184,14 +183,14 @@ class Removal:
         self._trash = Trash(objects, root)
         self.asked = 0
         self.protected = 0
-        self._settled: dict[bytes, str] = {}  # fingerprints of units in the trash that were written again, by unit
+        self._settled: dict[bytes, str] = {}  # by unit: fingerprints of units in the trash that were written again
 
     async def apply(
         self, suspects: Sequence[Suspected], *, round: str, tick: int, snapshot_at: datetime
     ) -> list[Outcome]:
-        """Does what each suspect's verb says and tells how each ended, in their order."""
+        """Carries out each suspect's verb; returns the outcomes in their order."""
         if any(each.verb == ABORT for each in suspects):
-            return await self._apart(suspects, round, tick, snapshot_at)
+            return await self._apply_with_uploads(suspects, round, tick, snapshot_at)
         ends = [Outcome.CONFLICT] * len(suspects)
         found = await self._sightings.get(self._root.name, [text(each.known.unit) for each in suspects])
         standing = [index for index, each in enumerate(suspects) if _stands(each.known, found[index])]
@@ -212,10 +211,10 @@ class Removal:
                     ends[index] = end
         return ends
 
-    async def _apart(
+    async def _apply_with_uploads(
         self, suspects: Sequence[Suspected], round: str, tick: int, snapshot_at: datetime
     ) -> list[Outcome]:
-        """A batch with uploads in it: they have no sighting, so they are dealt with by themselves."""
+        """A batch with uploads: they have no sighting, so they are processed separately."""
         units = [each for each in suspects if each.verb != ABORT]
         uploads = [each for each in suspects if each.verb == ABORT]
         free = await self._unreferenced([_in_unit(each.known, self._root) for each in uploads], snapshot_at)
@@ -232,7 +231,7 @@ class Removal:
         return await self._objects.multipart.abort([upload_of(each) for each in uploads])
 
     async def _unreferenced(self, units: Sequence[KnownSighting], snapshot_at: datetime) -> list[bool]:
-        """Which units nothing protects, now."""
+        """Which units have no protecting reference now."""
         if not units:
             return []
         names = [text(each.unit) for each in units]
@@ -245,11 +244,11 @@ class Removal:
     async def _quarantine(self, units: Sequence[KnownSighting], round: str, tick: int) -> list[Outcome]:
         to = SightingState.MARKED if self._root.quarantine_by == MARK else SightingState.MOVED
         fresh = [each for each in units if each.state == SightingState.SEEN]
-        # Noted before anything moves: whatever a crash leaves is known to be in quarantine, and is found again.
+        # Noted before anything moves: after a crash the unit is known to be in quarantine, and is found again.
         marks = [
             SightingChange(text(each.unit), SightingState.SEEN, each.fingerprint, to, round, tick) for each in fresh
         ]
-        noted = dict(zip([each.unit for each in fresh], await self._marked(marks), strict=True))
+        noted = dict(zip([each.unit for each in fresh], await self._mark(marks), strict=True))
         ends = []
         for each in units:
             end = noted.get(each.unit, Outcome.DONE)
@@ -262,9 +261,9 @@ class Removal:
         files = unpack(known.files)
         end = await self._trash.put(round, files)
         if end is Outcome.CONFLICT and not await self._trash.holds(round, files):
-            # Somebody wrote to it: it is where it was, and its time begins again. A copy that an earlier try made keeps
-            # its sighting, which is what leads to it.
-            await self._marked([_forget(known, SightingState.MOVED)])
+            # It was written meanwhile: it stays in place, and its grace starts again. A copy made by an earlier attempt
+            # keeps its sighting, which leads to the copy.
+            await self._mark([_forget(known, SightingState.MOVED)])
         return end
 
     async def _restore(self, units: Sequence[KnownSighting]) -> list[Outcome]:
@@ -274,26 +273,26 @@ class Removal:
             if each.state == SightingState.MOVED:
                 end = await self._trash.take(each.state_scan, unpack(each.files))
             if end is Outcome.DONE:
-                (end,) = await self._marked([_forget(each, SightingState(each.state))])
+                (end,) = await self._mark([_forget(each, SightingState(each.state))])
             elif end is Outcome.CONFLICT and len(self._settled) < SETTLED_MAX and await self._there(unpack(each.files)):
                 self._settled[each.unit] = each.fingerprint
             ends.append(end)
         return ends
 
     def settled(self, known: KnownSighting) -> bool:
-        """Whether it is known that a unit was written again since it was moved: what is there now is the truth, and
-        its copy waits for the end of its time."""
+        """Whether a unit is known to have been written again since it was moved: the present object counts, and its
+        copy waits for the end of its quarantine."""
         return self._settled.get(known.unit) == known.fingerprint
 
     async def _discard(self, units: Sequence[KnownSighting]) -> list[Outcome]:
-        """Empties the trash of units that were written again, if every file of them is at its key now."""
+        """Empties the trash of units that were written again, if all of their files exist at their keys now."""
         ends = []
         for each in units:
             files, end = unpack(each.files), Outcome.CONFLICT
             if await self._there(files):
                 end = await self._trash.empty(each.state_scan, files)
             if end is Outcome.DONE:
-                (end,) = await self._marked([_forget(each, SightingState.MOVED)])
+                (end,) = await self._mark([_forget(each, SightingState.MOVED)])
             ends.append(end)
         return ends
 
@@ -310,12 +309,12 @@ class Removal:
             if each.state == SightingState.MOVED:
                 end = await self._trash.empty(each.state_scan, unpack(each.files))
                 ends[each.unit] = (
-                    (await self._marked([_forget(each, SightingState.MOVED)]))[0] if end is Outcome.DONE else end
+                    (await self._mark([_forget(each, SightingState.MOVED)]))[0] if end is Outcome.DONE else end
                 )
         return [ends[each.unit] for each in units]
 
     async def _delete(self, units: Sequence[KnownSighting]) -> list[Outcome]:
-        """Deletes the files of units where they are: all markers first, then what belongs to those that went."""
+        """Deletes the files of units in place: all markers first, then the files of units whose markers are deleted."""
         ends = [Outcome.DONE] * len(units)
         files = [ordered(unpack(each.files), self._root.marker) for each in units]
         marker = self._root.marker.encode()
@@ -330,7 +329,7 @@ class Removal:
             for start in range(0, len(batch), DELETES_MAX):
                 await self._delete_files(batch[start : start + DELETES_MAX], ends)
         done = [(index, each) for index, each in enumerate(units) if ends[index] is Outcome.DONE]
-        marked = await self._marked([_forget(each, SightingState(each.state)) for _, each in done])
+        marked = await self._mark([_forget(each, SightingState(each.state)) for _, each in done])
         for (index, _), end in zip(done, marked, strict=True):
             ends[index] = end
         return ends
@@ -339,18 +338,18 @@ class Removal:
         deletes = [ObjectDelete(text(file.key), file.version) for _, file in batch]
         for (index, file), end in zip(batch, await self._objects.delete(deletes), strict=True):
             if end is Outcome.CONFLICT and await self._objects.head(text(file.key)) is None:
-                end = Outcome.DONE  # gone before us is gone
+                end = Outcome.DONE  # already gone
             if end is Outcome.DONE and self._objects.versions is not None:
                 end = await self._objects.versions.purge(text(file.key), at=file.version)
             if end is not Outcome.DONE and ends[index] is Outcome.DONE:
                 ends[index] = end
 
-    async def _marked(self, marks: Sequence[SightingChange]) -> Sequence[Outcome]:
+    async def _mark(self, marks: Sequence[SightingChange]) -> Sequence[Outcome]:
         return await self._sightings.mark(self._root.name, marks) if marks else []
 
 
 def _stands(known: KnownSighting, found: Sighting | None) -> bool:
-    """Whether a sighting is what it was when it was judged."""
+    """Whether a sighting is unchanged since it was judged."""
     return found is not None and (
         (found.state, found.fingerprint, found.first_scan, found.state_scan)
         == (known.state, known.fingerprint, known.first_scan, known.state_scan)
@@ -358,7 +357,7 @@ def _stands(known: KnownSighting, found: Sighting | None) -> bool:
 
 
 def _in_unit(upload: KnownSighting, root: Root) -> KnownSighting:
-    """Whatever protects the unit that an upload goes to protects the upload."""
+    """The unit that an upload belongs to: its references also protect the upload."""
     place = root.template.place(upload.unit)
     return upload if place is None else KnownSighting(place.unit)
 

@@ -1,12 +1,10 @@
-"""One root: where objects are looked for, what shape they have, and how careful to be with them. Pure.
+"""The configuration of one root: where to search for orphans, the shape of keys, and safety limits. Pure.
 
-A delay that is shorter than the time a writer may take would delete what is being written, so it is refused.
+A grace shorter than the time that a write may take is refused: it would delete what is being written.
 
-The shape of keys below a root: what belongs together, whose it is, and what is foreign. Pure.
-
-`archives/{id}/{op_id}/{file}`: every name in braces stands for one part of a path, `{file*}` for any number of them.
-The directory of the last part is the unit: its files live and die together. The directory of the owner is the group. A
-key of any other shape is foreign: it is reported and never touched.
+A template describes the keys below a root: `archives/{id}/{op_id}/{file}`. Every name in braces stands for one part of
+a path, `{file*}` for any number of them. The directory of the last part is the unit: its files are removed together.
+The directory of the owner is the group. A key of any other shape is foreign: it is reported and never touched.
 """
 
 from __future__ import annotations
@@ -24,13 +22,13 @@ DIRECTORY = "directory"
 OBJECT = "object"
 NOBODY = "none"
 _PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]*)(\*?)\}")
-_SURROGATE = re.compile("[\ud800-\udfff]")  # as which Python reads a byte of an argument that is not UTF-8
+_SURROGATE = re.compile("[\ud800-\udfff]")  # how Python represents a byte of an argument that is not UTF-8
 _BRACE = re.compile(r"[{}]")
 
 
 @dataclass(frozen=True, slots=True)
 class UnitPlace:
-    """Where a key belongs: its unit, and its group, empty where there are none."""
+    """Where a key belongs: its unit, and its group or an empty value."""
 
     unit: bytes
     group: bytes
@@ -38,7 +36,7 @@ class UnitPlace:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A shape. `pattern` matches whole keys; its parts 1 and 2 are the directory and the group of a key. `units`
+    """A template. `pattern` matches whole keys; its parts 1 and 2 are the directory and the group of a key. `units`
     matches the names of units."""
 
     text: str
@@ -53,7 +51,7 @@ class Template:
         return self.unit == DIRECTORY
 
     def place(self, key: bytes) -> UnitPlace | None:
-        """Where a key belongs; None if it is foreign."""
+        """The unit and group of a key; None if it is foreign."""
         found = self.pattern.fullmatch(key)
         if found is None:
             return None
@@ -67,8 +65,8 @@ class Template:
 
 
 def parse_template(text: str, *, unit: str = DIRECTORY, owner: str = "") -> Template:
-    """The shape that a text describes. `owner` names the part that says whose a unit is, or is `none`; without one it
-    is the first part with a name, if units lie below it."""
+    """Parses a template. `owner` names the part that identifies the owner, or is `none`; without it, the first named
+    part is the owner, if units are below it."""
     segments = text.split("/")
     if len(segments) < 2 or not all(segments) or text.startswith("/"):
         raise _wrong(text, "it needs a directory first, and no empty part")
@@ -78,7 +76,7 @@ def parse_template(text: str, *, unit: str = DIRECTORY, owner: str = "") -> Temp
         raise _wrong(text, "a brace is not closed, or its name is not lower-case letters, digits and _")
     names = [found.group(1) for found in _PLACEHOLDER.finditer(text)]
     if len(set(names)) < len(names):
-        raise _wrong(text, "a name stands in it twice")
+        raise _wrong(text, "a name occurs twice")
     if any(star for segment in segments[:-1] for _, star in _PLACEHOLDER.findall(segment)):
         raise _wrong(text, "only the last part may have a star")
     if _PLACEHOLDER.search(segments[0]):
@@ -95,7 +93,7 @@ def parse_template(text: str, *, unit: str = DIRECTORY, owner: str = "") -> Temp
 
 
 def _owner_segment(text: str, segments: list[str], owner: str, unit: str) -> int | None:
-    """Which directory is the group: strictly above the unit, or there is none."""
+    """The index of the group's directory, which must be above the unit; None without one."""
     if owner == NOBODY:
         return None
     last = len(segments) - (2 if unit == DIRECTORY else 1)
@@ -107,11 +105,11 @@ def _owner_segment(text: str, segments: list[str], owner: str, unit: str) -> int
             if not owner:
                 return None
             raise _wrong(text, f"{{{owner}}} is the owner and must be a directory above the unit")
-    raise _wrong(text, f"it has no {{{owner}}}, which is to be the owner")
+    raise _wrong(text, f"it has no {{{owner}}}, which is configured as the owner")
 
 
 def _directory(segments: list[str], group: int | None) -> str:
-    """The expression of the directory of a key, with the group in it."""
+    """The expression of the directory of a key, including the group."""
     parts = [_expression(segment) + "/" for segment in segments[:-1]]
     above = "" if group is None else "".join(parts[: group + 1])
     rest = "".join(parts if group is None else parts[group + 1 :])
@@ -127,7 +125,7 @@ def _expression(segment: str) -> str:
 
 
 def _wrong(text: str, why: str) -> ConfigError:
-    return ConfigError(f"{text!r} is no shape of keys: {why}", do="write archives/{id}/{op_id}/{file}")
+    return ConfigError(f"{text!r} is not a valid template of keys: {why}", do="write archives/{id}/{op_id}/{file}")
 
 
 TRASH = ".trash/"
@@ -138,7 +136,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
 
 @dataclass(frozen=True, slots=True)
 class Graces:
-    """How long something must have been an orphan at every look, by why it is one."""
+    """How long a unit must have been an orphan in every scan before it is due, by kind of evidence."""
 
     superseded: timedelta = timedelta(hours=24)
     soft_deleted: timedelta = timedelta(days=30)
@@ -152,28 +150,29 @@ class Graces:
 
     @property
     def shortest(self) -> timedelta:
-        """The least of them."""
+        """The shortest of them."""
         return min(self.superseded, self.soft_deleted, self.owner_unknown)
 
 
 @dataclass(frozen=True, slots=True)
 class WriterTime:
-    """How long whoever writes objects may take until the reference is committed: one try, and how many more."""
+    """The maximum time from the write of an object to the commit of its reference: the timeout of one attempt, and
+    retries."""
 
     timeout: timedelta = timedelta(minutes=30)
     retries: int = 3
 
     @property
     def longest(self) -> timedelta:
-        """The whole time."""
+        """The total time."""
         return self.timeout * (self.retries + 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """When a round counts as a mistake. A plan is held beyond `objects_max` objects that are more than `share_max` of
-    all, beyond `bytes_max` that are more than that share, and beyond `group_max` units of any one group. References
-    that vanish are a fault of the database until somebody says that they are not."""
+    """When a scan is implausible or its plan too large. A plan needs approval beyond `objects_max` objects that are
+    more than `share_max` of all, beyond `bytes_max` that are more than that share, and beyond `group_max` units of any
+    one group. Vanished references count as a fault of the database until an operator approves them."""
 
     objects_max: int = 1_000
     share_max: float = 0.01
@@ -187,22 +186,22 @@ class Caps:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """A place to look for orphans."""
+    """A place to scan for orphans."""
 
     name: str
     template: Template
     prefix: str
-    store: str = ""  # what the store is called to a person; part of what a plan is for
-    marker: str = ".meta"  # files that end so say that a unit is whole: first to go, last to come back
+    store: str = ""  # the store's name for people; part of a plan's identity
+    marker: str = ".meta"  # suffix of files that mark a unit as complete: deleted first, restored last
     graces: Graces = field(default_factory=Graces)
     writer: WriterTime = field(default_factory=WriterTime)
     age_min: timedelta = timedelta(hours=24)
     keep_newest: int = 1
     quarantine: timedelta = timedelta(days=7)
     quarantine_by: str = MOVE
-    uploads_after: timedelta = timedelta(days=7)  # how old an open upload in parts must be to be given up; 0: never
+    uploads_after: timedelta = timedelta(days=7)  # age at which an unfinished multipart upload is aborted; 0: never
     caps: Caps = field(default_factory=Caps)
-    source: str = ""  # what references are read from; part of what a plan is for
+    source: str = ""  # the source of references; part of a plan's identity
 
     def __post_init__(self) -> None:
         where = f"orphans.{self.name}"
@@ -220,18 +219,18 @@ class Root:
             raise ConfigError(f"{where} has a setting below zero", do="write zero or more")
         if self.graces.shortest < self.writer.longest:
             raise ConfigError(
-                f"{where}: a delay of {format_duration(self.graces.shortest)} is shorter than a writer may take: "
+                f"{where}: a delay of {format_duration(self.graces.shortest)} is shorter than a write may take: "
                 f"{self.writer.retries + 1} x {format_duration(self.writer.timeout)}",
-                do="make the delays longer, or writer_timeout and writer_retries what they really are",
+                do="make the delays longer, or set writer_timeout and writer_retries to their real values",
             )
 
     @property
     def trash(self) -> str:
-        """Where its files are while they are in quarantine, outside every root."""
+        """The prefix of its files in quarantine, outside every root."""
         return f"{TRASH}{self.name}/"
 
     @property
     def digest(self) -> str:
-        """What tells this configuration of the root from any other. Stored: it changes with the names of these classes
-        and their fields, and then every armed root has to be armed again; `tests/wire` notices."""
+        """A digest of this configuration. Stored: it depends on the names of these classes and their fields; if it
+        changes, every armed root must be armed again. `tests/wire` checks it."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]

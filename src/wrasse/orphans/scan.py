@@ -1,21 +1,17 @@
-"""One round: list completely, then read all references in one snapshot, then merge, judge, and note it all at once.
+"""One scan: list completely, then read all references in one snapshot, then merge, judge, and commit all notes at once.
 
     listing to a spool -> snapshot of references to a spool -> sightings to a spool -> merge -> plausible? -> commit
 
-The snapshot is opened after the listing has ended, so that a reference committed before its object was listed is in it:
-the other way round, what is uploaded in between would be judged by an older view. Without the commit there is no
-verdict. A dry round is the same without the commit.
+The snapshot is opened after the listing has ended, so that it includes every reference committed before its object was
+listed; in the other order, objects uploaded in between would be judged by an older snapshot. Without the commit there
+is no verdict. A dry scan is the same without the commit.
 
-Whether a round may be believed, and whether its plan may be carried out. Pure.
+Plausibility: a database that returns too little makes a store appear full of orphans. So the counts are compared with
+those of the last accepted scan: before any verdict, rows, matches and vanished references; before any removal, how much
+is due. An operator can approve each once by naming the scan.
 
-A database that answers too little looks just like a store full of orphans. So the answer is compared with the last one
-that was believed: before any verdict, rows, matches and references that vanished; before any removal, how much is due.
-Both can be overruled once by somebody who names the round.
-
-Where rounds keep their spools: a directory per root, and in it one per round that is under way.
-
-Whoever works in a directory holds its lock; what nobody holds was left by a process that died, and is removed. Of the
-last complete round one file stays: which units were protected, for the next round to compare with.
+Spools: a directory per root, and in it one per running scan, locked by its process; an unlocked one was left by a
+process that died, and is removed. One file of the last complete scan is kept: its protected units, for the next scan.
 """
 
 from __future__ import annotations
@@ -49,11 +45,11 @@ from wrasse.ports.sightings import Change, CompleteScan, Sightings, Standing
 from wrasse.private_files import make_private_folders
 
 Counts = Mapping[str, int]
-FEW = 3  # in a small root, shares mean nothing: so many may change without suspicion
+FEW = 3  # absolute tolerance, since shares mean nothing in a small root
 
 
 def implausible(now: Counts, last: Counts | None, caps: Caps) -> str:
-    """Why no verdict may come of this round; empty if it may."""
+    """Why a scan is implausible; empty if it is plausible."""
     units = now.get("units", 0)
     if units and not now.get("rows"):
         return f"there are {units} units and no reference at all"
@@ -75,7 +71,7 @@ def implausible(now: Counts, last: Counts | None, caps: Caps) -> str:
 
 
 def beyond(now: Counts, group_most: int, caps: Caps) -> str:
-    """Why a plan is too large to be carried out unasked; empty if it is not."""
+    """Why a plan is too large to be carried out without approval; empty if it is not."""
     due, size = now.get("due_objects", 0), now.get("due_bytes", 0)
     if due > max(caps.objects_max, caps.share_max * now.get("listed", 0)):
         return f"{due} of {now.get('listed', 0)} objects are due"
@@ -96,23 +92,23 @@ def _unmatched(counts: Counts) -> int:
 
 _ROUND = re.compile(r"[0-9A-Z]{26}")
 _PROTECTED = ".protected"
-_PROTECTED_KEPT = 2  # that of the last round, and one more for a commit that another process won
+_PROTECTED_KEPT = 2  # that of the last scan, and one more for a conflict with another process's commit
 
 
 class Workplace:
-    """The directory of one root."""
+    """The spool directory of one root."""
 
     def __init__(self, spool: Path, root: str) -> None:
         self._place = spool / root
 
     @contextmanager
     def opened(self, round: str) -> Iterator[Path]:
-        """A directory for one round, gone when it is over."""
+        """A directory for one scan, removed at its end."""
         try:
             make_private_folders(self._place)
         except (FileExistsError, NotADirectoryError, PermissionError) as why:
             raise UsageError(
-                f"{self._place} cannot be a directory for spools: {why.strerror}", do="set orphans.<root>.spool to one"
+                f"{self._place} cannot be a spool directory: {why.strerror}", do="set orphans.<root>.spool to one"
             ) from None
         self._clear()
         place = self._place / round
@@ -126,11 +122,11 @@ class Workplace:
             os.close(lock)
 
     def keep_protected(self, path: Path, round: str) -> None:
-        """Keeps the list of protected units of a round that is about to be committed."""
+        """Keeps the list of protected units of a scan that is about to be committed."""
         os.rename(path, self._place / f"{round}{_PROTECTED}")
 
     def protected(self, round: str) -> Path | None:
-        """The list of protected units of that round, if it was made on this machine and is still here."""
+        """The list of protected units of that scan, if it was made on this machine and still exists."""
         path = self._place / f"{round}{_PROTECTED}"
         return path if path.exists() else None
 
@@ -139,12 +135,12 @@ class Workplace:
         for path in kept:
             path.unlink(missing_ok=True)
         for place in self._place.iterdir():
-            if _ROUND.fullmatch(place.name) and place.is_dir() and not _held(place):
+            if _ROUND.fullmatch(place.name) and place.is_dir() and not _locked(place):
                 shutil.rmtree(place, ignore_errors=True)
 
 
-def _held(place: Path) -> bool:
-    """Whether somebody works there, or has only just begun to."""
+def _locked(place: Path) -> bool:
+    """Whether another process uses the directory, or has just created it."""
     with suppress(OSError):
         lock = os.open(place / "lock", os.O_RDWR | os.O_CLOEXEC)
         try:
@@ -159,13 +155,13 @@ def _held(place: Path) -> bool:
 
 LIST_PAGE = 1_000
 ROW_PAGE = 1_000
-UPLOADS_MAX = 10_000  # unfinished uploads that one round looks at
-NOTES_MAX = 250_000  # new sightings of one round; the rest begin with the next
+UPLOADS_MAX = 10_000  # unfinished uploads that one scan reads
+NOTES_MAX = 250_000  # new sightings of one scan; the rest are noted by the next
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class ScanProgress:
-    """How far a round is, for whoever shows it."""
+    """The progress of a scan, for display."""
 
     __slots__ = ("done", "stage", "total")
 
@@ -181,7 +177,7 @@ class ScanProgress:
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """What a round works on."""
+    """The ports of a scan."""
 
     objects: Objects
     catalog: Catalog
@@ -192,18 +188,18 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """A round that may be believed. `held` says why its plan may not be carried out unasked, if it may not; `armed` is
-    whether its root may act by itself."""
+    """A plausible scan. `held` says why its plan needs approval, if it does; `armed` is whether its root may act by
+    itself."""
 
     round: CompleteScan
-    suspects: Iterable[Suspected]  # in order; may be begun again
+    suspects: Iterable[Suspected]  # in order; may be iterated again
     held: str
     armed: bool
     foreign: tuple[str, ...] = ()
 
 
 class OrphanScan:
-    """Makes rounds of one root. What the last one found stays readable until the next, or until `close`."""
+    """Scans one root. The last result stays readable until the next scan, or until `close`."""
 
     def __init__(self, root: Root, ports: Ports) -> None:
         self.root = root
@@ -212,29 +208,29 @@ class OrphanScan:
         self._ids = Ids(ports.clock)
         self._workplace = Workplace(ports.spool, root.name)
         self._open = ExitStack()
-        self._witness: tuple[str, float] | None = None  # the last round made here, by monotonic time
-        self._looked = 0.0
+        self._witness: tuple[str, float] | None = None  # the last scan of this process, with its monotonic time
+        self._scanned_at = 0.0
 
-    async def look(self, *, note: bool) -> ScanResult:
-        """A complete round. With `note`, it is committed; else it leaves no trace."""
+    async def scan(self, *, note: bool) -> ScanResult:
+        """A complete scan. With `note` it is committed; else it leaves no trace."""
         try:
-            return await self._look(note=note)
+            return await self._scan(note=note)
         except OSError as why:
             raise StoreUnavailable(
                 f"the spool in {self._ports.spool} cannot be written: {why.strerror}",
-                do="make room there: about 150 bytes per object, or set orphans.<root>.spool",
+                do="free disk space: about 150 bytes per object, or set orphans.<root>.spool",
             ) from why
 
-    async def _look(self, *, note: bool) -> ScanResult:
+    async def _scan(self, *, note: bool) -> ScanResult:
         self.close()
         id = self._ids.new()
         place = self._open.enter_context(self._workplace.opened(id))
-        expected = (await self._ports.sightings.standing(self.root.name)).last  # how long it may take, for who watches
+        expected = (await self._ports.sightings.standing(self.root.name)).last  # for the progress display
         listed_at = await self._list(place, expected)
         await self._list_uploads(place, listed_at)
-        snapshot_at = await self._refer(place, expected)
+        snapshot_at = await self._read_references(place, expected)
         standing = await self._ports.sightings.standing(self.root.name)
-        await self._recall(place)
+        await self._read_sightings(place)
         scene = self._scene(standing, snapshot_at, listed_at)
         stop = threading.Event()
         try:
@@ -243,23 +239,23 @@ class OrphanScan:
         finally:
             stop.set()
         made = CompleteScan(self.root.name, id, scene.number, standing.at, snapshot_at, scene.tick, merged.counts)
-        return await self._conclude(made, merged, standing, place, note=note)
+        return await self._check_and_commit(made, merged, standing, place, note=note)
 
     def close(self) -> None:
-        """Lets go of the last round's spools."""
+        """Removes the last scan's spools."""
         self._open.close()
 
     async def _list(self, place: Path, expected: CompleteScan | None) -> datetime:
-        """Every object below the prefix, and the store's clock when that began."""
+        """Lists every object below the prefix; returns the store's clock at the start."""
         self.progress.at("listing", None if expected is None else expected.counts.get("listed"))
-        return await self._spooled(
+        return await self._write_spool(
             SpoolWriter(place / "listing"),
             lambda after: self._ports.objects.page(self.root.prefix, after, LIST_PAGE),
             lambda page: [SpooledObject(raw_key(e.key), e.size, e.version, to_micros(e.modified_at)) for e in page],
         )
 
     async def _list_uploads(self, place: Path, at: datetime) -> None:
-        """Uploads in parts that were begun too long ago, where the store has such."""
+        """Lists old unfinished multipart uploads, if the store has them."""
         writer: SpoolWriter[Suspected] = SpoolWriter(place / "uploads")
         multipart, old = self._ports.objects.multipart, self.root.uploads_after
         try:
@@ -272,32 +268,32 @@ class OrphanScan:
         finally:
             writer.drop()
 
-    async def _refer(self, place: Path, expected: CompleteScan | None) -> datetime:
-        """Every reference, in one snapshot, and the catalog's clock when it was opened."""
+    async def _read_references(self, place: Path, expected: CompleteScan | None) -> datetime:
+        """Reads every reference in one snapshot; returns the catalog's clock when it was opened."""
         self.progress.at("reading references", None if expected is None else expected.counts.get("rows"))
         async with self._ports.catalog.snapshot() as snapshot:
-            return await self._spooled(
+            return await self._write_spool(
                 SpoolWriter(place / "references"),
                 lambda after: snapshot.page(after, ROW_PAGE),
                 lambda page: [referred_of(each, self.root, snapshot.at) for each in page],
             )
 
-    async def _recall(self, place: Path) -> None:
-        """Every sighting of earlier rounds."""
+    async def _read_sightings(self, place: Path) -> None:
+        """Reads every sighting of earlier scans."""
         self.progress.at("reading sightings")
-        await self._spooled(
+        await self._write_spool(
             SpoolWriter(place / "sightings"),
             lambda after: self._ports.sightings.page(self.root.name, after, ROW_PAGE),
             lambda page: [known_of(each) for each in page],
         )
 
-    async def _spooled(
+    async def _write_spool(
         self,
         writer: SpoolWriter[R],
         read: Callable[[str | None], Awaitable[Page[T]]],
         rows: Callable[[Page[T]], list[R]],
     ) -> datetime:
-        """Writes a listing to its end into a spool; the clock of whoever gave it, when that began."""
+        """Writes a complete listing into a spool; returns the source's clock at the start."""
         first: datetime | None = None
         try:
             async for page in pages(read):
@@ -307,22 +303,22 @@ class OrphanScan:
             await asyncio.to_thread(writer.close)
         finally:
             writer.drop()
-        assert first is not None, "a listing has a page, be it empty"
+        assert first is not None, "a listing has at least one page"
         return first
 
     def _scene(self, standing: Standing, snapshot_at: datetime, listed_at: datetime) -> Scene:
-        last, self._looked = standing.last, self._ports.clock.monotonic()
+        last, self._scanned_at = standing.last, self._ports.clock.monotonic()
         if last is None:
             return Scene(self.root, 1, to_micros(standing.at), 0, to_micros(listed_at))
         passed = min(standing.at - last.at, snapshot_at - last.snapshot_at)
         if self._witness is not None and self._witness[0] == last.id:
-            passed = min(passed, timedelta(seconds=self._looked - self._witness[1]))
+            passed = min(passed, timedelta(seconds=self._scanned_at - self._witness[1]))
         tick = last.tick + max(0, passed // _MICROSECOND)
         return Scene(self.root, last.number + 1, to_micros(standing.at), tick, to_micros(listed_at))
 
     def _merge(self, place: Path, scene: Scene, last: CompleteScan | None, stop: threading.Event) -> _Merged:
-        """The merge, in a thread: it reads and writes files only."""
-        units = Units(in_order(self._watched(Spool(place / "listing", SpooledObject), stop)), self.root.template)
+        """The merge, in a thread: it only reads and writes files."""
+        units = Units(in_order(self._frames(Spool(place / "listing", SpooledObject), stop)), self.root.template)
         notes: SpoolWriter[KnownSighting] = SpoolWriter(place / "notes")
         suspects: SpoolWriter[Suspected] = SpoolWriter(place / "suspects")
         protected: SpoolWriter[bytes] = SpoolWriter(place / "protected")
@@ -342,14 +338,14 @@ class OrphanScan:
         examples = tuple(text(key) for key in units.examples)
         return _Merged(dict(tally.counts), tally, examples)
 
-    def _watched(self, listing: Spool[SpooledObject], stop: threading.Event) -> Iterator[list[SpooledObject]]:
+    def _frames(self, listing: Spool[SpooledObject], stop: threading.Event) -> Iterator[list[SpooledObject]]:
         for frame in listing.frames():
             if stop.is_set():
-                raise StoreBroken("the round was given up", do="nothing: it was asked to stop")
+                raise StoreBroken("the scan was cancelled", do="nothing: it was asked to stop")
             yield frame
             self.progress.done += len(frame)
 
-    async def _conclude(
+    async def _check_and_commit(
         self, made: CompleteScan, merged: _Merged, standing: Standing, place: Path, *, note: bool
     ) -> ScanResult:
         caps, approval = self.root.caps, read_approval(standing.value)
@@ -359,7 +355,7 @@ class OrphanScan:
                 await self._write(refusal(approval, made, wrong, plan=False), standing)
             raise Refused(
                 f"{self.root.name}: {wrong}; nothing was judged",
-                do=f"find out why; if it is right: wrasse orphans arm {self.root.name} --allow {made.id}",
+                do=f"find out why; if it is correct: wrasse orphans arm {self.root.name} --allow {made.id}",
             )
         held = beyond(made.counts, merged.tally.group_most, caps)
         lifted = bool(held) and approval.covers(made, caps.objects_max)
@@ -373,15 +369,15 @@ class OrphanScan:
     async def _commit(self, made: CompleteScan, place: Path) -> None:
         self.progress.at("noting")
         self._workplace.keep_protected(place / "protected", made.id)
-        if not await self._ports.sightings.commit(made, _Changes(Spool(place / "notes", KnownSighting))):
+        if not await self._ports.sightings.commit(made, _NoteChanges(Spool(place / "notes", KnownSighting))):
             raise Refused(
-                f"{self.root.name}: another process finished a round meanwhile, and this one was worked out without it",
-                do="nothing: the next run begins anew",
+                f"{self.root.name}: another process committed a scan meanwhile, which this one does not include",
+                do="nothing: the next run scans again",
             )
-        self._witness = (made.id, self._looked)
+        self._witness = (made.id, self._scanned_at)
 
     async def _write(self, approval: Approval, standing: Standing) -> None:
-        """Keeps what is to be remembered. If somebody else wrote meanwhile, theirs stands: it was a person."""
+        """Stores the approval. After a conflict the other value stays: an operator wrote it."""
         value = write_approval(approval)
         if value != standing.value and (standing.value or approval != Approval()):
             await self._ports.sightings.write(self.root.name, value, at=standing.version)
@@ -395,7 +391,7 @@ class _Merged:
 
 
 class _Chained:
-    """What is due, in the order of keys, and then unfinished uploads."""
+    """Due units in the order of keys, then unfinished uploads."""
 
     def __init__(self, *spools: Spool[Suspected]) -> None:
         self._spools = spools
@@ -405,8 +401,8 @@ class _Chained:
             yield from spool
 
 
-class _Changes:
-    """The notes of a round as changes; begun anew each time they are asked for."""
+class _NoteChanges:
+    """The notes of a scan as changes; may be iterated again."""
 
     def __init__(self, notes: Spool[KnownSighting]) -> None:
         self._notes = notes
@@ -417,7 +413,7 @@ class _Changes:
 
 
 class _Sink:
-    """Takes notes, but no more new ones than fit into one transaction."""
+    """Writes notes, with at most as many new ones as fit into one transaction."""
 
     def __init__(self, notes: SpoolWriter[KnownSighting]) -> None:
         self._notes = notes

@@ -1,7 +1,7 @@
-"""Where one root is worked on: the last look, what it found to be due, and what became of it.
+"""The state of a sweep of one root: the last scan, what it found to be due, and the outcomes.
 
-What is mutable about a sweep of orphans is here: the sweep itself is a frozen description. A watch stands beside it
-that stops the run when a batch goes wrong in a way that a look cannot see.
+The sweep itself is a frozen description; its mutable state is here. `RemovalWatch` is a guard that stops the run when
+many removals of a batch fail in a way that a scan cannot detect.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from wrasse.ports.sightings import Sightings
 
 NOT_ARMED = "not armed"
 TOO_LARGE = "plan too large"
-_UPLOAD = "%upload/"  # no root begins so
+_UPLOAD = "%upload/"  # no root begins like this
 ODD_MIN = 5  # in one batch, and more than the share, before a run is stopped for it
 ODD_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanSuspect:
-    """What is due, and why it is kept all the same, if it is."""
+    """What is due, and why it is kept, if it is."""
 
     what: Suspected
     kept: str = ""
 
 
 class Scanner:
-    """One root, and the ports it is worked on with."""
+    """One root, and the ports for it."""
 
     def __init__(self, root: Root, ports: Ports, leader: Guard | None = None) -> None:
         self.root = root
         self._ports = ports
         self.sightings: Sightings = ports.sightings
-        self.looking = OrphanScan(root, ports)
-        self.looked: ScanResult | None = None
+        self.orphan_scan = OrphanScan(root, ports)
+        self.result: ScanResult | None = None
         self.given: ScanResult | None = None
         self.watch = RemovalWatch(self)
         self.guards: tuple[Guard, ...] = (self.watch,) if leader is None else (leader, self.watch)
@@ -54,35 +54,35 @@ class Scanner:
         self._rows: Iterator[Suspected] = iter(())
         self._next: Suspected | None = None
 
-    async def look(self, *, note: bool) -> ScanResult:
-        """A complete look at the root; what it found is there until the next."""
+    async def scan(self, *, note: bool) -> ScanResult:
+        """A complete scan of the root; its result stays until the next."""
         self.watch.stopped = ""
         if self.given is not None:
             return self.given
-        self.looked = None
-        self.looked = await self.looking.look(note=note)
+        self.result = None
+        self.result = await self.orphan_scan.scan(note=note)
         self._stands = None
-        return self.looked
+        return self.result
 
-    def take(self, looked: ScanResult) -> None:
-        """Works on what is given instead of looking: a plan, or an undoing."""
-        self.given, self.looked, self._stands = looked, looked, None
+    def take(self, result: ScanResult) -> None:
+        """Uses a given result instead of a scan: a plan, or an undo."""
+        self.given, self.result, self._stands = result, result, None
 
     def page(self, after: str | None, limit: int) -> Page[OrphanSuspect]:
-        """What the last look found to be due, after this one, in the order of keys."""
-        looked = self._last()
+        """What the last scan found to be due, after this cursor, in the order of keys."""
+        result = self._last()
         if after is None or after != self._stands:
-            self._start(after, looked)
-        shown: list[OrphanSuspect] = []
-        while self._next is not None and len(shown) < limit:
-            shown.append(OrphanSuspect(self._next, self._kept(looked)))
+            self._start(after, result)
+        suspects: list[OrphanSuspect] = []
+        while self._next is not None and len(suspects) < limit:
+            suspects.append(OrphanSuspect(self._next, self._kept(result)))
             self._next = next(self._rows, None)
-        cursors = tuple(_cursor(each.what) for each in shown)
+        cursors = tuple(_cursor(each.what) for each in suspects)
         self._stands = cursors[-1] if cursors else None
-        return Page(tuple(shown), cursors, looked.round.at, self._next is not None)
+        return Page(tuple(suspects), cursors, result.round.at, self._next is not None)
 
     async def remove(self, suspects: Sequence[Suspected]) -> Sequence[Outcome]:
-        """Does to each what its verb says, under what is true now."""
+        """Carries out each suspect's verb, under what is true now."""
         made = self._last().round
         protected = self._removal.protected
         ends = await self._removal.apply(suspects, round=made.id, tick=made.tick, snapshot_at=made.snapshot_at)
@@ -90,7 +90,7 @@ class Scanner:
         return ends
 
     def settled(self, suspected: Suspected) -> bool:
-        """Whether there is nothing to bring back: it was written again, and an earlier run has said so."""
+        """Whether there is nothing to restore: it was written again, as an earlier run has found."""
         return suspected.reason == THERE_AGAIN and self._removal.settled(suspected.known)
 
     async def referenced(self, units: Sequence[str]) -> Sequence[Reference | None]:
@@ -98,34 +98,34 @@ class Scanner:
         return await self._ports.catalog.referenced(units, below=self.root.template.directories)
 
     async def listed(self, unit: str, limit: int = 100) -> Sequence[ObjectInfo]:
-        """The files of a unit that are there now, the first of them."""
+        """The first existing files of a unit."""
         page = await self._ports.objects.page(unit, None, limit)
         return [each for each in page if self.root.template.directories or each.key == unit]
 
     def close(self) -> None:
-        """Lets go of what the last look wrote to disk."""
+        """Removes what the last scan wrote to disk."""
         self._rows, self._next, self._stands = iter(()), None, None
-        self.looking.close()
+        self.orphan_scan.close()
 
-    def _start(self, after: str | None, looked: ScanResult) -> None:
-        """Goes to the first suspect after a cursor."""
-        self._rows = iter(looked.suspects)
+    def _start(self, after: str | None, result: ScanResult) -> None:
+        """Seeks to the first suspect after a cursor."""
+        self._rows = iter(result.suspects)
         self._next = next(self._rows, None)
         while self._next is not None and after is not None and _passed(self._next, after):
             self._next = next(self._rows, None)
 
-    def _kept(self, looked: ScanResult) -> str:
-        if not looked.armed:
+    def _kept(self, result: ScanResult) -> str:
+        if not result.armed:
             return NOT_ARMED
-        return TOO_LARGE if looked.held else ""
+        return TOO_LARGE if result.held else ""
 
     def _last(self) -> ScanResult:
-        assert self.looked is not None, "a look comes before what it found"
-        return self.looked
+        assert self.result is not None, "a scan comes before its result"
+        return self.result
 
 
 def _cursor(suspected: Suspected) -> str:
-    """Where a suspect stands: units by name, then uploads."""
+    """The position of a suspect: units by name, then uploads."""
     name = name_of(suspected.known.unit)
     return f"{_UPLOAD}{name}\n{suspected.known.fingerprint}" if suspected.verb == ABORT else name
 
@@ -137,8 +137,8 @@ def _passed(suspected: Suspected, after: str) -> bool:
 
 
 class RemovalWatch(Guard):
-    """Stops a run in which many units of one batch were referenced again, or could not be removed: what was true for
-    all of them at the look is not any more. Says what the look counted."""
+    """Stops a run in which many units of one batch were referenced again, or could not be removed: the scan is out of
+    date. Reports the counts of the scan."""
 
     name = "orphans"
 
@@ -151,27 +151,27 @@ class RemovalWatch(Guard):
         return self.stopped or None
 
     def judge(self, count: int, protected: int, ends: Sequence[Outcome]) -> None:
-        """Looks at how a batch ended."""
+        """Checks the outcomes of a batch."""
         bad = sum(1 for end in ends if end in (Outcome.FAILED, Outcome.UNKNOWN))
         if protected >= ODD_MIN and protected > ODD_SHARE * count:
-            self.stopped = f"{protected} of {count} units were referenced again since the look"
+            self.stopped = f"{protected} of {count} units were referenced again since the scan"
         elif bad >= ODD_MIN and bad > ODD_SHARE * count:
             self.stopped = f"{bad} of {count} units could not be removed"
 
     def note(self) -> str:
-        """What the look counted, and what somebody should know about it."""
-        looked, root = self._scanner.looked, self._scanner.root
-        if looked is None:
+        """The counts of the scan, and warnings."""
+        result, root = self._scanner.result, self._scanner.root
+        if result is None:
             return ""
-        counts = looked.round.counts
+        counts = result.round.counts
         said = [
             f"{counts.get('listed', 0)} objects in {counts.get('units', 0)} units: "
             + ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in KEPT if counts.get(name))
         ]
-        if looked.held:
-            leave = f"wrasse orphans arm {root.name} --allow {looked.round.id}"
-            said.append(f"held: {looked.held}; if that is right: {leave}")
-        if not looked.armed:
+        if result.held:
+            leave = f"wrasse orphans arm {root.name} --allow {result.round.id}"
+            said.append(f"needs approval: {result.held}; if that is correct: {leave}")
+        if not result.armed:
             said.append(f"not armed: read the plan, then: wrasse orphans arm {root.name}")
         if late := warning(counts, root.graces.superseded):
             said.append(late)

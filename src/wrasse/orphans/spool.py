@@ -1,7 +1,7 @@
-"""Files on disk through which a round passes: written once, in order, and read back in constant memory.
+"""Spools: files on disk for the intermediate data of a scan, written once, in order, and read in constant memory.
 
-A spool under its final name is complete: it gets it when it was closed, after its bytes reached the disk. What is read
-back from an incomplete or damaged one is an error, never a shorter answer: absence is what orphans are judged by.
+A spool gets its final name when it is complete and durable. Reading an incomplete or damaged one is an error, never a
+shorter result: orphans are judged by the absence of references.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class SpooledObject(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One object as the listing had it. Instants are microseconds."""
+    """One listed object. Times are microseconds."""
 
     key: bytes
     size: int
@@ -33,7 +33,7 @@ class SpooledObject(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Referred(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One reference. `live` says that it protects now; one that does not is of a row that has ended."""
+    """One reference. `live`: it protects now; otherwise its row has ended."""
 
     key: bytes
     prefix: bool
@@ -44,7 +44,7 @@ class Referred(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SpoolWriter(Generic[R]):
-    """Writes a spool, a frame at a time."""
+    """Writes a spool in frames."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -62,14 +62,14 @@ class SpoolWriter(Generic[R]):
             self.rows += len(rows)
 
     def add(self, row: R) -> None:
-        """Adds one row; it is written with others."""
+        """Adds one row to the current frame."""
         self._waiting.append(row)
         if len(self._waiting) >= FRAME_ROWS:
             self.write(self._waiting)
             self._waiting.clear()
 
     def close(self) -> None:
-        """Completes the spool: durable, then under its name."""
+        """Completes the spool: makes it durable, then gives it its name."""
         self.write(self._waiting)
         self._waiting.clear()
         self._file.write(_END)
@@ -79,12 +79,12 @@ class SpoolWriter(Generic[R]):
         os.rename(f"{self._path}.part", self._path)
 
     def drop(self) -> None:
-        """Closes the file as it is; it never gets its name."""
+        """Closes the file without giving it its name."""
         self._file.close()
 
 
 class Spool(Generic[R]):
-    """A complete spool, for reading any number of times."""
+    """A complete spool; may be read any number of times."""
 
     def __init__(self, path: Path, row: type[R]) -> None:
         self.path = path
@@ -95,7 +95,7 @@ class Spool(Generic[R]):
             yield from frame
 
     def frames(self) -> Iterator[list[R]]:
-        """The rows as they were written together."""
+        """The rows, frame by frame."""
         with open(self.path, "rb", buffering=1 << 16) as file:
             while (head := file.read(_LENGTH)) != _END:
                 size = int.from_bytes(head, "big")
@@ -108,4 +108,4 @@ class Spool(Generic[R]):
                     raise self._torn() from None
 
     def _torn(self) -> StoreBroken:
-        return StoreBroken(f"the spool {self.path.name} is damaged", do="run again: it is written anew each time")
+        return StoreBroken(f"the spool {self.path.name} is damaged", do="run again: each scan writes it again")

@@ -1,4 +1,4 @@
-"""Units: the files that live and die together, as they come out of a listing in order. Pure."""
+"""Units: files that are removed together, grouped from an ordered listing. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _decode = msgspec.msgpack.Decoder(list[SpooledObject]).decode
 
 
 class Unit:
-    """One unit: its name, whose it is, and its files in the order of their keys, up to one more than FILES_MAX."""
+    """One unit: its name, its group, and its files in the order of their keys, up to one more than FILES_MAX."""
 
     __slots__ = ("files", "group", "modified", "name", "size")
 
@@ -30,7 +30,7 @@ class Unit:
         self.modified = first.modified
 
     def add(self, file: SpooledObject) -> None:
-        """One more file."""
+        """Adds a file."""
         if len(self.files) <= FILES_MAX:
             self.files.append(file)
         self.size += file.size
@@ -39,7 +39,7 @@ class Unit:
 
 
 class Units:
-    """The units of a listing, in order. What is foreign is counted, with a few examples."""
+    """The units of a listing, in order. Foreign keys are counted, with a few examples."""
 
     def __init__(self, listing: Iterable[list[SpooledObject]], template: Template) -> None:
         self._listing = listing
@@ -82,45 +82,45 @@ class Units:
 
 
 def in_order(listing: Iterable[list[SpooledObject]]) -> Iterator[list[SpooledObject]]:
-    """The same listing, or an error where a key does not come after the one before it."""
+    """The same listing; an error where a key does not sort after the one before it."""
     last = b""
     for frame in listing:
         for file in frame:
             if file.key <= last:
                 raise StoreBroken(
-                    "the store does not list keys in the order of their bytes, each once",
-                    do="name a store that does; nothing was judged",
+                    "the store does not list keys once each in byte order",
+                    do="use a store that does; nothing was judged",
                 )
             last = file.key
         yield frame
 
 
 def fingerprint(files: list[SpooledObject]) -> str:
-    """What changes when any file of a unit does, or when one comes or goes."""
-    # The time counts, too: the version of some stores names the bytes, and the same may be written again by a retry.
+    """Changes when any file of a unit changes, or is added or removed."""
+    # The time is included: the version of some stores depends on the bytes only, and a retry may write them again.
     if len(files) == 1:
         return f"{files[0].size}-{files[0].modified}-{files[0].version}"
-    told = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for file in files:
         for part in (file.key, file.version.encode("utf-8", "surrogateescape"), b"%d %d" % (file.size, file.modified)):
-            told.update(b"%d:" % len(part) + part)
-    return told.hexdigest()
+            digest.update(b"%d:" % len(part) + part)
+    return digest.hexdigest()
 
 
 def pack(files: list[SpooledObject]) -> bytes:
-    """Files as a sighting keeps them."""
+    """Files as stored in a sighting."""
     return _encode(files)
 
 
 def unpack(files: bytes) -> list[SpooledObject]:
-    """The files that a sighting kept; none for what has no files, such as an upload."""
+    """The files stored in a sighting; none for a sighting without files, such as an upload."""
     try:
         return _decode(files) if files else []
     except msgspec.DecodeError:
-        raise StoreBroken("a sighting holds no list of files", do="something else wrote it: delete that row") from None
+        raise StoreBroken("a sighting has no valid list of files", do="delete that row") from None
 
 
 def part_of(files: list[SpooledObject], known: list[SpooledObject]) -> bool:
-    """Whether these are files of that unit, as they were: what is left of it after a removal that was cut short."""
+    """Whether these are unchanged files of that unit: what an interrupted removal left of it."""
     there = {(file.key, file.version, file.size, file.modified) for file in known}
     return all((file.key, file.version, file.size, file.modified) in there for file in files)

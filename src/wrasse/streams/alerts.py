@@ -1,9 +1,9 @@
-"""Alerts: what a person should know about streams, told once on `<root>.events.system.error`, and again only when it
-became something else, when it went away and came back, or when the repeat interval has passed.
+"""Alerts about streams, sent once on `<root>.events.system.error`, and again only when the text changed, when the cause
+returned, or after the repeat interval.
 
-What was told is kept as one record per alert, so that another process, or this one after a restart, knows it. An alert
-is published before that is noted: a crash in between tells it twice, never not at all. Where the backend knows keys,
-what one look found is told once, however often it is tried.
+Each sent alert is stored as one record, so that other processes, and this one after a restart, know it. An alert is
+published before its record is written: a crash in between sends it twice, but never loses it. With a backend that has
+idempotency keys, retries of one alert are deduplicated.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _PAGES_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """Something a person should know. `what` stays the same while it is the same matter; numbers stand beside it.
-    Matters of one group that have nothing to do with each other differ by `topic`."""
+    """Something an operator should know. `what` is constant while the cause is the same; numbers are separate fields.
+    Independent causes in one group have different topics."""
 
     stream: str
     what: str
@@ -44,13 +44,13 @@ class Alert:
 
     @property
     def name(self) -> str:
-        """Which matter it is about."""
+        """Identifies its cause."""
         return f"{self.stream}\n{self.group}\n{self.topic}"
 
 
 @dataclass(frozen=True, slots=True)
 class SentAlert:
-    """An alert that was told, when, and the version of its record."""
+    """An alert that was sent, when, and the version of its record."""
 
     name: str
     what: str
@@ -61,28 +61,28 @@ class SentAlert:
 
     @property
     def stream(self) -> str:
-        """The stream it was about."""
+        """The stream it is about."""
         return self.name.partition("\n")[0]
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Tell this alert; the one that was told before, if any."""
+    """Send this alert; `told` is the one sent before, if any."""
 
     alert: Alert
     told: SentAlert | None
     at: datetime
-    lost: int = 0  # entries, among those that were trimmed while pending, which nobody was told about
+    lost: int = 0  # entries trimmed while pending that no alert has reported
 
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Forget this alert: its cause is gone."""
+    """Delete this alert: its cause is gone."""
 
     told: SentAlert
 
 
-class _Stored(msgspec.Struct, frozen=True):
+class _StoredAlert(msgspec.Struct, frozen=True):
     name: str
     what: str
     told_at: datetime
@@ -102,11 +102,11 @@ class AlertEvent(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 _ENCODE = msgspec.json.Encoder().encode
-_DECODE = msgspec.json.Decoder(_Stored).decode
+_DECODE = msgspec.json.Decoder(_StoredAlert).decode
 
 
 def worth_telling(alert: Alert, told: SentAlert | None, at: datetime, repeat: timedelta) -> bool:
-    """Whether an alert says something new."""
+    """Whether an alert is new, changed or due for repetition."""
     return told is None or told.what != alert.what or at - told.told_at >= repeat
 
 
@@ -121,19 +121,19 @@ class Alerts:
         self._subject = f"{root}.events.system.error"
 
     async def told(self) -> Mapping[str, SentAlert]:
-        """What was told and is not settled, by name."""
+        """The alerts that were sent and not deleted, by name."""
         found: dict[str, SentAlert] = {}
         async for page in pages(lambda after: self._records.page(f"{self._source}:", after, _PAGE), most=_PAGES_MAX):
-            known = [each for record in page if (each := _told(record)) is not None]
-            found |= {each.name: each for each in known}
+            alerts = [each for record in page if (each := _decode_alert(record)) is not None]
+            found |= {each.name: each for each in alerts}
         return found
 
     async def tell(self, alert: Alert, told: SentAlert | None, at: datetime) -> Outcome:
-        """Publishes an alert and notes it; `conflict` if somebody else noted another one meanwhile."""
+        """Publishes an alert and stores it; `conflict` if another process stored one meanwhile."""
         key = f"{self._source}:{hashlib.sha256(alert.name.encode()).hexdigest()[:40]}"
-        # By the moment too: what went away and came back is told, however soon.
+        # The key includes the time: a cause that returns is reported again, however soon.
         await self.say(alert, f"{key}:{to_micros(at)}" if self._keyed else "")
-        value = _ENCODE(_Stored(alert.name, alert.what, at, alert.count))
+        value = _ENCODE(_StoredAlert(alert.name, alert.what, at, alert.count))
         if told is None:
             written = await self._records.create(key, value)
         else:
@@ -141,18 +141,18 @@ class Alerts:
         return written.outcome
 
     async def say(self, alert: Alert, key: str = "") -> None:
-        """Publishes what is worth telling each time."""
+        """Publishes an alert that is repeated every time."""
         event = AlertEvent(alert.stream, alert.what, alert.do, self._source, alert.group, alert.count, alert.oldest_at)
         await self._publisher.publish(self._subject, _ENCODE(event), key=key)
 
     async def settle(self, told: SentAlert) -> Outcome:
-        """Forgets an alert whose cause is gone: if it comes back, it is told at once."""
+        """Deletes an alert whose cause is gone: if the cause returns, it is sent at once."""
         return (await self._records.delete(told.key, at=told.version)).outcome
 
 
-def _told(record: Record) -> SentAlert | None:
+def _decode_alert(record: Record) -> SentAlert | None:
     try:
         stored = decoded(_DECODE, record.value)
     except ValueError:
-        return None  # of another version of wrasse: told anew
+        return None  # written by another version of wrasse: sent again
     return SentAlert(stored.name, stored.what, stored.told_at, record.key, record.version, stored.count)

@@ -1,24 +1,21 @@
 """A consumer: delivers the messages of a subject or pattern to a handler, as a member of a group.
 
-Promise. A message is delivered until it is acked; with `auto_ack` that is when the handler has returned, otherwise when
-the handler says so. One that is not answered comes back after `ack_timeout`, counted from when its handler ended: while
-it runs, its deadline is moved on. After `deliveries_max` deliveries, and at once if it is no envelope, it goes to
-`<root>._deadletter.<domain>`, and nothing blocks behind it. No more than `inflight_max` are unanswered at any time.
+Guarantee. A message is delivered until it is acked; with `auto_ack` that is when the handler has returned, otherwise
+when the handler acks it. An unanswered message is redelivered after `ack_timeout`, counted from when its handler ended:
+while the handler runs, the deadline is extended. After `deliveries_max` deliveries, and at once if it is not an
+envelope, it is moved to `<root>._deadletter.<domain>`, so that it does not block others. At most `inflight_max` are
+unanswered at any time.
 
-`close` takes nothing more, lets running handlers end for up to `close_max`, gives back at once what did not start, and
-leaves the group if nothing is pending.
+`close` fetches nothing more, lets running handlers end for up to `close_max`, releases messages that were not started,
+and leaves the group if nothing is pending.
 
-What a consumer has been given and has not answered: never more than `inflight_max`.
+`InFlightDeliveries`: a delivery is in flight from when it is received until the backend has its answer, or until its
+handler has ended without one and its deadline has passed: from then on another consumer may get it. Deadlines are
+extended only for deliveries that wait for a handler or are in one. Pure except for the clock.
 
-A delivery is in flight from when it is handed out until the backend has its answer, or until its handler is over
-without one and its deadline has passed: from then on it is anybody's. Only what waits for a handler or is in one has
-its deadline moved on. Pure but for the clock.
-
-Answers on their way to the backend: those that are ready at the same time go in one call.
-
-Promise. Whoever hands in an answer is told what the backend said, or that it could not be asked. One answer that the
-backend refuses does not spoil the others. Sending an answer twice after a lost reply is harmless: an ack or a dead
-letter that was made is `conflict` the second time.
+`Outbox`: answers that are ready at the same time are sent in one call. The caller of each answer gets the backend's
+outcome, or the error. One refused answer does not affect the others. Sending an answer twice after a lost reply is
+harmless: an ack or a dead letter that was already made gets `conflict`.
 """
 
 from __future__ import annotations
@@ -51,7 +48,7 @@ Key = tuple[str, EntryId, int]
 @dataclass(slots=True)
 class _Flight:
     delivery: Delivery
-    until: float  # monotonic
+    deadline: float  # monotonic
     received: Received | None = None
     over: bool = False  # its handler has ended
 
@@ -63,59 +60,59 @@ class InFlightDeliveries:
         self._clock = clock
         self._most = inflight_max
         self._seconds = ack_timeout.total_seconds()
-        self._flights: dict[Key, _Flight] = {}
+        self._in_flight: dict[Key, _Flight] = {}
 
     def __len__(self) -> int:
-        return len(self._flights)
+        return len(self._in_flight)
 
     def room(self) -> int:
-        """How many more may be asked for now."""
+        """How many more may be requested now."""
         now = self._clock.monotonic()
-        for key in [key for key, flight in self._flights.items() if flight.over and flight.until <= now]:
-            del self._flights[key]
-        return self._most - len(self._flights)
+        for key in [key for key, flight in self._in_flight.items() if flight.over and flight.deadline <= now]:
+            del self._in_flight[key]
+        return self._most - len(self._in_flight)
 
-    def began(self, deliveries: Sequence[Delivery], asked_at: float) -> None:
-        """Notes what was handed out in answer to a question asked at `asked_at`, which is no later than it began."""
+    def began(self, deliveries: Sequence[Delivery], requested_at: float) -> None:
+        """Adds deliveries of a request that was sent at `asked_at`, which is no later than their start."""
         for delivery in deliveries:
-            self._flights[key_of(delivery)] = _Flight(delivery, asked_at + self._seconds)
+            self._in_flight[key_of(delivery)] = _Flight(delivery, requested_at + self._seconds)
 
     def handling(self, delivery: Delivery, received: Received) -> None:
-        """A handler has it now."""
-        self._flights[key_of(delivery)].received = received
+        """A handler has started."""
+        self._in_flight[key_of(delivery)].received = received
 
     def over(self, delivery: Delivery) -> None:
         """Its handler has ended; without an answer it stays until its deadline."""
-        if (flight := self._flights.get(key_of(delivery))) is not None:
+        if (flight := self._in_flight.get(key_of(delivery))) is not None:
             flight.over = True
 
     def answered(self, delivery: Delivery) -> None:
         """The backend has its answer."""
-        self._flights.pop(key_of(delivery), None)
+        self._in_flight.pop(key_of(delivery), None)
 
     def kept(self) -> list[Delivery]:
-        """Those whose deadlines are to be moved on."""
-        return [flight.delivery for flight in self._flights.values() if not flight.over]
+        """Those whose deadlines are to be extended."""
+        return [flight.delivery for flight in self._in_flight.values() if not flight.over]
 
-    def extended(self, deliveries: Sequence[Delivery], mine: Sequence[bool], asked_at: float) -> None:
-        """What the backend said to moving them on: those that are no longer ours leave."""
-        for delivery, held in zip(deliveries, mine, strict=True):
-            flight = self._flights.get(key_of(delivery))
+    def extended(self, deliveries: Sequence[Delivery], mine: Sequence[bool], requested_at: float) -> None:
+        """The backend's answers to an extension: those that are no longer ours are removed."""
+        for delivery, still_mine in zip(deliveries, mine, strict=True):
+            flight = self._in_flight.get(key_of(delivery))
             if flight is None:
                 continue
-            if held:
-                flight.until = asked_at + self._seconds
+            if still_mine:
+                flight.deadline = requested_at + self._seconds
             else:
-                del self._flights[key_of(delivery)]
+                del self._in_flight[key_of(delivery)]
                 if flight.received is not None:
                     flight.received.lost = True
 
     def __contains__(self, delivery: Delivery) -> bool:
-        return key_of(delivery) in self._flights
+        return key_of(delivery) in self._in_flight
 
 
 def key_of(delivery: Delivery) -> Key:
-    """What tells one hand-out from every other."""
+    """Identifies one delivery."""
     return delivery.entry.subject, delivery.entry.id, delivery.number
 
 
@@ -135,7 +132,7 @@ class Outbox:
         self._empty.set()
 
     def put(self, answer: Answer) -> asyncio.Future[Outcome]:
-        """Hands in an answer; the future has what became of it, or the error if it could not be sent."""
+        """Adds an answer; the future gets its outcome, or the error if it could not be sent."""
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting.append((answer, future))
         self._filled.set()
@@ -143,14 +140,14 @@ class Outbox:
         return future
 
     async def empty(self, seconds: float) -> bool:
-        """Waits until all that was handed in was sent, or failed."""
+        """Waits until all answers were sent, or failed."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._empty.wait()
         return self._empty.is_set()
 
     async def run(self) -> None:
-        """Sends until cancelled; after a failure it pauses, longer each time."""
+        """Sends until cancelled; pauses after a failure, with backoff."""
         pause = _RETRY_MIN
         while True:
             await self._filled.wait()
@@ -180,22 +177,22 @@ class Outbox:
         try:
             outcomes: list[Outcome | WrasseError] = [*await self._groups.answer([answer for answer, _ in batch])]
         except WrasseError as error:
-            if len(batch) > 1 and not _nobody_home(error):
-                # One of them is at fault, such as a dead letter that finds no room.
+            if len(batch) > 1 and not _is_unavailable(error):
+                # One of them causes the error, such as a dead letter in a full stream.
                 return all([await self._try([one]) for one in batch])
             outcomes = [error] * len(batch)
         for (_, future), outcome in zip(batch, outcomes, strict=True):
-            _tell(future, outcome)
+            _resolve(future, outcome)
         return not isinstance(outcomes[0], WrasseError)
 
 
-def _nobody_home(error: WrasseError) -> bool:
+def _is_unavailable(error: WrasseError) -> bool:
     return isinstance(error, StoreUnavailable) and not isinstance(error, StoreFull)
 
 
-def _tell(future: asyncio.Future[Outcome], what: Outcome | WrasseError) -> None:
+def _resolve(future: asyncio.Future[Outcome], what: Outcome | WrasseError) -> None:
     if future.done():
-        return  # whoever asked has gone
+        return  # its caller was cancelled
     if isinstance(what, WrasseError):
         future.set_exception(what)
     else:
@@ -203,26 +200,28 @@ def _tell(future: asyncio.Future[Outcome], what: Outcome | WrasseError) -> None:
 
 
 _BATCH_MAX = 100
-_WAIT = timedelta(seconds=1)  # how long one question waits
+_WAIT = timedelta(seconds=1)  # how long one request waits
 _PAUSE_MIN, _PAUSE_MAX = 0.1, 5.0
 _LEAVE_SECONDS_MAX = 10.0
-RELEASES_MAX = 10  # calls that end because this machine ran out of something, before that counts as a failure
+RELEASES_MAX = 10  # calls that end because this machine is out of a resource, before that counts as a failure
 _LATEST = StartAt()
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """How a consumer works."""
+    """The settings of a consumer."""
 
     auto_ack: bool = False
-    start: StartAt = _LATEST  # where the group begins, if it is new
+    start: StartAt = _LATEST  # where a new group begins
     ack_timeout: timedelta = timedelta(seconds=30)
     inflight_max: int = 100
     deliveries_max: int = 5
-    concurrency: int = 1  # handlers at a time; one keeps the order
+    concurrency: int = 1  # concurrent handlers; one keeps the order
     timeout: timedelta = timedelta(hours=1)  # how long a handler may take
-    nak_delay: timedelta = timedelta(milliseconds=500)  # with auto_ack, after the first failure; doubled after each
+    nak_delay: timedelta = timedelta(
+        milliseconds=500
+    )  # with auto_ack, after a failure; doubled for each further one
     nak_delay_max: timedelta = timedelta(seconds=10)
     discover: timedelta = timedelta(seconds=1)  # how soon a new stream that matches is found
     close_max: timedelta = timedelta(seconds=30)
@@ -235,7 +234,7 @@ class ConsumerSettings:
                 raise UsageError(f"{name} of a consumer is {value}", do="use more than zero")
 
     def delay_after(self, number: int) -> timedelta:
-        """How long a message waits after its handler failed for the so manieth time."""
+        """The delay of a message after its `number`th failure."""
         return min(self.nak_delay * (1 << min(number - 1, 30)), self.nak_delay_max)
 
 
@@ -268,7 +267,7 @@ class Consumer:
         self._members = Membership(
             streams, groups, clock, pattern, group, settings.start, settings.discover, ack_timeout=settings.ack_timeout
         )
-        self._flights = InFlightDeliveries(clock, settings.inflight_max, settings.ack_timeout)
+        self._in_flight = InFlightDeliveries(clock, settings.inflight_max, settings.ack_timeout)
         self._outbox = Outbox(groups)
         self._queue: asyncio.Queue[Delivery | None] = asyncio.Queue()
         self._changed = asyncio.Event()
@@ -282,13 +281,13 @@ class Consumer:
         return self._settings.root
 
     async def run(self) -> None:
-        """Delivers until `close`. A backend that does not answer is asked again; any other error ends it."""
+        """Delivers until `close`. Retries while the backend is unavailable; any other error ends it."""
         if self._started:
             raise UsageError("this consumer has run already", do="make another")
         self._started = True
         try:
             async with asyncio.TaskGroup() as tasks:
-                helpers = [tasks.create_task(self._outbox.run()), tasks.create_task(self._keep())]
+                helpers = [tasks.create_task(self._outbox.run()), tasks.create_task(self._extend_deadlines())]
                 slots = [tasks.create_task(self._serve()) for _ in range(self._settings.concurrency)]
                 puller = tasks.create_task(self._pull())
                 await self._closing.wait()
@@ -310,29 +309,29 @@ class Consumer:
             await self._ended.wait()
 
     async def send(self, delivery: Delivery, answer: Answer) -> Outcome:
-        """Takes one answer to the backend."""
+        """Sends one answer to the backend."""
         if self._ended.is_set():
             raise UsageError("this consumer is closed", do="answer before closing it; the message comes back")
         outcome = await self._outbox.put(answer)
-        self._settled(delivery, answer, outcome)
+        self._note_outcome(delivery, answer, outcome)
         return outcome
 
     async def _pull(self) -> None:
         pause = _PAUSE_MIN
         while True:
             try:
-                await self._members.look()
-                await self._ask()
+                await self._members.refresh()
+                await self._fetch()
                 pause = _PAUSE_MIN
             except (StoreUnavailable, StoreBroken) as error:
-                if pause == _PAUSE_MIN and isinstance(error, StoreBroken):  # a person has to mend it
+                if pause == _PAUSE_MIN and isinstance(error, StoreBroken):  # an operator has to repair it
                     _log.error("no messages are delivered: %s; %s", error.message, error.do)
                 self.tally.unavailable += 1
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _PAUSE_MAX)
 
-    async def _ask(self) -> None:
-        room = min(self._flights.room(), _BATCH_MAX)
+    async def _fetch(self) -> None:
+        room = min(self._in_flight.room(), _BATCH_MAX)
         wait = min(_WAIT, self._settings.discover)
         if room <= 0 or not self._members.subjects:
             self._changed.clear()
@@ -340,23 +339,23 @@ class Consumer:
                 async with asyncio.timeout(min(wait, self._settings.ack_timeout / 4).total_seconds()):
                     await self._changed.wait()
             return
-        asked_at = self._clock.monotonic()
+        requested_at = self._clock.monotonic()
         delivered = await self._groups.deliver(
             self._members.subjects, self._group, self.name, room, ack_timeout=self._settings.ack_timeout, wait=wait
         )
-        self._flights.began(delivered, asked_at)
+        self._in_flight.began(delivered, requested_at)
         for delivery in delivered:
             self.tally.delivered += 1
             self.tally.again += delivery.number > 1
             self._queue.put_nowait(delivery)
 
     async def _serve(self) -> None:
-        """One slot: a message after another."""
+        """One concurrency slot: handles one message after another."""
         while (delivery := await self._queue.get()) is not None:
-            if delivery not in self._flights:
-                continue  # it waited too long here, and is somebody else's now
+            if delivery not in self._in_flight:
+                continue  # it waited too long in this queue; another consumer may have it
             if self._closing.is_set():
-                self._post(delivery, self._nak(delivery))
+                self._send_answer(delivery, self._nak(delivery))
                 continue
             try:
                 envelope = envelope_in(delivery.entry, self.root)
@@ -365,31 +364,31 @@ class Consumer:
                 self._set_aside(delivery, "the entry is not an envelope", delivery.number)
                 continue
             if delivery.number > self._settings.deliveries_max:
-                told = self._settings.deliveries_max
-                self._set_aside(delivery, f"not acked in {told} deliveries", told)
+                most = self._settings.deliveries_max
+                self._set_aside(delivery, f"not acked in {most} deliveries", most)
                 continue
             await self._handle(delivery, envelope)
 
     async def _handle(self, delivery: Delivery, envelope: Envelope) -> None:
         received = Received(delivery, envelope, self)
-        self._flights.handling(delivery, received)
+        self._in_flight.handling(delivery, received)
         try:
-            finished = await self._called(delivery, envelope, received)
+            finished = await self._call_handler(delivery, envelope, received)
         except (Exception, asyncio.CancelledError, SystemExit) as error:
             if isinstance(error, asyncio.CancelledError) and cancelled():
                 if not received.answered and not self._caller.plain:
-                    self._post(delivery, self._nak(delivery))
+                    self._send_answer(delivery, self._nak(delivery))
                 raise
             self._failed(delivery, received, error)
         else:
             if finished and self._settings.auto_ack and not received.answered:
-                self._post(delivery, Ack(delivery.entry.subject, self._group, delivery.entry.id))
+                self._send_answer(delivery, Ack(delivery.entry.subject, self._group, delivery.entry.id))
         finally:
-            self._flights.over(delivery)
+            self._in_flight.over(delivery)
 
-    async def _called(self, delivery: Delivery, envelope: Envelope, received: Received) -> bool:
-        """Calls the handler. Where this machine runs out of files, memory or disk it is called again with the same
-        delivery, so that none of `deliveries_max` is spent; False if the consumer ended before that."""
+    async def _call_handler(self, delivery: Delivery, envelope: Envelope, received: Received) -> bool:
+        """Calls the handler. If this machine is out of files, memory or disk, it is called again with the same
+        delivery, without spending one of `deliveries_max`; False if the consumer ended before it succeeded."""
         for tries in range(1, RELEASES_MAX + 2):
             try:
                 async with asyncio.timeout(self._settings.timeout.total_seconds()):
@@ -400,14 +399,14 @@ class Consumer:
                 if not short or received.answered or received.lost or tries > RELEASES_MAX:
                     raise
                 _log.warning(
-                    "a handler of messages waits: this machine ran out of something",
+                    "a handler of messages waits: this machine is out of a resource",
                     extra={"source": delivery.entry.subject, "error": short, "attempt": delivery.number},
                 )
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._settings.delay_after(tries).total_seconds()):
                     await self._closing.wait()
             if self._closing.is_set():
-                self._post(delivery, self._nak(delivery))
+                self._send_answer(delivery, self._nak(delivery))
                 break
         return False
 
@@ -423,7 +422,7 @@ class Consumer:
         if delivery.number >= self._settings.deliveries_max:
             self._set_aside(delivery, f"{kind}: {error}", delivery.number)
         else:
-            self._post(delivery, self._nak(delivery, self._settings.delay_after(delivery.number)))
+            self._send_answer(delivery, self._nak(delivery, self._settings.delay_after(delivery.number)))
 
     def _nak(self, delivery: Delivery, delay: timedelta = timedelta(0)) -> Nak:
         return Nak(delivery.entry.subject, self._group, delivery.entry.id, delay)
@@ -436,27 +435,28 @@ class Consumer:
                 "a dead letter could not be handled either and is dropped",
                 extra={"source": entry.subject, "key": str(entry.id), "reason": "dead_letter"},
             )
-            self._post(delivery, Ack(entry.subject, self._group, entry.id))
+            self._send_answer(delivery, Ack(entry.subject, self._group, entry.id))
         else:
-            self._post(delivery, dead_letter(delivery, reason, deliveries=deliveries, root=self.root))
+            self._send_answer(delivery, dead_letter(delivery, reason, deliveries=deliveries, root=self.root))
 
-    def _post(self, delivery: Delivery, answer: Answer) -> None:
-        """Sends an answer of our own. If it cannot be sent it is tried again: what was done is not to be done twice."""
-        self._outbox.put(answer).add_done_callback(partial(self._posted, delivery, answer))
+    def _send_answer(self, delivery: Delivery, answer: Answer) -> None:
+        """Sends an answer of the consumer itself. If it cannot be sent it is retried: the message must not be handled
+        twice."""
+        self._outbox.put(answer).add_done_callback(partial(self._answer_sent, delivery, answer))
 
-    def _posted(self, delivery: Delivery, answer: Answer, sent: asyncio.Future[Outcome]) -> None:
+    def _answer_sent(self, delivery: Delivery, answer: Answer, sent: asyncio.Future[Outcome]) -> None:
         if sent.cancelled():
             return
         error = sent.exception()
         if error is None:
-            self._settled(delivery, answer, sent.result())
-        elif isinstance(error, StoreUnavailable) and not self._closing.is_set() and delivery in self._flights:
-            self._post(delivery, answer)
-        elif isinstance(error, TooLarge) and isinstance(answer, DeadLetter) and delivery in self._flights:
-            self._post(delivery, named_only(answer))
+            self._note_outcome(delivery, answer, sent.result())
+        elif isinstance(error, StoreUnavailable) and not self._closing.is_set() and delivery in self._in_flight:
+            self._send_answer(delivery, answer)
+        elif isinstance(error, TooLarge) and isinstance(answer, DeadLetter) and delivery in self._in_flight:
+            self._send_answer(delivery, named_only(answer))
 
-    def _settled(self, delivery: Delivery, answer: Answer, outcome: Outcome) -> None:
-        self._flights.answered(delivery)
+    def _note_outcome(self, delivery: Delivery, answer: Answer, outcome: Outcome) -> None:
+        self._in_flight.answered(delivery)
         self._changed.set()
         if outcome is not Outcome.DONE:
             return
@@ -468,38 +468,38 @@ class Consumer:
             case DeadLetter():
                 self.tally.dead += 1
 
-    async def _keep(self) -> None:
-        """Moves deadlines on while handlers run or messages wait for one."""
+    async def _extend_deadlines(self) -> None:
+        """Extends deadlines while handlers run or messages wait for one."""
         every = self._settings.ack_timeout.total_seconds() / 3
         while True:
             await asyncio.sleep(every)
-            kept = self._flights.kept()
+            kept = self._in_flight.kept()
             if not kept:
                 continue
-            asked_at = self._clock.monotonic()
+            requested_at = self._clock.monotonic()
             try:
                 mine = await self._groups.extend(self.name, kept, ack_timeout=self._settings.ack_timeout)
             except StoreUnavailable:
                 self.tally.unavailable += 1
                 continue
-            self._flights.extended(kept, mine, asked_at)
+            self._in_flight.extended(kept, mine, requested_at)
 
     async def _finish(self, slots: list[asyncio.Task[None]]) -> None:
         for _ in slots:
             self._queue.put_nowait(None)
         await asyncio.wait(slots, timeout=self._settings.close_max.total_seconds())
-        # Cut off in the middle of a call, an answer would have to be sent again without knowing what became of it.
+        # Cancelled during the call, an answer would have an unknown outcome and have to be sent again.
         await self._outbox.empty(_LEAVE_SECONDS_MAX)
 
     async def _leave(self) -> None:
-        """Sends the last answers, gives back what did not start, and leaves the group if nothing is pending."""
+        """Sends the last answers, releases messages not started, and leaves the group if nothing is pending."""
         self._closing.set()
         while not self._queue.empty():
-            if (delivery := self._queue.get_nowait()) is not None and delivery in self._flights:
-                self._post(delivery, self._nak(delivery))
-        with suppress(TimeoutError, StoreUnavailable):  # what cannot be said now, the deadline says later
+            if (delivery := self._queue.get_nowait()) is not None and delivery in self._in_flight:
+                self._send_answer(delivery, self._nak(delivery))
+        with suppress(TimeoutError, StoreUnavailable):  # unsent answers are redelivered after their deadlines
             async with asyncio.timeout(_LEAVE_SECONDS_MAX):
                 await self._outbox.flush()
                 await asyncio.sleep(0)  # the answers have come; their callbacks have not
-                if not len(self._flights):
+                if not len(self._in_flight):
                     await self._members.leave(self.name)

@@ -1,13 +1,12 @@
-"""Dead letters: what is written when a message is set aside, and how it is read back.
+"""Dead letters: how a message is set aside, and how it is read again.
 
-The original bytes stay as they were; beside them stand `reason`, `stream`, `entry_id`, `group` and `deliveries`. Of an
-entry that a foreign program wrote, each field stands beside them as `raw.<name>`. One that is larger than an entry may
-be is named only. Pure.
+The original bytes are unchanged; the fields `reason`, `stream`, `entry_id`, `group` and `deliveries` are added. Fields
+of an entry that a foreign program wrote are kept as `raw.<name>`. A message too large for an entry is only referred to
+by its id. Pure.
 
-Where dead letters go: one stream per domain, `<root>._deadletter.<domain>`.
-
-The domain of a subject is its second token (`gbe.tasks.email.queue` is of `tasks`), or its only one. The rules for
-subjects and patterns themselves are in `wrasse.ports.rules.subjects`, since every backend keeps them too. Pure.
+There is one stream of dead letters per domain, `<root>._deadletter.<domain>`. The domain of a subject is its second
+token (`gbe.tasks.email.queue` is of `tasks`), or its only one. The rules for subjects and patterns are in
+`wrasse.ports.rules.subjects`, since every backend uses them.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ _DEAD = "_deadletter"
 
 
 def domain(subject: str) -> str:
-    """The token that says what part of a system a subject belongs to."""
+    """The token of a subject that names a part of the system."""
     tokens = subject.split(".", 2)
     return tokens[1] if len(tokens) > 1 else tokens[0]
 
 
 def dead_letter_subject(subject: str, root: str = ROOT) -> str:
-    """The stream for dead letters of this one."""
+    """The stream of dead letters for this subject."""
     to = f"{root}.{_DEAD}.{domain(subject)}"
     check_subject(to)
     return to
 
 
 def is_dead_letter_subject(subject: str, root: str = ROOT) -> bool:
-    """Whether what arrives here has been set aside already; it is not set aside twice."""
+    """Whether messages of this subject are dead letters; they are not set aside twice."""
     return subject.startswith(f"{root}.{_DEAD}.")
 
 
@@ -60,18 +59,20 @@ def dead_letter(delivery: Delivery, reason: str, *, deliveries: int, root: str =
 
 
 def named_only(letter: DeadLetter) -> DeadLetter:
-    """The same without what the entry held, for one that is too large: its stream has that until it is trimmed."""
+    """The same dead letter without the original bytes, which stay in its stream until trimmed; for one that is too
+    large."""
     fields = {name: value for name, value in (letter.draft.fields or {}).items() if not name.startswith("raw.")}
     fields["reason"] += b" (too large to repeat here: see entry_id in stream)"
     return DeadLetter(letter.subject, letter.group, letter.id, Draft(letter.draft.subject, b"", fields=fields))
 
 
 def envelope_in(entry: Entry, root: str = ROOT) -> Envelope:
-    """The message in an entry; StoreBroken if there is none. A dead letter without an envelope is its bytes."""
+    """The message in an entry; StoreBroken if there is none. For a dead letter without an envelope, its bytes."""
     if entry.fields and TOO_LONG in entry.fields:
         size = entry.fields[TOO_LONG].decode()
         raise StoreBroken(
-            f"an entry of {size} bytes, which no reply can hold", do="raise redis.reply_bytes_max, or publish less"
+            f"an entry of {size} bytes, larger than a reply may be",
+            do="raise redis.reply_bytes_max, or publish less",
         )
     try:
         return decode(entry.body)

@@ -1,11 +1,10 @@
-"""What a handler gets: one delivery of one message, and the three answers to it.
+"""What a handler receives: one delivery of one message, and the three answers to it.
 
-The first answer counts; later ones are no-ops. An answer that could not be sent raises, and may be given again. A
-delivery that the backend has given to somebody else meanwhile can still be acked, since the work is done, but is
-neither put off nor set aside: that is the other one's to say.
+The first answer counts; later ones are no-ops. An answer that could not be sent raises, and may be repeated. A delivery
+that another consumer has received meanwhile can still be acked, since the work is done, but not nacked or set aside.
 
-Calling a handler: async functions in the event loop, plain ones in a thread of their own that nobody waits for. A
-message whose handler never returns comes back when its deadline passes.
+Async handlers run in the event loop, plain ones in a thread of their own. A message whose handler never returns is
+redelivered when its deadline passes.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _ANSWER_SECONDS_MAX = 60.0
 
 
 class Sends(Protocol):
-    """Who takes an answer to the backend."""
+    """Sends an answer to the backend."""
 
     @property
     def root(self) -> str:
@@ -36,7 +35,7 @@ class Sends(Protocol):
         ...
 
     async def send(self, delivery: Delivery, answer: Answer) -> Outcome:
-        """Returns when the backend has spoken."""
+        """Returns the backend's outcome."""
         ...
 
 
@@ -51,7 +50,7 @@ class Message:
 
     @property
     def message_id(self) -> str:
-        """As its publisher got it; empty for a dead letter that never was a message."""
+        """The id that its publisher got; empty for a dead letter that was not a message."""
         return self._envelope.message_id
 
     @property
@@ -61,7 +60,7 @@ class Message:
 
     @property
     def payload(self) -> bytes:
-        """The bytes, as they were published."""
+        """The bytes as published."""
         return self._envelope.payload
 
     @property
@@ -71,7 +70,7 @@ class Message:
 
     @property
     def trace_id(self) -> str | None:
-        """As its publisher gave it."""
+        """The publisher's trace id."""
         return self._envelope.trace_id
 
     @property
@@ -81,12 +80,12 @@ class Message:
 
     @property
     def id(self) -> EntryId:
-        """Where it is in its stream."""
+        """Its position in its stream."""
         return self._delivery.entry.id
 
     @property
     def fields(self) -> Mapping[str, bytes]:
-        """What stands beside a dead letter: reason, stream, entry_id, group and deliveries."""
+        """The fields of a dead letter: reason, stream, entry_id, group and deliveries."""
         return self._delivery.entry.fields or {}
 
 
@@ -99,19 +98,19 @@ class Received(Message):
         super().__init__(delivery, envelope)
         self._sends = sends
         self.answered = False  # the backend has the first answer
-        self.lost = False  # the backend has given the message to somebody else
+        self.lost = False  # another consumer has the message
 
     async def ack(self) -> None:
-        """The message is dealt with."""
+        """The message is done."""
         await self._answer(Ack(self.subject, self._delivery.group, self.id))
 
     async def nak(self, delay: timedelta = timedelta(0)) -> None:
-        """Deliver it again, not before `delay` from now."""
+        """Redeliver it, not before `delay` from now."""
         if not self.lost:
             await self._answer(Nak(self.subject, self._delivery.group, self.id, delay))
 
     async def dead_letter(self, reason: str) -> None:
-        """Set it aside, for whoever looks after dead letters."""
+        """Set it aside as a dead letter."""
         if not self.lost:
             await self._answer(dead_letter(self._delivery, reason, deliveries=self.number, root=self._sends.root))
 
@@ -132,15 +131,15 @@ class PlainReceived(Message):
         self._loop = asyncio.get_running_loop()
 
     def ack(self) -> None:
-        """The message is dealt with."""
+        """The message is done."""
         self._wait(self._received.ack())
 
     def nak(self, delay: timedelta = timedelta(0)) -> None:
-        """Deliver it again, not before `delay` from now."""
+        """Redeliver it, not before `delay` from now."""
         self._wait(self._received.nak(delay))
 
     def dead_letter(self, reason: str) -> None:
-        """Set it aside, for whoever looks after dead letters."""
+        """Set it aside as a dead letter."""
         self._wait(self._received.dead_letter(reason))
 
     def _wait(self, answer: Coroutine[None, None, None]) -> None:
@@ -153,7 +152,7 @@ Handler = AsyncHandler | PlainHandler
 
 
 class HandlerCall:
-    """Knows how a handler is called; decided once, not per message."""
+    """Calls a handler in the way it needs, determined once."""
 
     def __init__(self, handler: Handler) -> None:
         if not callable(handler):

@@ -1,12 +1,12 @@
-"""The envelope: what an entry of ours carries, byte for byte as the origin writes it.
+"""The envelope: the content of an entry, byte for byte as the origin writes it.
 
 Compact JSON in this order: `message_id` (ULID, 26 characters), `subject`, `timestamp` (milliseconds by the publisher's
-clock), `trace_id` (absent when there is none), `payload` (standard base64, padded). Fields that we do not know are
-allowed and ignored: envelopes grow by addition. The payload is opaque; its raw size is what is limited.
+clock), `trace_id` (absent if there is none), `payload` (standard base64, padded). Unknown fields are ignored, so that
+envelopes can get new fields. The payload is opaque; the limit applies to its raw size.
 
-Other programs' envelopes are read more liberally: `message_id` is any text of 1 to ID_CHARS_MAX characters or a whole
-number, `timestamp` also ISO 8601 or unix seconds with a fraction, and a `payload` that is not base64 stands for itself:
-text for its UTF-8 bytes, any other JSON value for its JSON.
+Envelopes of other programs are parsed more liberally: `message_id` is any text of 1 to ID_CHARS_MAX characters or a
+whole number, `timestamp` also ISO 8601 or unix seconds with a fraction, and a `payload` that is not base64 is used
+directly: a text as its UTF-8 bytes, any other JSON value as its JSON.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ID_CHARS_MAX = 255  # characters of a message_id
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """One message with what its publisher said about it."""
+    """One message with its publisher's data."""
 
     message_id: str
     subject: str
@@ -52,19 +52,19 @@ _DECODER = msgspec.json.Decoder(_Wire)
 
 
 def encode(envelope: Envelope) -> bytes:
-    """The bytes of an envelope."""
+    """Encodes an envelope."""
     return sealed(envelope.message_id, envelope.subject, envelope.timestamp, envelope.payload, envelope.trace_id)
 
 
 def sealed(message_id: str, subject: str, timestamp: int, payload: bytes, trace_id: str | None) -> bytes:
-    """The bytes of an envelope with these contents, which nobody needs as a value before."""
+    """The bytes of an envelope, without creating an Envelope first."""
     return _encode(
         _Wire(message_id=message_id, subject=subject, timestamp=timestamp, trace_id=trace_id, payload=payload)
     )
 
 
 def decode(body: bytes) -> Envelope:
-    """The envelope in these bytes; StoreBroken if they are none."""
+    """Decodes an envelope; StoreBroken if the bytes are not one."""
     try:
         wire = _DECODER.decode(body)
     except UNREADABLE:
@@ -73,11 +73,11 @@ def decode(body: bytes) -> Envelope:
 
 
 def _liberal(body: bytes) -> Envelope:
-    """Another program's envelope, field by field."""
+    """Parses another program's envelope, field by field."""
     name = ""
     try:
         bounded.check_nesting(body)
-        # A payload may be any JSON, so null is one; of the other fields it is as good as none.
+        # A payload may be any JSON, including null; null in another field means that it is absent.
         fields = {each: raw for each, raw in _RAW.decode(body).items() if each == "payload" or bytes(raw) != b"null"}
         read = {}
         for name, convert in _READERS.items():
@@ -88,9 +88,9 @@ def _liberal(body: bytes) -> Envelope:
         name = "payload"
         payload = _payload(fields["payload"])
     except UNREADABLE as why:
-        # What the bytes are is not repeated beyond a field's name: they are somebody's payload.
+        # The error names the field only: the bytes may be confidential.
         where = f": field {name}: {bounded.why(why)}" if name else ""
-        raise StoreBroken(f"an entry that is not an envelope{where}", do="look at the program that wrote it") from why
+        raise StoreBroken(f"an entry that is not an envelope{where}", do="check the program that wrote it") from why
     return Envelope(read["message_id"], read["subject"], read["timestamp"], payload, read.get("trace_id"))
 
 
@@ -102,7 +102,7 @@ def _message_id(value: object) -> str:
 
 
 def _timestamp(value: object) -> int:
-    """Milliseconds. A whole number is that, whatever its size: so the origin writes it."""
+    """Milliseconds. A whole number is milliseconds, whatever its size, as in the origin."""
     if isinstance(value, int) or (isinstance(value, str) and value.isdecimal()):
         return bounded.integer(value, 0, bounded.MS_MAX)
     return bounded.integer((bounded.instant(value) - EPOCH) // timedelta(milliseconds=1), 0, bounded.MS_MAX)
@@ -129,7 +129,7 @@ _READERS: Mapping[str, Callable[[object], Any]] = {
 
 
 def are_envelopes(bodies: Iterable[bytes]) -> bool:
-    """Whether `decode` would take every one of them; made for very many, of which nothing is kept."""
+    """Whether `decode` accepts every one of them; fast for large numbers, keeps nothing."""
     try:
         deque(map(_DECODER.decode, bodies), maxlen=0)
     except UNREADABLE:

@@ -1,12 +1,14 @@
-"""A census of the groups of all streams: consumers that may be dead, groups that may be in trouble. Reads only.
+"""A census of the groups of all streams: consumers that may be dead, and groups with problems. Read-only.
 
-One page sees a bounded number of streams. What is in order is not shown; where all of it is, one `Alive` stands for it.
+One page covers a bounded number of streams. Consumers and groups in order are not listed; if there is nothing else, one
+`Alive` is returned for the page.
 
-What was seen to be idle before: consumers of other programs are only removed if two looks found the same.
+`IdleObservations` stores which consumers were found idle: consumers of other programs are only removed if two
+observations show no activity in between.
 
-A look is one record where engines keep theirs, so that the second look counts whoever takes it: a sweep that is started
-for each of its runs, or whose process is started again more often than `gone_for`, would otherwise never remove one.
-There is at most one per consumer; one that does not fit any more, or whose consumer is gone, is forgotten.
+An observation is one stored record, so that any process can make the second one: otherwise a sweep that is started anew
+for each run, or more often than `gone_for`, would never remove a consumer. There is at most one per consumer; it is
+deleted when the consumer was active or is gone.
 """
 
 from __future__ import annotations
@@ -29,15 +31,15 @@ from wrasse.streams.alerts import Alerts, SentAlert
 
 IDLE_OBSERVATIONS = Collection.named("streams/looks")
 _PAGE = 1_000
-_PAGES_MAX = 10  # what stands behind them is seen when those before it are gone
-_SAME = timedelta(seconds=1)  # by which two looks may differ about the same moment: it is told as an age
+_PAGES_MAX = 10  # later ones are read once these are gone
+_SAME = timedelta(seconds=1)  # tolerance of two observations of one time: it is reported as an age
 
 Name = tuple[str, str, str]  # subject, group, consumer
 
 
 @dataclass(frozen=True, slots=True)
 class IdleObservation:
-    """A consumer as it was found: when, and since when it had done nothing; and its record."""
+    """A consumer that was found idle: when, since when, and the record."""
 
     at: datetime
     seen_at: datetime
@@ -50,23 +52,23 @@ class IdleObservation:
         return state.seen_at - self.seen_at <= _SAME
 
 
-class _Stored(msgspec.Struct, frozen=True):
+class _StoredObservation(msgspec.Struct, frozen=True):
     name: Name
     at: datetime
     seen_at: datetime
 
 
 _ENCODE = msgspec.json.Encoder().encode
-_DECODE = msgspec.json.Decoder(_Stored).decode
+_DECODE = msgspec.json.Decoder(_StoredObservation).decode
 
 
 def name_of(state: ConsumerState) -> Name:
-    """What a look at this consumer is known by."""
+    """The name of a consumer's observation."""
     return state.subject, state.group, state.consumer
 
 
 class IdleObservations:
-    """The first look at each idle consumer."""
+    """The first observation of each idle consumer."""
 
     __slots__ = ("_records",)
 
@@ -74,41 +76,45 @@ class IdleObservations:
         self._records = records
 
     async def known(self) -> Mapping[Name, IdleObservation]:
-        """Every look that was noted."""
+        """All stored observations."""
         found: dict[Name, IdleObservation] = {}
         async for page in pages(lambda after: self._records.page("", after, _PAGE), most=_PAGES_MAX):
-            found |= {look.name: look for record in page if (look := _look(record)) is not None}
+            found |= {
+                observation.name: observation
+                for record in page
+                if (observation := _decode_observation(record)) is not None
+            }
         return found
 
     async def note(self, state: ConsumerState, at: datetime, instead_of: IdleObservation | None = None) -> Outcome:
-        """This look is the first one; `conflict` if somebody else noted another one meanwhile."""
+        """Stores a first observation; `conflict` if another process stored one meanwhile."""
         name = name_of(state)
-        value = _ENCODE(_Stored(name, at, state.seen_at))
+        value = _ENCODE(_StoredObservation(name, at, state.seen_at))
         if instead_of is not None:
             return (await self._records.put(instead_of.key, value, at=instead_of.version)).outcome
         key = hashlib.sha256("\n".join(name).encode()).hexdigest()[:40]
         return (await self._records.create(key, value)).outcome
 
-    async def forget(self, look: IdleObservation) -> Outcome:
-        """It says nothing any more."""
-        return (await self._records.delete(look.key, at=look.version)).outcome
+    async def forget(self, observation: IdleObservation) -> Outcome:
+        """Deletes an observation."""
+        return (await self._records.delete(observation.key, at=observation.version)).outcome
 
 
-def _look(record: Record) -> IdleObservation | None:
+def _decode_observation(record: Record) -> IdleObservation | None:
     try:
         stored = decoded(_DECODE, record.value)
     except ValueError:
-        return None  # of another version of wrasse: that consumer is left alone
+        return None  # written by another version of wrasse: that consumer is not touched
     return IdleObservation(stored.at, stored.seen_at, stored.name, record.key, record.version)
 
 
-STREAMS = 200  # that one page sees
-NOBODYS = "_init"  # a group that the origin makes and never reads
+STREAMS = 200  # per page
+INIT_GROUP = "_init"  # a group that the origin creates and never reads
 
 
 @dataclass(frozen=True, slots=True)
 class SilentConsumer:
-    """A consumer that may be dead, and the first look that found it so, or an older one since which it did a thing."""
+    """A consumer that may be dead, and its first observation; or an older one, after which it was active."""
 
     state: ConsumerState
     first: IdleObservation | None
@@ -117,8 +123,8 @@ class SilentConsumer:
 
 @dataclass(frozen=True, slots=True)
 class Troubled:
-    """A group with something pending, something lost, or an alert that was told; and until when one of its consumers
-    said that it lives."""
+    """A group with pending entries, lost entries, or an alert that was sent; and until when one of its consumers counts
+    as alive."""
 
     subject: str
     group: GroupState
@@ -128,21 +134,21 @@ class Troubled:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """An alert about a group that is not there any more."""
+    """An alert about a group that no longer exists."""
 
     told: SentAlert
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerChanged:
-    """A look at a consumer that is not silent any more, or not there."""
+    """An observation of a consumer that was active again, or is gone."""
 
-    look: IdleObservation
+    observation: IdleObservation
 
 
 @dataclass(frozen=True, slots=True)
 class Alive:
-    """Streams up to this one are in order. `served`: the server itself frees what a dead consumer held."""
+    """Streams up to this one are in order. `served`: the server itself releases the entries of a dead consumer."""
 
     subject: str
     served: bool = False
@@ -152,17 +158,17 @@ Suspect = SilentConsumer | Troubled | Forgotten | ConsumerChanged | Alive
 
 
 class _Place(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """Where a page goes on: after these streams, and in the next one after this consumer of this group."""
+    """Where a page continues: after these streams, and in the next one after this consumer of this group."""
 
     after: str = ""
     group: str = ""
-    last: bool = False  # whether the group itself was shown, which comes after its consumers
+    last: bool = False  # whether the group itself was returned, which comes after its consumers
     consumer: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """Looks at the groups of one backend."""
+    """Reads the groups of one backend."""
 
     surveys: Surveys
     groups: Groups
@@ -185,17 +191,17 @@ class Census:
                 if here <= place:
                     continue
                 if len(found) == limit:
-                    return _shown(found, page.at, more=True)
+                    return _suspect_page(found, page.at, more=True)
                 found.append((here, suspect))
             place = _Place(cursor)
         room = limit - len(found)
         over = [*_forgotten(page, told, begun), *_outdated(page, idle_observations, silent, begun)]
-        found += [(place, each) for each in over[:room]]  # the others at the next run
+        found += [(place, each) for each in over[:room]]  # the others in the next run
         if not found and len(page):
             found.append((place, Alive(page.items[-1].subject, served=not self.knows_holders)))
         if found:
             found[-1] = (place, found[-1][1])
-        return _shown(found, page.at, more=page.more)
+        return _suspect_page(found, page.at, more=page.more)
 
     async def _of(
         self,
@@ -206,15 +212,15 @@ class Census:
         idle_observations: Mapping[Name, IdleObservation],
     ) -> AsyncIterator[SilentConsumer | Troubled]:
         for group in state.groups:
-            if group.name == NOBODYS or group.name in ignore:
+            if group.name == INIT_GROUP or group.name in ignore:
                 continue
             asks = self.knows_holders and group.consumers
             known = await self.groups.consumers(state.subject, group.name) if asks else ()
             for each in sorted(known, key=lambda consumer: consumer.consumer):
                 if each.until <= at:
-                    look = idle_observations.get(name_of(each))
-                    fits = look is not None and look.fits(each)
-                    yield SilentConsumer(each, look if fits else None, None if fits else look)
+                    observation = idle_observations.get(name_of(each))
+                    fits = observation is not None and observation.fits(each)
+                    yield SilentConsumer(each, observation if fits else None, None if fits else observation)
             about = tuple(each for each in told if each.name.split("\n")[1] == group.name)
             alive = max((each.until for each in known), default=None)
             waits = not self.knows_holders and group.consumers > 0
@@ -250,18 +256,18 @@ def _outdated(
     page: Page[StreamState], idle_observations: Mapping[Name, IdleObservation], silent: Set[Name], place: _Place
 ) -> list[Suspect]:
     return [
-        ConsumerChanged(look)
-        for name, look in idle_observations.items()
+        ConsumerChanged(observation)
+        for name, observation in idle_observations.items()
         if name not in silent and _within(page, place, name[0])
     ]
 
 
 def _within(page: Page[StreamState], place: _Place, subject: str) -> bool:
-    """Whether this page would have shown the stream if it were there."""
+    """Whether this page would include the stream if it existed."""
     return subject > place.after and (not page.more or subject <= page.cursors[-1])
 
 
-def _shown(found: Sequence[tuple[_Place, Suspect]], at: datetime, *, more: bool) -> Page[Suspect]:
+def _suspect_page(found: Sequence[tuple[_Place, Suspect]], at: datetime, *, more: bool) -> Page[Suspect]:
     return Page(tuple(s for _, s in found), tuple(_text(place) for place, _ in found), at, more)
 
 

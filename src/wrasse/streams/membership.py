@@ -1,7 +1,6 @@
-"""Which streams a consumer reads: its subject, or all that match its pattern, also those that come later.
+"""Which streams a consumer reads: its subject, or all that match its pattern, including later ones.
 
-A stream that appears while we look began after us, so all of it is ours: its group begins at its first entry, wherever
-the group was to begin on the streams that were there.
+A stream that appears later is read from its first entry, wherever the group was to begin on the existing streams.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ STREAMS_MAX = 10_000
 
 
 def consumer_name(clock: Clock) -> str:
-    """A name no two consumers ever share: the host's, and an id."""
+    """A unique name: the host's name, and an id."""
     return f"{socket.gethostname()}-{Ids(clock).new()}"
 
 
 class Membership:
-    """The part of one consumer in one group, on each of its streams."""
+    """The membership of one consumer in one group, on each of its streams."""
 
     def __init__(
         self,
@@ -51,24 +50,24 @@ class Membership:
         self._every = every.total_seconds()
         self._most = most
         self._ack_timeout = ack_timeout
-        self._looked_at: float | None = None
+        self._refreshed_at: float | None = None
         self._wild = is_wild(pattern)
 
-    async def look(self) -> None:
-        """Joins the group on streams that are new to us, if it is time to look."""
+    async def refresh(self) -> None:
+        """Joins the group on new streams, if a refresh is due."""
         now = self._clock.monotonic()
-        first = self._looked_at is None
-        if not first and (not self._wild or now - (self._looked_at or 0.0) < self._every):
+        first = self._refreshed_at is None
+        if not first and (not self._wild or now - (self._refreshed_at or 0.0) < self._every):
             return
         found = await self._matching() if self._wild else (self._pattern,)
         for subject in sorted(set(found) - set(self.subjects)):
             start = self._start if first else StartAt(first=True)
             await self._groups.join(subject, self._group, start, ack_timeout=self._ack_timeout)
         self.subjects = found
-        self._looked_at = now
+        self._refreshed_at = now
 
     async def leave(self, consumer: str) -> None:
-        """Says goodbye and takes the consumer out of the group; what it still holds is due for others at once."""
+        """Deregisters the consumer from the group; its unanswered entries become due for others at once."""
         if self.subjects:
             await self._groups.deliver(self.subjects, self._group, consumer, 0, ack_timeout=timedelta(0))
         for subject in self.subjects:
@@ -82,7 +81,7 @@ class Membership:
                 break
         else:
             return tuple(found)
-        # Said and not cut off: what is not read would stay stuck without a word.
+        # An error, not a truncated list: streams that are silently not read would stay stuck.
         raise UsageError(
             f"more than {self._most} streams match {self._pattern!r}", do="use several consumers with narrower patterns"
         )

@@ -1,8 +1,8 @@
 """Publishing: a message is stored when `publish` returns, under an id that its consumers see.
 
-A batch is stored whole or not at all, in order. A message with an idempotency `key` that was published before, within
-the backend's window, is not stored again, and the first one's id comes back; where the backend keeps no window, a key
-is refused, since a caller who gives one relies on it.
+A batch is stored completely or not at all, in order. A message whose idempotency `key` was published before, within the
+backend's window, is not stored again, and the id of the first one is returned; if the backend has no such window, a key
+is refused.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wrasse.streams.envelope import PAYLOAD_BYTES_MAX, check_payload, decode, se
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """Something to publish."""
+    """A message to publish."""
 
     subject: str
     payload: bytes
@@ -40,11 +40,11 @@ class Publisher:
         self._closed = False
 
     async def publish(self, subject: str, payload: bytes, *, key: str = "", trace_id: str | None = None) -> str:
-        """Stores one message and gives its id."""
+        """Stores one message and returns its id."""
         return (await self.publish_many([Publication(subject, payload, key, trace_id)]))[0]
 
     async def publish_many(self, messages: Sequence[Publication]) -> list[str]:
-        """Stores messages, all or none, in order, and gives their ids."""
+        """Stores messages, all or none, in order, and returns their ids."""
         if self._closed:
             raise UsageError("this publisher is closed", do="publish before closing it, or make another")
         keyed = self._check(messages)
@@ -63,11 +63,11 @@ class Publisher:
         ]
 
     async def close(self) -> None:
-        """From now on nothing is published here."""
+        """Refuses further messages."""
         self._closed = True
 
     def _check(self, messages: Sequence[Publication]) -> bool:
-        """Refuses what cannot be published; whether any of them has a key."""
+        """Refuses invalid messages; returns whether any of them has a key."""
         keyed = ""
         for message in messages:
             if len(message.payload) > self._payload_max:
@@ -76,14 +76,14 @@ class Publisher:
                 keyed = message.subject
         if keyed and self._streams.dedup_window <= timedelta(0):
             raise UsageError(
-                f"an idempotency key for {keyed!r}, and this backend keeps none",
+                f"an idempotency key for {keyed!r}, which this backend does not support",
                 do="publish without a key and let consumers recognise repeats, or use another backend for streams",
             )
         return bool(keyed)
 
     async def _first_id(self, message: Publication, entry: EntryId, id: str) -> str:
-        """The id of the message that is stored there: an earlier one's, if the key was known."""
+        """The id of the stored message: an earlier one's, if the key was used before."""
         page = await self._streams.read(message.subject, entry.previous, 1)
         if not page.items or page.items[0].id != entry:
-            return id  # trimmed meanwhile: nobody will see either id again
+            return id  # trimmed meanwhile: neither id is visible any more
         return decode(page.items[0].body).message_id

@@ -1,9 +1,9 @@
-"""How far a stream may be trimmed: by its age, and never beyond what a protecting group has acked. Pure.
+"""How far a stream may be trimmed: by age, and never beyond what a protecting group has acked. Pure.
 
-A rule is found by pattern: one that spells the subject goes before one with `*`, that before one with `>`, and among
-equals the longer one counts. A stream without a rule is never trimmed. Which groups protect a stream follows from what
-it is: an archiver the streams that are archived and all dead letters, its workers the queue of a task type. A group
-that protects and does not exist protects everything.
+Rules are found by pattern: an exact subject has precedence over a pattern with `*`, that over one with `>`, and among
+equals the longer one. A stream without a rule is never trimmed. The protecting groups depend on the stream: the
+archiver protects archived streams and all dead letters, workers protect the queue of a task type. A protecting group
+that does not exist protects everything.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from wrasse.streams.dead_letter import ROOT, is_dead_letter_subject
 
 ARCHIVER = "archiver"
 SLACK = 100  # without `exact` a stream is trimmed once it is over its age by this part of it
-OVERDUE = 2  # times its age: then somebody should know who holds a stream back
+OVERDUE = 2  # times its age: then an alert names the group that prevents the trim
 _MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class RetentionRule:
-    """How long entries of the streams that match are kept. `protect` names groups that hold a trim back besides those
-    that always do; with `allow_data_loss` none does."""
+    """How long entries of matching streams are kept. `protect` names groups that prevent a trim, besides those that
+    always do; with `allow_data_loss` none does."""
 
     pattern: str
     age: timedelta
@@ -38,7 +38,7 @@ class RetentionRule:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What one stream is bound by: its rule, and the groups that protect it."""
+    """The limits of one stream: its rule, and the groups that protect it."""
 
     rule: RetentionRule
     protect: tuple[str, ...]
@@ -53,7 +53,7 @@ class Retention:
     root: str = ROOT
 
     def of(self, subject: str) -> Bound | None:
-        """What bounds this stream; None where no rule is about it."""
+        """The limits of this stream; None without a rule."""
         rule = rule_for(self.rules, subject)
         return None if rule is None else Bound(rule, self.protecting(subject, rule))
 
@@ -68,21 +68,21 @@ class Retention:
 
 
 def rule_for(rules: Iterable[RetentionRule], subject: str) -> RetentionRule | None:
-    """The rule about this subject."""
+    """The rule for this subject."""
     fitting = [rule for rule in rules if matches(rule.pattern, subject)]
     return max(fitting, key=lambda rule: closeness(rule.pattern), default=None)
 
 
 def closeness(pattern: str) -> tuple[bool, bool, int, tuple[bool, ...]]:
-    """How closely a pattern names what it matches: greater is closer. Of two that are equally long, the one that spells
-    out the earlier token."""
+    """How specific a pattern is: greater is more specific. Among equally long ones, the one with the earlier exact
+    token."""
     tokens = pattern.split(".")
     spelled = tuple(token not in ("*", ">") for token in tokens)
     return all(spelled), tokens[-1] != ">", sum(spelled) * 256 + len(pattern), spelled
 
 
 def workers_of(subject: str, root: str = ROOT) -> str | None:
-    """The group that works the tasks of this stream, if it is the queue of a task type."""
+    """The group of workers for this stream, if it is the queue of a task type."""
     tokens = subject.split(".")
     if len(tokens) == 4 and tokens[0] == root and tokens[1] == "tasks" and tokens[3] == "queue":
         return f"{tokens[2]}-workers"
@@ -90,18 +90,18 @@ def workers_of(subject: str, root: str = ROOT) -> str | None:
 
 
 class Stand(StrEnum):
-    """Where a stream stands."""
+    """The state of a stream with regard to its retention."""
 
     YOUNG = "nothing is old enough"
     DUE = "due"
-    HELD = "held back by a group"
+    HELD = "a group has not acked it"
     MISSING = "a protecting group is missing"
     UNPROVEN = "the floor of a protecting group proves nothing"
 
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """Where a stream stands, and the group it stands there for. `overdue`: for longer than anybody meant."""
+    """The state of a stream, and the responsible group. `overdue`: prevented for longer than OVERDUE times its age."""
 
     stand: Stand
     group: str = ""
@@ -133,9 +133,9 @@ def judge(state: StreamState, bound: Bound, at: datetime) -> Judged:
 
 
 def server_age_for(state: StreamState, bound: Bound | None) -> timedelta | None:
-    """The age to which the server itself should keep a stream: that of its rule, where nobody has a say but the rule.
-    Never less than the rule says, and none where anybody reads in a group or protects it, allowed to be lost or not:
-    what is lost there is to be counted."""
+    """The age limit that the server itself should enforce: that of the rule, if no group reads or protects the stream.
+    Never less than the rule says, and none where a group reads or protects it, even if data loss is allowed: lost
+    entries are to be counted."""
     server = state.server_age
     if server is None or bound is None or bound.protect or state.groups or server.read:
         return None

@@ -1,4 +1,4 @@
-"""A survey of streams where the backend has none of its own: one after another."""
+"""A survey of streams for backends that have none of their own: one stream at a time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from wrasse.ports.streams import Streams, StreamState
 
 
 class PlainSurvey:
-    """Asks for each stream by itself."""
+    """Queries each stream separately."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
@@ -15,13 +15,13 @@ class PlainSurvey:
     async def survey(self, pattern: str, after: str | None, limit: int) -> Page[StreamState]:
         """See the port."""
         names = await self._streams.subjects(pattern, after, limit)
-        asked = [(name, await self._streams.info(name)) for name in names]
-        found = [state for _, state in asked if state is not None]
+        states = [(name, await self._streams.info(name)) for name in names]
+        found = [state for _, state in states if state is not None]
         if not found and names.more:
             return await self.survey(pattern, names.cursor, limit)
-        shown = tuple(found)
-        # The last cursor is that of the last name, so that a stream which vanished is not asked for again.
-        cursors = [state.subject for state in shown]
-        if names.more and shown:
+        items = tuple(found)
+        # The last cursor is that of the last name, so that a deleted stream is not queried again.
+        cursors = [state.subject for state in items]
+        if names.more and items:
             cursors[-1] = names.cursors[-1]
-        return Page(shown, tuple(cursors), names.at, names.more)
+        return Page(items, tuple(cursors), names.at, names.more)

@@ -1,8 +1,8 @@
-"""Trimming streams in rounds, and counting what is lost where that is allowed.
+"""Trims streams in bounded steps, and counts lost entries where loss is allowed.
 
-Each round is one atomic step of the backend, which judges age and groups anew; rounds go on until nothing is left to
-trim or the time of one batch is over, and the next run goes on from there. Where a rule allows the loss of data, what
-every group has acked goes first, so that what goes after it can be counted as lost.
+Each step is one atomic operation of the backend, which checks age and groups again. Steps are repeated until nothing is
+left to trim or the time of one batch is over; the next run continues. Where a rule allows data loss, entries that every
+group has acked are trimmed first, so that the rest can be counted as lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SLICE = 20.0  # seconds of one batch; the engine ends a call after sixty
 
 @dataclass(frozen=True, slots=True)
 class TrimOrder:
-    """Trim this stream as far as it is allowed, so many entries in one step."""
+    """Trim this stream as far as allowed, up to `entries_max` entries per step."""
 
     subject: str
     bound: Bound
@@ -39,7 +39,7 @@ class RetentionTally:
     def __init__(self) -> None:
         self.trimmed = 0  # entries, of which
         self.lost = 0  # some protecting group had not acked
-        self.trimmed_pending = 0  # entries that somebody else trimmed while a group still held them
+        self.trimmed_pending = 0  # entries that another program trimmed while pending in a group
         self.alerts = 0
 
 
@@ -51,31 +51,31 @@ class Trimmer:
         self._alerts = alerts
         self._clock = clock
         self._publisher = Publisher(streams, clock)
-        self._removed: dict[str, int] = {}  # since somebody asked
+        self._removed: dict[str, int] = {}  # since the last call of `removed`
         self.tally = tally
 
     def ends(self) -> float:
-        """When a batch that begins now is over."""
+        """When a batch that begins now ends."""
         return self._clock.monotonic() + SLICE
 
     async def trim(self, order: TrimOrder, ends: float) -> Outcome:
-        """Trims one stream until then; `conflict` if there was nothing after all."""
-        removed = await self._rounds(order, order.bound.protect, ends)
+        """Trims one stream until `ends`; `conflict` if there was nothing to trim."""
+        removed = await self._trim_steps(order, order.bound.protect, ends)
         if order.bound.rule.allow_data_loss and self._clock.monotonic() < ends:
-            removed += await self._losing(order, ends)
+            removed += await self._trim_unacked(order, ends)
         return Outcome.DONE if removed else Outcome.CONFLICT
 
     def removed(self) -> Mapping[str, int]:
-        """How many entries went, by stream, since this was asked last."""
+        """How many entries were trimmed, by stream, since the last call."""
         removed, self._removed = self._removed, {}
         return removed
 
     async def publish(self, subject: str, payload: bytes) -> None:
-        """Tells others; what cannot be told undoes nothing."""
+        """Publishes an event; a failure is ignored."""
         with contextlib.suppress(StoreUnavailable):
             await self._publisher.publish(subject, payload)
 
-    async def _rounds(self, order: TrimOrder, protect: Sequence[str], ends: float) -> int:
+    async def _trim_steps(self, order: TrimOrder, protect: Sequence[str], ends: float) -> int:
         removed = 0
         while True:
             done = await self._streams.trim(
@@ -88,10 +88,10 @@ class Trimmer:
             if not done.more or self._clock.monotonic() >= ends:
                 return removed
 
-    async def _losing(self, order: TrimOrder, ends: float) -> int:
-        """What no group has acked goes too."""
+    async def _trim_unacked(self, order: TrimOrder, ends: float) -> int:
+        """Trims entries that a protecting group has not acked, too."""
         before = await self._streams.info(order.subject)
-        removed = await self._rounds(order, (), ends)
+        removed = await self._trim_steps(order, (), ends)
         after = await self._streams.info(order.subject)
         lost = lost_entries(before, after, order.bound.protect, removed)
         if lost:
@@ -123,5 +123,5 @@ def _unacked(before: GroupState | None, after: GroupState | None, added: int, re
         return removed
     pending = max(before.pending - after.pending, 0)
     if before.lag is None or after.lag is None:
-        return removed  # nobody can tell: all of them, rather than too few
+        return removed  # unknown: all of them, rather than too few
     return min(pending + max(before.lag + added - after.lag, 0), removed)

@@ -37,11 +37,11 @@ class OrphanObjects:
 
     async def prepare(self) -> None:
         """A complete scan, recorded."""
-        await self.scanner.look(note=True)
+        await self.scanner.scan(note=True)
 
     async def prepare_dry(self) -> None:
         """A complete scan that records nothing."""
-        await self.scanner.look(note=False)
+        await self.scanner.scan(note=False)
 
     async def find(self, after: str | None, limit: int) -> Page[OrphanSuspect]:
         """The due orphans of this scan, in the order of keys."""

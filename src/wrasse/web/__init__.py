@@ -1,1 +1,1 @@
-"""What a browser or Prometheus reads: the listener, the snapshot of a process and its pages."""
+"""The HTTP side of a process: the listener, the snapshot and its pages."""

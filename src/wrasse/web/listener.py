@@ -1,9 +1,9 @@
-"""Listens for HTTP, with limits that hold before a caller has shown anything: connections, heads, bytes, time.
+"""An HTTP listener with limits that apply before authentication: connections, headers, bytes, time.
 
-A connection that has not sent the head of its request in time is closed. Beyond the cap of connections, of all or of
-one address, the one that has been idle longest makes room for the new one; where every one is in the middle of a
-request, the new one is closed. The caps leave descriptors of the process to its other work. An error from before
-routing is answered in the form that the application gives to its errors.
+A connection that does not send the head of its request in time is closed. Beyond the maximum number of connections, in
+total or from one address, the connection that has been idle longest is closed; if none is idle, the new one is closed.
+The limits leave file descriptors for other work of the process. Errors before routing are answered in the application's
+error format.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from wrasse.config.addresses import Address
 from wrasse.errors import ConfigError
 
 HEAD_SECONDS_MAX = 10.0
-"""How long the head of a request may take from its first byte, a TLS handshake, and a new connection's first byte."""
+"""Seconds for the head of a request from its first byte, for a TLS handshake, and for a connection's first byte."""
 KEEP_ALIVE_SECONDS_MAX = 120.0
-"""How long a connection stays open between requests."""
+"""Seconds that a connection stays open between requests."""
 SEND_SECONDS_MAX = 60.0
-"""How long a client may leave an answer unread, without taking a single byte of it."""
+"""Seconds that a client may leave an answer unread, without reading a single byte."""
 LINGER_SECONDS_MAX = 5.0
-"""How long the rest of a refused body is read and dropped, so that the client sees the answer."""
+"""Seconds for which the rest of a refused body is read and dropped, so that the client gets the answer."""
 LINE_BYTES_MAX = 8 << 10
-"""Longest request line, and longest header."""
+"""Maximum bytes of the request line and of a header."""
 HEADERS_MAX = 100
-"""Most headers of a request."""
+"""Maximum number of headers of a request."""
 UNREAD_BYTES_MAX = 512 << 10
-"""Most bytes of one connection that belong to no request under way: a head, or pipelined requests."""
+"""Maximum bytes of one connection outside a running request: a head, or pipelined requests."""
 DESCRIPTORS_SHARE = 4
-"""One server uses at most this part of the process's limit of open files: a quarter."""
+"""One server uses at most this fraction of the process's limit of open files: a quarter."""
 
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _BACKLOG = 256
@@ -50,14 +50,14 @@ _log = logging.getLogger("wrasse.http")
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """How many connections one server has at once, in all and from one address."""
+    """Maximum connections of one server, in total and from one address."""
 
     connections: int
     per_address: int
 
 
 def caps_within(connections: int, per_address: int, descriptors: int | None = None) -> ConnectionLimits:
-    """These caps, lowered to the server's share of the files that this process may open."""
+    """These limits, lowered to the server's share of the process's limit of open files."""
     if descriptors is None:
         descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     share = connections if descriptors == resource.RLIM_INFINITY else max(8, descriptors // DESCRIPTORS_SHARE)
@@ -69,8 +69,8 @@ Failure = Callable[[int], web.Response]
 
 
 class Listener:
-    """One application on one address. `failure` makes answers to what no handler sees; without it they are text.
-    `cancel`: the handler of a client that has gone is cancelled."""
+    """One application on one address. `failure` makes answers to errors outside handlers; without it they are text.
+    `cancel`: cancels the handler of a client that has disconnected."""
 
     def __init__(
         self,
@@ -91,14 +91,14 @@ class Listener:
         self.failure = failure or _text
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
-        self.open: dict[HttpConnection, None] = {}  # the oldest first
+        self.open: dict[HttpConnection, None] = {}  # oldest first
         self._check: asyncio.TimerHandle | None = None
 
     async def start(self, address: Address) -> Address:
-        """Starts listening; gives the address it got."""
+        """Starts listening; returns the actual address."""
         await self._runner.setup()
         server = self._runner.server
-        assert server is not None, "a runner that is set up has a server"
+        assert server is not None, "a runner has a server after setup"
         make = server.request_factory
 
         def factory(message: Any, payload: StreamReader, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
@@ -119,7 +119,7 @@ class Listener:
         return Address(address.host, int(self._sockets[0].getsockname()[1]))
 
     async def close(self) -> None:
-        """Stops listening, then ends the connections."""
+        """Stops listening, then closes the connections."""
         if self._check is not None:
             self._check.cancel()
         for task in self._tasks:
@@ -156,7 +156,7 @@ class Listener:
             await asyncio.sleep(0)  # an accept that succeeds at once does not yield
 
     def _make_room(self, host: str) -> bool:
-        """Closes the connection that has been idle longest where a cap is reached; False if there is none."""
+        """Closes the connection that has been idle longest if a limit is reached; False if none is idle."""
         same = [each for each in self.open if each.host == host]
         if len(same) < self._caps.per_address:
             if len(self.open) < self._caps.connections:
@@ -169,7 +169,7 @@ class Listener:
         return True
 
     async def _open(self, connection: HttpConnection, sock: socket.socket) -> None:
-        """Hands the socket over, after the TLS handshake if there is one."""
+        """Passes the socket on, after the TLS handshake if there is one."""
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: connection,
@@ -192,7 +192,7 @@ class Listener:
 
 
 class HttpConnection(web.RequestHandler):
-    """One connection: aiohttp's, which also knows whether a request is under way."""
+    """A connection of aiohttp that also knows whether a request is running."""
 
     __slots__ = (
         "_body", "_clock", "_listener", "_stuck", "_stuck_since", "_unread", "head_since", "host", "opening", "served",
@@ -204,7 +204,7 @@ class HttpConnection(web.RequestHandler):
             server,
             loop=loop,
             keepalive_timeout=KEEP_ALIVE_SECONDS_MAX,
-            access_log=None,  # type: ignore[arg-type]  # aiohttp's own way to say that there is none
+            access_log=None,  # type: ignore[arg-type]  # aiohttp's value for none
             max_line_size=LINE_BYTES_MAX,
             max_field_size=LINE_BYTES_MAX,
             max_headers=HEADERS_MAX,
@@ -215,13 +215,13 @@ class HttpConnection(web.RequestHandler):
         self.opening: asyncio.Task[None] | None = None
         self.serving, self.served = False, False
         self.since = self._clock.monotonic()
-        self.head_since: float | None = self.since  # the first head is waited for from the start
+        self.head_since: float | None = self.since  # the wait for the first head begins now
         self._body: StreamReader | None = None
         self._unread = 0
         self._stuck, self._stuck_since = 0, 0.0
 
     def begins(self, body: StreamReader) -> None:
-        """A request is complete up to its body."""
+        """The head of a request is complete."""
         self.serving, self.head_since, self._body, self._unread = True, None, body, 0
 
     def log_access(self, request: web.BaseRequest, response: web.StreamResponse, time: float | None) -> None:
@@ -230,7 +230,7 @@ class HttpConnection(web.RequestHandler):
         self.since = self._clock.monotonic()
 
     def data_received(self, data: bytes) -> None:
-        """Counts bytes that no request takes."""
+        """Counts bytes that belong to no request."""
         if self._body is None or self._body.is_eof():
             if not self.serving and self.head_since is None:
                 self.head_since = self._clock.monotonic()
@@ -241,12 +241,12 @@ class HttpConnection(web.RequestHandler):
         super().data_received(data)
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """Leaves its place to another."""
+        """Removes the connection from the open ones."""
         self._listener.open.pop(self, None)
         super().connection_lost(exc)
 
     def too_slow(self, now: float) -> bool:
-        """Whether the head has not come in time, or an answer is not read."""
+        """Whether the head is overdue, or an answer is not read."""
         if self.head_since is not None and now - self.head_since > HEAD_SECONDS_MAX:
             return True
         if self.transport is None:
@@ -257,7 +257,7 @@ class HttpConnection(web.RequestHandler):
         return now - self._stuck_since > SEND_SECONDS_MAX
 
     def abandon(self) -> None:
-        """Closes it at once."""
+        """Closes the connection at once."""
         self._listener.open.pop(self, None)
         if self.transport is not None:
             self.transport.abort()
@@ -271,11 +271,11 @@ class HttpConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """The answer to bytes that are no HTTP, and to a handler that broke; says nothing of what was sent."""
+        """The answer to invalid HTTP, or to a failed handler; without details of the request."""
         if status >= 500:
             _log.error("a request could not be answered", exc_info=exc)
         if request.writer.output_size > 0:
-            raise ConnectionError("the answer has begun: there is no other way to say that it broke than to hang up")
+            raise ConnectionError("the answer has begun: an error can only be signalled by closing the connection")
         response = self._listener.failure(status)
         response.force_close()
         return response
@@ -283,7 +283,7 @@ class HttpConnection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Answers of the framework (404, 405, 417) take the application's form."""
+        """Answers of the framework (404, 405, 417) get the application's format."""
         if isinstance(resp, web.HTTPException) and self._listener.failure is not _text:
             allow = resp.headers.get("Allow")
             resp = self._listener.failure(resp.status)
@@ -297,7 +297,7 @@ def _text(status: int) -> web.Response:
 
 
 async def _bound(address: Address) -> list[socket.socket]:
-    """Listening sockets on every address that the host has."""
+    """Listening sockets on every address of the host."""
     found = await asyncio.get_running_loop().getaddrinfo(
         address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
@@ -307,7 +307,7 @@ async def _bound(address: Address) -> list[socket.socket]:
             sockets.append(socket.create_server(where, family=family, backlog=_BACKLOG))
         except OSError as error:
             if sockets and error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
-                continue  # localhost has two addresses, and this machine only one of them
+                continue  # localhost has two addresses, of which this machine may have only one
             for sock in sockets:
                 sock.close()
             raise

@@ -1,11 +1,11 @@
-"""The status page: HTML made here, whole and without anything from elsewhere; it reads well without scripts.
+"""The status page: complete HTML generated here, without external resources; readable without scripts.
 
-Every value is escaped where it is put in, since ids, kinds and errors are whatever somebody's program wrote. Payloads
-and results of jobs are not shown. The script changes only what differs, from the same HTML that this file makes.
+Every value is escaped, since ids, kinds and errors come from other programs. Payloads and results of jobs are not
+shown. The script updates only what differs, from the same HTML that this file generates.
 
-Rows and sections carry a key, so that the script can tell a changed row from a new one. A time is written as the
-instant it means; what a reader sees ("5s ago") is filled in here for `now`, or left to the script when `now` is None:
-then the same facts give the same text, however much time has passed.
+Rows and sections have a key, so that the script can distinguish a changed row from a new one. A time is written as its
+instant; the text ("5s ago") is filled in here for `now`, or left to the script if `now` is None: then the same facts
+give the same text, regardless of the time.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from wrasse.ports.journal import Line
 from wrasse.ports.streams import GroupState
 from wrasse.web.snapshot import STUCK, ProcessSnapshot
 
-ROWS_MAX = 100  # of one table; what is more is counted, and whole in /status.json
+ROWS_MAX = 100  # of one table; the rest is counted, and complete in /status.json
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A table's column; `number` ones stand to the right."""
+    """A table's column; `number` columns are right-aligned."""
 
     title: str
     number: bool = False
@@ -37,14 +37,14 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class HtmlRow:
-    """A row: its key within the table, and its cells, which are HTML already."""
+    """A row: its key within the table, and its cells as HTML."""
 
     key: str
     cells: tuple[str, ...]
 
 
 def section(key: str, title: str, body: str, *, wide: bool = True) -> str:
-    """A part of the page under its own heading. Two that are not wide stand side by side where there is room."""
+    """A section with its own heading. Two sections that are not wide stand side by side if there is space."""
     css = "wide" if wide else "half"
     return (
         f'<section data-key="{key}" class="{css}" aria-labelledby="{key}">'
@@ -53,7 +53,7 @@ def section(key: str, title: str, body: str, *, wide: bool = True) -> str:
 
 
 def table(title: str, columns: Sequence[Column], rows: Sequence[HtmlRow], *, empty: str, more: bool = False) -> str:
-    """A table; on a phone a list of cards. Roles are written out, since that layout takes away the built-in ones."""
+    """A table; on a phone a list of cards. Roles are explicit, since that layout removes the implicit ones."""
     if not rows:
         return f'<p class="empty">{empty}</p>'
     css = [' class="n"' if column.number else "" for column in columns]
@@ -79,23 +79,23 @@ def _row(columns: Sequence[Column], css: Sequence[str], row: HtmlRow) -> str:
 
 
 def code(text: str) -> str:
-    """A name that somebody's program gave."""
-    # Long subjects break behind a dot rather than within a word.
+    """A name from another program."""
+    # Long subjects wrap after a dot rather than within a word.
     return f"<code>{escape(text).replace('.', '.<wbr>')}</code>"
 
 
 def soft(text: str) -> str:
-    """What matters less."""
+    """Less important text."""
     return f'<span class="soft">{escape(text)}</span>'
 
 
 def state(text: str, css: str) -> str:
-    """A state: a word and a mark, never a colour alone."""
+    """A state: a word and a mark, not only a colour."""
     return f'<span class="state {css}">{escape(text)}</span>'
 
 
 def moment(at: datetime | None, now: datetime | None, *, lasting: bool = False) -> str:
-    """An instant, shown as how long ago it was; `lasting`, as how long it has lasted."""
+    """A time, shown as its age; with `lasting`, as a duration."""
     if at is None:
         return ""
     instant = at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -106,14 +106,14 @@ def moment(at: datetime | None, now: datetime | None, *, lasting: bool = False) 
 
 
 def size(count: int) -> str:
-    """Bytes as a person reads them."""
+    """Bytes for people."""
     for unit, step in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
         if count >= step:
             return f"{count / step:.1f} {unit}"
     return f"{count} B"
 
 
-SILENCE_SAID = "its backend does not answer"
+UNAVAILABLE = "its backend does not answer"
 _FISH = (
     '<svg class="fish" viewBox="0 0 32 20" aria-hidden="true" focusable="false">'
     '<path d="M2 10C7 2 17 1 23 8l7-5c-2 5-2 9 0 14l-7-5C17 19 7 18 2 10z"/><circle cx="8.5" cy="8.5" r="1.4"/></svg>'
@@ -121,7 +121,7 @@ _FISH = (
 
 
 def page(snapshot: ProcessSnapshot, now: datetime) -> str:
-    """The whole page, as it is read without scripts."""
+    """The whole page, as read without scripts."""
     about = " · ".join((__version__, ", ".join(snapshot.roles), snapshot.backend))
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>wrasse</title>
@@ -138,7 +138,7 @@ def page(snapshot: ProcessSnapshot, now: datetime) -> str:
 
 
 def tables(snapshot: ProcessSnapshot, now: datetime | None = None) -> str:
-    """What changes: everything below the title. Without `now`, times are left to the script."""
+    """The part that changes: everything below the title. Without `now`, times are left to the script."""
     view = _View(snapshot, now)
     parts = (_summary, _checks, _stuck, _shut, _queues, _workers, _sweeps, _leases, _streams, _journal)
     return "".join(part(view) for part in parts)
@@ -150,12 +150,12 @@ class _View:
     now: datetime | None
 
     def time(self, at: datetime | None, by: datetime | None = None, *, lasting: bool = False) -> str:
-        """A time of our clock, or of the backend whose clock showed `by` when it was asked."""
+        """A time of our clock, or of a backend whose clock showed `by`."""
         if at is None:
             return ""
-        # Whole seconds: the way there and back, a little different each time, is no news.
-        off = 0 if by is None else round((self.snapshot.at - by).total_seconds())
-        return moment(at + timedelta(seconds=off), self.now, lasting=lasting)
+        # Whole seconds: differences in round-trip time are no change.
+        offset = 0 if by is None else round((self.snapshot.at - by).total_seconds())
+        return moment(at + timedelta(seconds=offset), self.now, lasting=lasting)
 
 
 def _summary(view: _View) -> str:
@@ -171,11 +171,11 @@ def _summary(view: _View) -> str:
         ("dead", str(dead), "bad" if dead else ""),
         ("workers", f"{alive} of {len(counts.workers)}", "bad" if alive < len(counts.workers) else ""),
     )
-    shown = "".join(
+    html = "".join(
         f'<div data-key="{name}" class="tile {css}"><dt>{name}</dt><dd data-tell="{name}">{text}</dd></div>'
         for name, text, css in tiles
     )
-    return f'<section data-key="summary" class="bare" aria-label="Summary"><dl class="tiles">{shown}</dl></section>'
+    return f'<section data-key="summary" class="bare" aria-label="Summary"><dl class="tiles">{html}</dl></section>'
 
 
 def _checks(view: _View) -> str:
@@ -200,7 +200,7 @@ def _stuck(view: _View) -> str:
         )
         for each in view.snapshot.stuck
     ]  # fmt: skip
-    texts = map(Column, ("job", "queue", "kind", "held by", "last heartbeat"))
+    texts = map(Column, ("job", "queue", "kind", "worker", "last heartbeat"))
     columns = (*texts, Column("attempts", True), Column("rescues", True))
     body = table("Stuck jobs", columns, rows, empty="", more=len(rows) == STUCK)
     return section("stuck", "Stuck: running on a worker without a heartbeat", body)
@@ -218,13 +218,15 @@ def _shut(view: _View) -> str:
         for each in view.snapshot.shut
     ]  # fmt: skip
     columns = tuple(map(Column, ("queue", "breaker", "of the worker", "for")))
-    return section("breakers", "Left alone: too many of their jobs failed", table("Breakers", columns, rows, empty=""))
+    return section(
+        "breakers", "Paused queues: too many of their jobs failed", table("Breakers", columns, rows, empty="")
+    )
 
 
 def _queues(view: _View) -> str:
     counts = view.snapshot.counts
     if counts is None:
-        return _silent(view, "queues", "Queues")
+        return _unavailable(view, "queues", "Queues")
     rows = [
         HtmlRow(
             each.queue,
@@ -242,8 +244,8 @@ def _queues(view: _View) -> str:
 def _workers(view: _View) -> str:
     counts = view.snapshot.counts
     if counts is None:
-        return _silent(view, "workers", "Workers")
-    # Silent ones first: they are why somebody looks.
+        return _unavailable(view, "workers", "Workers")
+    # Dead ones first, since they need attention.
     rows = [
         HtmlRow(
             each.info.id,
@@ -300,7 +302,7 @@ def _next(view: _View, status: SweepStatus) -> str:
 def _leases(view: _View) -> str:
     leases = view.snapshot.leases
     if leases is None:
-        return _silent(view, "leases", "Leases")
+        return _unavailable(view, "leases", "Leases")
     rows = [
         HtmlRow(
             each.key,
@@ -311,14 +313,14 @@ def _leases(view: _View) -> str:
         for each in leases.items
     ]  # fmt: skip
     columns = (Column("key"), Column("owner"), Column("token"), Column("expires"))
-    body = table("Leases", columns, rows, empty="Nobody holds one.", more=leases.more)
+    body = table("Leases", columns, rows, empty="No key is leased.", more=leases.more)
     return section("leases", "Leases", body, wide=False)
 
 
 def _streams(view: _View) -> str:
     streams = view.snapshot.streams
     if streams is None:
-        return _silent(view, "streams", "Streams")
+        return _unavailable(view, "streams", "Streams")
     rows = []
     for each in streams.items:
         newest = None if each.last is None else each.last.at
@@ -341,7 +343,7 @@ def _group(view: _View, group: GroupState, at: datetime) -> str:
 def _journal(view: _View) -> str:
     rows = [_line(view, line) for line in view.snapshot.lines]
     columns = tuple(map(Column, ("when", "sweep", "did", "to", "outcome", "why")))
-    return section("journal", "Journal", table("Journal", columns, rows, empty="Nothing has been swept yet."))
+    return section("journal", "Journal", table("Journal", columns, rows, empty="No actions yet."))
 
 
 def _line(view: _View, line: Line) -> HtmlRow:
@@ -355,7 +357,7 @@ def _line(view: _View, line: Line) -> HtmlRow:
     return HtmlRow(intent.id, cells)
 
 
-def _silent(view: _View, key: str, title: str) -> str:
+def _unavailable(view: _View, key: str, title: str) -> str:
     if key in view.snapshot.unused:
         return ""
-    return section(key, title, f'<p class="bad">{SILENCE_SAID}</p>', wide=False)
+    return section(key, title, f'<p class="bad">{UNAVAILABLE}</p>', wide=False)

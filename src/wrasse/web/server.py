@@ -1,7 +1,7 @@
-"""The HTTP side of a process: status page, metrics and probes. It only looks; nothing can be changed through it.
+"""The HTTP server of a process: status page, metrics and probes. Read-only.
 
-Whoever is beyond loopback gets metrics and probes alone. On loopback the page also wants a Host of this machine, so
-that no web site can read it through somebody's browser. A port that is taken is an error at the start.
+Beyond loopback only metrics and probes are served. On loopback the page also requires a Host of this machine, so that
+no web site can read it through a browser. A port in use is an error at the start.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from wrasse.web.pages import page, tables
 from wrasse.web.snapshot import ProcessSnapshot, SubjectWatch
 
 CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX = 128, 64
-"""How many clients the status server has at once, in all and from one address; fewer where few files may be open."""
+"""Maximum connections of the status server, in total and from one address; fewer under a low limit of open files."""
 _HOSTS = ("localhost", "127.0.0.1", "[::1]", "::1")
 _SAFE = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "Referrer-Policy": "no-referrer"}
 _POLICY = (
@@ -45,21 +45,21 @@ _POLICY = (
 )
 _STATIC = {"status.css": "text/css", "status.js": "text/javascript", "icon.svg": "image/svg+xml"}
 CLIENTS_MAX = 32
-BEAT = 5.0  # seconds of quiet after which a client is told that we are still here
-WRITE_MAX = 10.0  # seconds a client may take to read
-AGAIN = 2_000  # milliseconds until a client that lost us comes back
+BEAT = 5.0  # seconds without an event after which a keep-alive is sent
+WRITE_MAX = 10.0  # seconds that a client may take to read
+AGAIN = 2_000  # milliseconds after which a disconnected client reconnects
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotEvent:
-    """What one snapshot says, ready to be sent. The id is new only where the text is."""
+    """One snapshot, ready to be sent. The id changes only with the text."""
 
     id: str
     snapshot: ProcessSnapshot
     main: str
 
     def json(self, now: datetime) -> str:
-        """The frame for a script, which also learns what our clock shows."""
+        """The frame for a script, with our time."""
         return to_json({"id": self.id, "at": now, "version": __version__, "main": self.main})
 
     def event(self, now: datetime) -> bytes:
@@ -68,14 +68,14 @@ class SnapshotEvent:
 
 
 class Feed:
-    """Frames of one watch, and the clients that get them."""
+    """The frames of one watch, and their clients."""
 
     def __init__(self, watch: SubjectWatch, *, clients_max: int = CLIENTS_MAX, beat: float = BEAT) -> None:
         self.clients = 0
         self._watch = watch
         self._clients_max = clients_max
         self._beat = beat
-        self._boot = secrets.token_hex(4)  # ids of another process mean nothing to this one
+        self._boot = secrets.token_hex(4)  # distinguishes the ids of this process
         self._number = 0
         self._newest: SnapshotEvent | None = None
         self._closing = asyncio.Event()
@@ -85,7 +85,7 @@ class Feed:
         self._closing.set()
 
     async def frame(self) -> SnapshotEvent:
-        """The newest frame; made once per look, whoever asks."""
+        """The newest frame; built once per snapshot."""
         snapshot, newest = await self._watch.look(), self._newest
         if newest is not None and newest.snapshot is snapshot:
             return newest
@@ -96,7 +96,7 @@ class Feed:
         return self._newest
 
     async def serve(self, request: web.Request, headers: dict[str, str]) -> web.StreamResponse:
-        """One client, for as long as it stays."""
+        """Serves one client until it disconnects."""
         if self.clients >= self._clients_max:
             text = f"{self._clients_max} pages are open already: poll /events?once\n"
             raise web.HTTPServiceUnavailable(text=text, headers={**headers, "Retry-After": "30"})
@@ -107,7 +107,7 @@ class Feed:
             try:
                 await self._stream(request, response)
             except (ConnectionError, TimeoutError):
-                # It has gone, or does not read; nothing more is said to it, not even goodbye. It may come back.
+                # Disconnected, or not reading: the connection is closed. The client may reconnect.
                 if request.transport is not None:
                     request.transport.abort()
             return response
@@ -145,7 +145,7 @@ class Server:
         self._listeners: list[Listener] = []
 
     async def listen(self, address: Address, *, metrics_only: bool = False) -> Address:
-        """Starts listening; gives the address it got."""
+        """Starts listening; returns the actual address."""
         everything = address.loopback and not metrics_only
         app = _application(self._watch, self._feed if everything else None)
         caps = caps_within(CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX)
@@ -162,7 +162,7 @@ class Server:
 
 
 def _application(watch: SubjectWatch, feed: Feed | None) -> web.Application:
-    """The page and what belongs to it are served where there is a feed."""
+    """The page and its resources are served only with a feed."""
     app = web.Application(client_max_size=64 << 10)
     routes = [web.get("/metrics", _metrics), web.get("/healthz", _healthz), web.get("/readyz", _readyz)]
     if feed is not None:
@@ -223,13 +223,13 @@ async def _file(request: web.Request) -> web.Response:
 
 
 def _only_from_here(request: web.Request, hosts: Sequence[str] = _HOSTS) -> None:
-    """A page of another site may point its own name at this machine; its Host then gives it away."""
+    """Refuses requests through the name of another site that points to this machine, by their Host."""
     host = request.host.rsplit(":", 1)[0] if request.host.count(":") == 1 or "]:" in request.host else request.host
     if host not in hosts:
         raise web.HTTPForbidden(text="this page is for this machine only: use http://127.0.0.1\n")
-    # Another site cannot read what it asks us for, but each of its requests could use up a place among the clients.
-    asked = request.headers
-    if asked.get("Sec-Fetch-Site") == "cross-site" and asked.get("Sec-Fetch-Mode") != "navigate":
+    # Another site cannot read the answers, but each of its requests could use up a client slot.
+    headers = request.headers
+    if headers.get("Sec-Fetch-Site") == "cross-site" and headers.get("Sec-Fetch-Mode") != "navigate":
         raise web.HTTPForbidden(text="this page is not for other sites\n")
 
 
@@ -238,7 +238,7 @@ def _json_answer(value: object, *, status: int = 200) -> web.Response:
 
 
 def snapshot_json(snapshot: ProcessSnapshot) -> Mapping[str, object]:
-    """The snapshot for a program. Leases and streams are null where their backend does not answer."""
+    """The snapshot as JSON. Leases and streams are null if their backend is unavailable."""
     counts, leases, streams = snapshot.counts, snapshot.leases, snapshot.streams
     stuck = "id kind queue worker heartbeat_at deadline attempts rescues"
     return {
@@ -258,7 +258,7 @@ def snapshot_json(snapshot: ProcessSnapshot) -> Mapping[str, object]:
 
 
 def checks_json(snapshot: ProcessSnapshot) -> Sequence[Mapping[str, object]]:
-    """The list of checks that /readyz answers with."""
+    """The checks in the answer of /readyz."""
     return [picked(check, "name ok detail") for check in snapshot.checks]
 
 

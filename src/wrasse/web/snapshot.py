@@ -1,8 +1,8 @@
-"""What this process knows, at one moment: queues, workers, what is stuck, leases, streams, sweeps, the journal's end.
+"""A snapshot of the process's state: queues, workers, stuck jobs, leases, streams, sweeps, the end of the journal.
 
-The status page, /status.json, /readyz and /metrics are four views of it. Looking costs a few small reads and is shared:
-however many ask, the backends are asked at most once in `kept`. A part whose backend does not answer is None, and the
-other parts are shown all the same.
+The status page, /status.json, /readyz and /metrics are views of it. A snapshot costs a few small reads and is shared:
+however many clients there are, the backends are read at most once per `kept`. A part whose backend is unavailable is
+None, and the other parts are shown all the same.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ LINES = 20
 STUCK = 20
 LEASES = 50
 STREAMS = 30
-ASK_MAX = 2.0  # seconds until a backend counts as not answering
+ASK_MAX = 2.0  # seconds until a backend counts as unavailable
 LEASES_AHEAD = timedelta(days=36_500)  # further than any lease lasts
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that must be so for this process to be of use."""
+    """A condition for the readiness of this process."""
 
     name: str
     ok: bool
@@ -57,7 +57,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Some(Generic[T]):
-    """The first of a listing that may be long, at a moment of its backend's clock."""
+    """The first items of a listing, at a time of its backend's clock."""
 
     items: tuple[T, ...]
     more: bool
@@ -66,7 +66,7 @@ class Some(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class ProcessSnapshot:
-    """Everything a view needs."""
+    """The data of all views."""
 
     at: datetime
     started_at: datetime
@@ -86,25 +86,25 @@ class ProcessSnapshot:
 
     @property
     def ready(self) -> bool:
-        """Whether every check is well."""
+        """Whether every check is ok."""
         return all(check.ok for check in self.checks)
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The process that is looked at. `worker` says what is wrong with the worker, if this process has one."""
+    """The observed process. `worker` returns what is wrong with the worker, if this process has one."""
 
     clock: Clock
     roles: tuple[str, ...]
     backend: str
-    jobs: JobStore | None  # None here and below: not used by this process, or not there yet
+    jobs: JobStore | None  # None here and below: not used by this process, or not open yet
     journal: Journal | None
     leases: Records | None
     streams: Streams | None
     engine: Engine | None
     waiting: Mapping[str, str] = field(default_factory=dict)  # part of the process -> what it waits for
     worker: Callable[[], str | None] | None = None
-    shut: Records | None = None  # where workers tell which queues they leave alone
+    shut: Records | None = None  # where workers record paused queues
     breakers: Breakers | None = None  # of the worker in this process
     shut_max: timedelta = timedelta(minutes=2)  # how long one of them may stay open
     tally: Tally = field(default_factory=Tally)
@@ -129,7 +129,7 @@ class _Jobs:
 
 
 @dataclass(frozen=True, slots=True)
-class _Heard(Generic[T]):
+class _BackendAnswer(Generic[T]):
     """An answer, or what was wrong with asking."""
 
     answer: T | None
@@ -137,22 +137,22 @@ class _Heard(Generic[T]):
 
 
 def _damage(jobs: _Jobs | None) -> Sequence[Check]:
-    """What cannot be read costs itself: the process is ready all the same."""
+    """Unreadable records are reported, but the process is ready."""
     damage = () if jobs is None else jobs.counts.damage
     return [Check("damage", True, f"{'; '.join(damage)}: see `wrasse jobs fsck`")] if damage else []
 
 
-async def _hear(ask: Awaitable[T]) -> _Heard[T]:
+async def _ask_backend(ask: Awaitable[T]) -> _BackendAnswer[T]:
     try:
         async with asyncio.timeout(ASK_MAX):
-            return _Heard(await ask)
+            return _BackendAnswer(await ask)
     except WrasseError as why:
-        return _Heard(None, describe(why))
+        return _BackendAnswer(None, describe(why))
     except TimeoutError:
-        return _Heard(None, "does not answer")
+        return _BackendAnswer(None, "does not answer")
 
 
-def _lag_said(lag: Lag) -> str:
+def _lag_text(lag: Lag) -> str:
     if not lag.messages:
         return "nothing waits"
     old = format_duration(timedelta(seconds=round(lag.seconds)))
@@ -160,42 +160,42 @@ def _lag_said(lag: Lag) -> str:
 
 
 def lease_facts(leasing: Leasing, calls: Mapping[tuple[str, int], int]) -> LeaseFacts:
-    """What the metrics of leases are made of."""
+    """The inputs of the metrics of leases."""
     sent, known = leasing.requests(), leasing.leases.requests
-    # What no operation asked for: sweeps, the probe at the start, whatever else is kept in that bucket.
+    # Requests of no operation: sweeps, the probe at the start, other data in that bucket.
     requests = None if sent is None else {**known, "other": max(0, sent - known.total())}
     return LeaseFacts(leasing.leases.tally, leasing.leases.waiting, requests, calls)
 
 
 class SubjectWatch:
-    """Looks at a subject, at most once in `kept`."""
+    """Takes snapshots of a subject, at most once per `kept`."""
 
     def __init__(self, subject: Callable[[], Subject], kept: timedelta) -> None:
         self.kept = kept
-        self._look_at = subject  # its parts may start late
+        self._subject_of = subject  # its parts may start late
         self._started_at = self._subject.clock.now()
         self._lock = asyncio.Lock()
-        self._looked: tuple[float, ProcessSnapshot] | None = None
+        self._last: tuple[float, ProcessSnapshot] | None = None
 
     @property
     def _subject(self) -> Subject:
-        return self._look_at()
+        return self._subject_of()
 
     @property
     def clock(self) -> Clock:
-        """The clock that snapshots are made by."""
+        """The clock of the snapshots."""
         return self._subject.clock
 
     async def look(self) -> ProcessSnapshot:
-        """The present state; old by no more than `kept`."""
+        """The current snapshot, not older than `kept`."""
         async with self._lock:
             now = self._subject.clock.monotonic()
-            if self._looked is None or now - self._looked[0] >= self.kept.total_seconds():
-                self._looked = (now, await self._ask())
-            return self._looked[1]
+            if self._last is None or now - self._last[0] >= self.kept.total_seconds():
+                self._last = (now, await self._take())
+            return self._last[1]
 
     async def facts(self) -> MetricInputs:
-        """What the metrics are made of: counters as they are, queues as of the last look."""
+        """The inputs of the metrics: current counters, and queues as of the last snapshot."""
         snapshot, subject = await self.look(), self._subject
         sweeps = {each.name: SweepFacts(each.totals, each.paused) for each in snapshot.sweeps}
         return MetricInputs(
@@ -214,16 +214,16 @@ class SubjectWatch:
             snapshot.orphans,
         )
 
-    async def _ask(self) -> ProcessSnapshot:
+    async def _take(self) -> ProcessSnapshot:
         subject = self._subject
-        # Side by side: homes may differ, and a slow one must not use up the time of the others.
+        # Concurrently: backends may differ, and a slow one must not delay the others.
         async with asyncio.TaskGroup() as group:
-            asked_jobs = group.create_task(_hear(self._jobs()))
-            asked_engine = group.create_task(_hear(self._engine()))
-            asked_leases = group.create_task(_hear(self._leases()))
-            asked_streams = group.create_task(_hear(self._streams()))
-            asked_orphans = group.create_task(_hear(self._orphans()))
-        jobs, lines = asked_jobs.result(), asked_engine.result()
+            jobs_task = group.create_task(_ask_backend(self._jobs()))
+            engine_task = group.create_task(_ask_backend(self._engine()))
+            leases_task = group.create_task(_ask_backend(self._leases()))
+            streams_task = group.create_task(_ask_backend(self._streams()))
+            orphans_task = group.create_task(_ask_backend(self._orphans()))
+        jobs, lines = jobs_task.result(), engine_task.result()
         wrong = jobs.wrong or lines.wrong
         sweeps = subject.engine.status() if subject.engine is not None else ()
         return ProcessSnapshot(
@@ -237,11 +237,11 @@ class SubjectWatch:
             stuck=jobs.answer.stuck if jobs.answer else (),
             shut=jobs.answer.shut if jobs.answer else (),
             unused=self._unused(),
-            leases=asked_leases.result().answer,
-            streams=asked_streams.result().answer,
+            leases=leases_task.result().answer,
+            streams=streams_task.result().answer,
             sweeps=sweeps,
             lines=lines.answer or (),
-            orphans=asked_orphans.result().answer or (),
+            orphans=orphans_task.result().answer or (),
         )
 
     async def _jobs(self) -> _Jobs | None:
@@ -267,7 +267,7 @@ class SubjectWatch:
         return (await self._subject.journal.page(LineFilter(), None, LINES, newest=True)).items
 
     async def _leases(self) -> Some[Lease] | None:
-        """Those that end soonest. What was given back has no due time, or shows once more an hour after its end."""
+        """The leases that end soonest. A released lease has no due time, or is listed until an hour after its end."""
         if self._subject.leases is None:
             return None
         ahead = self._subject.clock.now() + LEASES_AHEAD
@@ -287,7 +287,7 @@ class SubjectWatch:
         return Some(tuple(found), page.more, page.at)
 
     async def _orphans(self) -> tuple[OrphanFacts, ...]:
-        """The last complete look at each root, by whichever process."""
+        """The last complete scan of each root, by any process."""
         found = []
         for scanner in self._subject.orphans:
             last = (await scanner.sightings.standing(scanner.root.name)).last
@@ -306,12 +306,12 @@ class SubjectWatch:
             bad = [each.name for each in sweeps if each.last is not None and not each.last.good]
             checks.append(Check("sweeps", not bad, f"last run failed: {', '.join(bad)}" if bad else "run"))
         if self._subject.archives is not None:
-            # A lag has its alert; whoever only waits for a store is ready to work.
-            checks.append(Check("archives", True, _lag_said(self._subject.archives.lag)))
+            # A lag has its own alert; an archiver that waits for a store counts as ready.
+            checks.append(Check("archives", True, _lag_text(self._subject.archives.lag)))
         return tuple(checks)
 
     def _breakers(self, breakers: Breakers) -> Check:
-        """One that waits for a job to try holds nothing up."""
+        """A half-open breaker that waits for a trial job does not count."""
         facts = [each for each in breakers.facts() if each.state and not each.waits]
         long = [each.queue for each in facts if each.shut > self._subject.shut_max.total_seconds()]
         if long:

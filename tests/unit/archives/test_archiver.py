@@ -14,7 +14,7 @@ import pytest
 from faults import Network, Script
 from virtual_time import VirtualClock, run_virtual
 from wrasse.archives import archiver as archiving
-from wrasse.archives.archiver import LOOK_BACK, Archiver
+from wrasse.archives.archiver import LAG_INTERVAL, Archiver
 from wrasse.archives.cursor import CURSORS
 from wrasse.archives.drain import GROUP
 from wrasse.archives.stream_lease import lease_key
@@ -278,7 +278,7 @@ def test_trouble_with_one_stream_stops_no_other(collection: Collection) -> None:
         records, key = world.memory.records(collection), CHANGE if collection == CURSORS else lease_key(CHANGE)
         await records.create(key, b"nonsense")
         async with running(world.archiver()):
-            await asyncio.sleep(3 * LOOK_BACK.total_seconds())
+            await asyncio.sleep(3 * LAG_INTERVAL.total_seconds())
         return await keys(world)
 
     assert [LOGIN in key for key in virtually(story())] == [True]
@@ -305,7 +305,7 @@ def test_a_listing_that_fails_is_waited_for(error: WrasseError, monkeypatch: pyt
 
 
 def test_open_batches_are_dropped_rather_than_take_more_memory_than_they_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(archiving, "HELD_BYTES_MAX", 1_000)
+    monkeypatch.setattr(archiving, "OPEN_BYTES_MAX", 1_000)
 
     async def story() -> tuple[int, str]:
         world = World(VirtualClock(), size=1_000)
@@ -314,7 +314,7 @@ def test_open_batches_are_dropped_rather_than_take_more_memory_than_they_may(mon
             await world.publish(CHANGE, 200)  # far more than that, and not due yet
             await world.publish(LOGIN, 200)
             await asyncio.sleep(10)
-            held = sum(post.drain.held for post in archiver._posts.values())
+            held = sum(post.drain.held for post in archiver._states.values())
             await asyncio.sleep(60)
             return held, await world.broken()
 

@@ -187,7 +187,7 @@ def test_an_archive_that_lies_about_itself_is_found() -> None:
         told = {**head.metadata, "count": "7"}
         await world.memory.objects.replace(info.key, data, at=info.version, metadata=told)
 
-    assert run_virtual(problems_after(lie, 1))[0] == "its metadata says something else than its bytes"
+    assert run_virtual(problems_after(lie, 1))[0] == "its metadata does not match its bytes"
 
 
 def test_a_copy_that_lost_its_metadata_is_whole_and_can_be_gone_on_from() -> None:

@@ -65,7 +65,7 @@ def test_a_restart_is_refused_where_archives_that_the_group_passed_are_missing()
         world = await restored(7, archived=10, new=2)
         for info in (await world.memory.objects.page("", None, 100)).items:
             await world.memory.objects.delete([ObjectDelete(info.key, info.version)])
-        with pytest.raises(Refused, match="bring the missing archives back"):
+        with pytest.raises(Refused, match="restore the missing archives"):
             await planned(world)
 
     run_virtual(story())

@@ -192,7 +192,7 @@ def test_the_provider_of_credentials_has_a_variable_beside_that_of_its_client() 
 
 
 def test_a_mistake_within_a_section_names_the_variable_that_made_it() -> None:
-    with pytest.raises(ConfigError, match=r"^environment variable WRASSE_REDIS_CLIENT: redis is not right"):
+    with pytest.raises(ConfigError, match=r"^environment variable WRASSE_REDIS_CLIENT: redis is invalid"):
         loaded("", {"WRASSE_REDIS_CLIENT": "no such client"})
 
 
@@ -226,22 +226,22 @@ def test_a_duration_without_a_unit_is_refused_with_the_units(text: str) -> None:
 
 # Each mistake of the design document's list, and the words only its own message has.
 MISTAKES = [
-    ("worker: {brpoplpush_timeout: 0s}", "worker.brpoplpush_timeout", "no end"),
+    ("worker: {brpoplpush_timeout: 0s}", "worker.brpoplpush_timeout", "never end"),
     ("worker: {brpoplpush_timeout: 16s}", "worker.brpoplpush_timeout", "half of worker.heartbeat_ttl"),
     ("worker: {count: 0}", "worker.count", "without a slot"),
     ("worker: {priorities: []}", "worker.priorities", "is empty"),
     ("worker: {priorities: [high, urgent]}", "worker.queues", "'urgent'"),
     ("worker: {heartbeat_ttl: 4s}", "worker.heartbeat_ttl", "4s"),
     ("producer: {rate_limit_per_sec: -1}", "producer.rate_limit_per_sec", "is -1"),
-    ("observability: {metrics_port: 70000}", "observability.metrics_port", "no port"),
+    ("observability: {metrics_port: 70000}", "observability.metrics_port", "not a port"),
     ("circuit_breaker: {failure_threshold: 0}", "circuit_breaker.failure_threshold", "share"),
     ("circuit_breaker: {failure_threshold: 1.01}", "circuit_breaker.failure_threshold", "1.01"),
-    ("circuit_breaker: {min_samples: 0}", "circuit_breaker.min_samples", "needs a result"),
+    ("circuit_breaker: {min_samples: 0}", "circuit_breaker.min_samples", "needs at least one result"),
     ("worker: {priorities: [high, high]}", "worker.priorities", "twice"),
-    ("worker: {backoff: {base: 0s}}", "worker.backoff.base", "without rest"),
+    ("worker: {backoff: {base: 0s}}", "worker.backoff.base", "run at once"),
     ("worker: {backoff: {base: 20s}}", "worker.backoff.max", "shorter than worker.backoff.base"),
     ("worker: {max_retries: -1}", "worker.max_retries", "is -1"),
-    ("worker: {handler: 'a:b', exec: 'true'}", "worker.exec", "beside worker.handler"),
+    ("worker: {handler: 'a:b', exec: 'true'}", "worker.exec", "together with worker.handler"),
     ("producer: {default_priority: nope}", "producer.default_priority", "no queue"),
     ("observability: {log_level: loud}", "observability.log_level", "'loud'"),
     ("http: {listen: 9341}", "http.listen", "not host:port"),
@@ -251,10 +251,10 @@ MISTAKES = [
     ("backends: {jobs: 'sqllite:a.db'}", "backends.jobs", "'sqllite'"),
     ("backends: {records: 'gs://bucket'}", "backends.records", "no gs backend"),
     ("backends: {records: 's3://b'}", "backends.records", "not the name of a bucket"),
-    ("backends: {jobs: 'nats://h:4222'}", "backends.jobs", "keeps no jobs in nats"),
-    ("backends: {jobs: 's3://bucket'}\nworker: {rates: {low: 1/s}}", "worker.rates", "have no rates"),
+    ("backends: {jobs: 'nats://h:4222'}", "backends.jobs", "does not support jobs in nats"),
+    ("backends: {jobs: 's3://bucket'}\nworker: {rates: {low: 1/s}}", "worker.rates", "have no limits"),
     ("engine: {lease: 1s}", "engine.lease", "slow run"),
-    ("sweeps: {stuck_jobs: {interval: 0s}}", "sweeps.stuck_jobs.interval", "without rest"),
+    ("sweeps: {stuck_jobs: {interval: 0s}}", "sweeps.stuck_jobs.interval", "without a pause"),
     ("sweeps: {stuck_jobs: {jitter: 1}}", "sweeps.stuck_jobs.jitter", "share"),
     ("sweeps: {stuck_jobs: {batch_max: 0}}", "sweeps.stuck_jobs.batch_max", "is 0"),
     ("sweeps: {finished_jobs: {done_kept: 30}}", "sweeps.finished_jobs.done_kept", "no unit"),
@@ -264,7 +264,7 @@ MISTAKES = [
     ("worker: {count: }", "worker.count", "no value"),
     ("worker: {queues: [a]}", "worker.queues", "not a map"),
     ("worker: {priorities: high}", "worker.priorities", "not a list"),
-    ("worker: {priorities: [[high]]}", "worker.priorities", "plain texts"),
+    ("worker: {priorities: [[high]]}", "worker.priorities", "values that are not texts"),
     ("observability: {tracing: {enabled: maybe}}", "observability.tracing.enabled", "not a yes or no"),
     ("circuit_breaker: {failure_threshold: .nan}", "circuit_breaker.failure_threshold", "number"),
     ("worker: 5", "worker", "is a section"),
@@ -333,7 +333,7 @@ def test_a_near_miss_in_the_environment_is_a_mistake_and_a_stranger_is_not() -> 
 
 @pytest.mark.parametrize("name", ["WRASSE_CONFIG_FILE", "WRASSE_QUEUES", "WRASSE_JOB_BACKEND", "WRASSE_TOKENS"])
 def test_a_variable_that_only_begins_like_one_of_ours_is_told(name: str) -> None:
-    assert loaded("", {name: "x"}).warnings == (f"the environment variable {name} is no setting and is ignored",)
+    assert loaded("", {name: "x"}).warnings == (f"the environment variable {name} is not a setting and is ignored",)
 
 
 def test_what_kubernetes_injects_for_a_service_of_our_name_is_no_setting() -> None:
@@ -400,7 +400,7 @@ def test_stuck_jobs_follows_the_worker_unless_it_is_told_otherwise() -> None:
 def test_what_does_less_than_it_seems_to_say_is_told() -> None:
     config = loaded("worker: {completed_list: x}\nsweeps: {stuck_jobs: {heartbeat_timeout: 10s}}")
     unused, shorter = config.warnings
-    assert unused == "only jobs on Redis use worker.completed_list, and jobs are not there"
+    assert unused == "only jobs on Redis use worker.completed_list, and jobs are elsewhere"
     assert "shorter than worker.heartbeat_ttl" in shorter
 
 
@@ -460,7 +460,7 @@ def test_periodic_jobs_are_read_with_data_of_any_shape() -> None:
         ("periodic: [a]", "is not a map"),
         ("worker: {weights: {middle: 1}}", "not in worker.priorities"),
         ("worker: {weights: {high: 0}}", "'0' is no weight"),
-        ("worker: {rates: {mail: 1/s}}", "no queue in worker.queues"),
+        ("worker: {rates: {mail: 1/s}}", "not a queue in worker.queues"),
         ("worker: {rates: {high: fast}}", "'fast' is no limit"),
     ],
 )
@@ -477,7 +477,7 @@ def test_mistakes_in_periodic_jobs_weights_and_limits_are_told(text: str, match:
 def test_a_lease_server_is_named_so_that_it_can_be_called(server: str, tmp_path: Path) -> None:
     file = tmp_path / "wrasse.yaml"
     file.write_text(f"leases: {{server: '{server}'}}\n")
-    with pytest.raises(ConfigError, match="no URL of a lease API"):
+    with pytest.raises(ConfigError, match="not the URL of a lease API"):
         load(file, environ={})
 
 

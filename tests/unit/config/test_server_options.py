@@ -73,7 +73,7 @@ def test_an_empty_section_is_a_redis_on_this_machine(place: Path) -> None:
 def test_one_secret_of_another_program_does_not_move_the_jobs(place: Path) -> None:
     config = loaded(place, "", {"REDIS_PASSWORD": "theirs"})
     assert where(config).jobs == "sqlite:wrasse.db"
-    assert config.warnings == ("only Redis uses redis.password, and nothing is kept there",)
+    assert config.warnings == ("only Redis uses redis.password, and nothing is stored there",)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_streams_on_the_same_redis_share_its_connection(place: Path) -> None:
 
 
 def test_streams_in_a_bucket_are_refused_at_the_start(place: Path) -> None:
-    with pytest.raises(ConfigError, match="keeps no streams in s3"):
+    with pytest.raises(ConfigError, match="does not support streams in s3"):
         loaded(place, "backends: {streams: 's3://bucket'}")
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from wrasse.leases.lease import AcquireRequest, KeyRecord, Lease, Staged, StateObject, Terms, shown
+from wrasse.leases.lease import AcquireRequest, KeyRecord, Lease, Staged, StateObject, Terms, presented_lease
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SPANS = st.integers(0, 7_200_000).map(lambda ms: timedelta(milliseconds=ms))
@@ -22,7 +22,7 @@ GRANTS = st.builds(Lease, IDS, IDS, TOKENS, MOMENTS, st.sampled_from(["t1", "t2"
 FLAGS = st.none() | st.booleans()
 STAGED = st.builds(Staged, st.just("t1"), st.integers(1, 9), st.none() | STATES, st.booleans(), FLAGS)
 ASKED = st.builds(AcquireRequest, IDS, SPANS, st.just("new"), st.just("t1"), st.booleans())
-HELD = st.builds(shown, st.just("default"), st.just("k"), IDS, TOKENS, st.sampled_from(["t1", "t2", ""]))
+HELD = st.builds(presented_lease, st.just("default"), st.just("k"), IDS, TOKENS, st.sampled_from(["t1", "t2", ""]))
 
 
 @st.composite

@@ -20,7 +20,7 @@ from wrasse.leases.lease import (
     Terms,
     committed,
     first_token,
-    shown,
+    presented_lease,
 )
 from wrasse.leases.refusal import KeyRefused, Refusal
 
@@ -29,7 +29,7 @@ MARGIN = Terms(margin=timedelta(seconds=1), delay=timedelta(seconds=15))
 
 def held_by(meta: KeyRecord) -> Lease:
     assert meta.lease is not None
-    return shown("default", "k", meta.lease.id, meta.lease.token, meta.lease.transaction)
+    return presented_lease("default", "k", meta.lease.id, meta.lease.token, meta.lease.transaction)
 
 
 def refusal(meta: KeyRecord | None, held: Lease, at: datetime, terms: Terms) -> Refusal | None:

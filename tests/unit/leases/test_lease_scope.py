@@ -18,7 +18,7 @@ from wrasse.leases.lease_scope import RenewedLease, kept, lease_key
 from wrasse.leases.leases import Leases
 from wrasse.leases.manager import LeaseManager
 from wrasse.leases.refusal import KeyRefused
-from wrasse.leases.store import ASKED_MAX
+from wrasse.leases.store import ATTEMPTS_MAX
 
 TTL = timedelta(milliseconds=60)  # of waiting; the lease itself ends only when the clock is told to move
 ENOUGH = 30.0
@@ -113,10 +113,10 @@ async def test_a_body_whose_lease_changed_hands_is_told(desk: Desk) -> None:
 
 
 async def test_an_outage_shorter_than_the_term_goes_unnoticed(desk: Desk) -> None:
-    calls = Script(dict.fromkeys(range(ASKED_MAX), LOST_REQUEST), only="put")
+    calls = Script(dict.fromkeys(range(ATTEMPTS_MAX), LOST_REQUEST), only="put")
     async with lease_key(desk.behind(Network(calls)), "k", "me", timedelta(seconds=1), desk.clock) as holding:
         await _renewals(holding, 1)
-        assert (holding.alive, len(calls.calls)) == (True, ASKED_MAX + 1)
+        assert (holding.alive, len(calls.calls)) == (True, ATTEMPTS_MAX + 1)
 
 
 async def test_an_outage_longer_than_the_term_ends_the_body(desk: Desk) -> None:
@@ -182,7 +182,7 @@ async def test_a_cancellation_from_outside_stays_one_and_gives_the_lease_back(de
 
 async def test_a_key_that_stays_held_is_not_waited_for_longer_than_asked(desk: Desk) -> None:
     assert await desk.free()
-    with pytest.raises(LeaseLost, match="held by somebody else"):
+    with pytest.raises(LeaseLost, match="another holder"):
         async with desk.hold(wait=timedelta(0)):
             raise AssertionError("nobody gets here")
 

@@ -22,7 +22,7 @@ async def planned(place: Path) -> tuple[Field, Header]:
     field.refer("ws1", "new")
     await field.run()
     field.clock.advance(2 * HOUR)
-    looked = await field.scanner.look(note=True)
+    looked = await field.scanner.scan(note=True)
     header = write_plan(place / "plan", SEED, looked, looked.suspects)
     assert header.lines == 1
     return field, header

@@ -44,7 +44,7 @@ def test_queries_of_ones_own_have_the_long_graces() -> None:
 
 
 def test_a_delay_shorter_than_the_writer_may_take_is_refused() -> None:
-    with pytest.raises(ConfigError, match="shorter than a writer may take: 4 x 30m"):
+    with pytest.raises(ConfigError, match="shorter than a write may take: 4 x 30m"):
         root_of("archives", PRESET, OrphanSeed(orphan_delay=7_199))
     fast = replace(PRESET, writer_timeout=timedelta(minutes=10), writer_retries=1)
     assert root_of("archives", fast, OrphanSeed(orphan_delay=1_200)).writer == WriterTime(timedelta(minutes=10), 1)
@@ -56,7 +56,7 @@ def test_a_delay_shorter_than_the_writer_may_take_is_refused() -> None:
     (OrphanRoot(template="a/{b}/{c}", database="sqlite:x"), "a preset or queries"),
     (OrphanRoot(database="sqlite:x", queries=("refs",)), "no template"),
     (replace(PRESET, template=".trash/{id}/{op_id}/{file}"), "prefix"),
-    (replace(PRESET, table="a; DROP TABLE b"), "no name of a table"),
+    (replace(PRESET, table="a; DROP TABLE b"), "not a valid table name"),
     (replace(PRESET, keep_newest=-1), "below zero"),
     (replace(PRESET, template="archives/{day}/{id}/{op_id}/{file}"), "does not fit the template"),
 ])  # fmt: skip

@@ -18,8 +18,8 @@ class Watched(MemoryObjects):
     totals: tuple[int | None, ...] = ()
 
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[ObjectInfo]:
-        if hasattr(self, "field") and self.field.scanner.looking.progress.stage == "listing":
-            self.totals = (*self.totals, self.field.scanner.looking.progress.total)
+        if hasattr(self, "field") and self.field.scanner.orphan_scan.progress.stage == "listing":
+            self.totals = (*self.totals, self.field.scanner.orphan_scan.progress.total)
         return await super().page(prefix, after, limit)
 
 

@@ -76,5 +76,5 @@ def test_of_protected_lists_only_the_last_are_kept(tmp_path: Path) -> None:
 def test_a_file_where_the_directory_belongs_is_told(tmp_path: Path) -> None:
     (tmp_path / "spool").touch()
     place = Workplace(tmp_path / "spool", "root")
-    with pytest.raises(UsageError, match="cannot be a directory"), place.opened(ROUND + "A"):
+    with pytest.raises(UsageError, match="cannot be a spool directory"), place.opened(ROUND + "A"):
         pass

@@ -38,30 +38,30 @@ class Desk:
 async def test_a_stream_that_was_there_is_read_from_where_the_group_was_to_begin() -> None:
     desk = Desk("a.*")
     await desk.append("a.x")
-    await desk.members.look()
+    await desk.members.refresh()
     assert (desk.members.subjects, await desk.lag("a.x")) == (("a.x",), 0)
 
 
 async def test_a_stream_that_comes_later_is_read_from_its_first_entry() -> None:
     desk = Desk("a.*")
-    await desk.members.look()
+    await desk.members.refresh()
     await desk.append("a.x", "b.x")
     desk.clock.advance(EVERY)
-    await desk.members.look()
+    await desk.members.refresh()
     assert (desk.members.subjects, await desk.lag("a.x")) == (("a.x",), 1)
 
 
 async def test_nobody_looks_more_often_than_told() -> None:
     desk = Desk("a.*")
-    await desk.members.look()
+    await desk.members.refresh()
     await desk.append("a.x")
-    await desk.members.look()
+    await desk.members.refresh()
     assert desk.members.subjects == ()
 
 
 async def test_a_subject_is_joined_before_its_stream_is_there() -> None:
     desk = Desk("a.x")
-    await desk.members.look()
+    await desk.members.refresh()
     await desk.append("a.x")
     assert (desk.members.subjects, await desk.lag("a.x")) == (("a.x",), 1)
 
@@ -69,8 +69,8 @@ async def test_a_subject_is_joined_before_its_stream_is_there() -> None:
 async def test_more_streams_than_can_be_read_are_refused_and_not_cut_off() -> None:
     desk = Desk("a.*", most=3)
     await desk.append("a.1", "a.2", "a.3")
-    await desk.members.look()
+    await desk.members.refresh()
     await desk.append("a.4")
     desk.clock.advance(EVERY)
     with pytest.raises(UsageError, match="more than 3 streams"):
-        await desk.members.look()
+        await desk.members.refresh()

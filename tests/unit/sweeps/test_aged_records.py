@@ -126,7 +126,7 @@ async def test_a_key_that_is_used_in_the_last_moment_keeps_everything(place: Pla
 
 
 async def test_every_namespace_is_looked_at_in_small_pages_too(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiry_index, "LOOKS_MAX", 2)
+    monkeypatch.setattr(expiry_index, "EMPTY_NAMESPACES_MAX", 2)
     for name in "abcdef":
         await place.used("x", "y/z", "z", namespace=name)
     found, after = [], None

@@ -94,9 +94,9 @@ async def two_are_superseded(world: World) -> None:
         await field.put("ws", op)
     field.refer("ws", "c")
     await field.arm()
-    await field.scanner.look(note=True)
+    await field.scanner.scan(note=True)
     world.clock.advance(2 * HOUR)
-    await field.scanner.look(note=True)
+    await field.scanner.scan(note=True)
 
 
 async def they_are_restored(world: World) -> None:

@@ -179,7 +179,7 @@ async def test_a_cursor_goes_on_exactly_where_a_run_stopped(place: Place) -> Non
 
 
 async def test_a_look_over_very_many_quiet_namespaces_comes_back(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiry_index, "LOOKS_MAX", 3)
+    monkeypatch.setattr(expiry_index, "EMPTY_NAMESPACES_MAX", 3)
     for name in "abcdefgh":
         (lease,) = await place.holds("k", namespace=name)
         await place.leases.release(lease.held)

@@ -325,8 +325,8 @@ async def test_foreign_keys_are_reported_and_never_touched(field: Field) -> None
     await rounds(field, *[DAY] * 40)
     foreign = ["archives/ws1/old", "archives/ws1/old/sub/x"]
     assert await field.keys() == ["archives/readme.txt", *left(("ws1", "new")), *foreign]
-    assert field.scanner.looked is not None
-    assert field.scanner.looked.round.counts["foreign"] == 3
+    assert field.scanner.result is not None
+    assert field.scanner.result.round.counts["foreign"] == 3
 
 
 async def test_a_dry_run_lists_exactly_what_the_run_deletes_and_leaves_no_trace(field: Field) -> None:
@@ -543,7 +543,7 @@ async def test_two_processes_at_once_do_what_one_does(field: Field, tmp_path: Pa
     other = field.another()
     await rounds(field, timedelta(0))
     field.clock.advance(2 * HOUR)
-    await other.look(note=True)
+    await other.scan(note=True)
     mine = await field.run()
     assert mine.done == 1
     assert list(await other.remove([each.what for each in other.page(None, 10)])) == [Outcome.CONFLICT]
@@ -560,7 +560,7 @@ class Interrupted(MemorySightings):
     ) -> Page[Sighting]:
         if self.other is not None:
             scanner, self.other = self.other, None
-            await scanner.look(note=True)
+            await scanner.scan(note=True)
         return await super().page(root, after, limit, state)
 
 
@@ -568,7 +568,7 @@ async def test_a_verdict_is_worth_nothing_once_its_sighting_began_again(field: F
     await rounds(field, timedelta(0))
     field.clock.advance(2 * HOUR)
     other = field.another()
-    await other.look(note=False)
+    await other.scan(note=False)
     stale = [each.what for each in other.page(None, 10)]
     again = field.refer("ws1", "old")
     await rounds(field, timedelta(0))

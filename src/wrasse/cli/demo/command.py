@@ -1,4 +1,4 @@
-"""wrasse demo: the tour, told as it happens."""
+"""wrasse demo: the tour, with its output."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from wrasse.cli.output import show_table
 
 @click.command()
 @click.option("--json", "as_json", is_flag=True, help="Answer with a JSON summary on stdout.")
-@click.option("--debug", is_flag=True, expose_value=False, help="Show the whole story of an error.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 def demo(as_json: bool) -> None:
-    """See it work on this machine, in a directory of its own: jobs, a killed worker whose job comes back, a lease that
-    changes hands, a poison job, a dry run with its reasons. Takes about 20 seconds, longer on a busy machine, and needs
-    no server.
+    """Demonstrate wrasse on this machine, in a temporary directory: jobs, a killed worker whose job is rescued, a lease
+    that changes hands, a poison job, a dry run with its reasons. Takes about 20 seconds, longer on a busy machine, and
+    needs no server.
 
     \b
     Examples:
@@ -42,7 +42,7 @@ async def _play(*, quiet: bool) -> tuple[bool, float, Sequence[DemoPromise]]:
 
 
 def _silent(told: DemoText) -> None:
-    """With --json nothing but the summary is written."""
+    """With --json only the summary is written."""
 
 
 def _tell(told: DemoText) -> None:

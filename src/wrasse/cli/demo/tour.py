@@ -1,8 +1,8 @@
-"""The demo: what wrasse promises, seen to happen on this machine in under a minute, with real processes and no server.
+"""The demo: shows wrasse's guarantees on this machine in under a minute, with real processes and no server.
 
-Every scene tells what it does, waits until it has happened, and says what was seen. A scene that does not end as
-promised ends the demo, and its exit code says so. No scene depends on how fast the machine is: where a worker may be
-taken for dead since the machine is busy, and its job is given to another, more attempts than needed are no failure.
+Every scene says what it does, waits until it has happened, and reports the result. A scene with another result ends the
+demo, and its exit code is 1. No scene depends on the speed of the machine: a busy machine may delay heartbeats, so that
+a job needs more attempts, which is not a failure.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from wrasse.streams.publisher import Publication, Publisher
 
 T = TypeVar("T")
 PATIENCE = 120.0  # seconds for any one thing to happen; it takes a few on an idle machine
-_LOOK_EVERY = 0.05
+_POLL_SECONDS = 0.05
 
 SETTINGS = """\
 backends: {{jobs: "{url}", records: "{url}", streams: "{url}", objects: "file://{folder}/archives"}}
@@ -61,11 +61,11 @@ sweeps:
 
 
 class NotSeen(WrasseError):
-    """Something the demo promised did not happen."""
+    """An expected result of the demo did not occur."""
 
 
 class DemoStage:
-    """One demo's directory, app and processes."""
+    """The directory, app and processes of one demo."""
 
     def __init__(self, folder: Path, app: App, url: str) -> None:
         self.folder = folder
@@ -77,7 +77,7 @@ class DemoStage:
 
     @property
     def seconds(self) -> float:
-        """Since the curtain rose."""
+        """Seconds since the start."""
         return self.clock.monotonic() - self._started
 
     @property
@@ -86,7 +86,7 @@ class DemoStage:
         return self.app.config.settings
 
     def process(self, pid: int) -> Process | None:
-        """The process of ours with this id."""
+        """The demo's process with this id."""
         return next((process for process in self._processes if process.pid == pid), None)
 
     async def queue(self) -> JobQueue:
@@ -94,10 +94,10 @@ class DemoStage:
         return (await self.app.open("jobs")).jobs.jobs
 
     async def start_worker(self, *, fragile: bool = False) -> Process:
-        """Starts `wrasse run --role=worker`, as a user would. A fragile one serves the poison job's queue alone."""
+        """Starts `wrasse run --role=worker`. A fragile one serves only the queue of the poison job."""
         arguments = ["--role=worker", "--handler=wrasse.cli.demo.work:handle", f"--config={self.folder / 'demo.yaml'}"]
         if fragile:
-            # What is about to be killed should not be in the middle of a sweep then: its lease would have to run out.
+            # A worker that will be killed must not run sweeps: its lease would have to expire first.
             arguments += ["--set=worker.priorities=fragile", "--set=sweeps.stuck_jobs.enabled=false"]
         else:
             arguments.append("--set=worker.priorities=high, low")
@@ -108,7 +108,7 @@ class DemoStage:
         return await self._start("-m", "wrasse.cli.demo.work", self.url)
 
     async def _start(self, *arguments: str) -> Process:
-        # The file is handed to the child; ours is closed when the stage is left.
+        # The child inherits the file; this process closes its own.
         with (self.folder / "processes.log").open("ab") as log:
             process = await asyncio.create_subprocess_exec(
                 sys.executable, *arguments, stdout=PIPE, stderr=log, cwd=self.folder, start_new_session=True
@@ -117,19 +117,19 @@ class DemoStage:
         return process
 
     async def until(self, look: Callable[[], Awaitable[T | None]], what: str) -> T:
-        """Looks until there is something to see."""
+        """Polls until there is a result."""
 
         async def looking() -> T:
             while True:
-                with contextlib.suppress(StoreUnavailable):  # a busy machine: it is asked again
+                with contextlib.suppress(StoreUnavailable):  # a busy machine: polled again
                     if (seen := await look()) is not None:
                         return seen
-                await asyncio.sleep(_LOOK_EVERY)
+                await asyncio.sleep(_POLL_SECONDS)
 
         return await self.within(looking(), what)
 
     async def within(self, happening: Awaitable[T], what: str) -> T:
-        """What comes of it, if it comes in time."""
+        """The result, within the timeout."""
         try:
             async with asyncio.timeout(PATIENCE):
                 return await happening
@@ -143,11 +143,11 @@ class DemoStage:
         return "try again on a machine that is less busy"
 
     async def drain(self) -> list[int | None]:
-        """Asks every process to stop, as `systemctl stop` would; gives the exit codes, None for one that did not end. A
-        worker that a poison job killed may not have been missed yet: it is left out."""
+        """Sends SIGTERM to every process; returns the exit codes, None for one that did not end. Workers killed by the
+        poison job are omitted."""
         alive = [process for process in self._processes if process.returncode is None]
         for process in alive:
-            # Not process.send_signal: it looks first whether the process has ended, and then the exit code is lost.
+            # Not process.send_signal: it polls the process first, and then the exit code is lost.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGTERM)
         with contextlib.suppress(TimeoutError):
@@ -157,7 +157,7 @@ class DemoStage:
         return [process.returncode for process in alive if process.returncode != -signal.SIGKILL]
 
     async def clear(self) -> None:
-        """Leaves nobody behind."""
+        """Kills all processes that still run."""
         for process in self._processes:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
@@ -168,7 +168,7 @@ class DemoStage:
 
 @contextlib.asynccontextmanager
 async def staged() -> AsyncIterator[DemoStage]:
-    """A stage, cleared and removed at the end."""
+    """A stage, cleaned up and removed at the end."""
     with TemporaryDirectory(prefix="wrasse-demo-") as name:
         folder = Path(name)
         url = f"sqlite://{folder / 'demo.db'}"
@@ -186,19 +186,19 @@ MESSAGES = 25
 
 @dataclass(frozen=True, slots=True)
 class ArchivedTotals:
-    """What is in the archives in the end."""
+    """The archives at the end."""
 
     archives: tuple[ListedArchive, ...]
     streams: tuple[Verified, ...]
 
     @property
     def whole(self) -> bool:
-        """Whether every message is there once."""
+        """Whether every message is archived once."""
         return sum(each.messages for each in self.streams if each.whole) == MESSAGES
 
 
 async def publish_and_archive(config: Config, clock: Clock) -> ArchivedTotals:
-    """Publishes, archives all of it, and verifies what was written."""
+    """Publishes messages, archives and verifies them."""
     async with Stores.of(config.settings.worker, clock) as stores:
         streams = (await stores.open_streams(config.homes.streams)).streams
         messages = [Publication(AUDIT, b'{"change": %d}' % number) for number in range(MESSAGES)]
@@ -215,7 +215,7 @@ JOBS = 40
 
 @dataclass(frozen=True, slots=True)
 class DemoPromise:
-    """One promise of the demo, and what was seen of it."""
+    """One scene of the demo, and its result."""
 
     promise: str
     seen: str
@@ -225,7 +225,7 @@ class DemoPromise:
 
 @dataclass(frozen=True, slots=True)
 class DemoText:
-    """What a narrator says: a heading of a scene, a line of it, or a table."""
+    """Output of the demo: a heading, a line, or a table."""
 
     text: str
     heading: bool = False
@@ -234,7 +234,7 @@ class DemoText:
 
 
 class Demo:
-    """The play. `tell` is whoever shows it."""
+    """The scenes. `tell` writes their output."""
 
     def __init__(self, stage: DemoStage, tell: Callable[[DemoText], None]) -> None:
         self._stage = stage
@@ -242,10 +242,10 @@ class Demo:
         self.seen: list[DemoPromise] = []
 
     async def play(self) -> bool:
-        """All scenes, in order; False if one did not end as promised."""
+        """All scenes, in order; False if one had another result."""
         scenes: Sequence[tuple[str, Callable[[], Awaitable[str]]]] = (
             ("jobs run, each once", self._jobs_run),
-            ("a killed worker's job comes back by itself", self._killed_worker),
+            ("a killed worker's job is rescued", self._killed_worker),
             ("a lease changes hands, and its token grows", self._lease),
             ("a stream is archived, and nothing is missing", self._archive),
             ("the job is done by another worker", self._comes_back),
@@ -289,7 +289,7 @@ class Demo:
         return f"{JOBS} done with {attempts} attempts"
 
     async def _put_poison(self) -> None:
-        """Runs beside the other scenes: its workers die one after the other, each after a heartbeat timeout."""
+        """Runs during the other scenes: its workers die one after the other, each after a heartbeat timeout."""
         await self._stage.app.jobs.enqueue("poison", b"", id="poison", queue="fragile")
 
     async def _beating(self, count: int) -> bool | None:
@@ -308,17 +308,17 @@ class Demo:
         stage = self._stage
         self._head("kill -9")
         await stage.app.jobs.enqueue("slow", {"report": 7}, id="slow-report")
-        held = await stage.until(lambda: self._job("slow-report", JobState.RUNNING), "the claim of slow-report")
-        worker = await stage.until(lambda: self._worker(held.info.worker), "its worker's beat")
+        running = await stage.until(lambda: self._job("slow-report", JobState.RUNNING), "the claim of slow-report")
+        worker = await stage.until(lambda: self._worker(running.info.worker), "its worker's heartbeat")
         process = self._process(worker)
-        self._say(f"worker {worker.info.id} holds slow-report; killing it with SIGKILL")
+        self._say(f"worker {worker.info.id} runs slow-report; killing it with SIGKILL")
         process.send_signal(signal.SIGKILL)
         await process.wait()
-        self._say("nobody sends heartbeats for the job now. `wrasse explain slow-report` says:")
+        self._say("no process sends heartbeats for the job now. `wrasse explain slow-report` says:")
         counts = await stage.app.jobs.counts()
-        for line in await outlook(held, stage.settings, await stage.queue(), counts.at):
+        for line in await outlook(running, stage.settings, await stage.queue(), counts.at):
             self._say(f"  next  {line}")
-        return f"process {worker.info.pid} killed while it held the job"
+        return f"process {worker.info.pid} killed while it ran the job"
 
     async def _worker(self, id: str) -> WorkerState | None:
         counts = await self._stage.app.jobs.counts()
@@ -327,7 +327,7 @@ class Demo:
     def _process(self, worker: WorkerState) -> Process:
         found = self._stage.process(worker.info.pid)
         if found is None:
-            raise NotSeen(f"worker {worker.info.id} is no process of this demo", do="report this")
+            raise NotSeen(f"worker {worker.info.id} is not a process of this demo", do="report this")
         return found
 
     async def _lease(self) -> str:
@@ -336,7 +336,7 @@ class Demo:
         holder = await stage.start_holder()
         assert holder.stdout is not None, "started with a pipe"
         first = int(await stage.within(holder.stdout.readline(), "the first lease") or b"0")
-        self._say(f"process {holder.pid} holds the lease of {LEASE} with token {first}; killing it too")
+        self._say(f"process {holder.pid} has the lease of {LEASE} with token {first}; killing it too")
         holder.send_signal(signal.SIGKILL)
         await holder.wait()
         async with stage.app.lease(LEASE, ttl="2s", wait=f"{PATIENCE:.0f}s", owner="second") as lease:
@@ -361,7 +361,7 @@ class Demo:
 
     async def _comes_back(self) -> str:
         stage = self._stage
-        self._head("The job comes back")
+        self._head("The job is rescued")
         record = await stage.until(
             lambda: self._job("slow-report", JobState.DONE), "slow-report done by another worker"
         )
@@ -375,8 +375,8 @@ class Demo:
     async def _poison(self) -> str:
         stage = self._stage
         self._head("Poison")
-        self._say("a job that kills every worker that takes it, with a budget of one rescue")
-        record = await stage.until(lambda: self._job("poison", JobState.DEAD), "the burial of the poison job")
+        self._say("a job that kills every worker that claims it, with a budget of one rescue")
+        record = await stage.until(lambda: self._job("poison", JobState.DEAD), "the dead-lettering of the poison job")
         for attempt in record.history:
             self._say(f"attempt {attempt.number}: {attempt.reason.value}, {attempt.error}")
         if record.info.attempts < 2:
@@ -384,7 +384,7 @@ class Demo:
         return f"dead after {record.info.attempts} workers: {record.info.reason}"
 
     async def _dry_run(self) -> str:
-        self._head("Look before you sweep")
+        self._head("A dry run of a sweep")
         self._say("done jobs are kept for 5 s here. `wrasse sweep --dry-run` changes nothing and says:")
         engine = await self._stage.app.engine()
         plan = await self._stage.until(lambda: _planned(engine.plan("finished_jobs")), "a plan")
@@ -400,14 +400,14 @@ class Demo:
         return f"{len(lines)} lines: {verbs.count('requeue')} requeued, {verbs.count('dead_letter')} dead-lettered"
 
     async def _journaled(self) -> list[Line] | None:
-        """What the sweep did, once all that was seen before has its outcome: a line gets that after the action."""
+        """The lines of the sweep, once the expected ones have their outcome, which is written after the action."""
         opened = await self._stage.app.open("engine")
         lines = list(await opened.journal.page(LineFilter(sweep="stuck_jobs"), None, 20))
         done = {(line.intent.verb, line.intent.suspect) for line in lines if line.outcome == "done"}
         return lines if done >= {("dead_letter", "poison"), ("requeue", "poison"), ("requeue", "slow-report")} else None
 
     async def _drain(self) -> str:
-        self._head("Curtain")
+        self._head("Shutdown")
         self._say("SIGTERM to the worker that is left")
         codes = await self._stage.drain()
         if not codes or any(codes):

@@ -1,4 +1,4 @@
-"""What the worker processes of the demo do, and the process that holds a lease until it is killed."""
+"""The handler of the demo's workers, and the process that has a lease until it is killed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 
 from wrasse.jobs.worker.running_job import RunningJob
 
-SLOW_FOR = 60.0  # seconds; longer than anybody waits
+SLOW_FOR = 60.0  # seconds; longer than any scene waits
 LEASE = "orders/42"
 LEASE_TTL = "2s"
 
@@ -17,7 +17,7 @@ LEASE_TTL = "2s"
 async def handle(job: RunningJob) -> str:
     """The handler of every kind of job in the demo."""
     if job.kind == "poison":
-        # What a fault in a C library or the kernel's out-of-memory killer does: no exception, no clean stop.
+        # Like a fault in a C library or the out-of-memory killer: no exception, no clean stop.
         os.kill(os.getpid(), signal.SIGKILL)
     if job.kind == "slow" and job.attempt == 1:
         await asyncio.sleep(SLOW_FOR)
@@ -26,7 +26,7 @@ async def handle(job: RunningJob) -> str:
 
 
 async def hold_for_ever(url: str) -> None:
-    """Takes the lease, says its token, and keeps it for as long as the process lives."""
+    """Acquires the lease, writes its token, and renews it until the process ends."""
     from wrasse.api.app import connect
 
     async with connect(url) as app, app.lease(LEASE, ttl=LEASE_TTL, owner="first") as lease:

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import click
 
-from wrasse.cli.context import DURATION, CommandContext, asks, finish
+from wrasse.cli.context import DURATION, CommandContext, finish, with_context
 from wrasse.cli.payload import check_sources, fields_of, from_lines, one_payload, payload_of, pieces_of
 from wrasse.clock import SystemClock
 from wrasse.errors import UsageError, WrasseError
@@ -27,12 +27,12 @@ FIELDS = ("data", "payload_b64", "kind", "id", "queue", "priority", "delay", "ti
 
 @click.command(context_settings={"allow_extra_args": True})
 @click.argument("payload", required=False)
-@click.option("--kind", default="", help="Which handler does it.")
-@click.option("--id", help="The job's id; an id that is known already is not enqueued again.")
+@click.option("--kind", default="", help="The kind, which selects the handler.")
+@click.option("--id", help="The job's id; an existing id is not enqueued again.")
 @click.option("--queue", help="The queue.  [default: that of the priority]")
 @click.option("--priority", help="A name in worker.priorities.  [default: producer.default_priority]")
-@click.option("--delay", type=DURATION, default="0s", help="Not before this much later.")
-@click.option("--timeout", type=DURATION, help="How long its handler may take.  [default: worker.timeout]")
+@click.option("--delay", type=DURATION, default="0s", help="Earliest start, from now.")
+@click.option("--timeout", type=DURATION, help="How long its handler may run.  [default: worker.timeout]")
 @click.option("--header", "headers", metavar="NAME=VALUE", multiple=True, help="A header; may be repeated.")
 @click.option("--unique", default="", metavar="NAME", help="Not enqueued while a job of this name is not finished.")
 @click.option("--window", type=DURATION, default="0s", help="With --unique: nor for this long after it was enqueued.")
@@ -40,9 +40,9 @@ FIELDS = ("data", "payload_b64", "kind", "id", "queue", "priority", "delay", "ti
 @click.option("--file", "path", type=click.Path(dir_okay=False), help="Read the payload from this file; -: from stdin.")
 @click.option("--lines", is_flag=True, help="One job per line of the file or stdin, the line being the payload.")
 @click.option("--json-lines", is_flag=True, help=f"One job per line, as a JSON object with {', '.join(FIELDS)}.")
-@asks
+@with_context
 def enqueue(
-    asked: CommandContext,
+    ctx: CommandContext,
     payload: str | None,
     kind: str,
     id: str | None,
@@ -74,14 +74,14 @@ def enqueue(
     named = dict(_header(each) for each in headers)
     new = NewJob(kind, b"", priority, queue, delay, None, id, timeout, named, unique, window, keep)
     if lines or json_lines:
-        finish(_enqueue(asked, lambda producer: _many(producer, new, path, described=json_lines)))
+        finish(_enqueue(ctx, lambda producer: _many(producer, new, path, described=json_lines)))
     else:
         one = replace(new, data=one_payload(payload, path, PAYLOAD_BYTES_MAX))
-        finish(_enqueue(asked, lambda producer: iter([made(producer, one)])))
+        finish(_enqueue(ctx, lambda producer: iter([made(producer, one)])))
 
 
 def _check_arguments(payload: str | None, more: Sequence[str]) -> None:
-    """More than one argument is most likely a kind, as in other tools, and then the payload."""
+    """A second argument usually means that the first one is a kind, as in other tools."""
     if not more:
         return
     kind = payload if payload is not None and payload.isidentifier() else "KIND"
@@ -106,7 +106,7 @@ def _many(producer: Producer, new: NewJob, path: str | None, *, described: bool)
 
 
 def _described(new: NewJob, line: bytes) -> NewJob:
-    """What a line says of its job, on top of what the options say of all."""
+    """A job with the fields of its line, which have precedence over the options."""
     fields = fields_of(line, FIELDS, '{"kind": ..., "data": ...}')
     given = {name: str(fields[name]) for name in ("kind", "unique", "delay") if name in fields}
     given |= {
@@ -126,8 +126,8 @@ def _headers(value: object) -> Mapping[str, str]:
     return value
 
 
-async def _enqueue(asked: CommandContext, jobs: Callable[[Producer], Iterator[Job]]) -> None:
-    config, clock = asked.config(), SystemClock()
+async def _enqueue(ctx: CommandContext, jobs: Callable[[Producer], Iterator[Job]]) -> None:
+    config, clock = ctx.config(), SystemClock()
     answers: list[Enqueued] = []
     count = known = 0
     try:
@@ -140,17 +140,17 @@ async def _enqueue(asked: CommandContext, jobs: Callable[[Producer], Iterator[Jo
                         answers.append(answer)
     except WrasseError as why:
         if count:
-            # Whoever puts all of them once more would put these twice.
+            # Enqueuing all of them again would enqueue these twice.
             why.message = f"{why.message}; {count} jobs before it were enqueued and stay"
-            why.do = why.do if isinstance(why, UsageError) else f"{why.do.partition(';')[0]}, then put the rest"
+            why.do = why.do if isinstance(why, UsageError) else f"{why.do.partition(';')[0]}, then enqueue the rest"
         raise
     listed = [{"id": each.id, "new": each.new} for each in answers]
-    asked.answer({"enqueued": count, "known": known, "jobs": listed}, lambda: _tell(answers, count, known))
+    ctx.answer({"enqueued": count, "known": known, "jobs": listed}, lambda: _tell(answers, count, known))
 
 
 def _tell(answers: Sequence[Enqueued], count: int, known: int) -> None:
     if len(answers) <= SHOWN_MAX:
         for answer in answers:
-            click.echo(f"{answer.id}" if answer.new else f"{answer.id} is known already and stays as it is")
+            click.echo(f"{answer.id}" if answer.new else f"{answer.id} exists already and is not changed")
         return
-    click.echo(f"enqueued {count} jobs" + (f"; {known} were known already" if known else ""))
+    click.echo(f"enqueued {count} jobs" + (f"; {known} existed already" if known else ""))

@@ -1,4 +1,4 @@
-"""wrasse jobs list, show, peek, stats, dead: looking at jobs changes nothing. And how commands reach the queue."""
+"""wrasse jobs list, show, peek, stats, dead: read-only commands; and how commands open the queue."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import click
 
-from wrasse.cli.context import DURATION, CommandContext, asks, finish
+from wrasse.cli.context import DURATION, CommandContext, finish, with_context
 from wrasse.cli.output import show_pairs, show_table
 from wrasse.config.load import Config
 from wrasse.errors import UnknownName
@@ -39,7 +39,7 @@ from wrasse.runtime.stream_tasks import open_tasks, task_home
 
 @dataclass(frozen=True, slots=True)
 class OpenQueue:
-    """Jobs and tasks as one queue, and the backend of the jobs."""
+    """Jobs and stream tasks as one queue, and the backend of the jobs."""
 
     jobs: JobQueue
     store: JobStore
@@ -47,8 +47,8 @@ class OpenQueue:
 
 @asynccontextmanager
 async def opened_queue(config: Config, *, create: bool = False) -> AsyncIterator[OpenQueue]:
-    """Jobs, and the tasks of the types that the settings name, for the length of a command; one that only reads creates
-    nothing."""
+    """Jobs, and the stream tasks of the types in the settings, for the length of a command; a command that only reads
+    creates nothing."""
     async with Stores.of(config.settings.worker, create=create) as stores:
         store, home = with_jobs(await stores.open(config.homes.jobs)), task_home(config)
         tasks = None if home is None else partial(open_tasks, home, stores)
@@ -58,7 +58,7 @@ async def opened_queue(config: Config, *, create: bool = False) -> AsyncIterator
 
 @asynccontextmanager
 async def opened(config: Config) -> AsyncIterator[JobStore]:
-    """The backend that holds the jobs, for the length of a command."""
+    """The backend of the jobs, for the length of a command."""
     async with Stores.of(config.settings.worker, create=False) as stores:
         yield with_jobs(await stores.open(config.homes.jobs))
 
@@ -72,8 +72,8 @@ Span = tuple[timedelta | None, timedelta | None]  # how long ago at most and at 
 def job_filters(
     *, only: str = "Only", error: bool = False, span: bool = False
 ) -> Callable[[Callable[..., T]], Callable[..., T]]:
-    """Adds the options that choose jobs, which the function gets as `where`; `error` and `span` are for commands about
-    dead ones, and the times between which these died are given as `span`."""
+    """Adds the filter options, which the function gets as `where`; `error` and `span` are for commands about dead jobs:
+    `span` is the time range in which they died."""
     reason = "jobs that died for this reason" if error else "dead jobs with this reason"
     options = [
         click.option("--queue", help=f"{only} jobs of this queue."),
@@ -105,14 +105,14 @@ def job_filters(
 
 
 def job_state_of(name: str) -> tuple[JobState, bool | None]:
-    """The state a name means, and whether only scheduled or only due jobs of it."""
+    """The state that a name means, and whether only scheduled or only due jobs of it."""
     if name == "scheduled":
         return JobState.READY, True
     return JobState(name), False if name == "ready" else None
 
 
 async def known_job(queue: JobQueue, id: str) -> JobRecord:
-    """The job with this id; unknown ids are answered with the nearest of those in sight."""
+    """The job with this id; for an unknown id the error suggests similar ones."""
     record = await queue.get(id)
     if record is None:
         seen = [info.id for state in JobState for info in await queue.page(state, JobFilter(), None, 100, newest=True)]
@@ -122,7 +122,7 @@ async def known_job(queue: JobQueue, id: str) -> JobRecord:
 
 
 def _near(id: str, seen: list[str]) -> list[str]:
-    # A list of all ids is no help to anybody; only those that begin alike are offered.
+    # Only ids with the same beginning are suggested, since a list of all would not help.
     return [each for each in seen if each[:4] == id[:4]][:20]
 
 
@@ -130,11 +130,11 @@ def _near(id: str, seen: list[str]) -> list[str]:
 @click.argument("state", type=click.Choice(STATES), required=False)
 @job_filters()
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000), help="Jobs per page.")
-@click.option("--after", help="Go on after this cursor, which the last page gave.")
+@click.option("--after", help="Continue after this cursor, from the last page.")
 @click.option("--newest", is_flag=True, help="Newest first.")
-@asks
+@with_context
 def list_jobs(
-    asked: CommandContext, state: str | None, where: JobFilter, limit: int, after: str | None, newest: bool
+    ctx: CommandContext, state: str | None, where: JobFilter, limit: int, after: str | None, newest: bool
 ) -> None:
     """List jobs of one STATE, or of all.
 
@@ -146,24 +146,24 @@ def list_jobs(
     """
     if after is not None and state is None:
         raise click.UsageError("--after needs a state\ndo: write e.g. wrasse jobs list ready --after=CURSOR")
-    finish(_list(asked, (state,) if state else STATES, where, limit, after, newest))
+    finish(_list(ctx, (state,) if state else STATES, where, limit, after, newest))
 
 
 async def _list(
-    asked: CommandContext, states: tuple[str, ...], where: JobFilter, limit: int, after: str | None, newest: bool
+    ctx: CommandContext, states: tuple[str, ...], where: JobFilter, limit: int, after: str | None, newest: bool
 ) -> None:
     infos: list[JobInfo] = []
     page: Page[JobInfo] | None = None
-    async with opened_queue(asked.config()) as store:
+    async with opened_queue(ctx.config()) as store:
         for name in states:
             if len(infos) < limit:
                 state, scheduled = job_state_of(name)
                 narrowed = replace(where, scheduled=scheduled)
                 page = await store.jobs.page(state, narrowed, after, limit - len(infos), newest=newest)
                 infos += page.items
-    assert page is not None, "there is a state to look at"
+    assert page is not None, "there is at least one state"
     cursor = page.cursor if len(states) == 1 else None
-    asked.answer(
+    ctx.answer(
         {"jobs": [state_json(info) for info in infos], "next": cursor},
         lambda: _show_states(infos, page.at, cursor),
     )
@@ -185,27 +185,27 @@ def _row(info: JobInfo, now: datetime) -> tuple[object, ...]:
 @click.argument("id")
 @click.option("--payload", is_flag=True, help="Write the payload's bytes to stdout and nothing else.")
 @click.option("--result", is_flag=True, help="Write the result's bytes to stdout and nothing else.")
-@asks
-def show(asked: CommandContext, id: str, payload: bool, result: bool) -> None:
-    """Show one job: where it is, what became of its attempts, how its payload begins.
+@with_context
+def show(ctx: CommandContext, id: str, payload: bool, result: bool) -> None:
+    """Show one job: its state, its attempts, the beginning of its payload.
 
     \b
     Examples:
       wrasse jobs show resize-a
       wrasse jobs show resize-a --payload > a.json
     """
-    finish(_show(asked, id, payload, result))
+    finish(_show(ctx, id, payload, result))
 
 
-async def _show(asked: CommandContext, id: str, payload: bool, result: bool) -> None:
-    async with opened_queue(asked.config()) as store:
+async def _show(ctx: CommandContext, id: str, payload: bool, result: bool) -> None:
+    async with opened_queue(ctx.config()) as store:
         record = await known_job(store.jobs, id)
         now = (await store.store.health_sample()).at
     if payload or result:
         sys.stdout.buffer.write(record.job.payload if payload else record.result or b"")
         sys.stdout.buffer.flush()
         return
-    asked.answer(record_json(record), lambda: show_record(record, now))
+    ctx.answer(record_json(record), lambda: show_record(record, now))
 
 
 def show_record(record: JobRecord, now: datetime) -> None:
@@ -239,27 +239,27 @@ def show_record(record: JobRecord, now: datetime) -> None:
 
 
 def _progress(record: JobRecord) -> str:
-    told = record.progress
-    return "" if told is None else f"{told.fraction:.0%} {told.note}".strip()
+    progress = record.progress
+    return "" if progress is None else f"{progress.fraction:.0%} {progress.note}".strip()
 
 
 @click.command()
 @click.argument("queue", required=False)
 @click.option("-n", "count", default=10, show_default=True, type=click.IntRange(1, 100), help="How many.")
-@asks
-def peek(asked: CommandContext, queue: str | None, count: int) -> None:
-    """Show the jobs that are served next, the next one first, and how their payloads begin.
+@with_context
+def peek(ctx: CommandContext, queue: str | None, count: int) -> None:
+    """Show the next jobs in order, with the beginning of their payloads.
 
     \b
     Examples:
       wrasse jobs peek
       wrasse jobs peek high -n 3
     """
-    finish(_peek(asked, queue, count))
+    finish(_peek(ctx, queue, count))
 
 
-async def _peek(asked: CommandContext, queue: str | None, count: int) -> None:
-    config = asked.config()
+async def _peek(ctx: CommandContext, queue: str | None, count: int) -> None:
+    config = ctx.config()
     worker = config.settings.worker
     queues = [queue] if queue else [worker.queues[name] for name in worker.priorities]
     records: list[JobRecord] = []
@@ -272,27 +272,27 @@ async def _peek(asked: CommandContext, queue: str | None, count: int) -> None:
             if len(records) >= count:
                 break
     rows = [(each.job.id, each.job.kind, each.job.queue, each.info.size, glimpse(each.job.payload)) for each in records]
-    asked.answer(
+    ctx.answer(
         {"jobs": [{**state_json(each.info), "payload": text_of(each.job.payload)} for each in records]},
         lambda: show_table(("id", "kind", "queue", "bytes", "payload"), rows, empty="nothing is ready"),
     )
 
 
 @click.command()
-@asks
-def stats(asked: CommandContext) -> None:
-    """Show how many jobs are where, which workers are alive, and which queues they leave alone.
+@with_context
+def stats(ctx: CommandContext) -> None:
+    """Show the number of jobs by state, the workers, and the queues with an open circuit breaker.
 
     \b
     Examples:
       wrasse jobs stats
       wrasse jobs stats --json | jq .queues
     """
-    finish(_stats(asked))
+    finish(_stats(ctx))
 
 
-async def _stats(asked: CommandContext) -> None:
-    config = asked.config()
+async def _stats(ctx: CommandContext) -> None:
+    config = ctx.config()
     async with opened_queue(config) as queue:
         counts = await queue.jobs.counts()
         alive = {worker.info.id for worker in counts.workers if worker.deadline > counts.at}
@@ -309,14 +309,14 @@ async def _stats(asked: CommandContext) -> None:
             show_table(("worker", "slots", "last heartbeat", "state"), rows)
         if shut:
             left = [(each.queue, each.state, each.worker, ago(each.since, counts.at)) for each in shut]
-            show_table(("queue left alone", "breaker", "by worker", "since"), left)
+            show_table(("paused queue", "breaker", "by worker", "since"), left)
         for each in counts.damage:
             click.echo(f"not counted: {each}; see `wrasse jobs fsck`", err=True)
 
     workers = [worker_json(each, counts.at) for each in counts.workers]
     queues, breakers = [queue_json(each) for each in counts.queues], [shut_json(each) for each in shut]
     answer = {"at": counts.at, "queues": queues, "workers": workers, "breakers": breakers, "damage": counts.damage}
-    asked.answer(answer, text)
+    ctx.answer(answer, text)
 
 
 def _alive(deadline: datetime, now: datetime) -> str:
@@ -331,9 +331,9 @@ def _counted(count: QueueCount, now: datetime) -> tuple[object, ...]:
 @click.command()
 @job_filters(error=True, span=True)
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000), help="Jobs per page.")
-@click.option("--after", help="Go on after this cursor, which the last page gave.")
-@asks
-def dead(asked: CommandContext, where: JobFilter, span: Span, limit: int, after: str | None) -> None:
+@click.option("--after", help="Continue after this cursor, from the last page.")
+@with_context
+def dead(ctx: CommandContext, where: JobFilter, span: Span, limit: int, after: str | None) -> None:
     """List dead jobs, the newest first, and why they died.
 
     \b
@@ -341,11 +341,11 @@ def dead(asked: CommandContext, where: JobFilter, span: Span, limit: int, after:
       wrasse jobs dead
       wrasse jobs dead --since=1h --reason=failed --error=Timeout
     """
-    finish(_dead(asked, where, span, limit, after))
+    finish(_dead(ctx, where, span, limit, after))
 
 
 def died_within(where: JobFilter, now: datetime, since: timedelta | None, until: timedelta | None) -> JobFilter:
-    """The filter, narrowed to what died between two times ago."""
+    """The filter, narrowed to jobs that died in a time range."""
     return replace(
         where,
         finished_after=None if since is None else now - since,
@@ -353,11 +353,11 @@ def died_within(where: JobFilter, now: datetime, since: timedelta | None, until:
     )
 
 
-async def _dead(asked: CommandContext, where: JobFilter, span: Span, limit: int, after: str | None) -> None:
-    async with opened_queue(asked.config()) as store:
+async def _dead(ctx: CommandContext, where: JobFilter, span: Span, limit: int, after: str | None) -> None:
+    async with opened_queue(ctx.config()) as store:
         where = died_within(where, (await store.store.health_sample()).at, *span)
         page = await store.jobs.page(JobState.DEAD, where, after, limit, newest=True)
-    asked.answer(
+    ctx.answer(
         {"jobs": [state_json(info) for info in page], "next": page.cursor},
         lambda: _show_states([*page], page.at, page.cursor),
     )

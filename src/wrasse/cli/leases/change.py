@@ -1,4 +1,4 @@
-"""wrasse leases acquire, keep, update, remove, release, and attachments: what a holder does, one command a step."""
+"""wrasse leases acquire, keep, update, remove, release, and attachments: the operations of a holder."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 import msgspec
 
-from wrasse.cli.context import DURATION, CommandContext, asks, finish
+from wrasse.cli.context import DURATION, CommandContext, finish, with_context
 from wrasse.cli.leases.inspect import NAMESPACE, lease_operations
 from wrasse.cli.output import progress, show_pairs, show_table
 from wrasse.errors import UsageError
 from wrasse.leases.attachment_files import FilePieces, write_file
 from wrasse.leases.attachments import CONTENT_TYPE, Attached, Sent
-from wrasse.leases.lease import Attachment, KeyRecord, Lease, public, shown
+from wrasse.leases.lease import Attachment, KeyRecord, Lease, presented_lease, public
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import checked_key, checked_namespace
 from wrasse.ports.objects import CHUNK_BYTES
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LeaseProof:
-    """What a holder shows of its lease."""
+    """The lease as its holder presents it."""
 
     lease: str
     token: int | None = None
@@ -81,18 +81,20 @@ HOLDER = holder_options()
 
 @click.command()
 @click.argument("key")
-@click.option("--owner", default="", metavar="NAME", help="Who takes it.  [default: this machine and process]")
-@click.option("--ttl", type=DURATION, default="30s", show_default=True, help="How long it lasts without `keep`.")
+@click.option("--owner", default="", metavar="NAME", help="The holder.  [default: this machine and process]")
+@click.option(
+    "--ttl", type=DURATION, default="30s", show_default=True, help="How long it lasts unless renewed with `keep`."
+)
 @click.option("--wait", type=DURATION, default="0s", show_default=True, help="How long to wait for the key.")
 @click.option("--if-not-exists", is_flag=True, help="Only if the key is new.")
-@click.option("--transaction", default="", metavar="ID", help="Change it together with the other keys of this one.")
+@click.option("--transaction", default="", metavar="ID", help="The transaction to join.")
 @NAMESPACE
-@asks
+@with_context
 def acquire(
-    asked: CommandContext, key: str, owner: str, ttl: timedelta, wait: timedelta, if_not_exists: bool, transaction: str,
+    ctx: CommandContext, key: str, owner: str, ttl: timedelta, wait: timedelta, if_not_exists: bool, transaction: str,
     namespace: str,
 ) -> None:  # fmt: skip
-    """Take the lease of KEY; fails if somebody else holds it for all of --wait.
+    """Acquire the lease of KEY; fails if another holder has it for all of --wait.
 
     \b
     Examples:
@@ -102,14 +104,14 @@ def acquire(
     """
 
     async def work() -> KeyRecord:
-        async with lease_operations(asked) as leases:
+        async with lease_operations(ctx) as leases:
             return await leases.acquire(
                 key, owner or owner_name(), namespace=namespace, ttl=ttl, wait=wait, if_not_exists=if_not_exists,
                 transaction=transaction,
             )  # fmt: skip
 
     record = finish(work())
-    _tell(asked, record.held, record.version)
+    _tell(ctx, record.held, record.version)
 
 
 @click.command()
@@ -117,8 +119,8 @@ def acquire(
 @HOLDER
 @click.option("--ttl", type=DURATION, default="30s", show_default=True, help="How long from now.")
 @NAMESPACE
-@asks
-def keep(asked: CommandContext, key: str, holder: LeaseProof, ttl: timedelta, namespace: str) -> None:
+@with_context
+def keep(ctx: CommandContext, key: str, holder: LeaseProof, ttl: timedelta, namespace: str) -> None:
     """Renew the lease of KEY: it then lasts --ttl from now.
 
     \b
@@ -127,12 +129,12 @@ def keep(asked: CommandContext, key: str, holder: LeaseProof, ttl: timedelta, na
     """
 
     async def work() -> tuple[Lease, int]:
-        async with lease_operations(asked) as leases:
+        async with lease_operations(ctx) as leases:
             lease = await leases.renew(await held_by(leases, namespace, key, holder), ttl)
             known = await leases.describe(lease.namespace, lease.key)
             return lease, 0 if known is None else known.version
 
-    _tell(asked, *finish(work()))
+    _tell(ctx, *finish(work()))
 
 
 @click.command()
@@ -141,9 +143,9 @@ def keep(asked: CommandContext, key: str, holder: LeaseProof, ttl: timedelta, na
 @HOLDER
 @click.option("--if-version", type=int, metavar="N", help="Refuse unless the key has this version.")
 @NAMESPACE
-@asks
+@with_context
 def update(
-    asked: CommandContext, key: str, data: str, holder: LeaseProof, if_version: int | None, namespace: str
+    ctx: CommandContext, key: str, data: str, holder: LeaseProof, if_version: int | None, namespace: str
 ) -> None:
     """Stage DATA, which is JSON, as the new state of KEY; - reads it from stdin. `release` commits it.
 
@@ -154,20 +156,20 @@ def update(
     state = _compact(sys.stdin.buffer.read() if data == "-" else data.encode())
 
     async def work() -> int:
-        async with lease_operations(asked) as leases:
+        async with lease_operations(ctx) as leases:
             held = await held_by(leases, namespace, key, holder)
             version, _ = await leases.update(held, state, if_version=if_version)
             return version
 
-    _staged(asked, key, finish(work()))
+    _staged(ctx, key, finish(work()))
 
 
 @click.command()
 @click.argument("key")
 @HOLDER
 @NAMESPACE
-@asks
-def remove(asked: CommandContext, key: str, holder: LeaseProof, namespace: str) -> None:
+@with_context
+def remove(ctx: CommandContext, key: str, holder: LeaseProof, namespace: str) -> None:
     """Stage the removal of the state of KEY. `release` commits it.
 
     \b
@@ -176,20 +178,20 @@ def remove(asked: CommandContext, key: str, holder: LeaseProof, namespace: str) 
     """
 
     async def work() -> int | None:
-        async with lease_operations(asked) as leases:
+        async with lease_operations(ctx) as leases:
             return await leases.remove(await held_by(leases, namespace, key, holder))
 
-    _staged(asked, key, finish(work()))
+    _staged(ctx, key, finish(work()))
 
 
 @click.command()
 @click.argument("key")
 @HOLDER
-@click.option("--rollback", is_flag=True, help="Throw away what is staged.")
+@click.option("--rollback", is_flag=True, help="Discard what is staged.")
 @NAMESPACE
-@asks
-def release(asked: CommandContext, key: str, holder: LeaseProof, rollback: bool, namespace: str) -> None:
-    """Give KEY back and commit what is staged. Says so if the lease was over before, and then nothing is changed.
+@with_context
+def release(ctx: CommandContext, key: str, holder: LeaseProof, rollback: bool, namespace: str) -> None:
+    """Release KEY and commit what is staged. If the lease has ended before, nothing is changed, and the answer says so.
 
     \b
     Examples:
@@ -198,70 +200,72 @@ def release(asked: CommandContext, key: str, holder: LeaseProof, rollback: bool,
     """
 
     async def work() -> tuple[bool, int | None]:
-        async with lease_operations(asked) as leases:
+        async with lease_operations(ctx) as leases:
             held = await held_by(leases, namespace, key, holder)
             meta = await leases.release(held, commit=not rollback)
-            told = meta is None or isinstance(leases, Leases)  # a server does not tell the version
-            known = meta if told else await leases.describe(held.namespace, held.key)
-            return meta is not None, None if known is None else known.version
+            complete = meta is None or isinstance(leases, Leases)  # a server does not return the version
+            record = meta if complete else await leases.describe(held.namespace, held.key)
+            return meta is not None, None if record is None else record.version
 
     released, version = finish(work())
-    said = f"{key} is free; it has version {version}" if released else f"{key} was not held under this lease"
-    asked.answer({"key": key, "released": released, "version": version}, lambda: click.echo(said))
+    said = f"{key} is free; it has version {version}" if released else f"{key} was not leased under this id"
+    ctx.answer({"key": key, "released": released, "version": version}, lambda: click.echo(said))
 
 
 async def held_by(leases: Leases | LeaseClient, namespace: str, key: str, holder: LeaseProof) -> Lease:
-    """What the holder would show. The store has what was not typed; a server does not tell it."""
+    """The lease as its holder presents it. The store supplies what was not typed; a server does not."""
     name = checked_namespace(namespace)
     stored = checked_key(key, name)
     if not isinstance(leases, Leases):
         if holder.token is None or not holder.transaction:
             raise UsageError(
-                "a lease at leases.server is shown with its token and transaction",
+                "a lease at leases.server needs its token and transaction",
                 do="add --token and --transaction, as `wrasse leases acquire` gave them",
             )
-        return shown(name, stored, holder.lease, holder.token, holder.transaction)
+        return presented_lease(name, stored, holder.lease, holder.token, holder.transaction)
     meta = await leases.describe(name, stored)
     grant = None if meta is None else meta.lease
     if grant is None or grant.id != holder.lease:
-        return shown(name, stored, holder.lease, holder.token or 0, holder.transaction or holder.lease)
-    return shown(name, stored, grant.id, grant.token if holder.token is None else holder.token, grant.transaction)
+        return presented_lease(name, stored, holder.lease, holder.token or 0, holder.transaction or holder.lease)
+    return presented_lease(
+        name, stored, grant.id, grant.token if holder.token is None else holder.token, grant.transaction
+    )
 
 
-def _tell(asked: CommandContext, lease: Lease, version: int) -> None:
+def _tell(ctx: CommandContext, lease: Lease, version: int) -> None:
     facts: Mapping[str, object] = {
         "namespace": lease.namespace, "key": lease.key, "lease": lease.id, "token": lease.token,
         "owner": lease.owner, "expires_at": lease.expires_at, "version": version, "transaction": lease.transaction,
     }  # fmt: skip
-    asked.answer(facts, lambda: show_pairs([(name, value) for name, value in facts.items()]))
+    ctx.answer(facts, lambda: show_pairs([(name, value) for name, value in facts.items()]))
 
 
-def _staged(asked: CommandContext, key: str, version: int | None) -> None:
+def _staged(ctx: CommandContext, key: str, version: int | None) -> None:
     said = f"{key} will have version {version}" if version is not None else f"{key} has no state"
-    asked.answer({"key": key, "staged": version is not None, "version": version}, lambda: click.echo(said))
+    ctx.answer({"key": key, "staged": version is not None, "version": version}, lambda: click.echo(said))
 
 
 def _compact(data: bytes) -> bytes:
     try:
         return msgspec.json.encode(msgspec.json.decode(data))
     except msgspec.DecodeError as why:
-        raise UsageError(f"the state is no JSON: {why}", do="quote it for the shell, or give it on stdin") from None
+        raise UsageError(f"the state is not JSON: {why}", do="quote it for the shell, or pass it on stdin") from None
 
 
-AS_HOLDER = holder_options(required=False)  # as the holder of a lease sees it
+AS_HOLDER = holder_options(required=False)  # optional, for reading as the holder
 
 
 @click.command()
 @click.argument("key")
 @click.argument("source", metavar="FILE", type=click.Path(path_type=Path))
 @HOLDER
-@click.option("--name", default="", help="What it is called there.  [default: the name of the file]")
-@click.option("--content-type", default="", metavar="TYPE", help="What it is.  [default: by the name]")
-@click.option("--keep", is_flag=True, help="Leave one of this name as it is.")
+@click.option("--name", default="", help="The attachment's name.  [default: the file's name]")
+@click.option("--content-type", default="", metavar="TYPE", help="Its content type.  [default: by the name]")
+@click.option("--keep", is_flag=True, help="Keep an existing attachment of this name.")
 @NAMESPACE
-@asks
+@with_context
 def attach(
-    asked: CommandContext,
+    ctx: CommandContext,
     key: str,
     source: Path,
     holder: LeaseProof,
@@ -280,12 +284,12 @@ def attach(
     piped = str(source) == "-"
     name = name or ("" if piped else source.name)
     if not name:
-        raise click.UsageError("what comes from stdin needs --name")
+        raise click.UsageError("input from stdin needs --name")
     sent = Sent(name, content_type or mimetypes.guess_type(name)[0] or CONTENT_TYPE, keep=keep)
     size = source.stat().st_size if not piped and source.is_file() else None
 
     async def work() -> Attached:
-        async with lease_operations(asked) as leases:
+        async with lease_operations(ctx) as leases:
             held = await held_by(leases, namespace, key, holder)
             pieces = _stdin() if piped else aiter(FilePieces(source))
             with progress("bytes", size) as seen:
@@ -295,9 +299,9 @@ def attach(
     found = attached.attachment
     said = f"{found.name}: {found.object.size} bytes, sha256 {found.sha256}; {key} will have version {attached.version}"
     if not attached.staged:
-        said = f"{found.name} is there already and stays as it is"
+        said = f"{found.name} exists already and is not changed"
     facts = {"key": key, **_attachment_json(found), "staged": attached.staged, "version": attached.version}
-    asked.answer(facts, lambda: click.echo(said))
+    ctx.answer(facts, lambda: click.echo(said))
 
 
 @click.command()
@@ -305,8 +309,8 @@ def attach(
 @click.argument("name")
 @HOLDER
 @NAMESPACE
-@asks
-def detach(asked: CommandContext, key: str, name: str, holder: LeaseProof, namespace: str) -> None:
+@with_context
+def detach(ctx: CommandContext, key: str, name: str, holder: LeaseProof, namespace: str) -> None:
     """Stage the removal of the attachment NAME of KEY. `release` commits it.
 
     \b
@@ -315,21 +319,21 @@ def detach(asked: CommandContext, key: str, name: str, holder: LeaseProof, names
     """
 
     async def work() -> tuple[int, int]:
-        async with lease_operations(asked) as leases:
+        async with lease_operations(ctx) as leases:
             return await leases.attachments.remove(await held_by(leases, namespace, key, holder), name=name)
 
     count, version = finish(work())
     said = f"{key} will have version {version}, without {name}" if count else f"{key} has no attachment {name}"
-    asked.answer({"key": key, "staged": bool(count), "version": version}, lambda: click.echo(said))
+    ctx.answer({"key": key, "staged": bool(count), "version": version}, lambda: click.echo(said))
 
 
 @click.command()
 @click.argument("key")
 @AS_HOLDER
 @NAMESPACE
-@asks
-def attachments(asked: CommandContext, key: str, holder: LeaseProof, namespace: str) -> None:
-    """List the attachments of KEY as they were committed last.
+@with_context
+def attachments(ctx: CommandContext, key: str, holder: LeaseProof, namespace: str) -> None:
+    """List the committed attachments of KEY; with --lease, also staged changes.
 
     \b
     Examples:
@@ -337,12 +341,12 @@ def attachments(asked: CommandContext, key: str, holder: LeaseProof, namespace: 
     """
 
     async def work() -> Sequence[Attachment]:
-        async with lease_operations(asked, create=False) as leases:
+        async with lease_operations(ctx, create=False) as leases:
             return await leases.attachments.list(await _whose(leases, namespace, key, holder))
 
     found = finish(work())
     rows = [(each.name, each.object.size, each.content_type, each.sha256[:12], each.updated_at) for each in found]
-    asked.answer(
+    ctx.answer(
         {"key": key, "attachments": [_attachment_json(each) for each in found]},
         lambda: show_table(("name", "bytes", "type", "sha256", "changed"), rows),
     )
@@ -351,12 +355,12 @@ def attachments(asked: CommandContext, key: str, holder: LeaseProof, namespace: 
 @click.command()
 @click.argument("key")
 @click.argument("name")
-@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write it there.")
+@click.option("--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Write to this file.")
 @AS_HOLDER
 @NAMESPACE
-@asks
-def fetch(asked: CommandContext, key: str, name: str, output: Path | None, holder: LeaseProof, namespace: str) -> None:
-    """Write the attachment NAME of KEY to stdout, or to a file that is then whole or not there.
+@with_context
+def fetch(ctx: CommandContext, key: str, name: str, output: Path | None, holder: LeaseProof, namespace: str) -> None:
+    """Write the attachment NAME of KEY to stdout, or to a file that is complete or absent afterwards.
 
     \b
     Examples:
@@ -364,7 +368,7 @@ def fetch(asked: CommandContext, key: str, name: str, output: Path | None, holde
     """
 
     async def work() -> Attachment:
-        async with lease_operations(asked, create=False) as leases:
+        async with lease_operations(ctx, create=False) as leases:
             fetched = await leases.attachments.fetch(await _whose(leases, namespace, key, holder), name=name)
             if output is not None:
                 await write_file(output, fetched.chunks)
@@ -375,7 +379,7 @@ def fetch(asked: CommandContext, key: str, name: str, output: Path | None, holde
     found = finish(work())
     if output is not None:
         facts = {"key": key, **_attachment_json(found), "file": str(output)}
-        asked.answer(facts, lambda: click.echo(f"{output}: {found.object.size} bytes, sha256 {found.sha256}"))
+        ctx.answer(facts, lambda: click.echo(f"{output}: {found.object.size} bytes, sha256 {found.sha256}"))
 
 
 async def _whose(leases: Leases | LeaseClient, namespace: str, key: str, holder: LeaseProof) -> Lease:

@@ -1,4 +1,4 @@
-"""wrasse leases list, show, get, transaction, messages, fsck: what there is; and how commands get at leases."""
+"""wrasse leases list, show, get, transaction, messages, fsck: read-only commands; and how commands open leases."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from wrasse.cli.context import CommandContext, asks, finish
+from wrasse.cli.context import CommandContext, finish, with_context
 from wrasse.cli.output import progress, show_pairs, show_table
 from wrasse.clock import SystemClock
 from wrasse.config.load import Config
 from wrasse.errors import ConfigError, Refused, StoreBroken, UsageError
 from wrasse.lease_server.queues.service import QueueService
 from wrasse.leases.fsck import Fsck, KeyInconsistency, TransactionsFsck
-from wrasse.leases.lease import KeyRecord, shown
+from wrasse.leases.lease import KeyRecord, presented_lease
 from wrasse.leases.leases import KeyStateRead, Leases
 from wrasse.leases.names import checked_key, checked_namespace
 from wrasse.leases.transactions.states import Decision, Transaction
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 
 @asynccontextmanager
-async def opened_leases(asked: CommandContext, command: str) -> AsyncIterator[Leasing]:
-    """The store of leases itself, for the length of a command; refused where `leases.server` has them."""
-    config = asked.config()
+async def opened_leases(ctx: CommandContext, command: str) -> AsyncIterator[Leasing]:
+    """The store of leases itself, for the length of a command; refused if `leases.server` is set."""
+    config = ctx.config()
     home = config.homes.ports["leases"]
     if config.settings.leases.server:
         raise ConfigError(
-            f"leases live at {home} ({home.by}), and `wrasse leases {command}` looks at the store behind it",
+            f"leases are stored at {home} ({home.by}), and `wrasse leases {command}` needs the store behind it",
             do="run it with the settings of that server: --config of its file, which has no leases.server",
         )
     async with _store(config) as leasing:
@@ -48,10 +48,10 @@ async def opened_leases(asked: CommandContext, command: str) -> AsyncIterator[Le
 
 
 @asynccontextmanager
-async def lease_operations(asked: CommandContext, *, create: bool = True) -> AsyncIterator[Leases | LeaseClient]:
-    """Leases where this configuration has them: at `leases.server`, or in the store of records, which a command that
-    only reads does not create."""
-    config = asked.config()
+async def lease_operations(ctx: CommandContext, *, create: bool = True) -> AsyncIterator[Leases | LeaseClient]:
+    """The leases of this configuration: at `leases.server`, or in the store of records, which a command that only reads
+    does not create."""
+    config = ctx.config()
     if not config.settings.leases.server:
         async with _store(config, create=create) as leasing:
             yield leasing.leases
@@ -66,36 +66,36 @@ async def _store(config: Config, *, create: bool = False) -> AsyncIterator[Leasi
         yield await open_leasing(config, stores)
 
 
-NAMESPACE = click.option("--namespace", default="", metavar="NAME", help="Where the key is.  [default: default]")
+NAMESPACE = click.option("--namespace", default="", metavar="NAME", help="The key's namespace.  [default: default]")
 
 
 @click.command("list")
 @click.argument("prefix", default="")
 @NAMESPACE
-@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="How many at most.")
-@click.option("--after", metavar="CURSOR", help="Go on after the last page.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Maximum number.")
+@click.option("--after", metavar="CURSOR", help="Continue after the last page.")
 @click.option("--namespaces", "spaces", is_flag=True, help="List namespaces instead.")
-@asks
-def list_(asked: CommandContext, prefix: str, namespace: str, limit: int, after: str | None, spaces: bool) -> None:
-    """List keys that begin with PREFIX, and who holds them.
+@with_context
+def list_(ctx: CommandContext, prefix: str, namespace: str, limit: int, after: str | None, spaces: bool) -> None:
+    """List keys that begin with PREFIX, and their holders.
 
     \b
     Examples:
       wrasse leases list orders/
       wrasse leases list --namespaces --json
     """
-    finish(_spaces(asked, after, limit) if spaces else _list(asked, prefix, namespace, limit, after))
+    finish(_spaces(ctx, after, limit) if spaces else _list(ctx, prefix, namespace, limit, after))
 
 
-async def _spaces(asked: CommandContext, after: str | None, limit: int) -> None:
-    async with opened_leases(asked, "list --namespaces") as leasing:
+async def _spaces(ctx: CommandContext, after: str | None, limit: int) -> None:
+    async with opened_leases(ctx, "list --namespaces") as leasing:
         page = await leasing.namespaces.page(after, limit)
     answer = {"namespaces": list(page.items), "cursor": page.cursor}
-    asked.answer(answer, lambda: click.echo("\n".join(page.items)))
+    ctx.answer(answer, lambda: click.echo("\n".join(page.items)))
 
 
-async def _list(asked: CommandContext, prefix: str, namespace: str, limit: int, after: str | None) -> None:
-    async with lease_operations(asked, create=False) as leases:
+async def _list(ctx: CommandContext, prefix: str, namespace: str, limit: int, after: str | None) -> None:
+    async with lease_operations(ctx, create=False) as leases:
         name = checked_namespace(namespace)
         page = await leases.page(name, prefix.lower(), after, limit)
         found: list[tuple[str, KeyRecord]] = []
@@ -105,14 +105,14 @@ async def _list(asked: CommandContext, prefix: str, namespace: str, limit: int, 
                 if (meta := await leases.describe(name, key)) is not None:
                     found.append((key, meta))
                 else:
-                    invalid.append((key, "it has no record any more: deleted just now, or by another program"))
+                    invalid.append((key, "its record was deleted meanwhile"))
             except StoreBroken as error:
                 invalid.append((key, error.message))
         now = page.at
     keys = [key_json(key, meta, now) for key, meta in found]
     keys += [{"key": key, "invalid": why} for key, why in invalid]
     answer = {"namespace": name, "keys": keys, "cursor": page.cursor}
-    asked.answer(answer, lambda: _show_keys(found, invalid, now, page.cursor))
+    ctx.answer(answer, lambda: _show_keys(found, invalid, now, page.cursor))
 
 
 def _show_keys(
@@ -124,33 +124,33 @@ def _show_keys(
 
 
 def invalid_json(key: str, namespace: str, broken: StoreBroken) -> dict[str, str]:
-    """What is shown of a key whose record cannot be read."""
-    do = f"{broken.do}; `wrasse leases fsck` tells what else is damaged"
+    """The answer for a key whose record cannot be read."""
+    do = f"{broken.do}; `wrasse leases fsck` finds other inconsistencies"
     return {"key": key, "namespace": namespace, "invalid": broken.message, "do": do}
 
 
 @click.command()
 @click.argument("key")
 @NAMESPACE
-@asks
-def show(asked: CommandContext, key: str, namespace: str) -> None:
-    """Show everything about KEY: who holds it, its token, its version.
+@with_context
+def show(ctx: CommandContext, key: str, namespace: str) -> None:
+    """Show everything about KEY: its holder, its token, its version.
 
     \b
     Examples:
       wrasse leases show orders/42
     """
-    finish(_show(asked, key, namespace))
+    finish(_show(ctx, key, namespace))
 
 
-async def _show(asked: CommandContext, key: str, namespace: str) -> None:
-    async with lease_operations(asked, create=False) as leases:
+async def _show(ctx: CommandContext, key: str, namespace: str) -> None:
+    async with lease_operations(ctx, create=False) as leases:
         name = checked_namespace(namespace)
         try:
             meta = await leases.describe(name, checked_key(key, name))
         except StoreBroken as broken:
             unreadable = invalid_json(key, name, broken)
-            asked.answer(unreadable, lambda: show_pairs([*unreadable.items()]))
+            ctx.answer(unreadable, lambda: show_pairs([*unreadable.items()]))
             return
         now = await leases.now(name)
     if meta is None:
@@ -161,37 +161,39 @@ async def _show(asked: CommandContext, key: str, namespace: str) -> None:
         ("bytes", meta.state.size if meta.state else ""), ("owner", owner), ("ends", ends),
         ("staged", f"version {meta.staged.version}" if meta.staged else ""), ("changed", ago(meta.updated_at, now)),
     ]  # fmt: skip
-    asked.answer(key_json(key, meta, now), lambda: show_pairs(pairs))
+    ctx.answer(key_json(key, meta, now), lambda: show_pairs(pairs))
 
 
 @click.command()
 @click.argument("key")
-@click.option("--lease", default="", metavar="ID", help="As the holder of this lease sees it, staged changes included.")
+@click.option(
+    "--lease", default="", metavar="ID", help="As the holder of this lease sees it, including staged changes."
+)
 @NAMESPACE
-@asks
-def get(asked: CommandContext, key: str, lease: str, namespace: str) -> None:
-    """Write the state of KEY as it was committed last to stdout. Fails if there is none.
+@with_context
+def get(ctx: CommandContext, key: str, lease: str, namespace: str) -> None:
+    """Write the committed state of KEY to stdout. Fails if there is none.
 
     \b
     Examples:
       wrasse leases get orders/42
     """
-    seen = finish(_get(asked, key, lease, namespace))
+    seen = finish(_get(ctx, key, lease, namespace))
     answer = {"key": key, "version": seen.version, "etag": seen.etag, "state": seen.data.decode()}
-    asked.answer(answer, lambda: _write(seen.data))
+    ctx.answer(answer, lambda: _write(seen.data))
 
 
-async def _get(asked: CommandContext, key: str, lease: str, namespace: str) -> KeyStateRead:
-    async with lease_operations(asked, create=False) as leases:
+async def _get(ctx: CommandContext, key: str, lease: str, namespace: str) -> KeyStateRead:
+    async with lease_operations(ctx, create=False) as leases:
         name = checked_namespace(namespace)
         stored = checked_key(key, name)
         if lease:
             meta = await leases.describe(name, stored)
             if not isinstance(leases, Leases):
-                what = "a server shows staged state to the holder alone"
-                raise UsageError(what, do="leave --lease out, or use lease.state in a program")
+                what = "a server returns staged state only to the holder"
+                raise UsageError(what, do="omit --lease, or use lease.state in a program")
             token = 0 if meta is None or meta.lease is None else meta.lease.token
-            seen = await leases.read(shown(name, stored, lease, token, ""))
+            seen = await leases.read(presented_lease(name, stored, lease, token, ""))
         else:
             seen = await leases.read_public(name, stored)
     if seen is None:
@@ -200,12 +202,12 @@ async def _get(asked: CommandContext, key: str, lease: str, namespace: str) -> K
 
 
 def key_json(key: str, meta: KeyRecord, now: datetime) -> Mapping[str, object]:
-    """A key for a program."""
+    """A key as JSON."""
     grant = meta.lease if meta.lease is not None and meta.lease.expires_at > now else None
     return {
         "key": key,
         "version": meta.version,
-        "token": meta.token or None,  # a server does not tell it
+        "token": meta.token or None,  # a server does not return it
         "etag": meta.etag,
         "updated_at": meta.updated_at,
         "lease": None if grant is None else {"id": grant.id, "owner": grant.owner, "expires_at": grant.expires_at},
@@ -228,11 +230,11 @@ def _write(data: bytes) -> None:
 @click.argument("id")
 @click.option("--commit", is_flag=True, help="Commit it, on all of its keys.")
 @click.option("--rollback", is_flag=True, help="Roll it back, on all of its keys.")
-@asks
-def transaction(asked: CommandContext, id: str, commit: bool, rollback: bool) -> None:
-    """Show what became of the transaction ID, or decide it. What was decided before stays, and is what is shown; if
-    that is not what was asked for, it ends with 3. It is remembered for 24 hours after it was carried out. Fails if
-    nobody knows it.
+@with_context
+def transaction(ctx: CommandContext, id: str, commit: bool, rollback: bool) -> None:
+    """Show the state of the transaction ID, or decide it. An earlier decision stays, and is shown; if it differs from
+    the requested one, the exit code is 3. Decisions are kept for 24 hours after they were carried out. Fails if the
+    transaction is unknown.
 
     \b
     Examples:
@@ -241,23 +243,23 @@ def transaction(asked: CommandContext, id: str, commit: bool, rollback: bool) ->
     """
     if commit and rollback:
         raise UsageError("--commit and --rollback at once", do="choose one")
-    state, open_ = finish(_transaction(asked, checked_transaction(id), commit, rollback))
+    state, open_ = finish(_transaction(ctx, checked_transaction(id), commit, rollback))
     if state is None:
-        raise UsageError(f"nobody knows a transaction {id}, or no longer", do="check the id")
+        raise UsageError(f"the transaction {id} does not exist, or its decision has expired", do="check the id")
     keys = [f"{each.namespace}/{each.key}" for each in open_.participants] if open_ is not None else []
     answer = {"transaction": id, "state": state.value, "open": open_ is not None, "keys": keys}
-    asked.answer(answer, lambda: _tell_transaction(id, state, keys, open_))
+    ctx.answer(answer, lambda: _tell_transaction(id, state, keys, open_))
     if (commit and state is not Decision.COMMIT) or (rollback and state is not Decision.ROLLBACK):
-        raise Refused(f"{id} was decided before: {state.value}", do="nothing: what was decided first counts")
+        raise Refused(f"{id} was decided before: {state.value}", do="nothing: the first decision counts")
 
 
 async def _transaction(
-    asked: CommandContext, id: str, commit: bool, rollback: bool
+    ctx: CommandContext, id: str, commit: bool, rollback: bool
 ) -> tuple[Decision | None, Transaction | None]:
     if commit or rollback:
-        async with lease_operations(asked) as operations:
+        async with lease_operations(ctx) as operations:
             return await operations.decide(id, commit=commit), None
-    async with opened_leases(asked, "transaction without --commit or --rollback") as leasing:
+    async with opened_leases(ctx, "transaction without --commit or --rollback") as leasing:
         leases = leasing.leases
         kept = await leases.transactions.transaction_log.look(id)
         if kept is not None:
@@ -284,15 +286,15 @@ PLACES = (JobState.DEAD, JobState.READY, JobState.RUNNING)
     type=click.Choice([each.value for each in PLACES]),
     default=JobState.DEAD.value,
     show_default=True,
-    help="Dead messages, those that wait, or those that a consumer holds.",
+    help="Dead messages, ready ones, or those that a consumer has.",
 )
-@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="How many at most.")
-@click.option("--after", metavar="CURSOR", help="Go on after the last page.")
-@click.option("--requeue", default="", metavar="ID", help="Hand this dead message out again, with all its attempts.")
+@click.option("--limit", type=click.IntRange(1, 1_000), default=100, show_default=True, help="Maximum number.")
+@click.option("--after", metavar="CURSOR", help="Continue after the last page.")
+@click.option("--requeue", default="", metavar="ID", help="Make this dead message ready again, with all its attempts.")
 @click.option("--delete", default="", metavar="ID", help="Delete this dead message and its state. There is no undo.")
-@asks
+@with_context
 def messages(
-    asked: CommandContext,
+    ctx: CommandContext,
     queue: str,
     namespace: str,
     place: str,
@@ -301,7 +303,7 @@ def messages(
     requeue: str,
     delete: str,
 ) -> None:
-    """List the messages of QUEUE, dead ones unless you say otherwise; or requeue or delete a dead one.
+    """List the messages of QUEUE, by default the dead ones; or requeue or delete a dead one.
 
     \b
     Examples:
@@ -313,18 +315,18 @@ def messages(
         raise UsageError("--requeue and --delete at once", do="choose one")
     name, queue = checked_namespace(namespace), checked_key(queue)
     if requeue or delete:
-        finish(_change(asked, name, queue, requeue, delete))
+        finish(_change(ctx, name, queue, requeue, delete))
         did = "requeued" if requeue else "deleted"
-        asked.answer({"message": requeue or delete, did: True}, lambda: click.echo(f"{requeue or delete} {did}"))
+        ctx.answer({"message": requeue or delete, did: True}, lambda: click.echo(f"{requeue or delete} {did}"))
         return
-    page = finish(_message_page(asked, name, queue, JobState(place), limit, after))
+    page = finish(_message_page(ctx, name, queue, JobState(place), limit, after))
     answer = {"queue": queue, "place": place, "messages": [_message_json(each) for each in page], "cursor": page.cursor}
-    asked.answer(answer, lambda: _show_messages(page, queue, place))
+    ctx.answer(answer, lambda: _show_messages(page, queue, place))
 
 
 @asynccontextmanager
-async def _desk(asked: CommandContext) -> AsyncIterator[QueueService]:
-    async with opened_leases(asked, "messages") as leasing:
+async def _queue_service(ctx: CommandContext) -> AsyncIterator[QueueService]:
+    async with opened_leases(ctx, "messages") as leasing:
         service = QueueService(leasing.leases, leasing.leases.clock)
         try:
             yield service
@@ -333,15 +335,15 @@ async def _desk(asked: CommandContext) -> AsyncIterator[QueueService]:
 
 
 async def _message_page(
-    asked: CommandContext, namespace: str, queue: str, state: JobState, limit: int, after: str | None
+    ctx: CommandContext, namespace: str, queue: str, state: JobState, limit: int, after: str | None
 ) -> Page[JobInfo]:
-    async with _desk(asked) as service:
+    async with _queue_service(ctx) as service:
         return await service.jobs(namespace).page(state, JobFilter(queue=queue), after, limit)
 
 
-async def _change(asked: CommandContext, namespace: str, queue: str, requeue: str, delete: str) -> None:
+async def _change(ctx: CommandContext, namespace: str, queue: str, requeue: str, delete: str) -> None:
     id = requeue or delete
-    async with _desk(asked) as service:
+    async with _queue_service(ctx) as service:
         if not await (service.requeue if requeue else service.bin)(namespace, queue, id):
             raise UsageError(f"there is no dead message {id!r} in {queue!r}", do="list them without this option")
 
@@ -368,7 +370,7 @@ SHOWN_MAX = 1_000
 
 
 @dataclass(slots=True)
-class _Found:
+class _FsckTotals:
     keys: int = 0
     objects: int = 0
     wrong: int = 0
@@ -379,32 +381,32 @@ class _Found:
 
 
 @click.command()
-@click.option("--repair", is_flag=True, help="Put right what can be: loose and stale things, entries, transactions.")
+@click.option("--repair", is_flag=True, help="Repair loose objects, index entries and transactions.")
 @NAMESPACE
-@asks
-def fsck(asked: CommandContext, repair: bool, namespace: str) -> None:
-    """Look at every key, every state object and every index entry, in all namespaces or in one; without a namespace
-    also at transactions and what was decided. Changes nothing without --repair. Fails if something is wrong afterwards.
-    It reads everything: on a bucket that costs a request per key.
+@with_context
+def fsck(ctx: CommandContext, repair: bool, namespace: str) -> None:
+    """Check every key, state object and index entry, in all namespaces or in one; without a namespace also transactions
+    and their decisions. Changes nothing without --repair. Fails if inconsistencies remain. It reads everything: on S3
+    that costs a request per key.
 
     \b
     Examples:
       wrasse leases fsck
       wrasse leases fsck --repair --namespace=orders
     """
-    found, damages = finish(_fsck(asked, repair, namespace))
+    found, damages = finish(_fsck(ctx, repair, namespace))
     answer = {
         "namespaces": found.namespaces, "keys": found.keys, "objects": found.objects, "wrong": found.wrong,
         "transactions": found.transactions, "decisions": found.decisions,
         "repaired": found.repaired, "damages": [_damage_json(each) for each in damages],
     }  # fmt: skip
-    asked.answer(answer, lambda: _tell_fsck(found, damages))
+    ctx.answer(answer, lambda: _tell_fsck(found, damages))
     raise click.exceptions.Exit(0 if found.wrong == found.repaired else 1)
 
 
-async def _fsck(asked: CommandContext, repair: bool, namespace: str) -> tuple[_Found, list[KeyInconsistency]]:
-    found, damages = _Found(), list[KeyInconsistency]()
-    async with opened_leases(asked, "fsck") as leasing:
+async def _fsck(ctx: CommandContext, repair: bool, namespace: str) -> tuple[_FsckTotals, list[KeyInconsistency]]:
+    found, damages = _FsckTotals(), list[KeyInconsistency]()
+    async with opened_leases(ctx, "fsck") as leasing:
         after: str | None = None
         names: tuple[str, ...]
         with progress("namespaces", None) as seen:
@@ -415,22 +417,22 @@ async def _fsck(asked: CommandContext, repair: bool, namespace: str) -> tuple[_F
                     page = await leasing.namespaces.page(after, 100)
                     names, after = page.items, page.cursor
                 for name in names:
-                    look = Fsck(leasing.leases, name, repair=repair)
-                    await _noted(look.run(), found, damages)
-                    found.keys += look.keys
-                    found.objects += look.objects
+                    check = Fsck(leasing.leases, name, repair=repair)
+                    await _noted(check.run(), found, damages)
+                    found.keys += check.keys
+                    found.objects += check.objects
                     found.namespaces += 1
                     seen(1)
                 if after is None:
                     break
-        if not namespace:  # transactions belong to none
+        if not namespace:  # transactions belong to no namespace
             all_ = TransactionsFsck(leasing.leases, repair=repair)
             await _noted(all_.run(), found, damages)
             found.transactions, found.decisions = all_.transactions, all_.decisions
     return found, damages
 
 
-async def _noted(run: AsyncIterator[KeyInconsistency], found: _Found, damages: list[KeyInconsistency]) -> None:
+async def _noted(run: AsyncIterator[KeyInconsistency], found: _FsckTotals, damages: list[KeyInconsistency]) -> None:
     async for damage in run:
         found.wrong += 1
         found.repaired += damage.repaired
@@ -445,7 +447,7 @@ def _damage_json(damage: KeyInconsistency) -> dict[str, object]:
     }  # fmt: skip
 
 
-def _tell_fsck(found: _Found, damages: list[KeyInconsistency]) -> None:
+def _tell_fsck(found: _FsckTotals, damages: list[KeyInconsistency]) -> None:
     if damages:
         rows = [(each.namespace, each.key, each.trouble.value, "yes" if each.repaired else "no") for each in damages]
         show_table(("namespace", "key", "trouble", "repaired"), rows)

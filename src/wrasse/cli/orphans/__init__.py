@@ -1,1 +1,1 @@
-"""wrasse orphans: the commands, and what they carry out."""
+"""wrasse orphans: the commands, and their operations."""

@@ -1,4 +1,4 @@
-"""wrasse orphans plan, apply, arm, disarm, undo, why, list: what is due, who lets it be done, and what is known."""
+"""wrasse orphans plan, apply, arm, disarm, undo, why, list."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from wrasse.cli.context import CommandContext, asks, finish
+from wrasse.cli.context import CommandContext, finish, with_context
 from wrasse.cli.orphans.operations import OrphanContext, carry_out, context, given, look, planned, the_root
 from wrasse.cli.output import printable, show_facts, show_table
 from wrasse.cli.sweep import exit_code
@@ -38,12 +38,12 @@ SHOWN = 20
 
 @click.command()
 @click.argument("root", required=False)
-@click.option("--out", metavar="FILE", help="Write the plan there, a JSON object per line.")
-@click.option("--dry-run", is_flag=True, help="Note nothing: sightings stay as they are.")
-@asks
-def plan(asked: CommandContext, root: str | None, out: str | None, dry_run: bool) -> None:
-    """Look at ROOT (the only one, if there is one) completely and say what is due, and why. Nothing is taken away. What
-    is found without a reference is noted, so that its grace begins; with --dry-run not even that.
+@click.option("--out", metavar="FILE", help="Write the plan to this file, one JSON object per line.")
+@click.option("--dry-run", is_flag=True, help="Store nothing: sightings are not changed.")
+@with_context
+def plan(ctx: CommandContext, root: str | None, out: str | None, dry_run: bool) -> None:
+    """Scan ROOT (by default the only one) completely and show what is due, and why. Nothing is removed. Objects without
+    a reference are noted, so that their grace begins; with --dry-run they are not.
 
     \b
     Examples:
@@ -51,32 +51,32 @@ def plan(asked: CommandContext, root: str | None, out: str | None, dry_run: bool
       wrasse orphans plan archives --out plan.jsonl
       wrasse orphans plan archives --dry-run --json
     """
-    finish(_plan(asked, root, out, note=not dry_run))
+    finish(_plan(ctx, root, out, note=not dry_run))
 
 
-async def _plan(asked: CommandContext, name: str | None, out: str | None, *, note: bool) -> None:
-    config = asked.config()
+async def _plan(ctx: CommandContext, name: str | None, out: str | None, *, note: bool) -> None:
+    config = ctx.config()
     name = the_root(config, name)
     async with context(config, create=note) as here:
         scanner = here.scanner(name)
-        looked = await look(here, scanner, note=note)
+        result = await look(here, scanner, note=note)
         first: list[Suspected] = []
-        due = _keeping(planned(scanner, looked), first)
-        count = sum(1 for _ in due) if out is None else write_plan(Path(out), scanner.root, looked, due).lines
+        due = _keeping(planned(scanner, result), first)
+        count = sum(1 for _ in due) if out is None else write_plan(Path(out), scanner.root, result, due).lines
         value = {
             "root": scanner.root.name,
-            "round": looked.round.id,
-            "at": looked.round.at,
-            "armed": looked.armed,
-            "held": looked.held,
-            "counts": looked.round.counts,
-            "lag": dict(histogram(looked.round.counts)),
-            "foreign": [printable(key) for key in looked.foreign],
+            "round": result.round.id,
+            "at": result.round.at,
+            "armed": result.armed,
+            "held": result.held,
+            "counts": result.round.counts,
+            "lag": dict(histogram(result.round.counts)),
+            "foreign": [printable(key) for key in result.foreign],
             "planned": count,
             "first": [_planned_row(each) for each in first],
             "file": out,
         }
-        asked.answer(value, lambda: _tell_plan(scanner.root, looked, first, count, out))
+        ctx.answer(value, lambda: _tell_plan(scanner.root, result, first, count, out))
 
 
 def _keeping(due: Iterable[Suspected], first: list[Suspected]) -> Iterator[Suspected]:
@@ -95,8 +95,8 @@ def _planned_row(each: Suspected) -> dict[str, object]:
     }
 
 
-def _tell_plan(root: Root, looked: ScanResult, first: list[Suspected], count: int, out: str | None) -> None:
-    counts, id = looked.round.counts, looked.round.id
+def _tell_plan(root: Root, result: ScanResult, first: list[Suspected], count: int, out: str | None) -> None:
+    counts, id = result.round.counts, result.round.id
     click.echo(f"{root.name}: {counts.get('listed', 0)} objects in {counts.get('units', 0)} units, round {id}")
     show_table(("count", "units"), [(name.replace("_", " "), counts[name]) for name in KEPT if counts.get(name)])
     if first:
@@ -106,25 +106,29 @@ def _tell_plan(root: Root, looked: ScanResult, first: list[Suspected], count: in
             click.echo(f"and {count - len(first)} more" + ("" if out else "; --out FILE writes them all"))
     else:
         click.echo("nothing is due")
-    if looked.held:
-        click.echo(f"held: {looked.held}; if that is right: wrasse orphans arm {root.name} --allow {looked.round.id}")
-    if not looked.armed:
-        click.echo(f"not armed: wrasse orphans apply carries out a plan, wrasse orphans arm {root.name} every one")
+    if result.held:
+        click.echo(
+            f"needs approval: {result.held}; if it is correct: wrasse orphans arm {root.name} --allow {result.round.id}"
+        )
+    if not result.armed:
+        click.echo(
+            f"not armed: `wrasse orphans apply` carries out one plan, `wrasse orphans arm {root.name}` every one"
+        )
     if late := warning(counts, root.graces.superseded):
         click.echo(late)
-    if looked.foreign:
-        click.echo("foreign keys, never touched: " + ", ".join(printable(key) for key in looked.foreign[:3]))
+    if result.foreign:
+        click.echo("foreign keys, never touched: " + ", ".join(printable(key) for key in result.foreign[:3]))
     if out:
         click.echo(f"written to {out}")
 
 
 @click.command("apply")
 @click.argument("plan_file", metavar="PLAN")
-@click.option("--allow", default="", metavar="ROUND", help="Carry out a plan that is held, of this round.")
-@asks
-def apply_(asked: CommandContext, plan_file: str, allow: str) -> None:
-    """Carry out a plan that `wrasse orphans plan --out` wrote. Every unit is looked at once more: what is referenced,
-    changed or gone by now is left alone. Refused if the plan is older than the shortest grace, or of another
+@click.option("--allow", default="", metavar="ROUND", help="Carry out a plan that needs approval, of this scan.")
+@with_context
+def apply_(ctx: CommandContext, plan_file: str, allow: str) -> None:
+    """Carry out a plan that `wrasse orphans plan --out` wrote. Every unit is checked again: one that is referenced,
+    changed or gone by now is not touched. Refused if the plan is older than the shortest grace, or of another
     configuration.
 
     \b
@@ -132,27 +136,27 @@ def apply_(asked: CommandContext, plan_file: str, allow: str) -> None:
       wrasse orphans apply plan.jsonl
       wrasse orphans apply plan.jsonl --allow 01KD3Z8Q6Y8M5B9W0X2V7T4N1R
     """
-    report = finish(_apply(asked, plan_file, allow))
-    asked.answer(report_json(report), lambda: told(report))
+    report = finish(_apply(ctx, plan_file, allow))
+    ctx.answer(report_json(report), lambda: report_texts(report))
     raise click.exceptions.Exit(exit_code([report]))
 
 
-async def _apply(asked: CommandContext, file: str, allow: str) -> Report:
-    wanted, config = read_plan(Path(file)), asked.config()
+async def _apply(ctx: CommandContext, file: str, allow: str) -> Report:
+    wanted, config = read_plan(Path(file)), ctx.config()
     the_root(config, wanted.header.root)
     async with context(config) as here:
         scanner = here.scanner(wanted.header.root)
         check_plan(wanted.header, scanner.root, await scanner.sightings.standing(scanner.root.name), allow=allow)
-        return await carry_out(here, scanner, wanted.looked())
+        return await carry_out(here, scanner, wanted.result())
 
 
-def told(*reports: Report) -> None:
-    """What runs by hand did."""
+def report_texts(*reports: Report) -> None:
+    """Writes the reports of runs."""
     for report in reports:
-        _told(report)
+        _report_text(report)
 
 
-def _told(report: Report) -> None:
+def _report_text(report: Report) -> None:
     ends = f"{report.planned} planned, {report.done} done, {report.conflict} in conflict, {report.failed} failed"
     click.echo(f"{ends}; run {report.run}")
     for reason, count in report.kept.items():
@@ -169,23 +173,23 @@ _UNDO_MAX = 1_000_000
 
 @click.command()
 @click.argument("root")
-@click.option("--allow", default="", metavar="ROUND", help="Overrule what this round was refused or held for, once.")
-@asks
-def arm(asked: CommandContext, root: str, allow: str) -> None:
-    """Let ROOT act by itself, with the configuration it has now. It must have been looked at once: read its plan first.
+@click.option("--allow", default="", metavar="ROUND", help="Approve this refused scan or its plan, once.")
+@with_context
+def arm(ctx: CommandContext, root: str, allow: str) -> None:
+    """Let ROOT act by itself, with its current configuration. It must have been scanned once: read its plan first.
 
     \b
     Examples:
       wrasse orphans arm archives
       wrasse orphans arm archives --allow 01KD3Z8Q6Y8M5B9W0X2V7T4N1R
     """
-    approval = finish(_arm(asked, root, allow))
-    text = f"{root} is armed" + (f"; what round {allow} was refused for is allowed once" if allow else "")
-    asked.answer({"root": root, "armed": True, "allowed": approval.allowed}, lambda: click.echo(text))
+    approval = finish(_arm(ctx, root, allow))
+    text = f"{root} is armed" + (f"; scan {allow} is approved once" if allow else "")
+    ctx.answer({"root": root, "armed": True, "allowed": approval.allowed}, lambda: click.echo(text))
 
 
-async def _arm(asked: CommandContext, root: str, allow: str) -> Approval:
-    config = asked.config()
+async def _arm(ctx: CommandContext, root: str, allow: str) -> Approval:
+    config = ctx.config()
     the_root(config, root)
     async with context(config) as here:
         scanner = here.scanner(root)
@@ -193,29 +197,29 @@ async def _arm(asked: CommandContext, root: str, allow: str) -> Approval:
         approval = read_approval(standing.value)
         if allow and allow != approval.refused:
             last = f"the last one is {approval.refused}: {approval.why}" if approval.refused else "none was"
-            raise Refused(f"round {allow} is not the last that was refused; {last}", do="name that one, if it is right")
+            raise Refused(f"scan {allow} is not the last refused one; {last}", do="name that one, if it is correct")
         if standing.last is None and not allow:
-            raise Refused(f"{root} was never looked at", do=f"read its plan first: wrasse orphans plan {root}")
+            raise Refused(f"{root} was never scanned", do=f"read its plan first: wrasse orphans plan {root}")
         armed = msgspec.structs.replace(approval, armed=scanner.root.digest, allowed=allow or approval.allowed)
         return await _write(scanner, armed, standing)
 
 
 @click.command()
 @click.argument("root")
-@asks
-def disarm(asked: CommandContext, root: str) -> None:
-    """Let ROOT only plan from now on. What is in quarantine stays there: nothing is purged, references bring it back.
+@with_context
+def disarm(ctx: CommandContext, root: str) -> None:
+    """Let ROOT only plan from now on. Objects in quarantine stay there: nothing is purged or restored.
 
     \b
     Examples:
       wrasse orphans disarm archives
     """
-    finish(_disarm(asked, root))
-    asked.answer({"root": root, "armed": False}, lambda: click.echo(f"{root} is not armed any more"))
+    finish(_disarm(ctx, root))
+    ctx.answer({"root": root, "armed": False}, lambda: click.echo(f"{root} is not armed any more"))
 
 
-async def _disarm(asked: CommandContext, root: str) -> None:
-    config = asked.config()
+async def _disarm(ctx: CommandContext, root: str) -> None:
+    config = ctx.config()
     the_root(config, root)
     async with context(config) as here:
         scanner = here.scanner(root)
@@ -225,29 +229,29 @@ async def _disarm(asked: CommandContext, root: str) -> None:
 
 async def _write(scanner: Scanner, approval: Approval, standing: Standing) -> Approval:
     if not await scanner.sightings.write(scanner.root.name, write_approval(approval), at=standing.version):
-        raise Refused(f"a run of {scanner.root.name} noted something meanwhile", do="ask again")
+        raise Refused(f"a run of {scanner.root.name} wrote sightings meanwhile", do="try again")
     return approval
 
 
 @click.command()
 @click.argument("run")
-@asks
-def undo(asked: CommandContext, run: str) -> None:
-    """Bring back what RUN put into quarantine: a run as reports and journal name it, or a round as plans do. Never
-    overwrites: where something else stands by now, the copy stays in the trash.
+@with_context
+def undo(ctx: CommandContext, run: str) -> None:
+    """Restore what RUN put into quarantine: the id of a run, from reports and the journal, or of a scan, from plans.
+    Never overwrites: if another object exists at the key, the copy stays in the trash.
 
     \b
     Examples:
       wrasse orphans undo 01KD3Z8Q6Y8M5B9W0X2V7T4N1R
     """
-    reports = finish(_undo(asked, run))
-    asked.answer({"reports": [report_json(each) for each in reports]}, lambda: told(*reports))
+    reports = finish(_undo(ctx, run))
+    ctx.answer({"reports": [report_json(each) for each in reports]}, lambda: report_texts(*reports))
     raise click.exceptions.Exit(exit_code(reports))
 
 
-async def _undo(asked: CommandContext, run: str) -> list[Report]:
+async def _undo(ctx: CommandContext, run: str) -> list[Report]:
     reports = []
-    async with context(asked.config()) as here:
+    async with context(ctx.config()) as here:
         for scanner in here.scanners:
             found = await _taken(here, scanner, run)
             standing = await scanner.sightings.standing(scanner.root.name)
@@ -255,7 +259,7 @@ async def _undo(asked: CommandContext, run: str) -> list[Report]:
                 suspects = [Suspected(RESTORE, known_of(each), f"undo of {run}") for each in found]
                 reports.append(await carry_out(here, scanner, given(standing.last, suspects)))
     if not reports:
-        do = "see `wrasse orphans why KEY`, which names the run; what was purged does not come back"
+        do = "see `wrasse orphans why KEY`, which names the run; purged objects cannot be restored"
         raise UnknownName(run, (), what="run that has anything in quarantine", do=do)
     return reports
 
@@ -265,11 +269,11 @@ async def _sightings_page(scanner: Scanner, state: SightingState, after: str | N
 
 
 async def _taken(here: OrphanContext, scanner: Scanner, run: str) -> list[Sighting]:
-    """What a run, or a round, put into quarantine and what is still there, in the order of keys."""
+    """What a run or a scan put into quarantine and is still there, in the order of keys."""
     root, units = scanner.root.name, set[str]()
     where = LineFilter(sweep=instance_of(root), run=run)
     async for lines in pages(lambda after: here.opened.journal.page(where, after, _PAGE)):
-        # What it lost another run had taken, whose doing is not undone under this name.
+        # In a conflict another run took the object, and undoing that needs its id.
         taken = [line.intent for line in lines if line.outcome is not Outcome.CONFLICT]
         units |= {text(unit_of(intent.suspect)) for intent in taken if intent.verb == "quarantine"}
         if len(units) >= _UNDO_MAX:
@@ -286,23 +290,23 @@ _LINES = 20
 
 @click.command()
 @click.argument("key")
-@click.option("--root", help="The root to ask; without it, the one whose prefix the key has.")
-@asks
-def why(asked: CommandContext, key: str, root: str | None) -> None:
-    """Say what protects or condemns KEY, or the unit it belongs to: the row and the rule, since when it is an orphan,
-    when it is due, and what was done to it.
+@click.option("--root", help="The root.  [default: the one whose prefix the key has]")
+@with_context
+def why(ctx: CommandContext, key: str, root: str | None) -> None:
+    """Explain why KEY, or its unit, is kept or removed: the referencing row and rule, since when it is an orphan,
+    when it is due, and what sweeps did to it.
 
     \b
     Examples:
       wrasse orphans why archives/ws1/op7/home.tar.gz
       wrasse orphans why archives/ws1/op7/ --json
     """
-    facts = finish(_why(asked, key, root))
-    asked.answer(facts, lambda: _tell_why(facts))
+    facts = finish(_why(ctx, key, root))
+    ctx.answer(facts, lambda: _tell_why(facts))
 
 
-async def _why(asked: CommandContext, key: str, root: str | None) -> Mapping[str, object]:
-    async with context(asked.config(), create=False) as here:
+async def _why(ctx: CommandContext, key: str, root: str | None) -> Mapping[str, object]:
+    async with context(ctx.config(), create=False) as here:
         if root is None:
             fits = [scanner for scanner in here.scanners if key.startswith(scanner.root.prefix)]
             if not fits:
@@ -319,7 +323,7 @@ async def _facts(here: OrphanContext, scanner: Scanner, key: str) -> Mapping[str
     unit = place.unit if place else name if template.units.fullmatch(name) else None
     facts: dict[str, object] = {"key": key, "root": scanner.root.name, "shape": template.text}
     if unit is None:
-        return {**facts, "verdict": "foreign: it has another shape, and is never touched"}
+        return {**facts, "verdict": "foreign: it does not match the template, and is never touched"}
     standing = await scanner.sightings.standing(scanner.root.name)
     (reference,) = await scanner.referenced([text(unit)])
     (sighting,) = await scanner.sightings.get(scanner.root.name, [text(unit)])
@@ -347,8 +351,8 @@ def _verdict(protects: bool, sighting: Sighting | None, root: Root, standing: St
         return "protected: a reference names it"
     if sighting is None:
         if not there:
-            return "gone: it is not there, and nothing is noted of it"
-        return "unreferenced, and not noted yet: the next look may begin its grace, if it is old enough"
+            return "gone: it does not exist, and has no sighting"
+        return "unreferenced, without a sighting: the next scan begins its grace, if it is old enough"
     evidence = sighting.evidence.value.replace("_", " ")
     if sighting.state is not SightingState.SEEN:
         return f"in quarantine, {evidence}; purged after {format_duration(root.quarantine)}, unless it is referenced"
@@ -406,24 +410,24 @@ def _tell_why(facts: Mapping[str, object]) -> None:
     "--state", type=click.Choice([each.value for each in SightingState]), help="Only sightings in this state."
 )
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1, 10_000), help="Sightings at most.")
-@asks
-def list_(asked: CommandContext, root: str | None, state: str | None, limit: int) -> None:
-    """List the roots: whether each is armed, and what its last look counted. With ROOT, the orphans noted there.
+@with_context
+def list_(ctx: CommandContext, root: str | None, state: str | None, limit: int) -> None:
+    """List the roots: whether each is armed, and the counts of its last scan. With ROOT, its sightings.
 
     \b
     Examples:
       wrasse orphans list
       wrasse orphans list archives --state=moved --json
     """
-    finish(_roots(asked) if root is None else _sightings(asked, root, state, limit))
+    finish(_roots(ctx) if root is None else _sightings(ctx, root, state, limit))
 
 
-async def _roots(asked: CommandContext) -> None:
-    async with context(asked.config(), create=False) as here:
+async def _roots(ctx: CommandContext) -> None:
+    async with context(ctx.config(), create=False) as here:
         found = [await _root(scanner) for scanner in here.scanners]
     columns = ("root", "armed", "looked_at", "objects", "protected", "due", "waiting", "in_quarantine", "refused")
     empty = "no root of orphans is configured; see docs/how-to/reclaim-storage.md"
-    asked.answer({"roots": found}, lambda: show_facts(columns, found, empty=empty))
+    ctx.answer({"roots": found}, lambda: show_facts(columns, found, empty=empty))
 
 
 async def _root(scanner: Scanner) -> Mapping[str, object]:
@@ -445,8 +449,8 @@ async def _root(scanner: Scanner) -> Mapping[str, object]:
     }
 
 
-async def _sightings(asked: CommandContext, root: str, state: str | None, limit: int) -> None:
-    async with context(asked.config(), create=False) as here:
+async def _sightings(ctx: CommandContext, root: str, state: str | None, limit: int) -> None:
+    async with context(ctx.config(), create=False) as here:
         scanner = here.scanner(root)
         standing = await scanner.sightings.standing(root)
         page = await scanner.sightings.page(root, None, limit, None if state is None else SightingState(state))
@@ -455,7 +459,7 @@ async def _sightings(asked: CommandContext, root: str, state: str | None, limit:
             for each in page
         ]
     columns = ("unit", "evidence", "state", "since", "looks", "bytes")
-    asked.answer(
+    ctx.answer(
         {"sightings": found, "more": page.more},
-        lambda: show_facts(columns, found, empty="nothing is noted there"),
+        lambda: show_facts(columns, found, empty="no sightings"),
     )

@@ -1,5 +1,6 @@
-"""Orphans by hand: a look, a plan carried out, an undoing, each under the lease of the root's sweep and journalled like
-any other run."""
+"""Orphans by hand: a scan, a plan carried out, an undo, each under the lease of the root's sweep and journalled like
+any other run.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ _ALL = 1_000_000_000
 
 @dataclass(frozen=True, slots=True)
 class OrphanContext:
-    """Everything a command about orphans works with."""
+    """What a command about orphans needs."""
 
     config: Config
     opened: OpenPorts
@@ -46,14 +47,14 @@ class OrphanContext:
     scanners: Sequence[Scanner]
 
     def scanner(self, root: str | None) -> Scanner:
-        """The desk of a root; without a name, of the only one."""
+        """The scanner of a root; without a name, of the only one."""
         name = the_root(self.config, root)
         return next(scanner for scanner in self.scanners if scanner.root.name == name)
 
 
 def the_root(config: Config, root: str | None) -> str:
-    """The name of a configured root; without one, of the only one. Commands that write ask this before they open, and
-    so create, anything."""
+    """The name of a configured root; without one, the only one. Commands that write call this before they open, and so
+    create, anything."""
     names = list(config.settings.orphans)
     if not names:
         raise Refused("no root of orphans is configured", do="see docs/how-to/reclaim-storage.md")
@@ -66,7 +67,7 @@ def the_root(config: Config, root: str | None) -> str:
 
 @asynccontextmanager
 async def context(config: Config, *, create: bool = True) -> AsyncIterator[OrphanContext]:
-    """The yard, for the length of a command; one that only reads creates nothing."""
+    """The context for the length of a command; a command that only reads creates nothing."""
     clock = SystemClock()
     create = create and bool(config.settings.orphans)
     async with Stores.of(config.settings.worker, clock, create=create) as stores:
@@ -76,34 +77,34 @@ async def context(config: Config, *, create: bool = True) -> AsyncIterator[Orpha
 
 @asynccontextmanager
 async def leading(context: OrphanContext, scanner: Scanner) -> AsyncIterator[RenewedLease]:
-    """The lease of the root's sweep, so that no daemon works on it meanwhile."""
+    """Acquires the lease of the root's sweep, so that no daemon works on it meanwhile."""
     lease_manager = context.opened.sweep_homes[scanner.root.name].lease_manager
     key, ttl = sweep_lease(instance_of(scanner.root.name)), context.config.settings.engine.lease
     lease = await lease_manager.acquire(key, owner_name(), ttl, wait=WAIT)
     if lease is None:
-        raise Refused(f"another process is at work on {scanner.root.name}", do="try again when it has finished")
+        raise Refused(f"another process works on {scanner.root.name}", do="try again when it has finished")
     async with kept(RenewedLease(lease_manager, lease, ttl, context.clock)) as holding:
         yield holding
 
 
 async def look(context: OrphanContext, scanner: Scanner, *, note: bool) -> ScanResult:
-    """A complete look, with a bar on a terminal."""
-    async with leading(context, scanner), shown(scanner.looking.progress):
-        return await scanner.look(note=note)
+    """A complete scan, with a progress bar on a terminal."""
+    async with leading(context, scanner), progress_bar(scanner.orphan_scan.progress):
+        return await scanner.scan(note=note)
 
 
-def planned(scanner: Scanner, looked: ScanResult) -> Iterable[Suspected]:
-    """What would be done if the root were armed and nothing held it."""
+def planned(scanner: Scanner, result: ScanResult) -> Iterable[Suspected]:
+    """What would be done if the root were armed and its plan approved."""
     sweep = OrphanObjects(scanner)
-    for each in looked.suspects:
-        if isinstance(sweep.decide(OrphanSuspect(each), looked.round.at), Action):
+    for each in result.suspects:
+        if isinstance(sweep.decide(OrphanSuspect(each), result.round.at), Action):
             yield each
 
 
-async def carry_out(context: OrphanContext, scanner: Scanner, looked: ScanResult) -> Report:
-    """Runs the root's sweep on what is given, under its lease and with its journal."""
+async def carry_out(context: OrphanContext, scanner: Scanner, result: ScanResult) -> Report:
+    """Runs the root's sweep on a given result, under its lease and with its journal."""
     own = context.config.settings.sweeps["orphan_objects"]
-    scanner.take(looked)
+    scanner.take(result)
     async with leading(context, scanner) as holding:
         return await run_once(
             OrphanObjects(scanner),
@@ -115,13 +116,13 @@ async def carry_out(context: OrphanContext, scanner: Scanner, looked: ScanResult
 
 
 def given(last: CompleteScan, suspects: Sequence[Suspected]) -> ScanResult:
-    """What a person asks for, as if a look had found it."""
+    """A scan result from a given list of suspects."""
     return ScanResult(last, suspects, "", armed=True)
 
 
 @asynccontextmanager
-async def shown(progress: ScanProgress) -> AsyncIterator[None]:
-    """Shows how far a look is: objects a second, and how long it may still take. On a terminal only."""
+async def progress_bar(progress: ScanProgress) -> AsyncIterator[None]:
+    """Shows the progress of a scan: objects per second, and the remaining time. On a terminal only."""
     if not sys.stderr.isatty():
         yield
         return

@@ -1,8 +1,8 @@
-"""The calls of the API for queues: lockd's messages, on the records of the store that keeps the leases.
+"""The calls of the API for queues: lockd's messages, stored as records beside the leases.
 
-Left out: streams of messages that never end (subscribe, watch). A dequeue that waits is enough.
+Not implemented: endless streams of messages (subscribe, watch). A dequeue with a wait replaces them.
 
-A consumer shows by the id of its lease how its message was handed out: with its state, within a transaction.
+The suffix of a message's lease id says how it was delivered: with its state, within a transaction.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from wrasse.lease_server.wire import (
     Stats,
     StatsBody,
 )
-from wrasse.leases.lease import KeyRecord, shown
+from wrasse.leases.lease import KeyRecord, presented_lease
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import checked_key
 from wrasse.leases.xid import Xids
@@ -72,13 +72,13 @@ from wrasse.ports.jobs import (
 )
 
 
-async def enqueued(request: web.Request, reserve: Callable[[int], None]) -> tuple[EnqueueMeta, bytes, str]:
-    """What an enqueue sends: its meta, its payload, and the payload's content type."""
+async def parse_enqueue(request: web.Request, reserve: Callable[[int], None]) -> tuple[EnqueueMeta, bytes, str]:
+    """The parts of an enqueue: meta, payload, and the payload's content type."""
     request_parsing.plain(request)
     if not request.content_type.startswith("multipart/"):
         raise WireError("invalid_content_type", "the body is multipart/related or multipart/form-data")
     sent = await request_parsing.body(request, request_parsing.ENQUEUE_BYTES_MAX, reserve)
-    reserve(len(sent))  # for the parts that are cut out of it
+    reserve(len(sent))  # for the copies of its parts
     try:
         parts = parts_of(request.headers["Content-Type"], sent)
     except NoParts as error:
@@ -97,8 +97,8 @@ async def enqueued(request: web.Request, reserve: Callable[[int], None]) -> tupl
     return meta, payload.data, meta.payload_content_type or payload.kind or "application/octet-stream"
 
 
-def handed_out(messages: Sequence[tuple[MessagePart, bytes]], correlation: str) -> web.Response:
-    """Messages as the parts of one answer."""
+def multipart_answer(messages: Sequence[tuple[MessagePart, bytes]], correlation: str) -> web.Response:
+    """Messages as a multipart answer."""
     boundary, body = secrets.token_hex(16), bytearray()
     for number, (meta, payload) in enumerate(messages):
         named = ("", "") if len(messages) == 1 else (f"meta-{number}.json", f"payload-{number}")
@@ -121,8 +121,8 @@ def _add(body: bytearray, boundary: str, name: str, file: str, kind: str, data: 
 
 PAGE_MAX = 64
 QUEUE_CHARS_MAX = 80
-STATEFUL, JOINED = "s", "t"  # how a message was handed out
-WAIT_AT_ONCE = 20  # seconds that one look waits; who waits for ever looks again
+STATEFUL, JOINED = "s", "t"  # how a message was delivered
+WAIT_AT_ONCE = 20  # seconds that one claim waits; longer waits claim again
 _STATUS = {"not_found": 404, "queue_message_lease_mismatch": 409, "lease_expired": 403, "cas_mismatch": 409}
 
 
@@ -136,7 +136,7 @@ class QueueApi:
         self._xids = Xids(clock)
 
     def routes(self, call: Wrap) -> list[web.RouteDef]:
-        """What to serve."""
+        """The routes."""
         posts = {
             "enqueue": self._enqueue, "dequeue": self._dequeue, "dequeueWithState": self._dequeue_with_state,
             "ack": self._ack, "nack": self._nack, "extend": self._extend, "stats": self._stats,
@@ -145,10 +145,10 @@ class QueueApi:
 
     async def _enqueue(self, request: web.Request, name: str) -> web.Response:
         async with self._bodies.room() as reserve:
-            return await self._enqueued(*await enqueued(request, reserve), name)
+            return await self._store_message(*await parse_enqueue(request, reserve), name)
 
-    async def _enqueued(self, meta: EnqueueMeta, payload: bytes, kind: str, name: str) -> web.Response:
-        namespace, queue = _where(meta.namespace, meta.queue)
+    async def _store_message(self, meta: EnqueueMeta, payload: bytes, kind: str, name: str) -> web.Response:
+        namespace, queue = _checked_names(meta.namespace, meta.queue)
         for each in (meta.delay_seconds, meta.visibility_timeout_seconds, meta.ttl_seconds, meta.max_attempts):
             _checked(each)
         if not kind.isascii() or not kind.isprintable() or len(kind) > 255:
@@ -172,51 +172,51 @@ class QueueApi:
         return named_answer(answer, name)
 
     async def _dequeue(self, request: web.Request, name: str) -> web.Response:
-        asked = await request_parsing.json_body(request, DequeueBody)
-        return await self._handed_out(asked, name, with_state=False)
+        body = await request_parsing.json_body(request, DequeueBody)
+        return await self._deliver(body, name, with_state=False)
 
     async def _dequeue_with_state(self, request: web.Request, name: str) -> web.Response:
-        asked = await request_parsing.json_body(request, DequeueBody)
-        return await self._handed_out(asked, name, with_state=True)
+        body = await request_parsing.json_body(request, DequeueBody)
+        return await self._deliver(body, name, with_state=True)
 
-    async def _handed_out(self, asked: DequeueBody, name: str, *, with_state: bool) -> web.Response:
-        namespace, queue = _where(asked.namespace, asked.queue)
-        if not asked.owner:
+    async def _deliver(self, body: DequeueBody, name: str, *, with_state: bool) -> web.Response:
+        namespace, queue = _checked_names(body.namespace, body.queue)
+        if not body.owner:
             raise WireError("missing_owner", "owner is missing: say who you are")
-        request_parsing.checked_transaction(asked.txn_id, "invalid_txn")
-        if not 0 <= asked.page_size <= PAGE_MAX:
+        request_parsing.checked_transaction(body.txn_id, "invalid_txn")
+        if not 0 <= body.page_size <= PAGE_MAX:
             raise WireError("invalid_page_size", f"page_size is 1 to {PAGE_MAX}")
-        _checked(asked.visibility_timeout_seconds)
-        claimed = await self._waited(asked, namespace, queue, 1 if with_state else asked.page_size or 1)
+        _checked(body.visibility_timeout_seconds)
+        claimed = await self._claim_waiting(body, namespace, queue, 1 if with_state else body.page_size or 1)
         messages: list[tuple[MessagePart, bytes]] = []
         try:
             for each in claimed:
-                visibility = timedelta(seconds=asked.visibility_timeout_seconds) or visibility_of(each.job)
-                leased = await self._keys(namespace, each, asked, visibility, with_state)
-                message = self._message(namespace, each, visibility, name, leased, asked.txn_id)
+                visibility = timedelta(seconds=body.visibility_timeout_seconds) or visibility_of(each.job)
+                leased = await self._keys(namespace, each, body, visibility, with_state)
+                message = self._message(namespace, each, visibility, name, leased, body.txn_id)
                 messages.append((MessagePart(message, each.job.id), each.job.payload))
         except BaseException:
             for each in claimed:
-                await self.service.release(namespace, each, asked.txn_id)
+                await self.service.release(namespace, each, body.txn_id)
             raise
-        return handed_out(messages, name)
+        return multipart_answer(messages, name)
 
     async def _keys(
-        self, namespace: str, claimed: ClaimedJob, asked: DequeueBody, visibility: timedelta, with_state: bool
+        self, namespace: str, claimed: ClaimedJob, body: DequeueBody, visibility: timedelta, with_state: bool
     ) -> KeyRecord | None:
-        """Takes the keys that go with a message."""
-        if asked.txn_id and not await self.service.join(namespace, claimed, visibility, asked.txn_id):
-            raise WireError("waiting", "the message went to somebody else", status=409, wait=1)
+        """Leases the keys that belong to a message."""
+        if body.txn_id and not await self.service.join(namespace, claimed, visibility, body.txn_id):
+            raise WireError("waiting", "another consumer has the message", status=409, wait=1)
         if not with_state:
             return None
-        return await self.service.claim_state(namespace, claimed, asked.owner, visibility, asked.txn_id)
+        return await self.service.claim_state(namespace, claimed, body.owner, visibility, body.txn_id)
 
-    async def _waited(self, asked: DequeueBody, namespace: str, queue: str, limit: int) -> list[ClaimedJob]:
-        visibility = timedelta(seconds=asked.visibility_timeout_seconds) or None
-        left = 0 if asked.wait_seconds < 0 else asked.wait_seconds or math.inf
+    async def _claim_waiting(self, body: DequeueBody, namespace: str, queue: str, limit: int) -> list[ClaimedJob]:
+        visibility = timedelta(seconds=body.visibility_timeout_seconds) or None
+        left = 0 if body.wait_seconds < 0 else body.wait_seconds or math.inf
         while True:
             wait = timedelta(seconds=min(left, WAIT_AT_ONCE))
-            claimed = await self.service.claim(namespace, queue, asked.owner, limit, visibility, wait)
+            claimed = await self.service.claim(namespace, queue, body.owner, limit, visibility, wait)
             if claimed:
                 return claimed
             left -= WAIT_AT_ONCE
@@ -224,55 +224,55 @@ class QueueApi:
                 raise WireError("waiting", f"there is no message in {queue!r}", status=409, wait=1)
 
     async def _ack(self, request: web.Request, name: str) -> web.Response:
-        asked = await request_parsing.json_body(request, MessageBody)
-        shown = self._shown(asked)
-        found = await self.service.running(shown)
+        body = await request_parsing.json_body(request, MessageBody)
+        proof = self._proof(body)
+        found = await self.service.running(proof)
         if isinstance(found, str):
-            if await self.service.acked(shown):
+            if await self.service.acked(proof):
                 return named_answer(Acked(True, name), name)
             raise _refused(found)
-        if not await self.service.ack(shown, found.attempts):
+        if not await self.service.ack(proof, found.attempts):
             raise _refused("queue_message_lease_mismatch")
         return named_answer(Acked(True, name), name)
 
     async def _nack(self, request: web.Request, name: str) -> web.Response:
-        asked = await request_parsing.json_body(request, MessageBody)
-        intent = asked.intent or "failure"
+        body = await request_parsing.json_body(request, MessageBody)
+        intent = body.intent or "failure"
         if intent not in ("failure", "defer"):
             raise WireError("invalid_nack_intent", "intent is failure or defer")
-        error = _error(asked)
+        error = _error(body)
         if error and intent == "defer":
             raise WireError("invalid_nack_last_error", "last_error goes with a failure")
-        _checked(asked.delay_seconds)
-        shown, info = await self._held(asked)
-        delay = timedelta(seconds=asked.delay_seconds)
+        _checked(body.delay_seconds)
+        proof, info = await self._held(body)
+        delay = timedelta(seconds=body.delay_seconds)
         settlement: Requeue | DeadLetterJob
         if intent == "defer":
-            settlement = Requeue(shown.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED, delay=delay)
+            settlement = Requeue(proof.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED, delay=delay)
         else:
-            settlement = failure(shown.claim, info, error, delay)
-        if not await self.service.nack(shown, settlement):
+            settlement = failure(proof.claim, info, error, delay)
+        if not await self.service.nack(proof, settlement):
             raise _refused("queue_message_lease_mismatch")
-        return named_answer(Nacked(isinstance(settlement, Requeue), asked.meta_etag, name), name)
+        return named_answer(Nacked(isinstance(settlement, Requeue), body.meta_etag, name), name)
 
     async def _extend(self, request: web.Request, name: str) -> web.Response:
-        asked = await request_parsing.json_body(request, MessageBody)
-        _checked(asked.extend_by_seconds)
-        shown, _ = await self._held(asked)
-        by = timedelta(seconds=asked.extend_by_seconds) or VISIBILITY
-        extended = await self.service.extend(shown, by)
+        body = await request_parsing.json_body(request, MessageBody)
+        _checked(body.extend_by_seconds)
+        proof, _ = await self._held(body)
+        by = timedelta(seconds=body.extend_by_seconds) or VISIBILITY
+        extended = await self.service.extend(proof, by)
         if extended is None:
             raise _refused("queue_message_lease_mismatch")
-        until, state_until = extended
+        expires_at, state_expires_at = extended
         answer = Extended(
-            int(until.timestamp()), int(by.total_seconds()), asked.meta_etag, name,
-            0 if state_until is None else int(state_until.timestamp()),
+            int(expires_at.timestamp()), int(by.total_seconds()), body.meta_etag, name,
+            0 if state_expires_at is None else int(state_expires_at.timestamp()),
         )  # fmt: skip
         return named_answer(answer, name)
 
     async def _stats(self, request: web.Request, name: str) -> web.Response:
-        asked = await request_parsing.json_body(request, StatsBody)
-        namespace, queue = _where(asked.namespace, asked.queue)
+        body = await request_parsing.json_body(request, StatsBody)
+        namespace, queue = _checked_names(body.namespace, body.queue)
         jobs = self.service.jobs(namespace)
         counts = await jobs.counts()
         count = next((each for each in counts.queues if each.queue == queue), QueueCount(queue))
@@ -286,28 +286,28 @@ class QueueApi:
             answer.head_age_seconds = max(0, int((counts.at - head.created_at).total_seconds()))
         return named_answer(answer, name)
 
-    async def _held(self, asked: MessageBody) -> tuple[ConsumerProof, JobInfo]:
-        """The message that is shown, and what is known of it; refuses whoever does not hold it."""
-        shown = self._shown(asked, etag=True)
-        found = await self.service.running(shown)
+    async def _held(self, body: MessageBody) -> tuple[ConsumerProof, JobInfo]:
+        """The message and its state; refuses a caller that does not hold it."""
+        proof = self._proof(body, etag=True)
+        found = await self.service.running(proof)
         if isinstance(found, str):
             raise _refused(found)
-        return shown, found
+        return proof, found
 
-    def _shown(self, asked: MessageBody, *, etag: bool = False) -> ConsumerProof:
-        namespace, queue = _where(asked.namespace, asked.queue)
-        if not asked.message_id or not asked.lease_id or (etag and not asked.meta_etag):
+    def _proof(self, body: MessageBody, *, etag: bool = False) -> ConsumerProof:
+        namespace, queue = _checked_names(body.namespace, body.queue)
+        if not body.message_id or not body.lease_id or (etag and not body.meta_etag):
             raise WireError("missing_fields", "message_id, lease_id and meta_etag are needed")
-        request_parsing.checked_transaction(asked.txn_id, "invalid_txn")
-        nonce, _, how = asked.lease_id.partition("-")
-        claim = Claim(asked.message_id, asked.fencing_token, nonce)
-        if asked.meta_etag and asked.meta_etag != _etag(claim):
+        request_parsing.checked_transaction(body.txn_id, "invalid_txn")
+        nonce, _, how = body.lease_id.partition("-")
+        claim = Claim(body.message_id, body.fencing_token, nonce)
+        if body.meta_etag and body.meta_etag != _etag(claim):
             raise _refused("cas_mismatch")
         state = None
-        if asked.state_lease_id:
-            key = checked_key(state_key(queue, asked.message_id), namespace)
-            state = shown(namespace, key, asked.state_lease_id, asked.state_fencing_token, asked.state_txn_id)
-        return ConsumerProof(namespace, queue, claim, state, STATEFUL in how, JOINED in how, asked.txn_id)
+        if body.state_lease_id:
+            key = checked_key(state_key(queue, body.message_id), namespace)
+            state = presented_lease(namespace, key, body.state_lease_id, body.state_fencing_token, body.state_txn_id)
+        return ConsumerProof(namespace, queue, claim, state, STATEFUL in how, JOINED in how, body.txn_id)
 
     def _message(
         self,
@@ -348,7 +348,7 @@ class QueueApi:
         return message
 
 
-def _where(namespace: str, queue: str) -> tuple[str, str]:
+def _checked_names(namespace: str, queue: str) -> tuple[str, str]:
     if not queue:
         raise WireError("missing_queue", "queue is missing")
     name = allowed_namespace(namespace)
@@ -363,8 +363,8 @@ def _checked(seconds: int) -> None:
         raise WireError("invalid_body", f"a number is not between 0 and {SECONDS_MAX}")
 
 
-def _error(asked: MessageBody) -> str:
-    text = bytes(asked.last_error)
+def _error(body: MessageBody) -> str:
+    text = bytes(body.last_error)
     if text in (b"", b"null"):
         return ""
     return (request_parsing.decoded(text, str, "last_error") if text.startswith(b'"') else text.decode())[
@@ -373,7 +373,7 @@ def _error(asked: MessageBody) -> str:
 
 
 def _etag(claim: Claim) -> str:
-    """Of a message as long as one consumer holds it."""
+    """The message's etag, constant while one consumer has it."""
     return f"{claim.token}-{claim.nonce}"
 
 

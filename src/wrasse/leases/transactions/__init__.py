@@ -1,1 +1,1 @@
-"""Keys that change together or not at all: states, log, enlistment, manager."""
+"""Transactions: several keys committed together or not at all. States, log, enlistment, manager."""

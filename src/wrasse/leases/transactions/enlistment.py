@@ -1,12 +1,12 @@
-"""How a key takes part in a transaction: enlisted before it stages, settled before its lease is cleared.
+"""Enlistment of keys in transactions: a key is enlisted before it stages, and its decision precedes clearing its lease.
 
-Carrying a decision out on a key is one conditional write of its record. It is done under whichever lease enlisted the
-key, also past its end, and never under another: doing it twice, or from several processes, changes nothing more.
+A decision is carried out on a key by one conditional write of its record, under the lease that enlisted it, also after
+its end, and never under another: doing it twice, or from several processes, has no further effect.
 
-A transaction that an acquire made up by itself can be joined: then it is an explicit one for its first key, too.
-Such an id carries a mark, so that an id which a client made is known as such and costs nothing. The key is known to the
-process that granted its lease. Elsewhere it is looked for among the leases of the namespace, then of the others; a
-process that cannot be sure to have seen all of them refuses, rather than let one of two keys be committed alone.
+An acquire without a transaction generates a transaction id for its key. When another key joins that id, the transaction
+becomes explicit for its first key too. Generated ids carry a mark, so that an id made by a client needs no search. The
+process that granted the first lease has its key cached. Other processes search the leases of the namespace, then of the
+others; a process that cannot search all of them refuses, rather than let one of two keys be committed alone.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.page import pages
 from wrasse.ports.records import Collection, Records
 
-LOOKED_MAX = 1_000  # leases
+SEARCHED_MAX = 1_000  # leases
 NAMESPACES_MAX = 100
 PAGE = 100
 AHEAD = timedelta(days=36_500)  # further than any lease lasts
 
 
 class InTransaction(Exception):
-    """The key cannot be given back alone: its lease belongs to a transaction that may have other keys."""
+    """The key cannot be released alone: its lease belongs to a transaction that may have other keys."""
 
 
 class NotEnlisted(Exception):
-    """The key would stage something, and its transaction does not know of it yet."""
+    """The key is about to stage something, but is not enlisted in its transaction."""
 
     def __init__(self, lease: Lease) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class NotEnlisted(Exception):
 
 
 class EnlistedKeys:
-    """The keys of one namespace, as transactions see them."""
+    """The enlisted keys of one namespace."""
 
     __slots__ = ("_cleanup", "_namespace", "_store", "_transaction_log")
 
@@ -58,22 +58,21 @@ class EnlistedKeys:
         self._namespace, self._store, self._cleanup, self._transaction_log = namespace, store, cleanup, transaction_log
 
     async def enlist(self, key: str, lease: Lease) -> None:
-        """Writes the key down in its transaction. Refused once that is decided."""
+        """Enlists the key in its transaction. Refused once that is decided."""
         who = Participant(self._namespace, key, lease.token)
         await self._transaction_log.enlist(lease.transaction, (who,), lease.expires_at, await self._store.now())
 
     async def lease(self, key: str, transaction: str, token: int) -> Lease | None:
-        """The lease through which a key takes part now; it may have ended."""
+        """The lease through which a key is enlisted now; it may have expired."""
         kept = await self._store.read(key)
         return enlisted_lease(kept, transaction, token)
 
     async def carry_out(self, key: str, transaction: str, token: int, state: Decision) -> KeyRecord | None:
-        """Commits what the key has staged, or throws it away, and gives the key back. None: it takes no part, or no
-        longer."""
+        """Commits or discards what the key has staged, and releases it. None: it is not enlisted, or no longer."""
         assert state is not Decision.PENDING, "only a decision is carried out"
-        kept = self._store.remembered(key)
+        kept = self._store.cached(key)
         if kept is None or enlisted_lease(kept, transaction, token) is None:
-            kept = await self._store.read(key)  # what is remembered is no proof that there is nothing to do
+            kept = await self._store.read(key)  # the cached record may be stale
         for _ in range(RACES_MAX):
             lease = None if kept is None else enlisted_lease(kept, transaction, token)
             if kept is None or lease is None:
@@ -87,8 +86,8 @@ class EnlistedKeys:
         raise contended(repr(key))
 
     async def may_clear(self, key: str, kept: KeyRecord) -> bool:
-        """Whether a lease that has ended may be cleared with what is staged under it. A pending transaction is rolled
-        back first; what was decided for a commit is committed here, and there is nothing left to clear."""
+        """Whether an expired lease may be cleared with what is staged under it. A pending transaction is rolled back
+        first; after a commit decision the key is committed here, and nothing is left to clear."""
         lease = kept.lease
         if lease is None or not lease.explicit:
             return True
@@ -99,8 +98,8 @@ class EnlistedKeys:
         return False
 
     async def join(self, key: str, transaction: str) -> bool:
-        """Makes a transaction that the key has alone an explicit one, which other keys may join. False if the key is
-        not in it, or no longer."""
+        """Makes the transaction of a single key explicit, so that other keys may join. False if the key is not in it,
+        or no longer."""
         for _ in range(RACES_MAX):
             kept = await self._store.read(key)
             lease = None if kept is None else enlisted_lease(kept, transaction, 0)
@@ -109,46 +108,46 @@ class EnlistedKeys:
             if lease.explicit:
                 return True
             if kept.staged is not None:
-                # Before the record says so: who sees that it does must find the key among those that take part.
+                # Enlisted before the record says so: a process that reads `explicit` must find the key enlisted.
                 await self.enlist(key, lease)
             if await self._store.store(key, replace(kept, lease=replace(lease, explicit=True))) is not None:
                 return True
         raise contended(repr(key))
 
     def _after(self, record: KeyRecord, lease: Lease, state: Decision, at: datetime) -> KeyRecord:
-        # A rollback is as a lease that ended by itself: its holder, who may not know yet, is told when it asks.
+        # Recorded like an expired lease, so that a later commit by its holder is refused.
         back = cleared(record, at, released(record, at).look_at)
         after = committed(record, at) if state is Decision.COMMIT else back
-        return self._cleanup.given_back(lease.id, record, after, at)
+        return self._cleanup.released_record(lease.id, record, after, at)
 
 
 class FirstKeyFinder:
-    """Finds the first key of a transaction that was made here or elsewhere."""
+    """Finds the first key of a transaction generated here or by another process."""
 
     def __init__(
         self,
-        parts: Callable[[str], EnlistedKeys],
+        enlisted_keys: Callable[[str], EnlistedKeys],
         records: Callable[[Collection], Records],
         clock: Clock,
         namespaces: Namespaces | None,
     ) -> None:
-        self._parts, self._records, self._clock, self._namespaces = parts, records, clock, namespaces
-        self._made: Recent[tuple[str, str]] = Recent()
+        self._enlisted_keys, self._records, self._clock, self._namespaces = enlisted_keys, records, clock, namespaces
+        self._generated: Recent[tuple[str, str]] = Recent()
 
     def made(self, transaction: str, namespace: str, key: str) -> None:
-        """This id was made up for this key."""
-        self._made.note(transaction, (namespace, key))
+        """This id was generated for this key."""
+        self._generated.note(transaction, (namespace, key))
 
     async def join(self, transaction: str, namespace: str) -> None:
-        """Makes it explicit for its first key, if it has one and was not explicit from the beginning."""
-        where = self._made.get(transaction)
+        """Makes the transaction explicit for its first key, if it has one and was generated."""
+        where = self._generated.get(transaction)
         if where is None and is_marked(transaction):
-            where = await self._search(transaction, namespace or DEFAULT_NAMESPACE)
+            where = await self._find_first_key(transaction, namespace or DEFAULT_NAMESPACE)
         if where is not None:
-            await self._parts(where[0]).join(where[1], transaction)
+            await self._enlisted_keys(where[0]).join(where[1], transaction)
 
-    async def _search(self, transaction: str, first: str) -> tuple[str, str] | None:
-        left = LOOKED_MAX
+    async def _find_first_key(self, transaction: str, first: str) -> tuple[str, str] | None:
+        left = SEARCHED_MAX
         for namespace in [first, *await self._others(first)]:
             due = partial(self._records(leases_in(namespace)).due, self._clock.now() + AHEAD, limit=PAGE)
             async for page in pages(due):
@@ -171,6 +170,6 @@ class FirstKeyFinder:
 
 def _too_many(transaction: str) -> UsageError:
     return UsageError(
-        f"the transaction {transaction} was made by another process, and there are too many leases to find its key",
-        do="name a transaction of your own in every acquire, or ask the process that granted the first one",
+        f"the transaction {transaction} was generated by another process, and there are too many leases to find it",
+        do="name a transaction of your own in every acquire, or use the process that granted the first one",
     )

@@ -1,11 +1,12 @@
-"""The book of transactions: who takes part, what was decided, and for how long that is remembered.
+"""The transaction log: enlisted keys, decisions, and decision records, which expire after DECISION_KEPT.
 
-Every change of a record names the version it read, so of two deciders one wins and the other is told what counts. An id
-whose decision record stands is over: after a record was made, that is looked up, and a record of such an id is taken
-away again. A decision record past its time is deleted before anything is answered from it.
+Every change of a record names the version it read, so one of two concurrent decisions wins, and the other caller gets
+the winning one. A transaction id with a decision record is finished: after a transaction record was created, its
+decision record is looked up, and if there is one, the new record is deleted. An expired decision record is deleted
+before it can be used.
 
-Costs. The first key: one write and one read. Each further key, and the decision: one write each, in the process that
-made the record; one read more elsewhere. The end: a decision record, and a delete.
+Costs. The first key: one write and one read. Each further key, and the decision: one write each in the process that
+created the record; one more read elsewhere. The end: a decision record, and a delete.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from wrasse.ports.records import Collection, Record, Records
 
 @dataclass(frozen=True, slots=True)
 class RecordedDecision:
-    """What was decided, by whomever; the record, as long as it is there."""
+    """The decision that counts, and the transaction's record while it exists."""
 
     state: Decision
     kept: KeptTransaction | None
@@ -50,43 +51,43 @@ class TransactionLog:
     """The transactions of one store."""
 
     def __init__(self, records: Callable[[Collection], Records], clock: Clock, tally: LeaseTally) -> None:
-        # Without names: of each of these writes the record itself tells whether it is made, by whomever; and what is
-        # deleted is gone at once, so that a look at open transactions costs as much as there are.
+        # Without nonces: the record itself shows whether each of these writes was made; and a delete leaves no
+        # tombstone, so that listing open transactions costs as much as there are.
         self._transactions = LeaseRecords(records(TRANSACTIONS), clock, named=False)
         self._decisions = LeaseRecords(records(DECISIONS), clock, named=False)
         self.tally = tally
-        self._seen: Recent[KeptTransaction] = Recent()  # may be out of date
-        self._over: Recent[Decided] = Recent()  # a decision never changes
+        self._cache: Recent[KeptTransaction] = Recent()  # may be out of date
+        self._decision_cache: Recent[Decided] = Recent()  # a decision never changes
 
     async def now(self) -> datetime:
-        """The store's time, a little late rather than early."""
+        """The store's time, rather a little late than early."""
         return await self._transactions.now()
 
     async def look(self, id: str) -> KeptTransaction | None:
-        """The transaction's record as it is now; one that was made after its id was over is none."""
+        """Reads the transaction's record; one created after its id was finished counts as none."""
         record = await self._transactions.records.get(id)
         if record is None:
-            self._seen.forget(id)
+            self._cache.forget(id)
             return None
         return await self.confirmed(decode_transaction(record))
 
     async def confirmed(self, kept: KeptTransaction) -> KeptTransaction | None:
-        """A record that was read, unless its id was over before it was made."""
+        """A record that was read, unless its id was finished before it was created."""
         if not kept.transaction.confirmed and await self._over_already(kept) is not None:
             return None
         return self._note(kept)
 
     async def page(self, after: str | None, limit: int) -> Page[Record]:
-        """Records of transactions that are not carried out yet, in the order of their ids."""
+        """Records of unfinished transactions, in the order of their ids."""
         return await self._transactions.records.page("", after, limit)
 
     async def spent(self, after: str | None, limit: int) -> Page[Record]:
-        """Decision records whose time should be over."""
+        """Decision records that should have expired."""
         return await self._decisions.records.due(None, after, limit)
 
     async def enlist(self, id: str, participants: Sequence[Participant], until: datetime, at: datetime) -> None:
-        """Writes down that these keys take part, before they stage anything. Refused once it is decided."""
-        kept = self._seen.get(id)
+        """Enlists these keys, before they stage anything. Refused once the transaction is decided."""
+        kept = self._cache.get(id)
         for _ in range(RACES_MAX):
             if kept is None:
                 made = await self._begin(begun(id, Decision.PENDING, participants, until, at))
@@ -106,9 +107,9 @@ class TransactionLog:
     async def decide(
         self, id: str, state: Decision, participants: Sequence[Participant], until: datetime, at: datetime
     ) -> RecordedDecision:
-        """Decides, if nobody has: the answer is what counts. These keys are among those it counts for. An id that
-        nobody knows is decided all the same, so that whoever comes later is refused."""
-        kept = self._seen.get(id)
+        """Decides, if still pending; returns the decision that counts, also for these keys. An unknown id is decided as
+        well, so that later enlistments are refused."""
+        kept = self._cache.get(id)
         for _ in range(RACES_MAX):
             if kept is None:
                 made = await self._begin(begun(id, state, participants, until, at))
@@ -129,8 +130,8 @@ class TransactionLog:
         raise contended(f"the transaction {id}")
 
     async def settle(self, id: str) -> Decision | None:
-        """What counts for a lease that has ended and is about to be cleared: what was decided; or nothing was, and now
-        it is a rollback. None: nobody knows the transaction, so that nothing was ever staged under it."""
+        """The decision for an expired lease that is about to be cleared; a pending transaction is rolled back. None:
+        the transaction is unknown, so nothing was ever staged under it."""
         over = await self._recall(id)
         if over is not None:
             return over.state
@@ -147,7 +148,7 @@ class TransactionLog:
         raise contended(f"the transaction {id}")
 
     async def outcome(self, id: str) -> Decision | None:
-        """What became of a transaction; None if nobody knows it, or no longer."""
+        """The decision of a transaction; None if it is unknown, or its decision record has expired."""
         over = await self._recall(id)
         if over is None:
             kept = await self.look(id)
@@ -157,7 +158,7 @@ class TransactionLog:
         return None if over is None else over.state
 
     async def decision(self, id: str) -> Decided | None:
-        """The decision record. One past its time is deleted first, and nothing is answered from it."""
+        """The decision record; an expired one is deleted, and counts as none."""
         record = await self._decisions.records.get(id)
         if record is None:
             return None
@@ -165,12 +166,12 @@ class TransactionLog:
         if over.expires_at <= await self.now():
             await self.delete_decision(record)
             return None
-        self._over.note(over.id, over)
+        self._decision_cache.note(over.id, over)
         return over
 
     async def delete_decision(self, record: Record) -> Outcome:
-        """Takes a decision record away, as it was read, with its index entry."""
-        self._over.forget(record.key)
+        """Deletes a decision record at the version read, with its index entry."""
+        self._decision_cache.forget(record.key)
         deleted = await self._decisions.delete(record.key, record.version)
         if deleted:
             self.tally.decisions_deleted += 1
@@ -178,7 +179,8 @@ class TransactionLog:
         return deleted.outcome
 
     async def finalise(self, kept: KeptTransaction) -> None:
-        """The transaction was carried out on every key: leaves a decision record, and only then takes its own away."""
+        """Ends a transaction that was carried out on every key: writes a decision record, then deletes the
+        transaction's record."""
         transaction = kept.transaction
         assert transaction.decided, "what is carried out was decided"
         for _ in range(RACES_MAX):
@@ -186,13 +188,13 @@ class TransactionLog:
             written = await self._decisions.write(transaction.id, encode(over), None, over.expires_at)
             there = over if written else await self.decision(transaction.id)
             if there is not None:
-                self._over.note(there.id, there)
+                self._decision_cache.note(there.id, there)
                 await self._transactions.delete(transaction.id, kept.version)
-                self._seen.forget(transaction.id)
+                self._cache.forget(transaction.id)
                 return
 
     async def _begin(self, made: Transaction) -> KeptTransaction | Decided:
-        """The record, made or found; or the decision, if the id is over."""
+        """The record, created or found; or the decision, if the id is finished."""
         over = await self._recall(made.id)
         if over is not None:
             return over
@@ -210,42 +212,42 @@ class TransactionLog:
         raise contended(f"the transaction {made.id}")
 
     async def _over_already(self, kept: KeptTransaction) -> Decided | None:
-        """The decision that stood before this record was made; the record is taken away then. A decision is written
-        before the record it decides goes away, so whoever could make one anew finds it."""
+        """The decision that existed before this record was created; the record is then deleted. A decision record is
+        written before the transaction's record is deleted, so that a later creator finds it."""
         over = await self.decision(kept.transaction.id)
         if over is not None:
             await self._transactions.delete(kept.transaction.id, kept.version)
-            self._seen.forget(kept.transaction.id)
+            self._cache.forget(kept.transaction.id)
         return over
 
     async def _put(self, kept: KeptTransaction, after: Transaction) -> KeptTransaction | None:
-        """Writes the record; None if it is another by now. After an answer that settles nothing the record tells."""
+        """Writes the record; None after a conflict. After an unknown outcome the record is read to find out."""
         written = await self._transactions.write(after.id, encode(after), kept.version, None)
         if written:
             assert written.version is not None, "what is written has a version"
             return self._note(KeptTransaction(after, written.version))
-        self._seen.forget(after.id)
+        self._cache.forget(after.id)
         if written.outcome is Outcome.CONFLICT:
             return None
         current = await self.look(after.id)
         return current if current is not None and current.transaction == after else None
 
     async def _recall(self, id: str) -> Decided | None:
-        over = self._over.get(id)
+        over = self._decision_cache.get(id)
         if over is None:
             return None
         if over.expires_at <= await self.now():
-            self._over.forget(id)
+            self._decision_cache.forget(id)
             return None
         return over
 
     def _note(self, kept: KeptTransaction) -> KeptTransaction:
         transaction = replace(kept.transaction, confirmed=True)
-        return self._seen.note(transaction.id, KeptTransaction(transaction, kept.version))
+        return self._cache.note(transaction.id, KeptTransaction(transaction, kept.version))
 
 
 def refused(id: str, state: Decision) -> KeyRefused:
-    """Who comes after the decision is told which it was."""
+    """The refusal for a caller that comes after the decision."""
     if state is Decision.COMMIT:
         return KeyRefused(Refusal.TRANSACTION_COMMITTED, f"the transaction {id} was committed already")
     return KeyRefused(Refusal.TRANSACTION_ROLLED_BACK, f"the transaction {id} was rolled back")

@@ -1,14 +1,12 @@
-"""Transactions: several keys, in any namespaces, that change together or not at all, whatever crashes.
+"""Transactions: several keys, in any namespaces, that are committed together or not at all, whatever crashes.
 
-The decision is one conditional write, and the answer goes out once it was carried out here. A process that dies in
-between leaves the record, by which anybody carries it out to the end: a replay amid traffic, a sweep, or whoever needs
-one of the keys. Nothing here depends on who that is, and nothing is done twice that counts.
+The decision is one conditional write; it is carried out on all keys before the caller is answered. If the process dies
+in between, any process can finish the transaction from its record: a replay, a sweep, or an operation that needs one of
+the keys. Every step is a conditional write that may be repeated.
 
-Bounded replay amid traffic: now and then, beside the operations, transactions that a crash left open are finished.
-
-Never inside a caller's request, one at a time in a process, at most one per interval, at most so many operations and so
-long. The cursor moves only past transactions that were looked at to the end. Several processes may do this at once:
-everything it does is a conditional write that anybody may do again.
+`TransactionReplay` finishes transactions that a crash left open, in the background while keys are in use: one run at a
+time per process, at most one per interval, bounded in operations and time, never inside a caller's request. Its cursor
+moves only past transactions that were completely processed. Several processes may replay at once.
 """
 
 from __future__ import annotations
@@ -63,22 +61,22 @@ class TransactionReplay:
         self._task: asyncio.Task[int] | None = None
 
     def nudge(self) -> None:
-        """An operation is under way: starts a run beside it, if it is time for one."""
+        """An operation is running: starts a background run, if one is due."""
         if self._interval <= 0 or (self._task is not None and not self._task.done()):
             return
         now = self._clock.monotonic()
         if self._last is not None and now - self._last < self._interval:
             return
         self._last = now
-        self._task = asyncio.create_task(self._quietly())
+        self._task = asyncio.create_task(self._run_logged())
 
     async def finished(self) -> None:
-        """Until no run is under way."""
+        """Waits until no run is active."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
     async def run(self) -> int:
-        """One run; how many transactions it looked at to the end."""
+        """One run; returns how many transactions it completely processed."""
         left, seen = self._operations_max, 0
         self._transactions.transaction_log.tally.replays += 1
         with suppress(TimeoutError):
@@ -96,19 +94,19 @@ class TransactionReplay:
         return seen
 
     async def _finish(self, record: Record) -> int:
-        """What it cost, in operations."""
+        """Finishes one transaction; returns its cost in operations."""
         try:
             kept = await self._transactions.transaction_log.confirmed(decode_transaction(record))
             if kept is None:
                 return 1
             if await self._transactions.finish(kept) is not Decision.PENDING:
                 self._transactions.transaction_log.tally.replayed += 1
-        except StoreBroken as error:  # one that nobody can finish must not keep the others waiting
+        except StoreBroken as error:  # a broken record must not block the others
             _log.warning("a transaction cannot be finished: %s", error.message)
             return 1
         return 1 + len(kept.transaction.participants)
 
-    async def _quietly(self) -> int:
+    async def _run_logged(self) -> int:
         try:
             return await self.run()
         except WrasseError as error:
@@ -121,7 +119,7 @@ PENDING_FOR = timedelta(seconds=30)  # a transaction without leases, unless its 
 
 
 class Transactions:
-    """The transactions of one store. `wake` tells who waits for a key here that it may be free."""
+    """The transactions of one store. `wake` notifies local waiters that a key may be free."""
 
     def __init__(
         self,
@@ -136,25 +134,25 @@ class Transactions:
         self._background, self._wake = background, wake
 
     async def join(self, transaction: str, namespace: str) -> None:
-        """Before a key is leased under a transaction that its caller names: one that had its key alone no longer
-        has."""
+        """Called before a key is leased under a transaction that its caller names: a generated transaction becomes
+        explicit."""
         await self._first_keys.join(transaction, namespace)
 
-    async def end(self, held: Lease, *, commit: bool) -> KeyRecord | None:
-        """A holder gives its key back, which decides for all keys of its transaction. Refused if it was decided
-        otherwise before; the key as it then is."""
-        keys = self._keys(held.namespace)
-        kept = await keys.checked(held)
-        lease = kept.held
-        if kept.staged is None and (commit or await self.transaction_log.look(lease.transaction) is None):
-            return await keys.release(held, commit=False, alone=True)
+    async def end(self, lease: Lease, *, commit: bool) -> KeyRecord | None:
+        """Releases a key, which decides for all keys of its transaction. Refused if it was decided otherwise before;
+        returns the record after it."""
+        keys = self._keys(lease.namespace)
+        kept = await keys.checked(lease)
+        current = kept.held
+        if kept.staged is None and (commit or await self.transaction_log.look(current.transaction) is None):
+            return await keys.release(lease, commit=False, alone=True)
         wanted = Decision.COMMIT if commit else Decision.ROLLBACK
-        me = Participant(held.namespace, held.key, lease.token)
+        me = Participant(lease.namespace, lease.key, current.token)
         at = await keys.now()
-        verdict = await self.transaction_log.decide(lease.transaction, wanted, (me,), lease.expires_at, at)
-        after = await self._ended(verdict, lease.transaction, me)
+        verdict = await self.transaction_log.decide(current.transaction, wanted, (me,), current.expires_at, at)
+        after = await self._ended(verdict, current.transaction, me)
         if verdict.state is not wanted:
-            raise refused(lease.transaction, verdict.state)
+            raise refused(current.transaction, verdict.state)
         return after or kept
 
     async def decide(
@@ -165,8 +163,8 @@ class Transactions:
         until: datetime | None = None,
         namespace: str = "",
     ) -> Decision:
-        """Decides and carries it out; the answer is what counts, whoever decided. Asked for `pending`, it only writes
-        down who takes part."""
+        """Decides and carries out the decision; returns the decision that counts. For `pending` it only enlists the
+        participants."""
         await self._first_keys.join(transaction, namespace)
         at = await self.transaction_log.now()
         verdict = await self.transaction_log.decide(transaction, state, participants, until or at + PENDING_FOR, at)
@@ -175,7 +173,7 @@ class Transactions:
         return verdict.state
 
     async def carried_out(self, transaction: str, state: Decision) -> Decision:
-        """Carries out what was decided before, if it was this."""
+        """Carries out an earlier decision, if it is the expected one."""
         kept = await self.transaction_log.look(transaction)
         found = await self.transaction_log.outcome(transaction) if kept is None else kept.transaction.state
         if found is None:
@@ -189,7 +187,7 @@ class Transactions:
         return found
 
     async def replay(self, transaction: str) -> Decision:
-        """Carries a transaction to its end, if it is decided or overdue; what counts then."""
+        """Finishes a transaction that is decided or overdue; returns its state."""
         kept = await self.transaction_log.look(transaction)
         if kept is not None:
             return await self.finish(kept)
@@ -199,8 +197,8 @@ class Transactions:
         return found
 
     async def finish(self, kept: KeptTransaction) -> Decision:
-        """Carries a transaction that was just read to its end: rolls back what is overdue, does what was decided, and
-        leaves a decision record."""
+        """Finishes a transaction that was just read: rolls it back if overdue, carries the decision out, and writes a
+        decision record."""
         transaction = kept.transaction
         if not transaction.decided:
             at = await self.transaction_log.now()
@@ -215,19 +213,19 @@ class Transactions:
         return kept.transaction.state
 
     async def lasts_until(self, transaction: Transaction) -> datetime:
-        """When the last lease of a pending transaction is over for everybody."""
+        """When the last lease of a pending transaction has ended, including clock margins."""
         leases = await asyncio.gather(
-            *(self._keys(each.namespace).part.lease(each.key, transaction.id, each.token)
+            *(self._keys(each.namespace).enlisted_keys.lease(each.key, transaction.id, each.token)
               for each in transaction.participants)
         )  # fmt: skip
         return lasts_until(transaction, leases) + self._terms.margin + self._terms.delay
 
     async def _ended(self, verdict: RecordedDecision, transaction: str, me: Participant | None) -> KeyRecord | None:
-        """Carries a decision out before it is answered; what a store that does not answer leaves is done by a replay,
-        since nothing can change the decision any more."""
+        """Carries a decision out before the caller is answered. What fails because the store is unavailable is left to
+        a replay: the decision cannot change any more."""
         kept = verdict.kept
         if me is not None and (kept is None or me not in kept.transaction.participants):
-            await self._one(transaction, me, verdict.state)  # it came after the decision, and goes as that says
+            await self._one(transaction, me, verdict.state)  # enlisted after the decision: it follows the decision
         if kept is None:
             return None
         mine: list[KeyRecord | None] = []
@@ -238,7 +236,7 @@ class Transactions:
     async def _carry_out(
         self, transaction: Transaction, me: Participant | None = None, mine: list[KeyRecord | None] | None = None
     ) -> bool:
-        """On every key; whether all of them have it."""
+        """Carries the decision out on every key; whether all of them have it."""
         done = True
         for begin in range(0, len(transaction.participants), AT_ONCE):
             some = transaction.participants[begin : begin + AT_ONCE]
@@ -255,7 +253,7 @@ class Transactions:
         return done
 
     async def _one(self, transaction: str, who: Participant, state: Decision) -> KeyRecord | None:
-        after = await self._keys(who.namespace).part.carry_out(who.key, transaction, who.token, state)
+        after = await self._keys(who.namespace).enlisted_keys.carry_out(who.key, transaction, who.token, state)
         self._wake(who.namespace, who.key)
         return after
 
@@ -268,4 +266,6 @@ class Transactions:
 
 
 def _unknown(transaction: str) -> KeyRefused:
-    return KeyRefused(Refusal.TRANSACTION_UNKNOWN, f"nobody knows a transaction {transaction}, or no longer")
+    return KeyRefused(
+        Refusal.TRANSACTION_UNKNOWN, f"the transaction {transaction} does not exist, or its decision has expired"
+    )

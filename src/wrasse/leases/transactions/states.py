@@ -1,13 +1,13 @@
 """States of a transaction and its decision. Pure.
 
-A transaction changes several keys together or not at all. Its record lists the keys that take part; each is written
-down before it stages anything, and only while nothing is decided. It is decided once, by one conditional write of that
-record; everything after that only carries the decision out, and can be done any number of times by anybody.
+A transaction changes several keys together or not at all. Its record lists the enlisted keys; each is enlisted before
+it stages anything, and only while the transaction is pending. It is decided once, by one conditional write of that
+record; everything after that only carries the decision out, and may be repeated by any process.
 
-    pending -> commit or rollback -> carried out on every key -> a decision record, kept for a while
+    pending -> commit or rollback -> carried out on every key -> a decision record until it expires
 
-Who clears a lease of a pending transaction decides for a rollback first. So what is staged under a lease that has ended
-still counts, as long as nobody has decided: a commit never finds half of its keys gone.
+A lease of a pending transaction is cleared only after a rollback was decided. So what is staged under an expired lease
+still counts while the transaction is pending: a commit never finds some of its keys discarded.
 """
 
 from __future__ import annotations
@@ -44,8 +44,7 @@ class Decision(StrEnum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Participant:
-    """A key that takes part, and the token of the lease under which it does; 0: whichever lease names the
-    transaction."""
+    """An enlisted key, and the token of its lease; 0: any lease that names the transaction."""
 
     namespace: str
     key: str
@@ -54,9 +53,9 @@ class Participant:
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """The record. `until`: when the first of its leases was to end at the latest, as far as they were seen; before that
-    nobody need look at them. `confirmed`: it was seen, after this record was made, that no decision record of that id
-    stands there, so that the id is not one that is over already."""
+    """The record. `until`: a lower bound for when its leases end, before which they need not be checked. `confirmed`:
+    after this record was created, a read showed that its id has no decision record, so the id was not finished before.
+    """
 
     id: str
     state: Decision
@@ -68,13 +67,13 @@ class Transaction:
 
     @property
     def decided(self) -> bool:
-        """Whether nothing can change it any more."""
+        """Whether the state is final."""
         return self.state is not Decision.PENDING
 
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The decision record: what is left of a transaction that was carried out everywhere."""
+    """The decision record: what remains of a transaction that was carried out on every key."""
 
     id: str
     state: Decision
@@ -82,14 +81,14 @@ class Decided:
 
 
 def begun(id: str, state: Decision, participants: Sequence[Participant], until: datetime, at: datetime) -> Transaction:
-    """A new record; pending, or decided in the same moment."""
+    """A new record; pending, or decided at once."""
     return Transaction(id, state, _merged((), participants), until, created_at=at, updated_at=at)
 
 
 def enlisted(
     transaction: Transaction, participants: Sequence[Participant], until: datetime, at: datetime
 ) -> Transaction | None:
-    """The record with these keys among those that take part; None if they are already."""
+    """The record with these keys enlisted; None if they already are."""
     assert not transaction.decided, "a key is enlisted only while nothing is decided"
     merged = _merged(transaction.participants, participants)
     if merged == transaction.participants:
@@ -101,8 +100,8 @@ def enlisted(
 def decided(
     transaction: Transaction, state: Decision, participants: Sequence[Participant], at: datetime
 ) -> Transaction | None:
-    """The record with the decision, which also counts for these keys; None if it was decided before."""
-    assert state is not Decision.PENDING, "a decision is one or the other"
+    """The record with the decision, with these keys enlisted; None if it was decided before."""
+    assert state is not Decision.PENDING, "a decision is a commit or a rollback"
     if transaction.decided:
         return None
     merged = _merged(transaction.participants, participants)
@@ -110,7 +109,7 @@ def decided(
 
 
 def enlisted_lease(record: KeyRecord | None, transaction: str, token: int) -> Lease | None:
-    """The lease through which a key takes part in a transaction; None if it does not, or no longer."""
+    """The lease through which a key is enlisted in a transaction; None if it is not, or no longer."""
     lease = None if record is None else record.lease
     if lease is None or lease.transaction != transaction or (token and lease.token != token):
         return None
@@ -118,12 +117,12 @@ def enlisted_lease(record: KeyRecord | None, transaction: str, token: int) -> Le
 
 
 def lasts_until(transaction: Transaction, leases: Sequence[Lease | None]) -> datetime:
-    """When the last of its leases ends: before that it is not overdue. Renewing any lease makes it last."""
+    """When the last of its leases ends: before that it is not overdue. Renewing any lease extends it."""
     return max((lease.expires_at for lease in leases if lease is not None), default=transaction.until)
 
 
 def _merged(before: Sequence[Participant], more: Sequence[Participant]) -> tuple[Participant, ...]:
-    """Each key once; a token that is known goes before one that is not."""
+    """Each key once; a known token replaces 0."""
     tokens = {(each.namespace, each.key): each.token for each in before}
     for each in more:
         tokens[each.namespace, each.key] = each.token or tokens.get((each.namespace, each.key), 0)
@@ -136,7 +135,7 @@ def _merged(before: Sequence[Participant], more: Sequence[Participant]) -> tuple
 
 @dataclass(frozen=True, slots=True)
 class KeptTransaction:
-    """A transaction's record as it was last seen, and the version a change must name."""
+    """A transaction's record as last read, and the version that a change must name."""
 
     transaction: Transaction
     version: str
@@ -154,7 +153,7 @@ def encode(value: Transaction | Decided) -> bytes:
 
 
 def decode_transaction(record: Record) -> KeptTransaction:
-    """What a transaction's record says."""
+    """Decodes a transaction's record."""
     try:
         return KeptTransaction(_of(record, decoded_value(_TRANSACTION.decode, record.value)), record.version)
     except ValueError as error:
@@ -162,7 +161,7 @@ def decode_transaction(record: Record) -> KeptTransaction:
 
 
 def decode_decision(record: Record) -> Decided:
-    """What a decision record says."""
+    """Decodes a decision record."""
     try:
         found = _of(record, decoded_value(_DECIDED.decode, record.value))
         if found.state is Decision.PENDING:
@@ -181,5 +180,5 @@ def _of(record: Record, found: T) -> T:
 def _foreign(what: str, record: Record) -> StoreBroken:
     return StoreBroken(
         f"the record of the {what} {record.key!r} is not one that wrasse wrote",
-        do="see who else writes there; once no lease names it, delete the record",
+        do="find what else writes there; once no lease names it, delete the record",
     )
