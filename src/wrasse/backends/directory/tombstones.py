@@ -1,8 +1,8 @@
-"""The last writes to keys whose record was deleted, so that asking again after a lost reply stays safe.
+"""The last writes to keys whose record was deleted, so that a retry after a lost reply stays safe.
 
-One small file for each of 256 lots of keys, the same lots as the locks: it is read and replaced alone with the key.
-Each remembers the newest GONE_MAX deleted keys, and that it has forgotten some. A file that cannot be read has
-forgotten everything: then the answer is `unknown`, which is true.
+One small file for each of 256 groups of keys, the same groups as the locks: it is read and replaced under the key's
+lock. Each keeps the newest GONE_MAX deleted keys, and whether older ones were dropped. A file that cannot be read
+counts as if all were dropped: then the answer is `unknown`, which is true.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _decode = msgspec.json.Decoder(_Lot).decode
 
 
 class Tombstones:
-    """What is known of keys without a record. The caller is alone with the key."""
+    """The last writes to keys without a record. The caller holds the key's lock."""
 
     def __init__(self, files: Files, temp_files: TempFiles) -> None:
         self._files = files
@@ -50,7 +50,7 @@ class Tombstones:
         return LastWrites(whole=not lot.forgot)
 
     def keep(self, path: bytes, writes: LastWrites) -> None:
-        """Remembers them, on the disk."""
+        """Stores them on disk."""
         hash, file = _hash(path), _file(path)
         lot = self._load(file)
         keys = [*(key for key in lot.keys if key.hash != hash), _Key(hash, list(writes.kept), writes.whole)]

@@ -1,11 +1,11 @@
-"""Asking the server for deliveries, in one step however it is done.
+"""Requests deliveries from the server, in one atomic step.
 
-One script does all of it. For a single stream whose messages are of a known size the new entries are read by the
-server's own command between two small scripts, in one step with them: that costs the server a third. It may bring more
-than was wanted, when something was due as well; what is too much is given back as if it had never been handed out.
+One script does all of it. For a single stream with messages of a known size the new entries are read by the server's
+own command between two small scripts, in the same transaction: that costs the server a third. It may return more than
+was wanted if something was due as well; the excess is given back as if it had never been delivered.
 
-Large pages travel one after the other. A server works out the next answer before it has sent the rest of a large one:
-asked for two at once, it would send both late, and then have nothing to do while both are read.
+Large pages are requested one after the other. A server computes the next answer before it has sent the rest of a large
+one: with two requests at once it would send both late, and then be idle while both are read.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from wrasse.ports.groups import Delivery, no_group
 from wrasse.ports.streams import Entry
 
 _MICROSECOND = timedelta(microseconds=1)
-_ANSWER_BYTES = 32 << 20  # what one answer is meant to hold at most
-_SENT_AT_ONCE = 64 << 10  # what a server writes to one connection before it looks at the next command
+_ANSWER_BYTES = 32 << 20  # the intended maximum of one answer
+_SENT_AT_ONCE = 64 << 10  # bytes that a server writes to one connection before it turns to the next command
 _TURN_SECONDS_MAX = 0.02
 _SIZES_MAX = 10_000
 
 
 class DeliveryRequest:
-    """One question for deliveries."""
+    """One request for deliveries."""
 
     __slots__ = ("args", "consumer", "group", "limit", "logs", "names", "subjects", "until")
 
@@ -45,7 +45,7 @@ class DeliveryRequest:
         self.subjects, self.group, self.consumer, self.limit = subjects, group, consumer, limit
         self.until = ack_timeout // _MICROSECOND
         self.names: list[str] = []
-        self.logs: list[str] = []  # what a wait blocks on: of each stream itself, and what wakes the group
+        self.logs: list[str] = []  # the keys a wait blocks on: each stream, and the wake list of the group
         for subject in subjects:
             of = keys.group(subject, group)
             self.names += (of.log, of.held, of.due, of.consumers, of.wake)
@@ -66,7 +66,7 @@ class DeliveryAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """How large the last page of a stream was, and the longest message in it."""
+    """The size of the last page of a stream, and its longest message."""
 
     page: int
     longest: int
@@ -92,7 +92,7 @@ class ScriptKeys:
 
 
 class Handouts:
-    """Hands out entries of one Redis."""
+    """Delivers entries of one Redis."""
 
     __slots__ = ("_client", "_keys", "_most", "_sizes", "_taught", "_travelling")
 
@@ -103,7 +103,7 @@ class Handouts:
         page = min(_ANSWER_BYTES, client.options.reply_bytes_max // 3)
         self._most = page, client.options.reply_bytes_max - page
         self._sizes: dict[str, _Size] = {}  # of streams that are read alone
-        self._taught = 0  # the connection whose server is known to know the scripts
+        self._taught = 0  # the connection whose server has the scripts loaded
         self._travelling = asyncio.Lock()
 
     async def ask(self, asking: DeliveryRequest) -> DeliveryAnswer:
@@ -116,7 +116,7 @@ class Handouts:
         return given
 
     async def give_back(self, deliveries: Sequence[Delivery]) -> None:
-        """Makes it as if these had not been handed out."""
+        """Reverts these deliveries as if they had not happened."""
         if not deliveries:
             return
         places = ScriptKeys(self._keys)
@@ -133,11 +133,11 @@ class Handouts:
         return DeliveryAnswer(now, _read(words, asking, now)) if count else DeliveryAnswer(now, [], due, words)
 
     async def _natively(self, asking: DeliveryRequest) -> DeliveryAnswer | None:
-        """None where the server did not know the scripts; nothing has been handed out then."""
+        """None if the server did not know the scripts; nothing has been delivered then."""
         (subject,), client = asking.subjects, self._client
         due, noted = load("group_deliver"), load("group_noted")
         if self._taught != client.connections:
-            # In time: a page that was handed out without being noted has to be given back, entry by entry.
+            # In time: a page that was delivered without being noted must be given back, entry by entry.
             await self._teach()
         head: list[Word] = [len(asking.names), *asking.names, client.told]
         size = self._sizes[subject]
@@ -150,7 +150,7 @@ class Handouts:
         try:
             first, read, last = await (self._in_turn(steps) if size.page > _SENT_AT_ONCE else client.together(steps))
         except ReplyTooLarge:
-            # Handed out, and due again after their time; the script that hands them out then counts their bytes.
+            # Delivered, and due again after their time; the script that delivers them then counts their bytes.
             self._sizes.pop(subject, None)
             raise
         if not isinstance(first, RedisRefusal):
@@ -180,14 +180,14 @@ class Handouts:
         finally:
             if mine:
                 self._travelling.release()
-        # Whose turn it is now asks before this page is read, also one that begins to ask in this moment, as a task of
-        # its own: so the server is at work meanwhile.
+        # The next request is sent before this page is parsed, also one that is made at this moment, as a task of its
+        # own: so the server works meanwhile.
         for _ in range(2):
             await asyncio.sleep(0)
         return answers
 
     async def _turn(self) -> bool:
-        """Whoever has waited for long asks all the same: the server is far away, or silent."""
+        """Waits for the earlier page; after a long wait the request is sent anyway: the server is slow or silent."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_TURN_SECONDS_MAX):
                 return await self._travelling.acquire()

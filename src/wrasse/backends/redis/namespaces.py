@@ -35,7 +35,7 @@ class RedisNamespaces:
             members, time = await self._client.ask_many(asked)
             more = len(members) > limit
             if any(each <= before for before, each in pairwise((lower, *members))):
-                # Others gave members scores, which puts them out of order: the whole set, sorted here.
+                # Another program gave members scores, which puts them out of order: the whole set is sorted here.
                 members, more = sorted(await self._client.ask("ZRANGE", self._key, 0, -1)), False
             found += [name for member in members if member > lower and (name := _namespace(member))]
             lower = members[-1] if members else lower

@@ -1,4 +1,4 @@
-"""Groups on SQLite: every change is one transaction. The work itself is in deliveries, for the writer."""
+"""Groups on SQLite: every change is one transaction. The changes themselves are in deliveries, for the writer."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from wrasse.ports.groups import Answer, ConsumerState, Delivery, StartAt, check_
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import EntryId
 
-_SHORTEST_WAIT = 0.001  # so that a clock slower than the event loop's is not asked in a tight loop
+_SHORTEST_WAIT = 0.001  # keeps a clock slower than the event loop's from being polled in a tight loop
 _CONSUMERS = """
     SELECT CAST(json_group_array(json_array(c.name, c.seen_at, c.until,
       (SELECT count(*) FROM pending WHERE entry_group = c.entry_group AND consumer = c.name))) AS BLOB)
@@ -95,7 +95,7 @@ class SqliteGroups:
         names = (CHANGED, *(entries.STREAM_NAME + subject for subject in want.subjects))
         with self._wakeups.listen(names, wait) as wakeup:
             while not wakeup.late and not granted:
-                # Looked at now that the bell is there: nothing that comes from here on is missed.
+                # Checked again now that the wakeup is registered: no later change is missed.
                 if await self._ripe(wakeup, want):
                     granted = await self._grant(want)
         return handing.handed(granted, want)
@@ -121,13 +121,11 @@ class SqliteGroups:
             if upto > stream.last:
                 raise Refused(
                     f"the group {group!r} of {subject!r} would be marked beyond the last entry",
-                    do="read the stream again: entries still to come would count as acked",
+                    do="read the stream again: a mark there would count future entries as acked",
                 )
             id = handing.group_id(tx.db, subject, group)
             tx.db.execute(_MARK, (id, upto.ms, upto.seq))
-            tx.db.execute(
-                "DELETE FROM pending WHERE entry_group = ? AND (ms, seq) <= (?, ?)", (id, upto.ms, upto.seq)
-            )
+            tx.db.execute("DELETE FROM pending WHERE entry_group = ? AND (ms, seq) <= (?, ?)", (id, upto.ms, upto.seq))
             return Outcome.DONE
 
         return await self._writer.do(run)
@@ -170,7 +168,7 @@ class SqliteGroups:
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
-            # The consumer will never know these entries: they go back now and not when their deadline has passed.
+            # The consumer will never get these entries: they are given back now and not when their deadline has passed.
             with suppress(StoreUnavailable, StoreBroken):
                 granted = await asyncio.shield(answer)
                 if granted:
@@ -178,7 +176,7 @@ class SqliteGroups:
             raise
 
     async def _ripe(self, wakeup: Wakeup, want: EntriesWanted) -> bool:
-        """Looks whether there is something to hand out; if not, waits for a reason to look again."""
+        """Checks whether there is something to deliver; if not, waits for a reason to check again."""
         new, due = await self._reader.do(lambda db: handing.waits(db, want))
         now = to_micros(self._clock.now())
         if new or (due is not None and due <= now):

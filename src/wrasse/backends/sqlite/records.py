@@ -1,8 +1,8 @@
-"""Records on SQLite. A name keeps its last writes, also after the record is deleted, so that asking again is safe.
+"""Records on SQLite. A name keeps its last writes, also after the record is deleted, so that a retry is safe.
 
-`writes` holds the newest NONCES_KEPT writes to a name, each with its nonce and the version it made; `since` is the
-newest version that was forgotten. So whoever names a version not older than `since` can be told for certain whether
-their write was made. Deleted names are remembered for the newest GONE_MAX of them.
+`writes` has the newest NONCES_KEPT writes to a name, each with its nonce and the version it made; `since` is the newest
+version that was dropped. So for a write at a version not older than `since` it is certain whether it was made. Deleted
+names are remembered for the newest GONE_MAX of them.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _TURN_MAX = (1 << 63) - 1
 
 
 class Write(msgspec.Struct, frozen=True, array_like=True):
-    """One write to a name. Without a nonce nobody can ask for it again."""
+    """One write to a name. A write without a nonce is never retried."""
 
     nonce: str | None
     version: int
@@ -60,7 +60,7 @@ class Write(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Past(msgspec.Struct, frozen=True):
-    """What is known about a name: its version now (None: no record), and its writes newer than `since`."""
+    """The state of a name: its version now (None: no record), and its writes newer than `since`."""
 
     version: int | None
     since: int
@@ -79,7 +79,7 @@ def judge(past: Past, at: int | None, nonce: str | None) -> Outcome | Write | No
             return write
     if past.version == at:
         return None
-    # A write with this nonce may have been made and forgotten, unless everything since the version it names is known.
+    # A write with this nonce may have been made and dropped, unless all writes since the version it names are known.
     certain = nonce is None or (past.since == 0 if at is None else at >= past.since)
     return Outcome.CONFLICT if certain else Outcome.UNKNOWN
 
@@ -108,7 +108,7 @@ class SqliteRecords(ConditionalRecords):
         else:
             terms, values = "name >= ?", [start]
         if start:
-            # No byte of UTF-8 is 0xff, so the last one can always be counted up.
+            # No byte of UTF-8 is 0xff, so the last one can always be incremented.
             terms += " AND name < ?"
             values.append(start[:-1] + bytes([start[-1] + 1]))
         sql = f"{_COLUMNS} collection = ? AND value IS NOT NULL AND {terms} ORDER BY name LIMIT ?"
@@ -171,7 +171,7 @@ class SqliteRecords(ConditionalRecords):
                 return Written(verdict, None, now)
             version = self._store(tx, name, past, asked)
             if asked.emit:
-                append(tx, asked.emit)  # where there is no room for it, the record is not written either
+                append(tx, asked.emit)  # if there is no space for it, the record is not written either
             return Written(Outcome.DONE, None if value is None else str(version), now)
 
         return await self._writer.do(run)
@@ -183,7 +183,7 @@ class SqliteRecords(ConditionalRecords):
             try:
                 known = _decode_writes(writes)
             except (msgspec.MsgspecError, ValueError, RecursionError):
-                since, known = version, []  # another program wrote over them: all writes up to now are forgotten
+                since, known = version, []  # another program overwrote them: all writes up to now count as dropped
             return Past(version if live else None, since, known)
         forgotten = db.execute("SELECT version FROM forgotten WHERE collection = ?", (self._collection,)).get
         return Past(None, forgotten or 0, [])
@@ -224,7 +224,7 @@ class SqliteRecords(ConditionalRecords):
 
 
 def _forget(tx: WriteTransaction, count: int) -> None:
-    """Forgets so many deleted names, the oldest."""
+    """Drops the oldest deleted names."""
     if count <= 0:
         return
     rows = tx.db.execute(_OLDEST_GONE, (count,)).fetchall()
@@ -239,7 +239,7 @@ def _name(key: str) -> bytes:
 
 
 def _record(name: bytes, value: bytes, version: int, due: int | None, *, now: int) -> Record:
-    """A name that is no UTF-8 and a time outside of the calendar are shown as near as can be."""
+    """A name that is not UTF-8 and a time outside of the calendar are shown as closely as possible."""
     return Record(key_of(text(name)), value, str(version), instant(in_calendar(due, now)))
 
 
@@ -253,12 +253,12 @@ def _bytes(name: str) -> bytes:
 
 
 def _version(at: str) -> int:
-    """What is no version of ours was never anybody's: it is above all of them."""
+    """A version as a number; a text that is not one of ours is above all of them, and so matches none."""
     return int(at) if at.isdecimal() and len(at) < 19 else 1 << 62
 
 
 def _status_cursor(row: _Row) -> str:
-    assert row[4] is not None, "what has a status has a position"
+    assert row[4] is not None, "a row with a status has a position"
     return index_cursor(row[4], _text(row[0]))
 
 

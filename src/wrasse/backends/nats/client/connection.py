@@ -1,8 +1,8 @@
-"""The link to NATS: publishes, asks and hears over one connection; comes back by itself after a restart or a failover.
+"""The connection to NATS: publishes, requests and subscriptions; reconnects after a restart or a failover.
 
-A question is sent once. If its answer is lost, `StoreUnavailable` says so, and the caller finds out what became of it.
-Whoever asks next connects again, to any server of the list or of the cluster that the last one named, and everything
-that is listened to is listened to again. What was said in between is not heard: who listens asks again as well.
+A request is sent once. If its answer is lost, `StoreUnavailable` is raised, and the caller finds out whether it was
+done. The next request connects again, to any server of the list or of the cluster that the last server named, and all
+subscriptions are renewed. Messages sent in between are missed: subscribers request them again.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from wrasse.errors import ConfigError, StoreUnavailable, WrasseError, reason_of
 
 _STATUS = re.compile(rb"NATS/1\.0 +(\d{3})")
 _DENIED = re.compile(r'Permissions Violation for (?:Publish|Subscription) to "([^"]+)"', re.IGNORECASE)
-_TURNS = 3  # how often the whole list is tried before it is said that nobody answers
+_TURNS = 3  # how often the whole list is tried before StoreUnavailable
 _PAUSE, _PAUSE_MAX = 0.02, 0.5
 _NODES_MAX = 32
 
 
 class NoResponders(StoreUnavailable):
-    """The server says that nobody serves this subject: no JetStream, or no such stream."""
+    """The server has no responder for this subject: no JetStream, or no such stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class NatsAnswer:
-    """An answer. `header` is the block as it came, empty without one."""
+    """An answer. `header` is the raw header block, empty without one."""
 
     payload: bytes
     header: bytes = b""
@@ -55,12 +55,12 @@ def status_of(header: bytes) -> int:
 
 
 def field_of(header: bytes, name: bytes) -> bytes:
-    """One field of a header block, empty without it. Names are compared as they are written."""
+    """One field of a header block, empty without it. Names are case-sensitive."""
     return _field_at(header, name, header.find(b"\r\n" + name + b":"))
 
 
 def server_field_of(header: bytes, name: bytes) -> bytes:
-    """A field that the server adds: the last of that name, since a publisher may have written one of the same."""
+    """A field that the server adds: the last of that name, since a publisher may have written one of the same name."""
     return _field_at(header, name, header.rfind(b"\r\n" + name + b":"))
 
 
@@ -72,12 +72,12 @@ def _field_at(header: bytes, name: bytes, at: int) -> bytes:
 
 
 def packed_header(fields: Mapping[str, str]) -> bytes:
-    """A header block as it is sent."""
+    """A header block in wire format."""
     return b"NATS/1.0\r\n" + b"".join(b"%b:%b\r\n" % (k.encode(), v.encode()) for k, v in fields.items()) + b"\r\n"
 
 
 def packed(subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> bytes:
-    """A publish as it is sent."""
+    """A publish in wire format."""
     if header:
         return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
             subject, reply, len(header), len(header) + len(payload), header, payload,
@@ -106,7 +106,7 @@ class _Inbox:
 
 
 class Subscription:
-    """Something that is listened to, until `end`."""
+    """One subscription, until `end`."""
 
     __slots__ = ("_connection", "number", "subject")
 
@@ -120,12 +120,12 @@ class Subscription:
         self._connection._unsubscribe(self)
 
     def drain(self) -> None:
-        """Hears what the server has sent until it knows, and nothing more then."""
+        """Unsubscribes after the messages that the server has already sent."""
         self._connection._drain(self)
 
 
 class NatsConnection:
-    """Make it with `open`. It serves the event loop that opened it, until `close`."""
+    """Made by `open`. It serves the event loop that opened it, until `close`."""
 
     __slots__ = (
         "_asked", "_closed", "_connecting", "_heard", "_inbox", "_inboxes", "_nodes", "_numbers",
@@ -135,7 +135,7 @@ class NatsConnection:
     def __init__(self, options: NatsOptions) -> None:
         self.options = options
         self.server = ServerInfo()
-        self.connections = 0  # how many there have been: after a change, what was heard has a hole
+        self.connections = 0  # how many there have been: after a change, messages may have been missed
         self._wire: NatsTransport | None = None
         self._nodes: list[tuple[str, int]] = list(options.nodes)
         self._connecting: Connecting[NatsTransport] = Connecting()
@@ -151,14 +151,14 @@ class NatsConnection:
 
     @classmethod
     async def open(cls, options: NatsOptions) -> NatsConnection:
-        """A link that has been connected once."""
+        """A connection that was established once."""
         connection = cls(options)
         await connection.ready()
         return connection
 
     async def request(self, subject: str, payload: bytes = b"", headers: Mapping[str, str] | None = None) -> NatsAnswer:
-        """Asks once. Raises NoResponders where nobody serves the subject, StoreUnavailable where no answer came: what
-        was asked may have been done."""
+        """One request. Raises NoResponders if the subject has none, StoreUnavailable if no answer came: the request may
+        have been done."""
         wire = await self.ready()
         token = b"%d" % next(self._tokens)
         future: asyncio.Future[NatsAnswer] = asyncio.get_running_loop().create_future()
@@ -179,14 +179,14 @@ class NatsConnection:
             del self._asked[token]
         if answer.header and answer.status == 503:
             raise NoResponders(
-                f"nobody serves {subject!r} on {self.options.where}",
+                f"no responder for {subject!r} on {self.options.where}",
                 do="check that JetStream is on (nats-server -js) and that the stream exists",
             )
         return answer
 
     async def listen(self, subject: bytes, heard: Heard, taken: Taken | None = None) -> Subscription:
-        """Calls back with every message of the subject from now on, also after the link came back; `taken` is asked
-        first where they come by the thousand."""
+        """Calls back with every message of the subject from now on, also after a reconnect; `taken` is called first,
+        for subscriptions with very many messages."""
         wire = await self.ready()
         number = b"%d" % next(self._numbers)
         self._heard[number] = heard
@@ -207,18 +207,19 @@ class NatsConnection:
         asking: str = "",
         denied: Callable[[WrasseError], None] | None = None,
     ) -> bytes:
-        """A subject for many answers to one question; `lost` is told if the connection ends, `denied` if the server
-        does not let us publish to the subject that is `asking`. Close it."""
+        """A subject for several answers to one request; `lost` is called when the connection ends, `denied` if the
+        server does not let us publish to the subject `asking`. Close it with `close_inbox`."""
         token = b"%d" % next(self._tokens)
         self._inboxes[token] = _Inbox(heard, lost, asking, denied)
         return self._inbox + token
 
     def close_inbox(self, subject: bytes) -> None:
-        """Hears no more answers there."""
+        """Drops later answers."""
         self._inboxes.pop(subject[len(self._inbox) :], None)
 
     async def send(self, data: bytes, *, now: bool = False) -> None:
-        """Sends packed publishes, and waits while the server does not read. `now`: before anything else is done."""
+        """Sends packed publishes, and waits while the server does not read. `now`: at once, not at the next loop
+        turn."""
         wire = await self.ready()
         try:
             wire.send_now(data) if now else wire.send(data)
@@ -226,19 +227,19 @@ class NatsConnection:
             raise self._unavailable(str(cut)) from cut
 
     def post(self, data: bytes) -> None:
-        """Sends packed publishes if the connection stands and the server reads; nobody is told whether they arrived."""
+        """Sends packed publishes if connected and writable; whether they arrived stays unknown."""
         if data and self._wire is not None and self._wire.open and not self._wire.crowded:
             self._wire.send(data)
 
     async def close(self) -> None:
-        """Ends the connection. Whoever waits for an answer gets StoreUnavailable."""
+        """Ends the connection. Requests that wait for an answer fail with StoreUnavailable."""
         self._closed = True
         if self._wire is not None:
             self._wire.end("this process closed the connection")
             self._wire = None
 
     async def ready(self) -> NatsTransport:
-        """The connection, made again if it is gone, with room to write."""
+        """The connection, reconnected if needed, with room to write."""
         wire = self._standing() or await self._connecting.once(self._standing, self._connect)
         if wire.crowded:
             await wire.room(self.options.read_timeout.total_seconds())
@@ -282,7 +283,7 @@ class NatsConnection:
             asked.future.set_result(NatsAnswer(payload, header))
 
     def _complained(self, words: str) -> None:
-        """What the server refuses while the connection goes on; nobody else would answer that question."""
+        """Handles a refusal that does not end the connection; the refused request would get no other answer."""
         denied = _DENIED.search(words)
         if denied is None:
             return
@@ -306,13 +307,13 @@ class NatsConnection:
     async def _connect(self) -> NatsTransport:
         old, self._wire = self._wire, None
         if old is not None:
-            old.end("the link goes to another server")
+            old.end("the connection moves to another server")
         why = "no server is known"
         for turn in range(_TURNS):
             quick = False
             for host, port in self._order():
                 if self._closed:
-                    raise StoreUnavailable(f"the link to {self.options.where} is closed", do="open it again")
+                    raise StoreUnavailable(f"the connection to {self.options.where} is closed", do="open it again")
                 try:
                     return self._begin(await dial(host, port, self.options, self._heard, self._complained, self._taken))
                 except NatsDenied as denied:
@@ -321,7 +322,7 @@ class NatsConnection:
                     why = _reason(error)
                     quick = quick or not isinstance(error, TimeoutError | Silent)
             if not quick:
-                break  # every server was waited for as long as may be: another turn would find the same
+                break  # every server has used its whole timeout: another turn would end the same
             if turn < _TURNS - 1:
                 await asyncio.sleep(_pause(turn))
         raise self._unavailable(why)
@@ -340,7 +341,7 @@ class NatsConnection:
         return wire
 
     def _learn(self, urls: Sequence[str]) -> None:
-        """Servers of the cluster that the list does not name."""
+        """Adds servers of the cluster that the list does not name."""
         for url in urls:
             try:
                 (node,) = parse_addresses(url)
@@ -350,7 +351,7 @@ class NatsConnection:
                 self._nodes.append(node)
 
     def _order(self) -> list[tuple[str, int]]:
-        """Those of the list first, then those it led to; a different one each time, so that clients spread."""
+        """Servers of the list first, then those of the cluster; shuffled, so that clients spread."""
         own, learned = list(self.options.nodes), self._nodes[len(self.options.nodes) :]
         random.shuffle(own)
         random.shuffle(learned)
@@ -380,6 +381,6 @@ def _reason(error: Exception) -> str:
 
 
 def _pause(attempt: int) -> float:
-    """A little longer each time, and never the same for two processes."""
+    """Grows with each attempt, with a random factor so that processes differ."""
     longest: float = min(_PAUSE_MAX, _PAUSE * 4**attempt)
     return longest * (0.5 + random.random() / 2)

@@ -1,6 +1,6 @@
-"""Calls of the JetStream API: JSON out, JSON in, and errors with a code that callers tell apart.
+"""Calls of the JetStream API: JSON in both directions, and errors with a code.
 
-A refusal means that nothing was done. Which refusals are answers and which are failures, the caller knows.
+A refusal means that nothing was done. The caller decides which refusals are answers and which are failures.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ CONSUMER_NOT_FOUND = 10014
 STORE_FAILED = 10077
 NO_BATCHES = 10174
 NO_JETSTREAM = 10039
-_WAIT_AND_SEE = (10008, 10009, 10074, 10023)  # no leader, no peers, short of resources: it may pass
+_WAIT_AND_SEE = (10008, 10009, 10074, 10023)  # no leader, no peers, short of resources: may be temporary
 
 
 class JsError(StoreUnavailable):
-    """JetStream refused; `code` is its own number. Nothing was done."""
+    """JetStream refused; `code` is its err_code. Nothing was done."""
 
     def __init__(self, message: str, *, do: str = "", code: int = 0) -> None:
         super().__init__(message, do=do)
@@ -42,7 +42,7 @@ class JsError(StoreUnavailable):
 
 
 class JsAnswer(dict[str, Any]):
-    """The JSON object of an answer. What is missing in it is an error of the server's, not a KeyError."""
+    """The JSON object of an answer. A missing field raises StoreUnavailable, not KeyError."""
 
     def __missing__(self, name: str) -> Any:
         raise StoreUnavailable(f"NATS answered without {name!r}", do=_LOOK)
@@ -52,13 +52,13 @@ _LOOK = "look at the server's log, and check that nothing but nats-server serves
 
 
 def parsed(payload: bytes, where: str) -> JsAnswer:
-    """The object in an answer, whatever its bytes are."""
+    """The JSON object in an answer; StoreUnavailable for any other bytes."""
     try:
         told = json.loads(payload, object_hook=JsAnswer)
     except (ValueError, RecursionError):
         told = None
     if not isinstance(told, JsAnswer):
-        raise StoreUnavailable(f"{where} answered with what is no JSON object", do=_LOOK)
+        raise StoreUnavailable(f"{where} answered with something that is not a JSON object", do=_LOOK)
     return told
 
 
@@ -66,7 +66,7 @@ def number(value: object) -> int:
     """A sequence or a count in an answer."""
     if isinstance(value, int) and 0 <= value < 1 << 64:
         return value
-    raise StoreUnavailable(f"NATS answered with {printable(repr(value), 40)} for a number", do=_LOOK)
+    raise StoreUnavailable(f"NATS answered with {printable(repr(value), 40)} instead of a number", do=_LOOK)
 
 
 def refusal(answer: bytes, where: str) -> JsError | None:
@@ -77,24 +77,24 @@ def refusal(answer: bytes, where: str) -> JsError | None:
     if not error:
         return None
     if not isinstance(error, JsAnswer):
-        raise StoreUnavailable(f"{where} answered with an error that is no JSON object", do=_LOOK)
+        raise StoreUnavailable(f"{where} answered with an error that is not a JSON object", do=_LOOK)
     code, words = number(error.get("err_code", 0)), printable(str(error.get("description", "")))
     if code == NO_JETSTREAM:
-        return JsError(f"JetStream is not on for us on {where}", do="start nats-server with -js", code=code)
+        return JsError(f"JetStream is not enabled for us on {where}", do="start nats-server with -js", code=code)
     do = "wait: the cluster has no leader now" if code in _WAIT_AND_SEE else "look at the server's log"
     return JsError(f"{where} refused: {words} ({code})", do=do, code=code)
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Where a message was stored; `duplicate`: before, under the same name."""
+    """Where a message was stored; `duplicate`: earlier, under the same message id."""
 
     seq: int
     duplicate: bool = False
 
 
 class JetStream:
-    """The API behind one link."""
+    """The API over one connection."""
 
     __slots__ = ("api", "connection")
 
@@ -134,7 +134,7 @@ class JetStream:
                 return
 
     async def receipt(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> Receipt:
-        """Publishes to a stream; gives where it was stored."""
+        """Publishes to a stream; returns where it was stored."""
         answer: NatsAnswer = await self.connection.request(subject, payload, headers)
         refused = refusal(answer.payload, self.connection.options.where)
         if refused is not None:
@@ -143,5 +143,5 @@ class JetStream:
         return Receipt(number(told["seq"]), bool(told.get("duplicate", False)))
 
     async def store(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> int:
-        """Publishes to a stream; gives the sequence it was stored at, or the first one's where it is known already."""
+        """Publishes to a stream; returns its sequence, or that of the earlier message with the same id."""
         return (await self.receipt(subject, payload, headers)).seq

@@ -1,13 +1,13 @@
-"""Damages on Redis: the looks in their order, as often as a repair needs.
+"""The consistency check on Redis: its passes in their order, as often as a repair needs.
 
-A repair may uncover what it hid: an index entry of which nothing is known is dropped, and then its job's entry has no
-hold. So a check that repairs looks again until it finds nothing.
+A repair may reveal another inconsistency: an index entry without a claim is dropped, and then its job's entry has no
+claim. So a check that repairs runs again until it finds nothing.
 
-Finished jobs: their texts, the two indexes, the list of dead letters, and the way to a job by its id.
+Finished jobs: their texts, the two indexes, the dead letter list, and the index of jobs by id.
 
-Running jobs from three sides: the index of takes, the claims, and the entries of the processing lists.
+Running jobs: the index of claims, the claims, and the entries of the processing lists.
 
-What is not about single jobs: heartbeats, workers, remembered answers, the names of queues, the numbers of jobs.
+Everything else: heartbeats, workers, remembered answers, the names of queues, the counts of jobs.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from wrasse.backends.redis.scripts import load
 from wrasse.ports.inconsistency import NAMES_MAX, Inconsistency
 from wrasse.ports.jobs import JobState
 
-_BESIDE = (":delayed", ":wake", ":rate")  # what stands beside a queue's own list
-_COUNTED_MAX = 20_000  # in one script, which is then over within some 20 ms
+_BESIDE = (":delayed", ":wake", ":rate")  # the suffixes of a queue's other keys
+_COUNTED_MAX = 20_000  # in one script, which then ends within some 20 ms
 _OF = {
     "held": (
         Kind.UNREADABLE,
@@ -68,7 +68,7 @@ _OF = {
 
 
 async def surroundings(client: RedisClient, keys: RedisKeys, seen: Seen) -> AsyncIterator[FsckSuspect]:
-    """All but the numbers."""
+    """All but the counts."""
     for n, key in enumerate(keys.requests, 1):
         if await client.ask("PTTL", key) == -1:
             yield FsckSuspect(Kind.REQUESTS_WITHOUT_END, key, (n,))
@@ -88,7 +88,7 @@ async def surroundings(client: RedisClient, keys: RedisKeys, seen: Seen) -> Asyn
 
 
 async def _queues(client: RedisClient, keys: RedisKeys) -> AsyncIterator[str]:
-    """Queues by what they have on the server. One that is called by its key is known by a job in it."""
+    """Queues by their keys on the server. One whose name is its key is known by a job in it."""
     before = f"{keys.root}:queue:"
     for kind, end in (("list", ""), ("zset", ":delayed")):
         async for names in keys_like(client, pattern_glob(f"{keys.root}:%s{end}"), kind):
@@ -113,7 +113,7 @@ async def _has_job(client: RedisClient, key: str) -> bool:
 
 
 async def recount(client: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
-    """Compares the numbers of jobs with the jobs. What else is wrong about a place is repaired first."""
+    """Compares the counts of jobs with the jobs. Other inconsistencies of a state are repaired first."""
     indexes = {"held": (keys.holds, keys.held), "done": (keys.finished, keys.done), "dead": (keys.finished, keys.dead)}
     for place, (texts, index) in indexes.items():
         if judge.found(*_OF[place]):
@@ -129,7 +129,7 @@ async def recount(client: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen
 async def _recount_many(
     client: RedisClient, keys: RedisKeys, place: str, texts: str, judge: Judge, seen: Seen
 ) -> list[bytes]:
-    """Too many for one step. They are read page by page, and that counts only if no number changed meanwhile."""
+    """Too many for one script. They are read page by page, which counts only if no count changed meanwhile."""
     before = await _numbers(client, keys, place)
     right: Counter[bytes] = Counter()
     met: set[bytes] = set()
@@ -161,20 +161,20 @@ def _queue_of(place: str, text: bytes) -> bytes | None:
     return finished.queue if finished.state.value == place else None
 
 
-_Place = tuple[str, bytes]  # a worker, and the digest of what it holds
+_Place = tuple[str, bytes]  # a worker, and the digest of an entry in its list
 
 
 class ClaimedJobsFound:
-    """What one look at running jobs found."""
+    """The findings of one pass over running jobs."""
 
     def __init__(self, client: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
         self.client, self.keys, self.judge, self.seen = client, keys, judge, seen
-        self.token = 0  # the highest that was met
+        self.token = 0  # the highest that was seen
         self._takes: dict[_Place, list[bytes]] = {}
         self._ids: dict[bytes, str] = {}
 
     async def suspects(self) -> AsyncIterator[FsckSuspect]:
-        """All but holds without an entry, of which `without_entry` says more."""
+        """All but claims without an entry, for which see `without_entry`."""
         async for page in pairs(self.client, self.keys.held, self.seen):
             takes = [take for take, _ in page]
             for take, known in zip(takes, await there(self.client, self.keys.holds, takes), strict=True):
@@ -216,11 +216,11 @@ class ClaimedJobsFound:
                 if met[place] == len(takes) + 1:
                     words: tuple[Word, ...] = (worker, raw, *takes[:GROUP_MAX])
                     yield FsckSuspect(Kind.ENTRY_WITHOUT_CLAIM, worker, words, worker, raw=raw)
-        # Only those that lack an entry are of interest from here on.
+        # From here on only entries that are missing matter.
         self._takes = {place: takes for place, takes in self._takes.items() if len(takes) > met[place]}
 
     async def without_entry(self) -> AsyncIterator[FsckSuspect]:
-        """Holds whose entries are gone, told apart by whether their jobs are anywhere else. After `suspects`."""
+        """Claims without an entry, by whether their jobs are stored anywhere else. After `suspects`."""
         missing = [
             FsckSuspect(Kind.CLAIM_LEFT_OVER, self._ids[takes[0]], tuple(takes[:GROUP_MAX]), worker)
             for (worker, _), takes in self._takes.items()
@@ -233,7 +233,7 @@ class ClaimedJobsFound:
                 yield each if each.name in elsewhere else replace(each, kind=Kind.ENTRY_LOST)
 
     async def _elsewhere(self, suspects: Sequence[FsckSuspect]) -> set[str]:
-        """The ids of jobs that are somewhere else. What has no id cannot be looked for: it is put back."""
+        """The ids of jobs that are stored elsewhere. A job without an id cannot be searched for: it is put back."""
         ids = [each.name for each in suspects if each.name]
         found = set(await find_waiting(self.client, self.keys, ids)) if ids else set()
         newest = await claim_keys_of(self.client, self.keys, ids)
@@ -247,7 +247,8 @@ class ClaimedJobsFound:
         return found
 
     async def _listed(self, suspect: FsckSuspect, lists: Sequence[str]) -> bool:
-        """Whether one of these has the very bytes: another worker took them, or another program finished the job."""
+        """Whether one of these lists has the same bytes: another worker claimed them, or another program finished the
+        job."""
         text = await self.client.ask("HGET", self.keys.holds, suspect.words[0])
         if text is None:
             return True
@@ -256,15 +257,15 @@ class ClaimedJobsFound:
 
 
 class FinishedJobsFound:
-    """What one look at finished jobs found."""
+    """The findings of one pass over finished jobs."""
 
     def __init__(self, client: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
         self.client, self.keys, self.judge, self.seen = client, keys, judge, seen
-        self.token = 0  # the highest that was met
+        self.token = 0  # the highest that was seen
         self._dead: dict[bytes, list[bytes]] = {}  # digest of a dead job to its claims
 
     async def suspects(self) -> AsyncIterator[FsckSuspect]:
-        """Texts without index, and indexes without text."""
+        """Texts that no index names, and index entries without a text."""
         async for page in pairs(self.client, self.keys.finished, self.seen, large=True):
             takes = [take for take, _ in page]
             texts = [read_finished(text) for _, text in page]
@@ -291,7 +292,7 @@ class FinishedJobsFound:
             takes.append(take)
 
     async def letters(self) -> AsyncIterator[FsckSuspect]:
-        """The list of dead letters beside the index. After `suspects`."""
+        """Compares the dead letter list with the index. After `suspects`."""
         met: Counter[bytes] = Counter()
         new: list[FsckSuspect] = []
         place = 0
@@ -308,12 +309,12 @@ class FinishedJobsFound:
         for mark, takes in self._dead.items():
             if len(takes) > met[mark]:
                 yield FsckSuspect(Kind.DEAD_WITHOUT_ENTRY, text_of(takes[0]), tuple(takes[:GROUP_MAX]))
-        # An index entry of which nothing is known stands for a letter, and is damage of its own kind.
+        # An index entry without a text stands for a dead letter, and is an inconsistency of its own kind.
         for each in new[self.judge.tally(Kind.INDEX_WITHOUT_FINISHED).count :] if not self.judge.repair else new:
             yield each
 
     async def ways(self) -> AsyncIterator[FsckSuspect]:
-        """Ids that lead nowhere."""
+        """Ids that lead to no job."""
         async for page in pairs(self.client, self.keys.where, self.seen):
             takes = [take for _, take in page]
             held, done, dead = await scores(self.client, [self.keys.held, self.keys.done, self.keys.dead], takes)
@@ -327,7 +328,7 @@ _ROUNDS_MAX = 5
 
 @reads_replies
 class RedisFsck:
-    """The damage of one root."""
+    """The consistency check of one root."""
 
     def __init__(self, client: RedisClient) -> None:
         self._client, self._keys = client, RedisKeys(client.options)
@@ -354,7 +355,7 @@ class RedisFsck:
         return tuple(sorted(found.values(), key=lambda each: order.index(each.kind)))
 
     async def _look(self, judge: Judge, seen: Callable[[int], None], *, every_queue: bool) -> None:
-        # A job that is not found may be where nothing can be read.
+        # A job that is not found may be in a key that cannot be read.
         await judge.hear(surroundings(self._client, self._keys, seen))
         held = ClaimedJobsFound(self._client, self._keys, judge, seen)
         await judge.hear(held.suspects())
@@ -365,8 +366,8 @@ class RedisFsck:
         await judge.hear(finished.letters())
         await judge.hear(finished.ways())
         names = NamesFound(self._client, self._keys, seen)
-        # Whether a job waits can be said only once all queues are known; and what a way led past looks as if it were
-        # nowhere until the next look has found it.
+        # Whether a job waits is known only once all queues are known; and a job that the index led past seems missing
+        # until the next pass has found it.
         unknown = Kind.WHERE_LEFT_OVER if judge.repair else Kind.QUEUE_NOT_LISTED
         if every_queue and not judge.found(unknown):
             await judge.hear(names.suspects())

@@ -1,7 +1,7 @@
-"""What a look from outside found strange, and the one script that says whether it is damage.
+"""Suspects: what a pass found inconsistent, and the one script that decides whether it is.
 
-Reading all structures takes many round trips, in which jobs move on. So whatever seems wrong is only a suspect; the
-script looks at it again, whole, and repairs it in the same step.
+Reading all structures takes many round trips, in which jobs move. So whatever seems wrong is only a suspect; the script
+checks it again, completely, and repairs it atomically.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from wrasse.ports.inconsistency import NAMES_MAX, Inconsistency
 from wrasse.ports.jobs import IDS_KEPT
 
 _BATCH, _BATCH_BYTES = 200, 4 << 20
-GROUP_MAX = 1_000  # takes of equal bytes that are looked at together
+GROUP_MAX = 1_000  # claims of equal bytes that are checked together
 
 
 @dataclass(frozen=True, slots=True)
 class FsckSuspect:
-    """`words` are what the script needs to judge it; `name` is what a person would look for."""
+    """`words` are the script's arguments; `name` is what a person would search for."""
 
     kind: Kind
     name: str
@@ -49,14 +49,14 @@ class FsckSuspect:
 
 
 class FsckTally:
-    """What was found of one kind."""
+    """The findings of one kind."""
 
     def __init__(self) -> None:
         self.count = self.repaired = 0
         self.names: list[str] = []
 
     def add(self, name: str, count: int, *, repaired: int) -> None:
-        """So much of it, here."""
+        """Adds findings, with an example name."""
         self.count += count
         self.repaired += repaired
         if len(self.names) < NAMES_MAX:
@@ -76,15 +76,15 @@ class Judge:
         }
 
     def tally(self, kind: Kind) -> FsckTally:
-        """What was found of this kind so far."""
+        """The findings of this kind so far."""
         return self._tallies.setdefault(kind, FsckTally())
 
     def found(self, *kinds: Kind) -> bool:
-        """Whether there was any of these, or of all."""
+        """Whether there are findings of these kinds, or of any."""
         return any(self.tally(kind).count for kind in kinds or Kind)
 
     def report(self) -> tuple[Inconsistency, ...]:
-        """What was found, in the order of the kinds."""
+        """The findings, in the order of the kinds."""
         return tuple(
             Inconsistency(kind.shown, kind.value.about, kind.value.repair, each.count, each.repaired, tuple(each.names))
             for kind in Kind
@@ -92,7 +92,7 @@ class Judge:
         )
 
     async def hear(self, suspects: AsyncIterator[FsckSuspect]) -> None:
-        """Judges them all, some at a time."""
+        """Judges all suspects, in batches."""
         async for some in _batches(suspects):
             counts = await self._run(some, repair=self.repair)
             for suspect, count in zip(some, counts, strict=True):
@@ -104,7 +104,7 @@ class Judge:
                     await mend(guilty)
 
     async def guilty(self, suspects: Iterable[FsckSuspect]) -> list[FsckSuspect]:
-        """Those that are damage at this moment. Changes nothing."""
+        """Those that are inconsistent at this moment. Changes nothing."""
         every, guilty = list(suspects), []
         for start in range(0, len(every), _BATCH):
             some = every[start : start + _BATCH]
@@ -120,7 +120,7 @@ class Judge:
         return counts
 
     async def _adopt(self, guilty: Sequence[FsckSuspect]) -> None:
-        # One that is silent now may turn out to live: the rescue of what it had asks for its heartbeat again.
+        # A worker without a heartbeat may turn out to live: the rescue of its jobs checks the heartbeat again.
         beats = await self._client.ask_many([("EXISTS", self._keys.heartbeat(each.worker)) for each in guilty])
         unheld = [Unclaimed(each.worker, each.raw, ours=beat == 1) for each, beat in zip(guilty, beats, strict=True)]
         await adopt(self._client, self._keys, unheld, self._heartbeat_timeout)

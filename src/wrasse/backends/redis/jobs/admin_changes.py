@@ -1,9 +1,9 @@
-"""Moves of jobs by anybody but their workers: rescues, burials, revivals, cancels; and deletes of jobs that nobody
-holds.
+"""Moves of jobs by anyone but their workers: rescue, dead-letter, requeue, cancel; and deletes of jobs that are not
+claimed.
 
-The bytes that a move writes are made here from those that are stored, under a token that no holder has; the script
-then compares everything again at the very step. What changed in between makes a move `conflict`, except a cancel: that
-is looked for again where the job is now, since it means the job and not where it was.
+The bytes that a move writes are made here from the stored ones, under a new token; the script then compares everything
+again when it runs. A change in between makes a move a `conflict`, except a cancel: then the job is searched for again,
+since a cancel is for the job in any state.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from wrasse.backends.redis.scripts import load
 from wrasse.ports.jobs import Cancel, DeadLetterJob, Delete, JobState, Move, Reason, Requeue, RequeueDead
 from wrasse.ports.outcome import Outcome
 
-SCRIPT_BYTES_MAX = 8 << 20  # of jobs that one script moves or deletes, and the one that goes beyond
+SCRIPT_BYTES_MAX = 8 << 20  # of jobs that one script moves or deletes, and the one that exceeds it
 _FINISHED = {JobState.DONE: "D", JobState.DEAD: "X"}
-_TRIES = 5  # how often a cancel follows a job that moves on
+_TRIES = 5  # how often a cancel follows a moving job
 
 
 @dataclass(frozen=True, slots=True)
 class _Holding:
-    """A running job, and whether its worker's heartbeat is evidence beside the deadline."""
+    """A running job, and whether its worker's heartbeat is checked beside the deadline."""
 
     claimed: ClaimedBytes
     foreign: bool
@@ -50,7 +50,7 @@ class _Holding:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was read about the jobs of a batch: by take what is held or dead, by id where a job is."""
+    """The stored state of the jobs of a batch: running or dead ones by claim, the claim of each id."""
 
     claimed: Mapping[str, _Holding]
     dead: Mapping[str, FinishedText]
@@ -59,10 +59,10 @@ class _Known:
 
 
 async def move(client: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> tuple[Outcome, ...]:
-    """Makes the moves, in two round trips where nothing is cancelled that waits and the jobs are small."""
+    """Makes the moves, in two round trips if no waiting job is cancelled and the jobs are small."""
     try:
         ends = await _tried(client, keys, moves)
-    except ReplyTooLarge:  # nothing was moved: what the jobs are is read first
+    except ReplyTooLarge:  # nothing was moved: the jobs are read first
         if len(moves) == 1:
             raise
         half = len(moves) // 2
@@ -77,7 +77,7 @@ async def move(client: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> t
 
 
 async def _tried(client: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> list[Outcome | None]:
-    """The outcomes; None for a cancel whose job was there, but moved on before the script ran."""
+    """The outcomes; None for a cancel whose job existed, but moved before the script ran."""
     now, first, known = await _read(client, keys, moves)
     queues = await known_queues(client, keys) if any(isinstance(each, RequeueDead) for each in moves) else []
     router = Router(client.options, queues)
@@ -106,11 +106,11 @@ async def _sent(client: RedisClient, sending: _Sending, moves: Sequence[Move], k
 
 
 async def _read(client: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> tuple[int, int, _Known]:
-    """The time (ms), the first of as many new tokens as there are moves, and what is stored of the jobs meant."""
+    """The time (ms), the first of as many new tokens as there are moves, and the stored state of the jobs."""
     ids = list(dict.fromkeys(move.id for move in moves if isinstance(move, Cancel)))
     held = [claim_key_of(move.claim) for move in moves if isinstance(move, Requeue | DeadLetterJob)]
     dead = [claim_key_of(move.claim) for move in moves if isinstance(move, RequeueDead)]
-    # Asked twice, some tokens are left out: they only have to grow.
+    # A retried read skips some tokens: they only have to grow.
     commands: list[Sequence[Word]] = [("TIME",), ("INCRBY", keys.token, len(moves))]
     commands += [("HMGET", key, *names) for key, names in _asked(keys, ids, held, dead)]
     time, last, *replies = await client.ask_many(commands)
@@ -154,7 +154,7 @@ class _Sending:
 
     @property
     def bytes(self) -> int:
-        """What the jobs take so far."""
+        """The size of the jobs so far."""
         self._bytes += sum(len(word) for word in self.args[self._measured :] if isinstance(word, bytes))
         self._measured = len(self.args)
         return self._bytes
@@ -219,14 +219,14 @@ class _Sending:
 
 
 def _ties(wire: JobFields | None) -> tuple[str, str]:
-    """The group that a job that ends is to be counted in, and the unique name that it releases."""
+    """The group that a finished job is counted in, and the unique name that it releases."""
     return ("", "") if wire is None else ("" if wire.counted else wire.group, wire.unique)
 
 
 async def delete(
     client: RedisClient, keys: RedisKeys, deletes: Sequence[Delete], ids_kept: timedelta
 ) -> tuple[Outcome, ...]:
-    """Deletes each that is still in its place under its token."""
+    """Deletes each that still has its state and token."""
     ids = list(dict.fromkeys(each.claim.id for each in deletes if each.state is JobState.READY))
     waiting = await find_waiting(client, keys, ids) if ids else {}
     ring = Ring(keys, keys.shared)
@@ -240,7 +240,7 @@ async def delete(
         if not 0 < len(some) <= len(sent):
             raise ValueError(f"{len(some)} outcomes of {len(sent)} deletes")
         ends += some
-        del left[: len(some)]  # the script ends early where finished jobs are large
+        del left[: len(some)]  # the script ends early if finished jobs are large
     answer = iter(ends)
     return tuple(next(answer) if item else Outcome.CONFLICT for item in items)
 

@@ -1,7 +1,7 @@
-"""What each end of an attempt, a cancel and a revival make of a job's bytes. Pure: whether it is allowed is for the
-script to say.
+"""The new bytes of a job after an attempt, a cancel or a requeue. Pure: the script decides whether a change is allowed.
 
-Bytes are changed here and nowhere else, from the very bytes that were claimed. Those that are no job stay as they are.
+Bytes are changed here and nowhere else, from the very bytes that were claimed. Bytes that are not a job stay as they
+are.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from wrasse.backends.redis.jobs.job_json import (
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.ports.jobs import HISTORY_MAX, Budget, Reason, error_text
 
-TOLD = ("error", "reason", "failed_at")  # what the bytes of a dead job say about its death
+TOLD = ("error", "reason", "failed_at")  # the fields of a dead job that describe its death
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimedBytes:
-    """One claim, as whoever ends it must know it. `wire` is None where the bytes are no job."""
+    """One claim with what is needed to end it. `wire` is None if the bytes are not a job."""
 
     take: str  # K: token and nonce
     worker: str
@@ -54,12 +54,12 @@ class AttemptEnd:
 
 
 def default_queue(options: RedisOptions, priority: str) -> str:
-    """The queue that a priority stands for; a job in it need not name it."""
+    """The queue of a priority; a job in it need not name it."""
     return options.queues.get(priority, priority)
 
 
 def requeued(held: ClaimedBytes, ending: AttemptEnd, token: str, options: RedisOptions) -> bytes:
-    """The bytes that go back to the queue, under this claim."""
+    """The bytes that return to the queue, under this token."""
     wire = held.wire
     if wire is None:
         return held.raw
@@ -74,7 +74,7 @@ def requeued(held: ClaimedBytes, ending: AttemptEnd, token: str, options: RedisO
 
 
 def dead_lettered(held: ClaimedBytes, ending: AttemptEnd, options: RedisOptions) -> tuple[bytes, bytes]:
-    """The bytes for the dead letters, and the text that is kept beside them but for its first line."""
+    """The bytes for the dead letter list, and the text stored with them except for its first line."""
     wire, raw, spent, history = held.wire, held.raw, JobChange(), _noted(held, ending)
     if wire is not None:
         spent = _spent(wire, ending.spends)
@@ -97,7 +97,7 @@ def dead_lettered(held: ClaimedBytes, ending: AttemptEnd, options: RedisOptions)
 def cancelled(
     raw: bytes, wire: JobFields, queue: str, error: str, now: int, options: RedisOptions
 ) -> tuple[bytes, bytes]:
-    """The bytes for the dead letters, and the text kept beside them but for its first line. No attempt ended."""
+    """The bytes for the dead letter list, and the text stored with them except for its first line. No attempt ended."""
     error = error_text(error)
     change = JobChange(error=error, reason=Reason.CANCELLED.value, failed_at=rfc3339(from_ms(now)))
     change.counted = True if wire.group else None
@@ -110,7 +110,7 @@ def cancelled(
 
 
 def requeued_dead(dead: FinishedText, wire: JobFields | None, take: str) -> bytes:
-    """The bytes that go back to a queue: fresh budgets, a new token, everything else as it was."""
+    """The bytes that return to a queue: fresh budgets, a new token, everything else unchanged."""
     if wire is None:
         return dead.bytes
     token, _, nonce = take.partition("-")
@@ -121,9 +121,9 @@ def requeued_dead(dead: FinishedText, wire: JobFields | None, take: str) -> byte
 
 
 def finished(held: ClaimedBytes, result: bytes | None) -> bytes:
-    """The text kept of a done job, but for its first line and the job's bytes."""
+    """The text of a done job, except for its first line and the job's bytes."""
     worker, queue, id, wire = held.worker.encode(), held.queue.encode(), held.id.encode(), held.wire
-    assert wire is not None, "what is no job is never handed out"
+    assert wire is not None, "bytes that are not a job are never claimed"
     history = history_json(wire.history) if wire.history else b""
     size = -1 if result is None else len(result)
     return b"done %d %d %d %d %d %d %d %d 0 0 %d %d\n%b%b%b%b%b" % (

@@ -1,8 +1,8 @@
-"""Listings of jobs: each state in its own order, with cursors that survive what happens in between.
+"""Listings of jobs: each state in its own order, with cursors that survive changes in between.
 
 Running and finished jobs are read from their sorted sets. Ready jobs are read queue by queue, in the order of the
-queues' names: first what is served, then what is scheduled. A scheduled job that is due is ready, also before a claim
-has moved it.
+queues' names: first the list, then the delayed set. A scheduled job that is due is ready, also before a claim has moved
+it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from wrasse.ports.page import Page, check_limit, no_cursor, other_listing
 
 PAGE_MAX = 10_000
 _SERVED, _DELAYED = "served", "delayed"
-_FOREIGN_MAX = 256  # bytes of a scheduled member without a number that its cursor carries
+_FOREIGN_MAX = 256  # bytes of a scheduled member without a number that its cursor contains
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ async def overdue(client: RedisClient, keys: RedisKeys, after: str | None, limit
         found = await slice_of(client, keys.held, keys.holds, ScoreRange(high="now"), behind, limit)
         listed = [each for each in map(_held, found.found) if each is not None]
         behind = found.behind
-        # Of a claim whose text is gone nothing can be said, so it is passed over; an empty page would be the last.
+        # A claim whose text is missing is skipped, as nothing is known of it; an empty page would look like the last.
         if listed or behind is None:
             break
     items, cursors = tuple(each.state for each in listed), tuple(each.cursor for each in listed)
@@ -130,7 +130,7 @@ async def _served(
     behind = None
     if cursor:
         index, last, next = cursor.split(":")
-        if not index.isdecimal() or len(index) > 18:  # more is beyond what LRANGE takes
+        if not index.isdecimal() or len(index) > 18:  # more digits than LRANGE allows
             raise no_cursor(cursor)
         behind = ListPosition(int(index), last, next)
     chunk = min(limit + 1, SLICE_MAX)
@@ -152,7 +152,7 @@ async def _delayed(
 
 
 def _delayed_name(member: bytes) -> str:
-    """A scheduled member as part of a cursor: its number, or the first bytes of what another program added."""
+    """A scheduled member as part of a cursor: its number, or the first bytes of another program's member."""
     number, colon, _ = member.partition(b":")
     return f"{number.decode()}:" if colon and number.isdigit() else f":x{member[:_FOREIGN_MAX].hex()}"
 
@@ -178,17 +178,17 @@ def _held(found: SortedMember) -> _Listed | None:
 def _finished(found: SortedMember, state: JobState) -> _Listed | None:
     if found.text is None:
         return None
-    text = replace(read_finished(found.text), state=state)  # of a text that cannot be read the index says it
+    text = replace(read_finished(found.text), state=state)  # for an unreadable text the index gives the state
     return _Listed(finished_state(found.member, text), f"{state.value}:{found.exact}:{_name(found.member)}")
 
 
 def _name(member: bytes) -> str:
-    """A member as part of a cursor, from which it comes back as it is."""
+    """A member as part of a cursor, from which it can be decoded unchanged."""
     return member.decode("utf-8", "surrogateescape")
 
 
 def _span(where: JobFilter, *, newest: bool) -> ScoreRange:
-    """Between which scores. Both ends of a filter are open, and scores are whole milliseconds."""
+    """The score range. Both ends of a filter are open, and scores are whole milliseconds."""
     low, high = where.finished_after, where.finished_before
     return ScoreRange(
         "-inf" if low is None else f"({to_micros(low) // 1_000}",
@@ -211,7 +211,7 @@ def _behind(state: JobState, after: str | None) -> PageStart | None:
 
 
 def _read_ready(after: str) -> tuple[str, str, str]:
-    """Of a cursor among ready jobs: which part, of which queue, and where there."""
+    """The parts of a cursor among ready jobs: list or delayed set, queue, and position there."""
     try:
         kind, first, second, third, queue = after.split(":", 4)
         _score(first)

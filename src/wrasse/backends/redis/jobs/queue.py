@@ -1,17 +1,16 @@
-"""JobQueue on Redis. Every change is one script, in which the lists that other programs see and what the port promises
-change together; see docs/design/008-redis-layout.md.
+"""JobQueue on Redis. Every change is one script, which changes the lists that other programs see together with the data
+of the port; see docs/design/008-redis-layout.md.
 
-A script whose answer is lost is never sent again from here: whoever asked does so under the same request id.
+A script whose answer is lost is never sent again from here: the caller does so under the same request id.
 
-What a claim sends, and what a worker gets. The hottest loop outside the server.
+What a claim sends, and what a worker gets, is the hottest code outside the server.
 
-Waking workers that wait: one listener per process hears of our own puts at once.
+Wakeups of waiting workers: one listener per process receives a token for every enqueue of wrasse at once.
 
-An enqueue leaves tokens in the wake list of its queue; the listener blocks on the lists of all who wait, on a
-connection of its own. Whoever waits also looks by himself every POLL seconds, so that a job pushed by another program,
-one that became due, and one whose token somebody else got, are found soon all the same; and so that a listener that
-cannot listen costs some milliseconds, never a job. It asks again after any error, for as long as somebody waits, and
-says so.
+An enqueue adds tokens to the wake list of its queue; the listener blocks on the lists of all waiting workers, on a
+connection of its own. Each waiting worker also polls every POLL seconds, so that a job pushed by another program, one
+that became due, and one whose token another process got, are found soon all the same; and so that a listener without a
+connection costs some milliseconds, never a job. It tries again after any error, while a worker waits, and logs it.
 """
 
 from __future__ import annotations
@@ -80,14 +79,14 @@ from wrasse.ports.rules.claimed_jobs import claimed_job, setters
 from wrasse.ports.rules.store_time import StoreTime
 
 POLL = 0.04  # seconds: foreign pushes are to be found within 50 ms
-_BLOCK = 1  # seconds one blocking command lasts at most
+_BLOCK = 1  # seconds, the longest wait of one blocking command
 _PAUSE = 0.2  # seconds after an error
 
 _log = logging.getLogger("wrasse.jobs")
 
 
 class RedisWakeups:
-    """Whoever waits in this process, and the task that listens for them."""
+    """The waiting workers of this process, and the task that listens for them."""
 
     __slots__ = ("_client", "_task", "_waiting")
 
@@ -98,14 +97,14 @@ class RedisWakeups:
 
     @contextmanager
     def waiting(self, keys: Iterable[str], wait: timedelta) -> Iterator[Wakeup]:
-        """A bell for these wake lists, which rings at the latest after `wait`."""
+        """A wakeup for these wake lists, which fires after `wait` at the latest."""
         with hung(self._waiting, keys, wait) as wakeup:
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._listen(), name="redis wake-ups")
             yield wakeup
 
     async def close(self) -> None:
-        """Stops listening, and wakes everybody."""
+        """Stops listening, and wakes all waiting workers."""
         for wakeup in self._waiting:
             wakeup.expire()
         task, self._task = self._task, None
@@ -122,16 +121,16 @@ class RedisWakeups:
                 key = None if heard is None else _key_in(heard, self._client)
             except WrasseError as error:
                 if not deaf:
-                    _log.warning("wake-ups are not heard, so jobs are looked for instead: %s", error.message)
+                    _log.warning("wakeups are not received, so jobs are polled instead: %s", error.message)
                 deaf = True
                 await asyncio.sleep(_PAUSE)
                 continue
             if deaf:
-                _log.info("wake-ups are heard again")
+                _log.info("wakeups are received again")
             deaf = False
             if key is not None:
                 self._ring(key)
-                await asyncio.sleep(0)  # who was woken claims the job before this listens again
+                await asyncio.sleep(0)  # the woken worker claims the job before this listens again
 
     def _ring(self, key: str) -> None:
         for wakeup in self._waiting:
@@ -140,7 +139,7 @@ class RedisWakeups:
 
 
 def _key_in(heard: object, client: RedisClient) -> str:
-    """The list that BLPOP took a token from."""
+    """The list from which BLPOP popped a token."""
     match heard:
         case [bytes(key), _]:
             return key.decode(errors="replace")
@@ -152,7 +151,7 @@ _new = object.__new__
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """What a worker asks for."""
+    """The request of a worker."""
 
     queues: tuple[str, ...]
     limit: int
@@ -181,7 +180,7 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClaimAnswer:
-    """The answer: jobs and, for whoever ends them, their claims; and what turned out to be no job."""
+    """The answer: jobs with their claims, and entries that are not jobs."""
 
     jobs: list[ClaimedJob]
     claimed: list[ClaimedBytes]
@@ -237,9 +236,9 @@ _set_take, _set_worker, _set_held_queue, _set_held_id, _set_taken, _set_raw, _se
 )
 
 
-_LOOKS_MAX = 100  # of one claim, at entries of which none is a job
-_TIME_KEPT = 3_600.0  # seconds until the server is asked for its time again: it tells it with every claim
-_KNOWN_MAX = 20_000  # holds whose bytes are remembered; those of others are read when they are needed
+_LOOKS_MAX = 100  # tries of one claim that find only invalid entries
+_TIME_KEPT = 3_600.0  # seconds until the server's time is read again: every claim also returns it
+_KNOWN_MAX = 20_000  # claims whose bytes are cached; others are read when they are needed
 
 
 @reads_replies
@@ -339,8 +338,8 @@ class RedisJobs:
         await self._wakeups.close()
 
     async def _claim(self, wanted: ClaimRequest, request: str) -> Claimed:
-        """One look. What turns out to be no job is dead-lettered, and the look is repeated under a request id that
-        follows from the first: asked again, the same steps are found."""
+        """One claim. Invalid entries are dead-lettered, and the claim is repeated under a request id that is derived
+        from the first: a retry finds the same steps."""
         rejected: list[Rejected] = []
         looks = 0
         while True:
@@ -364,7 +363,7 @@ class RedisJobs:
         return found
 
     async def _dead_letter(self, bad: Sequence[ClaimedBytes]) -> list[Rejected]:
-        """Dead-letters what cannot be decoded; gives those of which that is certain."""
+        """Dead-letters entries that cannot be decoded; returns those for which that is certain."""
         buries = []
         for held in bad:
             token, _, nonce = held.take.partition("-")
@@ -388,7 +387,7 @@ class RedisJobs:
         return outcomes(answer)
 
     async def _known(self, takes: Sequence[str]) -> Mapping[str, ClaimedBytes]:
-        """What is held under each of these takes: mostly our own, else read."""
+        """The running jobs of these claims: mostly from the cache, else read."""
         known = {take: held for take in takes if (held := self._claimed.get(take)) is not None}
         missing = [take for take in takes if take not in known]
         texts = await in_pieces(missing, lambda takes: self._client.ask("HMGET", self._keys.holds, *takes))

@@ -1,7 +1,7 @@
-"""What a settle sends: how attempts end, as runs of one kind, worker and queue.
+"""The arguments of a settle: the ends of attempts, as runs of one kind, worker and queue.
 
-Whoever took a job knows its bytes; for one that was claimed by another process, or before a restart, they are read
-first. A claim that is not there is sent all the same: if the settle was asked before, the first answer counts.
+The process that claimed a job has its bytes; for one that was claimed by another process, or before a restart, they are
+read first. A claim that does not exist is sent all the same: on a retry the first answer counts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _OUTCOMES = {ord("d"): Outcome.DONE, ord("l"): Outcome.CONFLICT}
 
 
 def claim_key_of(claim: Claim) -> str:
-    """K: the name of the claim that this claim proves."""
+    """K: the key of this claim."""
     return f"{claim.token}-{claim.nonce}"
 
 
@@ -35,7 +35,7 @@ class Settling:
         self._runs, self._begun, self._run = 0, 0, ("", "", "")
 
     def args(self, settlements: Sequence[Settlement], held: Mapping[str, ClaimedBytes]) -> list[Word]:
-        """The runs, begun by their number."""
+        """The runs, after their number."""
         for settlement in settlements:
             found = held.get(claim_key_of(settlement.claim))
             if found is None or not _names(settlement, found):
@@ -58,7 +58,7 @@ class Settling:
 
     def _finish(self, finish: Complete, held: ClaimedBytes) -> None:
         wire = held.wire
-        assert wire is not None, "what is no job is never handed out"
+        assert wire is not None, "bytes that are not a job are never claimed"
         if not finish.enqueues and is_plain(wire):
             self._begin("F", held.worker, held.queue)
             self._args += (held.take, finished(held, finish.result))
@@ -76,7 +76,7 @@ class Settling:
         self._args += (held.take, text, raw, held.id, group, "" if wire is None else wire.unique)
 
     def _begin(self, kind: str, worker: str, queue: str, *, alone: bool = False) -> None:
-        """Counts one more item, in the run that is under way if it is of the same kind."""
+        """Counts one more item, in the current run if it is of the same kind."""
         if self._run == (kind, worker, queue) and not alone:
             self._args[self._begun] = int(self._args[self._begun]) + 1
             return
@@ -88,12 +88,12 @@ class Settling:
 
 
 def _names(settlement: Settlement, held: ClaimedBytes) -> bool:
-    """Whether the settlement is about this job; what is no job can only be released or dead-lettered."""
+    """Whether the settlement is about this job; bytes that are not a job can only be released or dead-lettered."""
     if held.wire is None:
         return not isinstance(settlement, Complete)
     return held.id == settlement.claim.id
 
 
 def outcomes(answer: bytes) -> tuple[Outcome, ...]:
-    """What the script answered."""
+    """The script's answer."""
     return tuple([_OUTCOMES[letter] for letter in answer])

@@ -1,12 +1,12 @@
-"""Strays on Redis: entries of processing lists that no claim names.
+"""Strays on Redis: entries of processing lists without a claim.
 
-Other programs move jobs into a list of their own and keep no claims; their heartbeat key is all they give. A look scans
-for such lists by the configured pattern, a page at a time. An entry whose worker has no heartbeat, and one under a live
-worker of ours that no claim names (a fault left it), gets a claim whose deadline is one heartbeat timeout away; what
-the live worker of another program has is left alone. The move that rescues it later asks for the heartbeat again.
+Other programs move jobs into a list of their own and keep no claims; they only have a heartbeat key. A search scans for
+such lists by the configured pattern, a page at a time. An entry whose worker has no heartbeat, and one under a live
+worker of ours without a claim (left by a fault), gets a claim whose deadline is one heartbeat timeout away; entries of
+another program's live worker are left alone. The rescue later checks the heartbeat again.
 
-A scan of a large database takes many searches. Workers of other programs that were seen once are remembered, so that
-every search looks at their lists first.
+A full scan of a large database takes many searches. Workers of other programs that were seen once are remembered, so
+that every search checks their lists first.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from wrasse.backends.redis.scripts import load
 from wrasse.errors import UsageError
 from wrasse.ports.strays import StrayScan
 
-_ENTRIES_MAX = 1_000  # of one list, per look
+_ENTRIES_MAX = 1_000  # of one list, per search
 _REMEMBERED_MAX = 1_000
 _REMEMBERED = 24 * 3_600_000  # ms since a worker's list was last seen with an entry
 _START = "0"
@@ -49,7 +49,7 @@ class Unclaimed:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What one look saw: entries without a claim, and workers that may be another program's."""
+    """The result of one search: entries without a claim, and workers that may be another program's."""
 
     entries: tuple[Unclaimed, ...]
     strangers: tuple[str, ...]
@@ -67,7 +67,7 @@ class RedisStrays:
 
     async def look(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
         if limit < 1:
-            raise UsageError(f"a look at {limit} names", do="ask for at least one")
+            raise UsageError(f"a search through {limit} names", do="ask for at least one")
         cursor, remembered = (after, []) if after is not None else await self._saved()
         glob = pattern_glob(self._client.options.processing_list_pattern)
         scanned, names = await self._client.ask("SCAN", cursor, "MATCH", glob, "COUNT", limit, "TYPE", "list")
@@ -82,13 +82,13 @@ class RedisStrays:
         return StrayScan(seen.holders, len(found), adopted, cursor, ended=cursor == _START)
 
     async def _saved(self) -> tuple[str, list[str]]:
-        """Where the last look stopped, and whose lists are to be looked at whatever the scan finds."""
+        """The cursor of the last search, and the workers whose lists are checked in any case."""
         asked = ("GET", self._keys.strays), ("ZRANGE", self._keys.strangers, 0, _REMEMBERED_MAX - 1)
         try:
             saved, workers = await self._client.ask_many(asked)
         except WrongType:  # a scan from the start finds them too; `jobs fsck` names the key
             return _START, []
-        # SCAN refuses a cursor that is no number of 64 bits: of another program's text the scan begins anew.
+        # SCAN refuses a cursor that is not a number of 64 bits: after another program's text the scan starts again.
         right = saved is not None and saved.isdigit() and len(saved) <= 20 and int(saved) < 1 << 64
         return text_of(saved) if right else _START, [text_of(worker) for worker in workers]
 
@@ -100,7 +100,7 @@ class RedisStrays:
             commands.append(("ZADD", key, *rows))
             commands.append(("ZREMRANGEBYRANK", key, 0, -_REMEMBERED_MAX - 1))
         commands.append(("ZREMRANGEBYSCORE", key, "-inf", seen.now - _REMEMBERED))
-        with suppress(WrongType):  # what is remembered only saves time
+        with suppress(WrongType):  # the remembered workers only save time
             await self._client.ask_many(commands)
 
     async def _seen(self, workers: Sequence[str]) -> _Seen:
@@ -118,8 +118,8 @@ class RedisStrays:
         return _Seen(tuple(entries), tuple(strangers), now, holders)
 
     async def _without_ours(self, found: Sequence[Unclaimed]) -> list[Unclaimed]:
-        """Without those that an older take of the same id holds. A live worker of ours has its claims in good order but
-        for a fault, so all of them are read only then; of one that stopped its heartbeat a second hold would do no
+        """Without those that an older claim of the same id has. The claims of a live worker of ours are consistent
+        except after a fault, so all of them are read only then; for a worker without a heartbeat a second claim does no
         harm."""
         doubtful = [(each.worker.encode(), each.raw) for each in found if each.ours]
         if not doubtful:
@@ -136,7 +136,7 @@ class RedisStrays:
 
 
 async def adopt(client: RedisClient, keys: RedisKeys, found: Sequence[Unclaimed], heartbeat_timeout: timedelta) -> int:
-    """Gives holds to these entries; how many got one."""
+    """Adds claims for these entries; returns how many got one."""
     router = Router(client.options, await known_queues(client, keys))
     ring = Ring(keys, keys.shared)
     args: list[Word] = [in_ms(heartbeat_timeout)]

@@ -36,7 +36,7 @@ Enqueue = Callable[[WriteTransaction, Sequence[Job], int], object]
 
 
 def open_all(tx: WriteTransaction, groups: Sequence[JobGroup], now: int, enqueue: Enqueue) -> None:
-    """Opens groups that are not known, and calls back where all members have finished already."""
+    """Opens groups that are not known, and enqueues the callback if all members have finished already."""
     for group in groups:
         tx.db.execute(_FORGET, (now - span(GROUPS_KEPT),))
         tx.db.execute(_OPEN, (group.id, now, group.size, _encode(group.callback)))
@@ -44,7 +44,7 @@ def open_all(tx: WriteTransaction, groups: Sequence[JobGroup], now: int, enqueue
 
 
 def count(tx: WriteTransaction, finished: Sequence[tuple[Fact, bool]], now: int, enqueue: Enqueue) -> None:
-    """Counts members that finished (True: done), each once, and calls back for groups that are complete."""
+    """Counts members that finished (True: done), each once, and enqueues the callbacks of complete groups."""
     members = [(fact, done) for fact, done in finished if fact.team is not None]
     if not members:
         return
