@@ -66,7 +66,7 @@ class S3Failure:
                 do="check the credentials; allow s3:GetObject, PutObject, DeleteObject and ListBucket for these keys",
             )
         if self.code in _FULL:
-            return StoreFull(f"{where} is full", do="free some space or raise the quota; nothing was changed")
+            return StoreFull(f"{where} has no room left", do="free some space or raise the quota; nothing was changed")
         return self._usage(where)
 
     def _usage(self, where: str) -> WrasseError:

@@ -217,7 +217,7 @@ def _said(error: BaseException, where: str) -> WrasseError:
     if code.startswith(_QUERY):
         return ConfigError(f"{where} refuses a query: {line}", do="try the query in a shell of that database")
     if code in _FULL:
-        return StoreFull(f"{where} is full", do="free some space; nothing was changed")
+        return StoreFull(f"there is no room left in {where}", do="free some space; nothing was changed")
     if code.startswith(_ODD_VALUE) or type(error).__name__ == "DataError":
         return StoreBroken(
             f"{where} sent a value that cannot be read (error {code or type(error).__name__})",

@@ -20,7 +20,7 @@ def ours(error: Exception, where: str, system: int = 0) -> Exception:
     """Our error for one of SQLite's. `where` names the database, `system` is the operating system's error number."""
     match error:
         case apsw.FullError() | apsw.IOError() if isinstance(error, apsw.FullError) or system in _NO_ROOM:
-            return StoreFull(f"the disk of {where} is full", do="free some disk space; nothing was changed")
+            return StoreFull(f"there is no room left for {where}", do="free some disk space; nothing was changed")
         case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
             return StoreUnavailable(
                 f"{where} stayed locked by another process; nothing was changed",
