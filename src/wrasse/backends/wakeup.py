@@ -18,7 +18,7 @@ class Wakeup:
         self.late = False  # whether its time is over
         self._event = asyncio.Event()
 
-    def ring(self) -> None:
+    def fire(self) -> None:
         """Wakes the waiter now."""
         self._event.set()
 
@@ -27,7 +27,7 @@ class Wakeup:
         self.late = True
         self._event.set()
 
-    async def rung(self, within: float | None = None) -> None:
+    async def fired(self, within: float | None = None) -> None:
         """Waits for the next wakeup, or for `within` seconds. In any case bounded by `expire`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(within):
@@ -36,7 +36,7 @@ class Wakeup:
 
 
 @contextmanager
-def hung(wakeups: set[Wakeup], names: Iterable[str], wait: timedelta) -> Iterator[Wakeup]:
+def registered(wakeups: set[Wakeup], names: Iterable[str], wait: timedelta) -> Iterator[Wakeup]:
     """A wakeup in this set, which fires after `wait` at the latest."""
     wakeup = Wakeup(names)
     timer = asyncio.get_running_loop().call_later(wait.total_seconds(), wakeup.expire)

@@ -62,7 +62,7 @@ def prepare(files: Files, temporary: TempFiles) -> bool:
 def _check_format(files: Files, temporary: TempFiles) -> None:
     found = files.load(_FORMAT)
     if found is None:
-        with temporary.holding(_FORMAT_BYTES, renamed=True) as temp_file:
+        with temporary.small_file(_FORMAT_BYTES, renamed=True) as temp_file:
             files.rename(temp_file.path, _FORMAT)  # two processes that open at once write the same bytes
     elif found != _FORMAT_BYTES:
         raise StoreBroken(
@@ -72,7 +72,7 @@ def _check_format(files: Files, temporary: TempFiles) -> None:
 
 def _probe(files: Files, temporary: TempFiles) -> bool:
     temporary.blanks = _names_blanks(files, temporary)
-    with temporary.holding(b"") as temp_file:
+    with temporary.small_file(b"") as temp_file:
         files.set_timestamp(temp_file.file, _ODD)
         if files.state_of(temp_file.file).timestamp != _ODD:
             raise _lacks(files, "times exact to the nanosecond")
@@ -216,7 +216,7 @@ class Directory(ObjectStore):
 
     async def examine(self) -> Sequence[Finding]:
         """Checks whether several hosts can share the directory as it is mounted."""
-        if not self._mount.remembers:
+        if not self._mount.caches_entries:
             return ()
         what = f"{self._files.root} is on {self._mount.kind}, and this host may read outdated directory entries"
         return (Finding("mount", WARN, what, "mount it with noac, or use it from one host only"),)

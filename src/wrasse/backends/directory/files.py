@@ -35,7 +35,7 @@ MARGIN = timedelta(seconds=1)  # how far clocks of synchronised hosts may differ
 _SERVED = ("nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gfs2", "ocfs2")
 _REMOTE = frozenset((*_SERVED, "fuse.sshfs", "fuse.glusterfs", "fuse.ceph"))
 _OWN_LOCKS = frozenset(("nolock", "local_lock=all", "local_lock=flock", "nobrl"))  # locks visible on this host only
-_FORGETFUL = frozenset(("noac", "acdirmax=0"))
+_CACHING = frozenset(("noac", "acdirmax=0"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +61,9 @@ class Mount:
         return self.remote and not self.options.isdisjoint(_OWN_LOCKS)
 
     @property
-    def remembers(self) -> bool:
+    def caches_entries(self) -> bool:
         """Whether this host may cache directory entries that another host has changed since."""
-        return self.kind.startswith("nfs") and self.options.isdisjoint(_FORGETFUL)
+        return self.kind.startswith("nfs") and self.options.isdisjoint(_CACHING)
 
 
 def mount_of(device: tuple[int, int], table: str) -> Mount:

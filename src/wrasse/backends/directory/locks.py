@@ -28,14 +28,14 @@ class Locks:
         self._threads = [threading.Lock() for _ in range(256)]
         self._pause = threading.Event()  # never set: waiting for it is a sleep
 
-    def held(self, path: bytes) -> _Held:
+    def held(self, path: bytes) -> _PathLock:
         """Exclusive use of this path, for the length of a block."""
         number = hashlib.sha256(path).digest()[0]
-        return _Held(self, self._threads[number], b"%02x" % number)
+        return _PathLock(self, self._threads[number], b"%02x" % number)
 
-    def file(self, name: bytes, *, shared: bool = False) -> _File:
+    def file(self, name: bytes, *, shared: bool = False) -> _FileLock:
         """The lock of this name, exclusive or shared, for the length of a block."""
-        return _File(self, name, shared)
+        return _FileLock(self, name, shared)
 
     def take(self, name: bytes, shared: bool) -> int:
         """Takes the lock of this name; closing the file releases it."""
@@ -75,7 +75,7 @@ class Locks:
         )
 
 
-class _File:
+class _FileLock:
     """The lock of one file. A class, since a generator for each of the many locks of a change costs as much as taking
     it."""
 
@@ -91,7 +91,7 @@ class _File:
         self._locks.close(self._lock)
 
 
-class _Held:
+class _PathLock:
     """The lock of one path: first between threads, then between processes."""
 
     __slots__ = ("_lock", "_locks", "_name", "_thread")

@@ -222,7 +222,7 @@ class LockedExchange:
             if state is None or not state.is_file:
                 return
             second = FOLDER + b"/" + hashlib.sha256(path).hexdigest().encode()
-            with self._temp_files.holding(path) as temp_file:
+            with self._temp_files.small_file(path) as temp_file:
                 self._files.rename(temp_file.path, second + _INTENT)
             self._files.link(path, second)
             self._files.sync_folder(FOLDER)

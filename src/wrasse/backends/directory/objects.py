@@ -79,7 +79,7 @@ class MetadataFiles:
         if not metadata:
             yield
             return
-        with self._temp_files.holding(_pack(path, timestamp, metadata), mark=True) as temp_file:
+        with self._temp_files.small_file(_pack(path, timestamp, metadata), mark=True) as temp_file:
             try:
                 self._link(temp_file.path, metadata_names(path, timestamp)[0])
                 yield

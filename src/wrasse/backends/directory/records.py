@@ -36,7 +36,7 @@ from wrasse.backends.directory.threads import Threads
 from wrasse.backends.directory.tombstones import Tombstones
 from wrasse.backends.directory.walk import Listings, Sort, Walk, WalkedPage
 from wrasse.backends.record_files.due_bucket import DueBuckets
-from wrasse.backends.record_files.envelope import DAMAGED, StoredRecord, listed, pack, unpack
+from wrasse.backends.record_files.envelope import CORRUPT, StoredRecord, listed, pack, unpack
 from wrasse.backends.record_files.named_records import Answer, DueCursor, RecordChange
 from wrasse.errors import StoreBroken
 from wrasse.ports.outcome import Outcome
@@ -194,7 +194,7 @@ class DirectoryDueIndex:
             raise self._broken() from None
 
     def _store(self, listed: list[str]) -> None:
-        with self._temp_files.holding(self.due_buckets.pack(listed), renamed=True) as temp_file:
+        with self._temp_files.small_file(self.due_buckets.pack(listed), renamed=True) as temp_file:
             self._files.rename(temp_file.path, self._list)
             self._files.sync_folder(parent(self._list))
 
@@ -289,7 +289,7 @@ class RecordFiles:
             kept = self._listed(self._path(stored))
             if kept is not None and self._due_bucket_of(kept) == due_bucket:
                 yield DueCursor(due_bucket, stored), kept
-            elif kept is not None and (self._tended or kept.version == DAMAGED):
+            elif kept is not None and (self._tended or kept.version == CORRUPT):
                 yield DueCursor(due_bucket, stored), replace(kept, due_at=self._buckets.due_buckets.begin(due_bucket))
             else:
                 self._remove_stale(stored, due_bucket)
@@ -319,7 +319,7 @@ class RecordFiles:
         path, old, new = self._path(stored), self._due_bucket_of(before), self._due_bucket_of(after)
         if new is not None and (new != old or not self._buckets.has(stored, new)):
             self._buckets.enter(stored, new)
-        with self._temp_files.holding(pack(after), renamed=before is not None) as temp_file:
+        with self._temp_files.small_file(pack(after), renamed=before is not None) as temp_file:
             name: Callable[[bytes, bytes], None] = self._files.link if before is None else self._files.rename
             name(temp_file.path, path)
             self._places.sync(parent(path))

@@ -137,10 +137,10 @@ class TempFiles:
         while self._ready:
             self._files.close(self._ready.popleft())
 
-    def holding(self, data: bytes, *, mark: bool = False, renamed: bool = False) -> _Holding:
+    def small_file(self, data: bytes, *, mark: bool = False, renamed: bool = False) -> _SmallFile:
         """A small file with these bytes, on disk, for the length of a block. `renamed`: the block renames it, so that
         no temporary name is left to remove."""
-        return _Holding(self, self._files, data, _MARK if mark else b"", renamed)
+        return _SmallFile(self, self._files, data, _MARK if mark else b"", renamed)
 
     @contextmanager
     def marked(self, path: bytes) -> Iterator[None]:
@@ -181,7 +181,7 @@ class TempFiles:
             self._files.close(file)
 
 
-class _Holding:
+class _SmallFile:
     """A class, since a generator for each of the many small files costs as much as writing one."""
 
     __slots__ = ("_data", "_files", "_renamed", "_suffix", "_temp_file", "_temp_files")

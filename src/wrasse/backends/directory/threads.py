@@ -96,19 +96,19 @@ class Threads:
             raise StoreUnavailable(
                 f"{self._where} is closed", do="open it again; a store serves until its close() and not after"
             )
-        asked = _Call(call, then)
+        pending = _Call(call, then)
         self._under_way += 1
         if len(self._threads) < min(self._under_way, _THREADS_MAX):
             self._start()
-        self._calls.put(asked)  # type: ignore[arg-type]  # the type of the result matters to this method only
-        cancelled = await asked.ended()
+        self._calls.put(pending)  # type: ignore[arg-type]  # the type of the result matters to this method only
+        cancelled = await pending.ended()
         self._under_way -= 1
         if cancelled is not None:
             if undo is not None:
-                asked.undo(undo)
+                pending.undo(undo)
             raise cancelled
         try:
-            return asked.answer()
+            return pending.answer()
         except OSError as why:
             raise ours(why, self._where) from why
 

@@ -26,12 +26,12 @@ class _Key(msgspec.Struct):
     whole: bool
 
 
-class _Lot(msgspec.Struct):
+class _KeyGroup(msgspec.Struct):
     forgot: bool = False
     keys: list[_Key] = []  # oldest first
 
 
-_decode = msgspec.json.Decoder(_Lot).decode
+_decode = msgspec.json.Decoder(_KeyGroup).decode
 
 
 class Tombstones:
@@ -43,30 +43,30 @@ class Tombstones:
 
     def writes(self, path: bytes) -> LastWrites:
         """The last writes to the record that had this path."""
-        hash, lot = _hash(path), self._load(_file(path))
-        for key in lot.keys:
+        hash, group = _hash(path), self._load(_file(path))
+        for key in group.keys:
             if key.hash == hash:
                 return LastWrites(tuple(key.writes), key.whole)
-        return LastWrites(whole=not lot.forgot)
+        return LastWrites(whole=not group.forgot)
 
     def keep(self, path: bytes, writes: LastWrites) -> None:
         """Stores them on disk."""
         hash, file = _hash(path), _file(path)
-        lot = self._load(file)
-        keys = [*(key for key in lot.keys if key.hash != hash), _Key(hash, list(writes.kept), writes.whole)]
-        kept = _Lot(lot.forgot or len(keys) > GONE_MAX, keys[-GONE_MAX:])
-        with self._temp_files.holding(msgspec.json.encode(kept), renamed=True) as temp_file:
+        group = self._load(file)
+        keys = [*(key for key in group.keys if key.hash != hash), _Key(hash, list(writes.kept), writes.whole)]
+        kept = _KeyGroup(group.forgot or len(keys) > GONE_MAX, keys[-GONE_MAX:])
+        with self._temp_files.small_file(msgspec.json.encode(kept), renamed=True) as temp_file:
             self._files.rename(temp_file.path, file)
             self._files.sync_folder(FOLDER)
 
-    def _load(self, file: bytes) -> _Lot:
+    def _load(self, file: bytes) -> _KeyGroup:
         packed = self._files.load(file)
         if packed is None:
-            return _Lot()
+            return _KeyGroup()
         try:
             return _decode(packed)
         except ValueError:
-            return _Lot(forgot=True)
+            return _KeyGroup(forgot=True)
 
 
 def _hash(path: bytes) -> str:

@@ -69,7 +69,7 @@ class MemoryGroups:
         try:
             async with asyncio.timeout(wait.total_seconds()):
                 while not delivered:
-                    await self._rung(wakeup, subjects, group)
+                    await self._wait_for_wakeup(wakeup, subjects, group)
                     delivered = self._grant(subjects, group, consumer, limit, ack_timeout)
         except TimeoutError:
             delivered = self._grant(subjects, group, consumer, limit, ack_timeout)
@@ -129,7 +129,7 @@ class MemoryGroups:
         for pending in found.held(consumer):
             found.set(replace(pending, consumer="", until=now))
         del found.consumers[consumer]
-        self._logs.ring({subject})
+        self._logs.fire({subject})
         return Outcome.DONE
 
     def _find(self, subject: str, group: str) -> Group | None:
@@ -169,7 +169,7 @@ class MemoryGroups:
         group.delivered = max(group.delivered, entry.id)
         return Delivery(entry, group.name, consumer, number, until)
 
-    async def _rung(self, wakeup: asyncio.Event, subjects: Sequence[str], group: str) -> None:
+    async def _wait_for_wakeup(self, wakeup: asyncio.Event, subjects: Sequence[str], group: str) -> None:
         """Waits for a change on one of the streams, or until something pending on one of them is due."""
         wakeup.clear()
         dues = [due for subject in subjects if (due := self._joined(subject, group)[1].next_due_at()) is not None]
@@ -188,7 +188,7 @@ class MemoryGroups:
                 group.drop(answer.id.seq)
             case Nak():
                 group.set(replace(pending, consumer="", until=now + answer.delay))
-                self._logs.ring({answer.subject})
+                self._logs.fire({answer.subject})
             case DeadLetter():
                 self._logs.append([answer.draft], now)
                 group.drop(answer.id.seq)

@@ -269,7 +269,7 @@ class MemoryJobs:
         try:
             async with asyncio.timeout(wait.total_seconds()):
                 while not claimed.jobs:
-                    await self._rung(wakeup, queues, rates)
+                    await self._wait_for_wakeup(wakeup, queues, rates)
                     claimed = grant()
         except TimeoutError:
             claimed = grant()
@@ -416,7 +416,7 @@ class MemoryJobs:
         self._index.set(held)
         return held
 
-    async def _rung(self, wakeup: asyncio.Event, queues: Sequence[str], rates: Sequence[Rate]) -> None:
+    async def _wait_for_wakeup(self, wakeup: asyncio.Event, queues: Sequence[str], rates: Sequence[Rate]) -> None:
         """Waits for a change in one of the queues, or until the next scheduled job of one of them is due or a limit
         allows more."""
         wakeup.clear()

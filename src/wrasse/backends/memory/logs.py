@@ -219,10 +219,10 @@ class Logs:
     def append(self, drafts: Sequence[Draft], at: datetime) -> tuple[EntryId, ...]:
         """Stores a batch, and wakes waiting consumers."""
         ids = tuple(self.make(draft.subject).append(draft, at) for draft in drafts)
-        self.ring({draft.subject for draft in drafts})
+        self.fire({draft.subject for draft in drafts})
         return ids
 
-    def ring(self, subjects: set[str]) -> None:
+    def fire(self, subjects: set[str]) -> None:
         """Wakes those who wait for one of these subjects."""
         for wakeup, wanted in self.wakeups.items():
             if not wanted.isdisjoint(subjects):

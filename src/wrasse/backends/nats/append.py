@@ -32,11 +32,11 @@ from wrasse.backends.nats.message_codec import written_fields
 from wrasse.backends.nats.publish_batches import (
     STEP_MAX,
     AppendConflict,
-    Begun,
     NotConfirmed,
     PublishBatch,
     PublishQueue,
-    Vanished,
+    SentBatch,
+    StreamVanished,
 )
 from wrasse.backends.nats.stream_config import DEDUP_SECONDS
 from wrasse.backends.nats.stream_map import NOTE_SECONDS, StreamMap, SubjectNote, SubjectStream, WaitingDrafts
@@ -70,7 +70,7 @@ class SingleWriters:
             return False
         return self._clock.monotonic() - self._taken.get(subject, self._clock.monotonic()) > _OTHERS_KNOW
 
-    async def respect(self, subject: str, subject_stream: SubjectStream) -> None:
+    async def end_other_writer(self, subject: str, subject_stream: SubjectStream) -> None:
         """Before any write: ends another process's exclusive right, and waits until that process has noticed."""
         writer = (await self._stream_map.note(subject, subject_stream)).writer
         if writer not in ("", SHARED, self._name):
@@ -160,12 +160,12 @@ class Appender:
             async with subject_stream.turn:
                 if mine in subject_stream.waiting:  # no other caller has sent it
                     taken, batch = self._taken(subject_stream)
-                    begun = await self._settled(taken, self._alone(subject, batch))
-                    if begun is None:
+                    sent = await self._settled(taken, self._alone(subject, batch))
+                    if sent is None:
                         await self._settled(taken, self._in_steps(subject, batch), answers=True)
-            if taken and begun is not None:
+            if taken and sent is not None:
                 # The next caller sends its batch while the server still works on this one.
-                await self._settled(taken, self._finished(subject, subject_stream, batch, begun), answers=True)
+                await self._settled(taken, self._finished(subject, subject_stream, batch, sent), answers=True)
         except BaseException:
             if mine in subject_stream.waiting:
                 subject_stream.waiting.remove(mine)
@@ -202,7 +202,7 @@ class Appender:
                 at += len(each.drafts)
         return done
 
-    async def _alone(self, subject: str, batch: PublishBatch) -> Begun | None:
+    async def _alone(self, subject: str, batch: PublishBatch) -> SentBatch | None:
         """Sends drafts as one batch if they fit and this process is the single writer; None otherwise."""
         if not CHAIN_MIN <= len(batch.drafts) <= STEP_MAX:
             return None
@@ -218,15 +218,15 @@ class Appender:
             return None
 
     async def _finished(
-        self, subject: str, subject_stream: SubjectStream, batch: PublishBatch, begun: Begun
+        self, subject: str, subject_stream: SubjectStream, batch: PublishBatch, sent: SentBatch
     ) -> list[EntryId]:
         try:
-            batch.stored(range(len(batch.drafts)), await self._steps.end(begun))
+            batch.stored(range(len(batch.drafts)), await self._steps.end(sent))
             return batch.whole()
-        except (AppendConflict, Vanished, NotConfirmed) as failure:
+        except (AppendConflict, StreamVanished, NotConfirmed) as failure:
             async with subject_stream.turn:
                 subject_stream.tip = None
-                if isinstance(failure, Vanished):
+                if isinstance(failure, StreamVanished):
                     self._stream_map.forget(subject)
                     batch.since = None
                 else:
@@ -251,7 +251,7 @@ class Appender:
             except AppendConflict:
                 if alone:
                     await self._writers.share(subject, subject_stream)
-            except Vanished:
+            except StreamVanished:
                 self._stream_map.forget(subject)
                 batch.since = None
                 continue
@@ -282,7 +282,7 @@ class Appender:
                     )
                 except AppendConflict:
                     continue
-                except Vanished:
+                except StreamVanished:
                     self._stream_map.forget(subject)
                     continue
                 except NotConfirmed as lost:  # under the same key it is stored once, however often it is sent
@@ -305,7 +305,7 @@ class Appender:
             await asyncio.sleep(random.random() * min(_PAUSE_MAX, 0.001 * attempt))
         subject_stream = await self._stream_map.make(subject)
         await self._time.now()
-        await self._writers.respect(subject, subject_stream)
+        await self._writers.end_other_writer(subject, subject_stream)
         if subject_stream.tip is None:
             subject_stream.tip = await self._stream_map.tip_of(subject, subject_stream, leader=attempt > 0)
         return subject_stream

@@ -198,18 +198,18 @@ class NatsGroups:
         found: dict[str, list[PulledMessage]] = {}
         while limit and left:
             share, extra = divmod(limit, len(left))
-            asked = {subject: share + (place < extra) for place, subject in enumerate(left) if share or place < extra}
-            for subject, got in zip(asked, await self._all(durables, asked), strict=True):
+            shares = {subject: share + (place < extra) for place, subject in enumerate(left) if share or place < extra}
+            for subject, got in zip(shares, await self._all(durables, shares), strict=True):
                 if got:
                     found.setdefault(subject, []).extend(got)
                 limit -= len(got)
-                if len(got) < asked[subject]:
+                if len(got) < shares[subject]:
                     left.remove(subject)
         return found
 
-    async def _all(self, durables: Mapping[str, Durable], asked: Mapping[str, int]) -> list[list[PulledMessage]]:
+    async def _all(self, durables: Mapping[str, Durable], shares: Mapping[str, int]) -> list[list[PulledMessage]]:
         """Pulls from several at once; if one fails, the messages of the others are nacked."""
-        results = await _gathered([self._ask(each, durables[each], limit, _NOW) for each, limit in asked.items()])
+        results = await _gathered([self._ask(each, durables[each], limit, _NOW) for each, limit in shares.items()])
         errors = [each for each in results if isinstance(each, BaseException)]
         if errors:
             self._pulls.give_back([one.reply for got in results if isinstance(got, list) for one in got])

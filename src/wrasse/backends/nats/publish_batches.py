@@ -29,8 +29,8 @@ from wrasse.ports.streams import Draft, EntryId, draft_bytes
 STEP_MAX = 1_000  # the server's limit of entries in one atomic batch
 _PIECE = 200  # entries sent while the next are prepared
 _COMMIT = b"Nats-Batch-Commit:1\r\n"
-_LOOKS = 100
-_LOOK_SECONDS = 0.02
+_POLLS = 100
+_POLL_SECONDS = 0.02
 _PAGE = 1_000
 
 
@@ -38,7 +38,7 @@ class AppendConflict(Exception):
     """Another entry was stored first; nothing of this batch was stored, or only a part."""
 
 
-class Vanished(Exception):
+class StreamVanished(Exception):
     """The stream does not exist any more."""
 
 
@@ -110,7 +110,7 @@ class Acks:
     def _refused(self, header: bytes, payload: bytes) -> None:
         """Notes a refusal; a chain is read to its end, since any part of it may be stored."""
         if header and status_of(header) == 503:
-            self._failure = Vanished()
+            self._failure = StreamVanished()
             return
         try:
             refused: JsError | None = refusal(payload, self._connection.options.where)
@@ -178,7 +178,7 @@ class PublishBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class SentBatch:
     """A batch that was sent, and the tip if it is stored."""
 
     acks: Acks
@@ -205,12 +205,12 @@ class PublishQueue:
     ) -> list[EntryId]:
         """Stores drafts after the tip; may stop after some if the stream is shared. Raises AppendConflict, Vanished,
         StoreFull, or NotConfirmed if the outcome is unknown."""
-        begun = await self.begin(subject_stream, batch, places, alone=alone, msg_id=msg_id)
+        sent = await self.begin(subject_stream, batch, places, alone=alone, msg_id=msg_id)
         subject_stream.tip = None
-        ids = await self.end(begun)
-        batch.duplicate = begun.acks.duplicate
+        ids = await self.end(sent)
+        batch.duplicate = sent.acks.duplicate
         if not batch.duplicate:
-            subject_stream.tip = replace(begun.after, seq=ids[-1].seq, expected=ids[-1].seq)
+            subject_stream.tip = replace(sent.after, seq=ids[-1].seq, expected=ids[-1].seq)
         return ids
 
     async def begin(
@@ -221,7 +221,7 @@ class PublishQueue:
         *,
         alone: bool = False,
         msg_id: bytes = b"",
-    ) -> Begun:
+    ) -> SentBatch:
         """Sends a batch, and assumes that it will be stored."""
         wire = await self._connection.ready()
         tip, subject_stream.tip = subject_stream.tip, None
@@ -238,19 +238,19 @@ class PublishQueue:
         except ConnectionLost as cut:
             acks.close()
             raise NotConfirmed(StoreUnavailable(str(cut), do="check whether it was stored")) from cut
-        return Begun(acks, subject_stream.tip)
+        return SentBatch(acks, subject_stream.tip)
 
-    async def end(self, begun: Begun) -> list[EntryId]:
+    async def end(self, sent: SentBatch) -> list[EntryId]:
         """The ids of a sent batch."""
         try:
-            return await begun.acks.wait()
+            return await sent.acks.wait()
         finally:
-            begun.acks.close()
+            sent.acks.close()
 
     async def find(self, subject: str, subject_stream: SubjectStream, batch: PublishBatch) -> None:
         """Finds out which entries of a batch are stored, from the leader."""
         assert batch.since is not None, "it was sent after a tip"
-        for _ in range(_LOOKS):
+        for _ in range(_POLLS):
             tip = await self._stream_map.tip_of(subject, subject_stream, leader=True)
             while True:
                 page, more = await self._stream_map.reader.page(
@@ -266,7 +266,7 @@ class PublishQueue:
             if batch.since >= tip.expected or tip.expected == 0 or tip.seq != tip.expected:
                 subject_stream.tip = tip
                 return
-            await asyncio.sleep(_LOOK_SECONDS)  # a replica is behind
+            await asyncio.sleep(_POLL_SECONDS)  # a replica is behind
         raise StoreUnavailable(f"the end of {subject!r} cannot be read", do="check the replicas of its stream")
 
     def _chain(

@@ -44,12 +44,12 @@ class PulledMessage:
 class _Pull:
     """One question."""
 
-    __slots__ = ("budget", "ended", "found", "outnumbered", "wanted")
+    __slots__ = ("budget", "ended", "found", "refused_to_wait", "wanted")
 
     def __init__(self, wanted: int, size: int) -> None:
         self.found: list[PulledMessage] = []
         self.wanted = wanted
-        self.outnumbered = False  # waiting requests already exceed what can be delivered
+        self.refused_to_wait = False  # waiting requests already exceed what can be delivered
         self.budget = PageBudget(wanted, size)
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -67,47 +67,47 @@ class _Pull:
         self.end(StoreUnavailable(f"the connection ended during a pull request: {why}", do="ask again"))
 
 
-class _Inbox:
+class _PullInbox:
     """The inbox for the answers of one request after another."""
 
-    __slots__ = ("_pulls", "asked", "count", "reply", "subject", "subscription")
+    __slots__ = ("_pulls", "count", "pull", "reply", "subject", "subscription")
 
     def __init__(self, pulls: Pulls, subject: bytes) -> None:
         self._pulls = pulls
         self.subject = subject
         self.subscription: Subscription | None = None
-        self.asked: _Pull | None = None
+        self.pull: _Pull | None = None
         self.count = 0  # of requests
         self.reply = b""
 
-    def ask(self, asked: _Pull) -> bytes:
+    def ask(self, pull: _Pull) -> bytes:
         """The reply subject of this request: the end of an earlier one may arrive late."""
-        self.asked = asked
+        self.pull = pull
         self.count += 1
         self.reply = b"%b.%d" % (self.subject, self.count)
         return self.reply
 
     def heard(self, subject: bytes, reply: bytes, header: bytes, payload: bytes) -> None:
         """A message, or the status that ends a request."""
-        asked = self.asked
+        pull = self.pull
         status = status_of(header) if header.startswith(b"NATS/1.0 ") else 0
-        if not status and asked is None:
+        if not status and pull is None:
             self._pulls.give_back([reply])  # the request was given up while the message was on its way
-        elif asked is None or status == 100 or (status and subject != self.reply):
+        elif pull is None or status == 100 or (status and subject != self.reply):
             return
         elif not status:
-            asked.budget.spend(len(header) + len(payload))
-            asked.found.append(PulledMessage(reply, header, payload))
-            if len(asked.found) >= asked.wanted:
-                asked.end()
+            pull.budget.spend(len(header) + len(payload))
+            pull.found.append(PulledMessage(reply, header, payload))
+            if len(pull.found) >= pull.wanted:
+                pull.end()
         elif status == 503:
-            asked.end(NoResponders("the consumer does not answer", do="try again, or join its group"))
+            pull.end(NoResponders("the consumer does not answer", do="try again, or join its group"))
         elif status == 400 or header[13:].startswith(b"Exceeded "):  # refused: a repetition would be refused again
             why = header[13:].split(b"\r\n", 1)[0].decode(errors="replace")
-            asked.end(StoreUnavailable(f"NATS refused a pull request: {why}", do="look at the consumer's limits"))
+            pull.end(StoreUnavailable(f"NATS refused a pull request: {why}", do="look at the consumer's limits"))
         else:  # 404, 408, 409: no more messages for this request
-            asked.outnumbered = status == 408 and header[13:].startswith(b"Requests Pending")
-            asked.end()
+            pull.refused_to_wait = status == 408 and header[13:].startswith(b"Requests Pending")
+            pull.end()
 
 
 class Pulls:
@@ -116,7 +116,7 @@ class Pulls:
     def __init__(self, js: JetStream) -> None:
         self._js = js
         self._connection = js.connection
-        self._free: list[_Inbox] = []
+        self._free: list[_PullInbox] = []
         self._numbers = count(1)
         self._base = js.connection.open_inbox(lambda *_: None, lambda _: None)
         js.connection.close_inbox(self._base)
@@ -136,28 +136,28 @@ class Pulls:
         inbox = self._free.pop() if self._free else await self._open()
         largest = self._connection.server.max_payload + _ENVELOPE
         size = max(_BYTES_MAX, largest)
-        asked = _Pull(limit, _UNASKED_MAX + size + ANSWER_MAX)
-        reply = inbox.ask(asked)
-        watch = self._connection.open_inbox(lambda *_: None, asked.cut)
+        pull = _Pull(limit, _UNASKED_MAX + size + ANSWER_MAX)
+        reply = inbox.ask(pull)
+        watch = self._connection.open_inbox(lambda *_: None, pull.cut)
         expires = b',"expires":%d' % (wait // _MICROSECOND * 1_000) if wait > timedelta(0) else b""
         if limit * largest > _UNASKED_MAX:
             expires += b',"max_bytes":%d' % size
-        question = b'{"batch":%d%b%b}' % (limit, how, expires)
+        request = b'{"batch":%d%b%b}' % (limit, how, expires)
         subject = f"{self._js.api}.CONSUMER.MSG.NEXT.{stream}.{name}".encode()
         whole = False
         try:
-            await self._connection.send(packed(subject, question, reply), now=True)
-            whole = await self._ended(asked, wait)
-            return None if asked.outnumbered and wait > timedelta(0) else asked.found
+            await self._connection.send(packed(subject, request, reply), now=True)
+            whole = await self._ended(pull, wait)
+            return None if pull.refused_to_wait and wait > timedelta(0) else pull.found
         except BaseException:
-            self.give_back([each.reply for each in asked.found])
+            self.give_back([each.reply for each in pull.found])
             raise
         finally:
             self._connection.close_inbox(watch)
-            inbox.asked = None
+            inbox.pull = None
             self._put_away(inbox, whole=whole)
 
-    async def _ended(self, asked: _Pull, wait: timedelta) -> bool:
+    async def _ended(self, pull: _Pull, wait: timedelta) -> bool:
         """Whether the server ended it; False if the time was over before."""
         seconds = (
             wait.total_seconds() + _GRACE
@@ -166,9 +166,9 @@ class Pulls:
         )
         try:
             async with asyncio.timeout(seconds):
-                await asked.ended
+                await pull.ended
         except TimeoutError:
-            if wait > timedelta(0) or asked.found:
+            if wait > timedelta(0) or pull.found:
                 return False  # the leader went away with the request
             raise StoreUnavailable(
                 f"{self._connection.options.where} did not answer in {seconds:g}s", do="check that the server is up"
@@ -179,12 +179,12 @@ class Pulls:
         """Nacks messages if the connection stands and is writable: else they are delivered again at their deadline."""
         self._connection.post(b"".join(packed(reply, NAK) for reply in replies))
 
-    async def _open(self) -> _Inbox:
-        inbox = _Inbox(self, self._base + b".%d" % next(self._numbers))
+    async def _open(self) -> _PullInbox:
+        inbox = _PullInbox(self, self._base + b".%d" % next(self._numbers))
         inbox.subscription = await self._connection.listen(inbox.subject + b".*", inbox.heard)
         return inbox
 
-    def _put_away(self, inbox: _Inbox, *, whole: bool) -> None:
+    def _put_away(self, inbox: _PullInbox, *, whole: bool) -> None:
         if whole and len(self._free) < _FREE_MAX:
             self._free.append(inbox)
         elif inbox.subscription is not None:

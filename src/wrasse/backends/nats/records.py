@@ -38,7 +38,7 @@ import msgspec
 from wrasse.backends.nats.kv.due_index import LISTING_KEPT, LISTING_LONG, KvDueIndex
 from wrasse.backends.nats.kv.names import DueEntry, KvNames, namespace_subject, text_of
 from wrasse.backends.nats.kv.store import KvBucket, KvMessage, Overtaken, StaleServer
-from wrasse.backends.record_files.envelope import DAMAGED, LastWrites, Write
+from wrasse.backends.record_files.envelope import CORRUPT, LastWrites, Write
 from wrasse.backends.record_files.named_records import DueCursor
 from wrasse.bounded import decoded
 from wrasse.clock import Clock, from_micros, to_micros
@@ -152,7 +152,7 @@ class CachedRecord:
     stored: KvRecord
 
 
-class _Room:
+class _PageAllowance:
     """How many bytes and records a page still takes."""
 
     def __init__(self, limit: int) -> None:
@@ -251,12 +251,12 @@ class NatsRecords(ConditionalRecords):
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
         check_limit(limit, "records")
         keys, at = await self._listed(prefix, after)
-        found, more, room = list[Record](), False, _Room(limit)
+        found, more, allowance = list[Record](), False, _PageAllowance(limit)
         async for key, held in self._loaded(keys, limit):
             stored = _there(held)
             if stored is None:
                 continue
-            if not room.takes(stored):
+            if not allowance.takes(stored):
                 more = True
                 break
             found.append(_record(key, stored))
@@ -286,7 +286,7 @@ class NatsRecords(ConditionalRecords):
     ) -> tuple[list[tuple[DueCursor, Record]], bool, datetime]:
         """Records whose bucket has passed at the horizon, earliest first; whether there are more; the time."""
         found: list[tuple[DueCursor, Record]] = []
-        room = _Room(limit)
+        allowance = _PageAllowance(limit)
         buckets, at = await self._index.over(horizon, "" if after is None else after.due_bucket)
         for bucket in buckets:
             goes_on = after is not None and after.due_bucket == bucket
@@ -301,7 +301,7 @@ class NatsRecords(ConditionalRecords):
                 stored = await self._seen(key, bucket, of_key[key], held)
                 if stored is None:
                     continue
-                if not room.takes(stored):
+                if not allowance.takes(stored):
                     return found, True, at
                 found.append((DueCursor(bucket, stored_name(key).encode()), _record(key, stored)))
         return found, False, at
@@ -312,7 +312,7 @@ class NatsRecords(ConditionalRecords):
         current = None if held is None else held.stored.entry
         stale = [entry for entry in entries if entry != current]
         there = _there(held)
-        kept = there is not None and (self._tended or there.version == DAMAGED)
+        kept = there is not None and (self._tended or there.version == CORRUPT)
         if there is not None and kept and current not in entries:
             return replace(there, due_at=self._index.due_buckets.begin(bucket))
         if stale and not kept:
@@ -397,7 +397,7 @@ class NatsRecords(ConditionalRecords):
                     assert message is not None, "an absent message was handled above"
                     self._known.pop(key, None)
                     held = CachedRecord(
-                        message.seq, seen, KvRecord(message.data, DAMAGED, None, LastWrites(whole=False))
+                        message.seq, seen, KvRecord(message.data, CORRUPT, None, LastWrites(whole=False))
                     )
                 yield key, held
 

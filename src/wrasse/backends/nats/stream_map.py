@@ -29,7 +29,7 @@ from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ports.server_ages import ServerAge
 from wrasse.ports.streams import START, Draft, EntryId
 
-_LANES_MAX = 20_000
+_SUBJECTS_MAX = 20_000
 NOTE_SECONDS = 1.0  # within which another process's note is seen
 _TRIES = 50
 UNKNOWN = -1  # the total of bytes at an entry that another program wrote
@@ -164,7 +164,7 @@ class StreamMap:
         if not names:
             return None
         home, takes = self.layout.home(subject)
-        return self._met(subject, SubjectStream(names[0], stored, own=names[0] == home and takes == stored))
+        return self._remembered(subject, SubjectStream(names[0], stored, own=names[0] == home and takes == stored))
 
     async def make(self, subject: str) -> SubjectStream:
         """The stream of a subject, made if there is none."""
@@ -187,7 +187,7 @@ class StreamMap:
             name = stream_name(takes)
             await self._make(self._config(name, takes))
         stored = self.layout.stored(subject)
-        return self._met(subject, SubjectStream(name, stored, own=takes == stored))
+        return self._remembered(subject, SubjectStream(name, stored, own=takes == stored))
 
     def forget(self, subject: str) -> None:
         """The stream does not exist any more."""
@@ -328,7 +328,7 @@ class StreamMap:
     def _config(self, name: str, takes: str) -> dict[str, object]:
         return new_config(self.layout, name, takes, self.js.connection.server)
 
-    def _met(self, subject: str, subject_stream: SubjectStream) -> SubjectStream:
-        if len(self._stream_map) >= _LANES_MAX:
+    def _remembered(self, subject: str, subject_stream: SubjectStream) -> SubjectStream:
+        if len(self._stream_map) >= _SUBJECTS_MAX:
             self._stream_map.clear()
         return self._stream_map.setdefault(subject, subject_stream)

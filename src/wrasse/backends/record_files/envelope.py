@@ -20,7 +20,7 @@ from wrasse.ports.records import NONCES_KEPT
 Write = tuple[str | None, str | None]  # its nonce, and the version it made: None for a delete
 
 
-class _File(msgspec.Struct, omit_defaults=True):
+class _RecordFile(msgspec.Struct, omit_defaults=True):
     version: str
     due_at: datetime | None = None
     writes: list[Write] = []
@@ -30,8 +30,8 @@ class _File(msgspec.Struct, omit_defaults=True):
     base64: bytes | msgspec.UnsetType = msgspec.UNSET
 
 
-DAMAGED = "damaged"
-_decode = msgspec.json.Decoder(_File).decode
+CORRUPT = "damaged"
+_decode = msgspec.json.Decoder(_RecordFile).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class StoredRecord:
 
 def pack(kept: StoredRecord) -> bytes:
     """The bytes of the file."""
-    file = _File(kept.version, kept.due_at, list(kept.writes.kept), kept.writes.whole, kept.gone)
+    file = _RecordFile(kept.version, kept.due_at, list(kept.writes.kept), kept.writes.whole, kept.gone)
     if _stands_as_it_is(kept.value):
         file.value = msgspec.Raw(kept.value)
     else:
@@ -86,7 +86,7 @@ def listed(packed: bytes) -> StoredRecord:
     try:
         return unpack(packed)
     except ValueError:
-        return StoredRecord(packed, DAMAGED, None, LastWrites(whole=False))
+        return StoredRecord(packed, CORRUPT, None, LastWrites(whole=False))
 
 
 def unpack(packed: bytes) -> StoredRecord:

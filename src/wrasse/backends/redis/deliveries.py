@@ -91,10 +91,10 @@ class ScriptKeys:
         return base
 
 
-class Handouts:
+class DeliveryReader:
     """Delivers entries of one Redis."""
 
-    __slots__ = ("_client", "_keys", "_most", "_sizes", "_taught", "_travelling")
+    __slots__ = ("_client", "_keys", "_loaded_on", "_most", "_page_in_transit", "_sizes")
 
     def __init__(self, client: RedisClient, keys: StreamKeys) -> None:
         self._client = client
@@ -103,16 +103,16 @@ class Handouts:
         page = min(_ANSWER_BYTES, client.options.reply_bytes_max // 3)
         self._most = page, client.options.reply_bytes_max - page
         self._sizes: dict[str, _Size] = {}  # of streams that are read alone
-        self._taught = 0  # the connection whose server has the scripts loaded
-        self._travelling = asyncio.Lock()
+        self._loaded_on = 0  # the connection whose server has the scripts loaded
+        self._page_in_transit = asyncio.Lock()
 
-    async def ask(self, asking: DeliveryRequest) -> DeliveryAnswer:
+    async def ask(self, request: DeliveryRequest) -> DeliveryAnswer:
         """What is due and what is new, up to the limit."""
-        native = len(asking.subjects) == 1 and asking.limit and asking.subjects[0] in self._sizes
-        given = await self._natively(asking) if native else None
+        native = len(request.subjects) == 1 and request.limit and request.subjects[0] in self._sizes
+        given = await self._natively(request) if native else None
         if given is None:
-            given = await self._by_script(asking)
-        self._note_size(asking, given.deliveries)
+            given = await self._by_script(request)
+        self._note_size(request, given.deliveries)
         return given
 
     async def give_back(self, deliveries: Sequence[Delivery]) -> None:
@@ -126,26 +126,26 @@ class Handouts:
             args += (base, str(each.entry.id), each.number)
         await self._client.run(load("group_return"), places.names, args)
 
-    async def _by_script(self, asking: DeliveryRequest) -> DeliveryAnswer:
-        answer = await self._client.run(load("group_deliver"), asking.names, [*asking.args, "all", *self._most])
-        _check_group(answer, asking)
+    async def _by_script(self, request: DeliveryRequest) -> DeliveryAnswer:
+        answer = await self._client.run(load("group_deliver"), request.names, [*request.args, "all", *self._most])
+        _check_group(answer, request)
         now, due, count, words = answer
-        return DeliveryAnswer(now, _read(words, asking, now)) if count else DeliveryAnswer(now, [], due, words)
+        return DeliveryAnswer(now, _read(words, request, now)) if count else DeliveryAnswer(now, [], due, words)
 
-    async def _natively(self, asking: DeliveryRequest) -> DeliveryAnswer | None:
+    async def _natively(self, request: DeliveryRequest) -> DeliveryAnswer | None:
         """None if the server did not know the scripts; nothing has been delivered then."""
-        (subject,), client = asking.subjects, self._client
+        (subject,), client = request.subjects, self._client
         due, noted = load("group_deliver"), load("group_noted")
-        if self._taught != client.connections:
+        if self._loaded_on != client.connections:
             # In time: a page that was delivered without being noted must be given back, entry by entry.
-            await self._teach()
-        head: list[Word] = [len(asking.names), *asking.names, client.told]
+            await self._load_scripts()
+        head: list[Word] = [len(request.names), *request.names, client.told]
         size = self._sizes[subject]
-        most = min(asking.limit, self._most[0] // size.longest + 1)
+        most = min(request.limit, self._most[0] // size.longest + 1)
         steps: Sequence[Sequence[Word]] = (
-            ("EVALSHA", due.sha, *head, *asking.args, "due", *self._most),
-            ("XREADGROUP", "GROUP", asking.group, asking.consumer, "COUNT", most, "STREAMS", asking.names[0], ">"),
-            ("EVALSHA", noted.sha, *head, asking.group, asking.consumer, asking.until),
+            ("EVALSHA", due.sha, *head, *request.args, "due", *self._most),
+            ("XREADGROUP", "GROUP", request.group, request.consumer, "COUNT", most, "STREAMS", request.names[0], ">"),
+            ("EVALSHA", noted.sha, *head, request.group, request.consumer, request.until),
         )
         try:
             first, read, last = await (self._in_turn(steps) if size.page > _SENT_AT_ONCE else client.together(steps))
@@ -154,24 +154,24 @@ class Handouts:
             self._sizes.pop(subject, None)
             raise
         if not isinstance(first, RedisRefusal):
-            _check_group(first, asking)
+            _check_group(first, request)
         now, _, _, words = (0, -1, 0, ()) if isinstance(first, RedisRefusal) else first
         found = read[0][1] if isinstance(read, list) else ()
-        until = from_micros(now + asking.until)
-        given = _read(words, asking, now) + new_deliveries(found, subject, asking.group, asking.consumer, until)
+        until = from_micros(now + request.until)
+        given = _read(words, request, now) + new_deliveries(found, subject, request.group, request.consumer, until)
         refusals = [each for each in (first, read, last) if isinstance(each, RedisRefusal)]
-        await self.give_back(given if refusals else given[asking.limit :])
+        await self.give_back(given if refusals else given[request.limit :])
         if any(refusal.code == "NOSCRIPT" for refusal in refusals):
-            await self._teach()
+            await self._load_scripts()
             return None
         for refusal in refusals:
-            raise ours(refusal, client.options.where, asking.names) from refusal
-        return DeliveryAnswer(now, given[: asking.limit], last[0], last[1:])
+            raise ours(refusal, client.options.where, request.names) from refusal
+        return DeliveryAnswer(now, given[: request.limit], last[0], last[1:])
 
-    async def _teach(self) -> None:
+    async def _load_scripts(self) -> None:
         connection = self._client.connections
         await self._client.ask_many([("SCRIPT", "LOAD", load(name).text) for name in ("group_deliver", "group_noted")])
-        self._taught = connection
+        self._loaded_on = connection
 
     async def _in_turn(self, steps: Sequence[Sequence[Word]]) -> list[Any]:
         mine = await self._turn()
@@ -179,7 +179,7 @@ class Handouts:
             answers = await self._client.together(steps)
         finally:
             if mine:
-                self._travelling.release()
+                self._page_in_transit.release()
         # The next request is sent before this page is parsed, also one that is made at this moment, as a task of its
         # own: so the server works meanwhile.
         for _ in range(2):
@@ -190,13 +190,13 @@ class Handouts:
         """Waits for the earlier page; after a long wait the request is sent anyway: the server is slow or silent."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_TURN_SECONDS_MAX):
-                return await self._travelling.acquire()
+                return await self._page_in_transit.acquire()
         return False
 
-    def _note_size(self, asking: DeliveryRequest, deliveries: Sequence[Delivery]) -> None:
-        if len(asking.subjects) > 1 or not asking.limit:
+    def _note_size(self, request: DeliveryRequest, deliveries: Sequence[Delivery]) -> None:
+        if len(request.subjects) > 1 or not request.limit:
             return
-        subject = asking.subjects[0]
+        subject = request.subjects[0]
         before = self._sizes.get(subject)
         if deliveries and (before is not None or len(self._sizes) < _SIZES_MAX):
             sizes = [_size_of(each.entry) for each in deliveries]
@@ -210,10 +210,10 @@ def _size_of(entry: Entry) -> int:
     return len(entry.body) + sum(len(name) + len(value) + 2 * ELEMENT_BYTES for name, value in beside)
 
 
-def _read(words: Sequence[Any], asking: DeliveryRequest, now: int) -> list[Delivery]:
-    return deliveries_of(words, asking.subjects, asking.group, asking.consumer, from_micros(now + asking.until))
+def _read(words: Sequence[Any], request: DeliveryRequest, now: int) -> list[Delivery]:
+    return deliveries_of(words, request.subjects, request.group, request.consumer, from_micros(now + request.until))
 
 
-def _check_group(answer: Sequence[Any], asking: DeliveryRequest) -> None:
+def _check_group(answer: Sequence[Any], request: DeliveryRequest) -> None:
     if answer[0] == b"none":
-        raise no_group(asking.group, asking.subjects[answer[1] - 1])
+        raise no_group(request.group, request.subjects[answer[1] - 1])

@@ -19,7 +19,7 @@ from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.keys import literal_glob
 from wrasse.backends.redis.record_writes import (
     DUE_LETTERS,
-    TURN_LETTERS,
+    POSITION_DIGITS,
     RecordWriter,
     due_bounds,
     due_cursor,
@@ -114,7 +114,7 @@ class RedisFlatRecords(ConditionalRecords):
             position, name = read_cursor(after)
             place = b"(" + index_entry_text(IndexEntry(status, position)) + name.encode()
             lower, upper = (lower, place) if newest else (place, upper)
-        letters = len(status.encode()) + 1 + TURN_LETTERS
+        letters = len(status.encode()) + 1 + POSITION_DIGITS
         return await self._page(
             self._writer.status_index, (lower, upper), limit, letters, _status_cursor, newest=newest
         )

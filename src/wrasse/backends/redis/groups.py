@@ -18,7 +18,7 @@ from itertools import groupby
 from wrasse.backends.page_loop import PageLoop
 from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.client.transport import Word
-from wrasse.backends.redis.deliveries import DeliveryAnswer, DeliveryRequest, Handouts, ScriptKeys
+from wrasse.backends.redis.deliveries import DeliveryAnswer, DeliveryReader, DeliveryRequest, ScriptKeys
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_entries import draft_words
@@ -55,7 +55,7 @@ class RedisGroups:
         self._client = client
         self._clock = clock
         self._keys = StreamKeys(client.options)
-        self._handouts = Handouts(client, self._keys)
+        self._delivery_reader = DeliveryReader(client, self._keys)
 
     async def join(
         self, subject: str, group: str, start: StartAt, *, ack_timeout: timedelta | None = None, cursor: bool = False
@@ -75,14 +75,14 @@ class RedisGroups:
         wait: timedelta = timedelta(0),
     ) -> Sequence[Delivery]:
         limit = check_deliver(limit, ack_timeout)
-        asking = DeliveryRequest(tuple(dict.fromkeys(subjects)), group, consumer, limit, ack_timeout, self._keys)
+        request = DeliveryRequest(tuple(dict.fromkeys(subjects)), group, consumer, limit, ack_timeout, self._keys)
         began, waited = self._clock.monotonic(), 0.0
-        while asking.subjects:
-            given = await self._ask(asking)
+        while request.subjects:
+            given = await self._ask(request)
             left = wait.total_seconds() - max(waited, self._clock.monotonic() - began)
             if given.deliveries or not limit or left <= 0:
                 return given.deliveries
-            waited += await self._stirred(asking, given, left)
+            waited += await self._wait_for_change(request, given, left)
         return ()
 
     async def extend(self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta) -> Sequence[bool]:
@@ -126,34 +126,34 @@ class RedisGroups:
         keys = self._keys.group(subject, group)
         names = [keys.log, keys.due, keys.consumers, keys.wake, self._keys.of(subject).facts]
         args: list[Word] = [group, consumer, FOREIGN_SILENCE // timedelta(milliseconds=1)]
-        rounds, pieces = PageLoop(self._client.options.where, "the removal of a consumer"), 0
+        page_loop, pieces = PageLoop(self._client.options.where, "the removal of a consumer"), 0
         while (answer := await self._client.run(load("group_retire"), names, args)) == b"more":
             pieces += 1  # its entries are transferred in pieces; it is dead, so no more are added
-            rounds.turn(pieces)
+            page_loop.turn(pieces)
         return Outcome(answer.decode())
 
-    async def _ask(self, asking: DeliveryRequest) -> DeliveryAnswer:
-        asked = asyncio.ensure_future(self._handouts.ask(asking))
+    async def _ask(self, request: DeliveryRequest) -> DeliveryAnswer:
+        asked = asyncio.ensure_future(self._delivery_reader.ask(request))
         try:
             return await asyncio.shield(asked)
         except asyncio.CancelledError:
             # The caller is gone, and deliveries that arrive now have no owner.
             given = await asked
-            await self._handouts.give_back(given.deliveries)
+            await self._delivery_reader.give_back(given.deliveries)
             raise
 
-    async def _stirred(self, asking: DeliveryRequest, given: DeliveryAnswer, left: float) -> float:
+    async def _wait_for_change(self, request: DeliveryRequest, given: DeliveryAnswer, left: float) -> float:
         """Waits until there may be something: an entry, a nak, or the time of what is due. Returns the seconds without
         any."""
         if given.due >= 0:
             left = min(left, (given.due - given.now) / 1_000_000)
         seconds = min(max(left, _SHORTEST_WAIT), _BLOCK_MAX)
-        if not self._client.has_seat:
+        if not self._client.has_free_connection:
             await asyncio.sleep(min(seconds, _POLL))
             return min(seconds, _POLL)
         block = max(int(seconds * 1_000), 1)
         heard = await self._client.block(
-            "XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", *asking.logs, *given.positions, timeout=seconds
+            "XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", *request.logs, *given.positions, timeout=seconds
         )
         return seconds if heard is None else 0.0
 

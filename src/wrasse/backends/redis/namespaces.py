@@ -27,9 +27,9 @@ class RedisNamespaces:
 
     async def page(self, after: str | None, limit: int) -> Page[str]:
         lower, found = b"" if after is None else f"{after}{META}".encode(), list[str]()
-        rounds, more = PageLoop(self._client.options.where, f"ZRANGEBYLEX {self._key}"), True
+        page_loop, more = PageLoop(self._client.options.where, f"ZRANGEBYLEX {self._key}"), True
         while more and len(found) <= limit:
-            rounds.turn(lower)
+            page_loop.turn(lower)
             start = b"(" + lower if lower else b"-"
             asked = ("ZRANGEBYLEX", self._key, start, "+", "LIMIT", 0, limit + 1), ("TIME",)
             members, time = await self._client.ask_many(asked)

@@ -30,11 +30,11 @@ from wrasse.ports.streams import Draft
 
 GONE_MAX = 10_000
 DUE_LETTERS = 19
-TURN_LETTERS = 20
-_TURN_ZERO = 1 << 63
+POSITION_DIGITS = 20
+_POSITION_ZERO = 1 << 63
 _DUE = re.compile(r"[01]\d{18}", re.ASCII).fullmatch
 _BEFORE_1970 = 10**18
-_NOBODYS = 1 << 53  # above every number: a version that was never issued
+_NO_VERSION = 1 << 53  # above every number: a version that was never issued
 
 
 class RecordWriter:
@@ -104,13 +104,13 @@ def index_entry_text(index_entry: IndexEntry | None) -> bytes:
     return (
         b""
         if index_entry is None
-        else b"%b %0*d" % (index_entry.status.encode(), TURN_LETTERS, index_entry.position + _TURN_ZERO)
+        else b"%b %0*d" % (index_entry.status.encode(), POSITION_DIGITS, index_entry.position + _POSITION_ZERO)
     )
 
 
 def position_in(text: bytes) -> int:
     """The position in a text of `index_entry_text`."""
-    return int(text[-TURN_LETTERS:]) - _TURN_ZERO
+    return int(text[-POSITION_DIGITS:]) - _POSITION_ZERO
 
 
 def due_instant(due: str) -> datetime | None:
@@ -150,7 +150,7 @@ def records_page(found: tuple[Record, ...], cursors: Iterable[str], micros: byte
 
 def _number(at: str) -> int:
     number = at.partition("-")[0]
-    return int(number) if number.isdecimal() and len(number) < 16 else _NOBODYS
+    return int(number) if number.isdecimal() and len(number) < 16 else _NO_VERSION
 
 
 def _moment(cursor: str) -> bytes:

@@ -53,9 +53,9 @@ async def scanned(
     client: RedisClient, command: tuple[str, ...], count: int, options: tuple[str, ...] = ()
 ) -> AsyncIterator[list[bytes]]:
     """The results of SCAN, HSCAN or ZSCAN, in steps that fit into a reply."""
-    cursor, rounds = b"0", PageLoop(client.options.where, " ".join(command))
+    cursor, page_loop = b"0", PageLoop(client.options.where, " ".join(command))
     while True:
-        rounds.turn(cursor)
+        page_loop.turn(cursor)
         (cursor, found), _ = await fitting(
             count,
             lambda fewer: client.ask(*command, cursor, *options, "COUNT", fewer),  # noqa: B023

@@ -276,9 +276,9 @@ class RedisStreams:
     async def _registered(self, pattern: str, after: str | None, at_once: int) -> AsyncIterator[list[str]]:
         """Registered subjects that match, in order."""
         start, at = fixed_part(pattern).encode(), None if after is None else after.encode()
-        rounds = PageLoop(self._client.options.where, f"ZRANGEBYLEX {self._keys.registry}")
+        page_loop = PageLoop(self._client.options.where, f"ZRANGEBYLEX {self._keys.registry}")
         while True:
-            rounds.turn(at)
+            page_loop.turn(at)
             low = b"(" + at if at is not None and at >= start else b"[" + start
             asked = "ZRANGEBYLEX", self._keys.registry, low, "+", "LIMIT", 0, at_once
             names = await self._client.ask(*asked)

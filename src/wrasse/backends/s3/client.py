@@ -283,16 +283,16 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 
-async def gather_bounded(ask: Callable[[A], Awaitable[T]], asked: Sequence[A]) -> list[T]:
+async def gather_bounded(ask: Callable[[A], Awaitable[T]], items: Sequence[A]) -> list[T]:
     """Calls `ask` for each; the first error is raised as it is."""
 
     async def one(each: A) -> T:
         return await ask(each)
 
     answers: list[T] = []
-    for begin in range(0, len(asked), AT_ONCE):
+    for begin in range(0, len(items), AT_ONCE):
         async with together() as tasks:
-            running = [tasks.create_task(one(each)) for each in asked[begin : begin + AT_ONCE]]
+            running = [tasks.create_task(one(each)) for each in items[begin : begin + AT_ONCE]]
         answers += [task.result() for task in running]
     return answers
 

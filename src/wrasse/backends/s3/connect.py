@@ -64,10 +64,10 @@ async def look(client: Client, prefix: bytes) -> Conditions:
     """Finds out by reading what a reader must know. A store in byte order lists the folder `x` after `x.~`; one that
     lists by folder has passed it by then, and keeps no unusual keys either. In a bucket without folders the two list
     alike."""
-    token, rounds = None, PageLoop(client.where, "a listing")
+    token, page_loop = None, PageLoop(client.where, "a listing")
     async with _in_time(client.where):
         while True:
-            rounds.turn(token)
+            page_loop.turn(token)
             page = await client.list(prefix, token=token, by_folder=True)
             for folder in page.folders:
                 if folder != prefix + PROBES and (ordered := await _orders(client, folder)) is not None:

@@ -58,18 +58,18 @@ class Signer:
         self._service = service
         self._kept: tuple[tuple[str, str], bytes] = (("", ""), b"")
 
-    def headers(self, asked: Unsigned, who: Credentials, at: datetime) -> dict[str, str]:
+    def headers(self, request: Unsigned, who: Credentials, at: datetime) -> dict[str, str]:
         """All headers to send with the request."""
         moment = at.strftime("%Y%m%dT%H%M%SZ")
-        headers = {**asked.headers, "host": asked.host, "x-amz-date": moment}
+        headers = {**request.headers, "host": request.host, "x-amz-date": moment}
         if self._service == "s3":
-            headers["x-amz-content-sha256"] = asked.payload_hash
+            headers["x-amz-content-sha256"] = request.payload_hash
         if who.token:
             headers["x-amz-security-token"] = who.token
         names = sorted(headers)
         signed = ";".join(names)
         lines = "".join(f"{name}:{' '.join(headers[name].split())}\n" for name in names)
-        canonical = f"{asked.method}\n{asked.path}\n{asked.query}\n{lines}\n{signed}\n{asked.payload_hash}"
+        canonical = f"{request.method}\n{request.path}\n{request.query}\n{lines}\n{signed}\n{request.payload_hash}"
         scope = f"{moment[:8]}/{self._region}/{self._service}/aws4_request"
         text = f"{_ALGORITHM}\n{moment}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
         signature = hmac.new(self._key(who.secret, moment[:8]), text.encode(), hashlib.sha256).hexdigest()
@@ -102,7 +102,7 @@ _AHEAD = timedelta(minutes=5)
 _CHAIN_LASTS = timedelta(minutes=10)
 
 
-class Wallet:
+class CredentialSource:
     """The credentials of one bucket, cached until they expire."""
 
     def __init__(self, address: S3Address, clock: Clock, environ: Mapping[str, str] | None = None) -> None:

@@ -67,14 +67,14 @@ class Lister:
         each listing has its own count, since tokens of different folders may be equal."""
         token: str | None = None
         stale, furthest = 0, b""
-        rounds = PageLoop(self._client.where, "a listing")
+        page_loop = PageLoop(self._client.where, "a listing")
         while True:
-            rounds.turn(token)
+            page_loop.turn(token)
             page = await self._client.list(prefix, after=after, token=token, limit=limit, by_folder=by_folder)
             last = max((*map(_place, page.objects), *map(_place, page.folders)), default=b"")
             stale, furthest = (0, last) if last > furthest else (stale + 1, furthest)
             if page.token is not None and stale > STALE_PAGES_MAX:
-                raise rounds.endless(f"{stale} pages in a row had nothing new")
+                raise page_loop.endless(f"{stale} pages in a row had nothing new")
             yield page
             token = page.token
             if token is None:

@@ -38,7 +38,7 @@ from wrasse.backends.s3.failures import S3Denied
 from wrasse.backends.s3.object_listing import Lister, nameable
 from wrasse.backends.s3.transport import TRIES, NoAnswer, pause
 from wrasse.backends.s3.versions import BucketVersions
-from wrasse.backends.s3.xml import is_etag, sayable
+from wrasse.backends.s3.xml import is_etag, is_xml_text
 from wrasse.bounded import UNREADABLE
 from wrasse.errors import StoreBroken, StoreUnavailable, TooLarge, UsageError, unsettled
 from wrasse.ports.objects import (
@@ -84,7 +84,7 @@ class Deletes:
         for place, (key, etag) in enumerate(deletes):
             if not is_etag(etag):
                 outcomes[place] = Outcome.CONFLICT
-            elif in_batches and key not in batch and _sayable(key):
+            elif in_batches and key not in batch and _is_xml_key(key):
                 batch[key] = place
             else:
                 single.append(place)
@@ -160,9 +160,9 @@ class Deletes:
         return seen is not None and seen.etag == etag
 
 
-def _sayable(key: bytes) -> bool:
+def _is_xml_key(key: bytes) -> bool:
     try:
-        return sayable(key.decode())
+        return is_xml_text(key.decode())
     except UnicodeDecodeError:
         return False
 
@@ -366,9 +366,9 @@ class S3Objects:
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[ObjectInfo]:
         check_limit(limit, "objects")
         start = None if after is None else self._prefix + raw_key(after)
-        rounds = PageLoop(self._client.where, "a listing")
+        page_loop = PageLoop(self._client.where, "a listing")
         while True:
-            rounds.turn(start)
+            page_loop.turn(start)
             found, more = await self._lister.page(self._prefix + raw_key(prefix), start, limit)
             probes, begin = self._prefix + PROBES, len(self._prefix)
             shown = [each for each in found if not each.key.startswith(probes)]

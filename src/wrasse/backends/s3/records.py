@@ -34,7 +34,7 @@ from datetime import datetime, timedelta
 
 from wrasse.backends.page_loop import PageLoop
 from wrasse.backends.record_files.due_bucket import DueBuckets
-from wrasse.backends.record_files.envelope import DAMAGED, LastWrites, StoredRecord, listed, pack, unpack
+from wrasse.backends.record_files.envelope import CORRUPT, LastWrites, StoredRecord, listed, pack, unpack
 from wrasse.backends.record_files.named_records import Answer, DueBucketRecords, DueCursor, RecordChange
 from wrasse.backends.s3.client import ABSENT, Client, Condition, gather_bounded, together
 from wrasse.backends.s3.object_listing import Lister, nameable
@@ -307,9 +307,9 @@ class RecordObjects:
         """Records whose stored name starts with `prefix`, in order, each with its name; and whether there are more."""
         found: list[tuple[bytes, StoredRecord]] = []
         start = None if after is None else self._folder + after
-        rounds = PageLoop(self._client.where, "a listing")
+        page_loop = PageLoop(self._client.where, "a listing")
         while True:
-            rounds.turn(start)
+            page_loop.turn(start)
             listed, more = await self._lister.page(self._folder + prefix, start, limit + 1 - len(found))
             names = [each.key[len(self._folder) :] for each in listed]
             for name, held in zip(names, await gather_bounded(self._listed, names), strict=True):
@@ -329,9 +329,9 @@ class RecordObjects:
         found: list[tuple[DueCursor, StoredRecord]] = []
         for due_bucket in await self._index.over(horizon, "" if after is None else after.due_bucket):
             start = after.stored if after is not None and after.due_bucket == due_bucket else None
-            empty, more, rounds = start is None, True, PageLoop(self._client.where, "a listing")
+            empty, more, page_loop = start is None, True, PageLoop(self._client.where, "a listing")
             while more:
-                rounds.turn(start)
+                page_loop.turn(start)
                 names, more = await self._index.page(due_bucket, start, limit + 1 - len(found))
                 empty = empty and not names
                 for name, held in zip(names, await gather_bounded(self._listed, names), strict=True):
@@ -351,7 +351,7 @@ class RecordObjects:
         if held is not None and not held.kept.gone:
             if here:
                 return held.kept
-            if self._tended or held.kept.version == DAMAGED:
+            if self._tended or held.kept.version == CORRUPT:
                 return replace(held.kept, due_at=self._index.due_buckets.begin(due_bucket))
         if self._client.only_reads:
             return None

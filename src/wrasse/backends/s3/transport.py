@@ -29,7 +29,7 @@ import aiohttp
 from yarl import URL
 
 from wrasse.backends.s3.address import S3Address
-from wrasse.backends.s3.credentials import EMPTY_HASH, Signer, Unsigned, Wallet, query_of, quoted
+from wrasse.backends.s3.credentials import EMPTY_HASH, CredentialSource, Signer, Unsigned, query_of, quoted
 from wrasse.backends.s3.failures import S3Denied, S3Failure, failure_of, unavailable
 from wrasse.backends.s3.xml import XML_BYTES_MAX, parse_date
 from wrasse.clock import Clock
@@ -201,8 +201,8 @@ class S3Transport:
         self.requests = 0
         self._clock = clock
         self.time = StoreClock(clock)
-        self._wallet = Wallet(address, clock)
-        region = self._wallet.region()
+        self._credential_source = CredentialSource(address, clock)
+        region = self._credential_source.region()
         self._signer = Signer(region)
         self._origin = address.origin(region)
         self._tries = tries
@@ -264,11 +264,11 @@ class S3Transport:
 
     @asynccontextmanager
     async def _send(self, ask: S3Request) -> AsyncIterator[tuple[Reply, Body]]:
-        who = await self._wallet.credentials()
+        who = await self._credential_source.credentials()
         path = self._origin.path + ("" if ask.key is None else f"/{quoted(ask.key)}")
         query = query_of(ask.query)
-        asked = Unsigned(ask.method, self._origin.host, path or "/", query, ask.headers, await _hash(ask.body))
-        headers = self._signer.headers(asked, who, self.time.now())
+        unsigned = Unsigned(ask.method, self._origin.host, path or "/", query, ask.headers, await _hash(ask.body))
+        headers = self._signer.headers(unsigned, who, self.time.now())
         if ask.body:
             headers["content-length"] = str(len(ask.body))  # not signed; without it the body would be sent chunked
         url = URL(f"{self._origin.scheme}://{self._origin.host}{path or '/'}" + f"?{query}" * bool(query), encoded=True)

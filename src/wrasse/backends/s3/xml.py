@@ -201,7 +201,7 @@ def deletion(keys: Sequence[tuple[bytes, str]]) -> bytes:
     parts = []
     for key, etag in keys:
         text = key.decode("utf-8")
-        if not sayable(text):
+        if not is_xml_text(text):
             raise ValueError("a key that XML cannot contain")
         parts.append(f"<Object><Key>{_escape(text)}</Key><ETag>&quot;{_escape(etag)}&quot;</ETag></Object>")
     whole = f'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Quiet>true</Quiet>{"".join(parts)}</Delete>'
@@ -219,9 +219,9 @@ def completion(etags: Sequence[str]) -> bytes:
     ).encode()
 
 
-def sayable(text: str) -> bool:
+def is_xml_text(text: str) -> bool:
     """Whether XML 1.0 preserves this text."""
-    return _UNSAYABLE.search(text) is None
+    return _NOT_XML.search(text) is None
 
 
 def parse_instant(text: str) -> datetime:
@@ -263,7 +263,7 @@ def is_etag(version: str) -> bool:
     return _ETAG.fullmatch(version) is not None
 
 
-_UNSAYABLE = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|\r")
+_NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|\r")
 _NEEDS_ENTITY = re.compile(r"[\t\n&<>\"]")
 
 

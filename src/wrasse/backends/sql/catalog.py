@@ -145,7 +145,7 @@ def refuse_pooler(connection: SqlConnection) -> None:
 
 Endings = frozenset[str] | None
 _SLASH = frozenset({"/"})
-_UNSPEAKABLE = re.compile("[\0\ud800-\udfff]")  # never in a text of a database: bytes that are not UTF-8, and NUL
+_INVALID_TEXT = re.compile("[\0\ud800-\udfff]")  # never in a text of a database: bytes that are not UTF-8, and NUL
 
 
 class ReferenceQuery:
@@ -155,11 +155,11 @@ class ReferenceQuery:
         self._below = below
         self._at: dict[str, list[int]] = {}
         self._under: dict[str, list[int]] = {}
-        odd = _UNSPEAKABLE.search("/".join(keys)) is not None
-        self._whole = {key for key in keys if not _UNSPEAKABLE.search(key)} if odd else set(keys)
+        odd = _INVALID_TEXT.search("/".join(keys)) is not None
+        self._whole = {key for key in keys if not _INVALID_TEXT.search(key)} if odd else set(keys)
         for index, key in enumerate(keys):
             self._at.setdefault(key, []).append(index)
-            for piece in pieces(speakable(key) if odd else key, endings):
+            for piece in pieces(text_part(key) if odd else key, endings):
                 self._under.setdefault(piece, []).append(index)
         self.found: list[Reference | None] = [None] * len(keys)
 
@@ -203,9 +203,9 @@ def pieces(key: str, endings: Endings) -> list[str]:
     return ["", *(key[:end] for end in range(1, len(key) + 1) if endings is None or key[end - 1] in endings)]
 
 
-def speakable(key: str) -> str:
+def text_part(key: str) -> str:
     """A key up to the first character that a database text cannot contain."""
-    limit = _UNSPEAKABLE.search(key)
+    limit = _INVALID_TEXT.search(key)
     return key if limit is None else key[: limit.start()]
 
 
@@ -254,8 +254,8 @@ def _all(connection: SqlConnection, sources: Sequence[Source]) -> Iterator[Findi
 END_MAX = 10.0  # seconds to close a connection
 VIEW_MAX = 900.0  # seconds for one statement of a snapshot, sorting included
 
-Shown = tuple[Reference, str]
-Parts = Generator[list[Shown], None, None]
+NumberedReference = tuple[Reference, str]
+Parts = Generator[list[NumberedReference], None, None]
 
 
 class SqlSnapshot:
@@ -269,7 +269,7 @@ class SqlSnapshot:
         self._at: datetime | None = None
         self._all = ""
         self._parts: Parts = _nothing()
-        self._waiting: list[Shown] = []  # the next references, a part of the stream
+        self._waiting: list[NumberedReference] = []  # the next references, a part of the stream
         self._stands: str | None = None  # the cursor before them
         self.endings: Endings = None  # the last characters of prefixes, once all were read
 
@@ -314,7 +314,7 @@ class SqlSnapshot:
     def _page(self, after: str | None, limit: int) -> Page[Reference]:
         if after is None or after != self._stands:
             self._start(after)
-        shown: list[Shown] = []
+        shown: list[NumberedReference] = []
         while self._waiting and len(shown) < limit:
             room = limit - len(shown)
             shown += self._waiting[:room]
@@ -365,7 +365,7 @@ class SqlSnapshot:
         last, number = "", 0
         sql, values = self._connection.dialect.ordered(self._all, key)
         for part in self._connection.stream(sql, values):
-            shown: list[Shown] = []
+            shown: list[NumberedReference] = []
             for row in part:
                 reference = read(row)
                 own = reference.key
@@ -426,9 +426,9 @@ class SqlCatalog:
     async def referenced(self, keys: Sequence[str], *, below: bool = False) -> Sequence[Reference | None]:
         found: list[Reference | None] = []
         for start in range(0, len(keys), KEYS_MAX):
-            asked = ReferenceQuery(keys[start : start + KEYS_MAX], self._endings, below=below)
-            await self._thread.run(lambda asked=asked: self._ask(asked), self._connection, LOOK_MAX)  # type: ignore[misc]
-            found += asked.found
+            query = ReferenceQuery(keys[start : start + KEYS_MAX], self._endings, below=below)
+            await self._thread.run(lambda query=query: self._ask(query), self._connection, LOOK_MAX)  # type: ignore[misc]
+            found += query.found
         return found
 
     async def examine(self) -> Sequence[Finding]:
@@ -443,28 +443,28 @@ class SqlCatalog:
         await self._thread.run(self._connection.close, self._connection, LOOK_MAX)
         await self._thread.close()
 
-    def _ask(self, asked: ReferenceQuery) -> None:
+    def _ask(self, query: ReferenceQuery) -> None:
         kept = self._connection.is_open
         try:
-            self._connection.guarded(lambda: self._ask_all(asked))
+            self._connection.guarded(lambda: self._ask_all(query))
         except StoreUnavailable:
             # A kept connection may have ended while it was idle. That proves nothing about the server.
             if not kept or self._connection.was_shut:
                 raise
-            self._connection.guarded(lambda: self._ask_all(asked))
+            self._connection.guarded(lambda: self._ask_all(query))
 
-    def _ask_all(self, asked: ReferenceQuery) -> None:
+    def _ask_all(self, query: ReferenceQuery) -> None:
         connection, dialect = self._connection, self._connection.dialect
         dialect.begin(connection, LOOK_MAX)
         if not self._plain:
-            self._prepare(asked.directories)
-        named, directories = asked.named, asked.directories
+            self._prepare(query.directories)
+        named, directories = query.named, query.directories
         for source, plain, indexed in zip(self._sources, self._plain, self._indexed, strict=True):
             statements = [*dialect.named(plain, named)]
             if directories:
                 statements += dialect.below(plain, directories, indexed)
             for sql, values in statements:
-                asked.note([source.reference(row) for row in connection.rows(sql, values)])
+                query.note([source.reference(row) for row in connection.rows(sql, values)])
         connection.end()
 
     def _prepare(self, directories: Sequence[str]) -> None:

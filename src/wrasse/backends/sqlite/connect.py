@@ -46,7 +46,7 @@ class Sqlite(JobStore, StreamStore):
     def __init__(self, file: File, clock: Clock, *, done_max: int) -> None:
         self._clock = clock
         self._wakeups = SqliteWakeups(file, clock)
-        self._writer = SqliteWriter(file, clock, self._wakeups.ring)
+        self._writer = SqliteWriter(file, clock, self._wakeups.fire)
         self._reader = SqliteReader(file)
         self.jobs = SqliteJobs(self._writer, self._reader, self._wakeups, clock, done_max=done_max)
         self.journal = SqliteJournal(self._writer, self._reader, clock)

@@ -173,15 +173,15 @@ class SqliteReader:
     """Runs operations that change nothing."""
 
     def __init__(self, file: File) -> None:
-        self._lane: ConnectionThread[apsw.Connection] = ConnectionThread(
+        self._thread: ConnectionThread[apsw.Connection] = ConnectionThread(
             file, "reader", self._connect, self._serve, weight_max=_ANSWERED_TOGETHER
         )
         self._file = file
-        self.open, self.close = self._lane.open, self._lane.close
+        self.open, self.close = self._thread.open, self._thread.close
 
     async def do(self, run: Callable[[apsw.Connection], A]) -> A:
         """Runs an operation on one snapshot."""
-        return await self._lane.ask(run)
+        return await self._thread.ask(run)
 
     def _connect(self) -> apsw.Connection:
         return self._file.open(reads_only=True)
@@ -195,38 +195,38 @@ class SqliteReader:
                 finally:
                     db.execute("ROLLBACK")
             except Exception as error:
-                self._lane.failed([ask], error, db)
+                self._thread.failed([ask], error, db)
             else:
-                self._lane.tell([answer])
+                self._thread.tell([answer])
 
 
 GROUP_ROWS_MAX = 2_000  # about how many rows one transaction touches: other processes wait for it
 
 
-Ring = Callable[[frozenset[str]], None]
+ReadyCallback = Callable[[frozenset[str]], None]
 
 
 class SqliteWriter:
     """Runs operations on the database, each atomic, and durable when it is answered. `ring` gets the queues in which
     jobs became ready."""
 
-    def __init__(self, file: File, clock: Clock, ring: Ring) -> None:
+    def __init__(self, file: File, clock: Clock, on_ready: ReadyCallback) -> None:
         self._file = file
         self._clock = clock
-        self._ring = ring
+        self._on_ready = on_ready
         self._inode = (0, 0)
-        self._lane: ConnectionThread[WriteTransaction] = ConnectionThread(
+        self._thread: ConnectionThread[WriteTransaction] = ConnectionThread(
             file, "writer", self._connect, self._serve, weight_max=GROUP_ROWS_MAX
         )
-        self.open, self.close = self._lane.open, self._lane.close
+        self.open, self.close = self._thread.open, self._thread.close
 
     async def do(self, run: Callable[[WriteTransaction], A], weight: int = 1, request: str = "") -> A:
         """Runs an operation in a write transaction; returns when it is durable. `request` is the id it may recall."""
-        return await self._lane.ask(run, weight, request)
+        return await self._thread.ask(run, weight, request)
 
     def ask(self, run: Callable[[WriteTransaction], A], weight: int = 1, request: str = "") -> asyncio.Future[A]:
         """Like `do`, for callers that need the answer even after being cancelled."""
-        return self._lane.ask(run, weight, request)
+        return self._thread.ask(run, weight, request)
 
     def _connect(self) -> apsw.Connection:
         db = self._file.open(creates=True)
@@ -240,7 +240,7 @@ class SqliteWriter:
                 raise moved(self._file.where)
             db.execute("BEGIN IMMEDIATE")
         except Exception as error:
-            self._lane.failed(asks, error, db)
+            self._thread.failed(asks, error, db)
             return
         tx = WriteTransaction(db, self._clock, [ask.request for ask in asks if ask.request])
         try:
@@ -250,11 +250,11 @@ class SqliteWriter:
         except Exception as error:
             self._undo(db, asks, error)
             return
-        self._lane.tell(answers, partial(self._ring, frozenset(tx.rung)) if tx.rung else None)
+        self._thread.tell(answers, partial(self._on_ready, frozenset(tx.ready_queues)) if tx.ready_queues else None)
 
     def _undo(self, db: apsw.Connection, asks: Sequence[QueuedOperation[WriteTransaction]], error: Exception) -> None:
         if len(asks) == 1:
-            self._lane.failed(asks, error, db)
+            self._thread.failed(asks, error, db)
         if db.in_transaction:
             db.execute("ROLLBACK")
         if len(asks) > 1:

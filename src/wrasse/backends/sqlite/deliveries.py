@@ -167,7 +167,7 @@ def waits(db: apsw.Connection, want: EntriesWanted) -> tuple[bool, int | None]:
     return bool(new), due
 
 
-def handed(granted: DeliveredEntries, want: EntriesWanted) -> list[Delivery]:
+def decode_deliveries(granted: DeliveredEntries, want: EntriesWanted) -> list[Delivery]:
     """The deliveries for the port."""
     until = from_micros(granted.until)
     due, new = _deliveries(granted.due, want, until), _deliveries(granted.new, want, until)
@@ -183,7 +183,7 @@ def give_back(tx: WriteTransaction, granted: DeliveredEntries, want: EntriesWant
     for part in (*granted.due, *granted.new):
         seqs = numbers(entry.id.seq for entry in entries.taken_apart(part.loaded))
         tx.db.execute(_GIVE_BACK, (now, part.group, want.consumer, seqs))
-        tx.rung.add(entries.STREAM_NAME + part.loaded.subject)
+        tx.ready_queues.add(entries.STREAM_NAME + part.loaded.subject)
 
 
 def _deliveries(parts: Sequence[DeliveredPart], want: EntriesWanted, until: datetime) -> list[Delivery]:
@@ -293,18 +293,18 @@ _NAK = "UPDATE pending SET until = ?, consumer = '' WHERE"
 _ALIVE = "UPDATE consumers SET seen_at = ?, until = ? WHERE entry_group = ? AND name = ?"
 
 
-class _Row(msgspec.Struct, frozen=True, array_like=True):
+class _MemberRow(msgspec.Struct, frozen=True, array_like=True):
     seq: int
     ms: int
     number: int
     consumer: str
 
 
-_decode_rows = msgspec.json.Decoder(list[_Row]).decode
+_decode_rows = msgspec.json.Decoder(list[_MemberRow]).decode
 
 
 @dataclass(frozen=True, slots=True)
-class _Some:
+class _PendingSet:
     """Some pending entries of one group, as a condition for SQL."""
 
     where: str
@@ -333,7 +333,7 @@ def extend(tx: WriteTransaction, consumer: str, deliveries: Sequence[Delivery], 
         }
         seqs = [d.entry.id.seq for d in asked if (d.entry.id.seq, d.number) in held]
         if seqs:
-            some = _some(group, seqs)
+            some = _pending_set(group, seqs)
             tx.db.execute(f"{_EXTEND} {some.where}", (until, *some.values))
         # A busy consumer asks for nothing new, and is alive all the same.
         tx.db.execute(_ALIVE, (now, until, group, consumer))
@@ -396,18 +396,18 @@ def _settle(tx: WriteTransaction, answers: Sequence[Answer], batch: Sequence[int
 
 def _change(tx: WriteTransaction, group: int, subject: str, answers: Sequence[Answer], now: int) -> None:
     if gone := [answer.id.seq for answer in answers if isinstance(answer, Ack | DeadLetter)]:
-        some = _some(group, gone)
+        some = _pending_set(group, gone)
         tx.db.execute(f"DELETE FROM pending WHERE {some.where}", some.values)
     naks = [answer for answer in answers if isinstance(answer, Nak)]
     for delay in {nak.delay for nak in naks}:
-        some = _some(group, [nak.id.seq for nak in naks if nak.delay == delay])
+        some = _pending_set(group, [nak.id.seq for nak in naks if nak.delay == delay])
         tx.db.execute(f"{_NAK} {some.where}", (now + span(delay), *some.values))
-        tx.rung.add(entries.STREAM_NAME + subject)
+        tx.ready_queues.add(entries.STREAM_NAME + subject)
 
 
 def _pending(db: apsw.Connection, group: int, answers: Sequence[Answer], places: Sequence[int]) -> list[int]:
     """The positions of those answers whose entry is pending."""
-    some = _some(group, [answers[place].id.seq for place in places])
+    some = _pending_set(group, [answers[place].id.seq for place in places])
     count, sum_ms = db.execute(f"SELECT count(*), total(ms) FROM pending WHERE {some.where}", some.values).get
     if count == len(places) and int(sum_ms) == sum(answers[place].id.ms for place in places):
         return list(places)
@@ -415,16 +415,16 @@ def _pending(db: apsw.Connection, group: int, answers: Sequence[Answer], places:
     return [place for place in places if (answers[place].id.ms, answers[place].id.seq) in there]
 
 
-def _look(db: apsw.Connection, group: int, seqs: Sequence[int]) -> list[_Row]:
-    some = _some(group, seqs)
+def _look(db: apsw.Connection, group: int, seqs: Sequence[int]) -> list[_MemberRow]:
+    some = _pending_set(group, seqs)
     return _decode_rows(db.execute(f"{_LOOK} {some.where}", some.values).get)
 
 
-def _some(group: int, seqs: Sequence[int]) -> _Some:
+def _pending_set(group: int, seqs: Sequence[int]) -> _PendingSet:
     low, high = min(seqs), max(seqs)
     if high - low == len(seqs) - 1:
-        return _Some("entry_group = ? AND seq BETWEEN ? AND ?", (group, low, high))
-    return _Some("entry_group = ? AND seq IN carray(?)", (group, numbers(seqs)))
+        return _PendingSet("entry_group = ? AND seq BETWEEN ? AND ?", (group, low, high))
+    return _PendingSet("entry_group = ? AND seq IN carray(?)", (group, numbers(seqs)))
 
 
 def _by_group(deliveries: Sequence[Delivery]) -> dict[tuple[str, str], list[Delivery]]:

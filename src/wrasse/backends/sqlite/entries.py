@@ -135,7 +135,7 @@ def _next(stream: Head, now: int) -> tuple[int, int]:
 
 def _grow(tx: WriteTransaction, subject: str, stream: Head, count: int, size: int, ms: int) -> None:
     tx.db.execute(_GROWN, (count, size, ms, stream.last.seq + count, stream.id))
-    tx.rung.add(STREAM_NAME + subject)
+    tx.ready_queues.add(STREAM_NAME + subject)
 
 
 def _write_bodies(db: apsw.Connection, stream: int, ms: int, first: int, bodies: Sequence[bytes]) -> None:
@@ -271,7 +271,7 @@ _FORGET = "DELETE FROM pending WHERE entry_group IN (SELECT id FROM entry_groups
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TrimLimits:
     """The limits of a trim."""
 
     age: timedelta | None
@@ -289,15 +289,15 @@ def floor(db: apsw.Connection, stream: int, group: str) -> EntryId | None:
     return EntryId(delivered_ms, delivered_seq) if seq is None else EntryId(ms, seq).previous
 
 
-def trim(tx: WriteTransaction, subject: str, wish: Wish) -> Trimmed:
+def trim(tx: WriteTransaction, subject: str, limits: TrimLimits) -> Trimmed:
     """Removes entries from the start of a stream, as far as age, bound and protecting groups allow."""
     now = tx.now()
     at = from_micros(now)
     stream = head(tx.db, subject)
     if stream is None:
         return Trimmed(0, START, "", False, at)
-    upto, held_by = _allowed(tx.db, stream, wish, now)
-    found = measure(tx.db, stream.id, START, upto, wish.limit)
+    upto, held_by = _allowed(tx.db, stream, limits, now)
+    found = measure(tx.db, stream.id, START, upto, limits.limit)
     if not found.count:
         return Trimmed(0, upto, held_by, False, at)
     last = (found.last.ms, found.last.seq)
@@ -306,18 +306,18 @@ def trim(tx: WriteTransaction, subject: str, wish: Wish) -> Trimmed:
         "UPDATE streams SET length = length - ?, bytes = bytes - ? WHERE id = ?", (found.count, found.bytes, stream.id)
     )
     tx.db.execute(_FORGET, (stream.id, found.last.seq))
-    more = found.count == wish.limit and measure(tx.db, stream.id, found.last, upto, 1).count > 0
+    more = found.count == limits.limit and measure(tx.db, stream.id, found.last, upto, 1).count > 0
     return Trimmed(found.count, upto, held_by, more, at)
 
 
-def _allowed(db: apsw.Connection, stream: Head, wish: Wish, now: int) -> tuple[EntryId, str]:
+def _allowed(db: apsw.Connection, stream: Head, limits: TrimLimits, now: int) -> tuple[EntryId, str]:
     """How far the trim may go, and the group that stops it there."""
     upto, held_by = stream.last, ""
-    if wish.age is not None:
-        upto = min(upto, EntryId(max((now - span(wish.age)) // 1_000, 0), 0).previous)
-    if wish.below is not None:
-        upto = min(upto, wish.below.previous)
-    for name in wish.protect:
+    if limits.age is not None:
+        upto = min(upto, EntryId(max((now - span(limits.age)) // 1_000, 0), 0).previous)
+    if limits.below is not None:
+        upto = min(upto, limits.below.previous)
+    for name in limits.protect:
         acked = floor(db, stream.id, name)
         if acked is None:
             return START, name

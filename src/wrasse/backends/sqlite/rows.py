@@ -49,7 +49,7 @@ class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
     interruptions: int
     lasting: int
     size: int
-    team: str | None  # the group that has not counted it yet
+    member_of: str | None  # the group that has not counted it yet
     kept_until: int  # of a done job whose result is kept, else 0
 
     def held_by(self, claim: Claim) -> bool:
@@ -134,7 +134,7 @@ def _columns(row: type[msgspec.Struct], *renamed: tuple[str, str]) -> str:
 
 FACT = _columns(
     Fact,
-    ("team", "iif(member AND json_valid(extras), extras ->> '$.group', NULL)"),
+    ("member_of", "iif(member AND json_valid(extras), extras ->> '$.group', NULL)"),
     ("kept_until", "iif(keep > 0 AND state = 3, finished_at + keep, 0)"),
 )
 BODY = _columns(BodyRow, ("payload", "CASE WHEN payload IS NOT NULL THEN hex(payload) END"))

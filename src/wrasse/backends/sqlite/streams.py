@@ -203,8 +203,8 @@ class SqliteStreams:
     ) -> Trimmed:
         check_subject(subject)
         check_limit(limit, "entries")
-        wish = entries.Wish(age, below, tuple(protect), min(limit, PAGE_MAX))
-        return await self._writer.do(partial(entries.trim, subject=subject, wish=wish), wish.limit)
+        limits = entries.TrimLimits(age, below, tuple(protect), min(limit, PAGE_MAX))
+        return await self._writer.do(partial(entries.trim, subject=subject, limits=limits), limits.limit)
 
 
 class _GroupRow(msgspec.Struct, frozen=True, array_like=True):

@@ -15,7 +15,7 @@ from datetime import timedelta
 import apsw
 
 from wrasse.backends.sqlite.connection import File
-from wrasse.backends.wakeup import Wakeup, hung
+from wrasse.backends.wakeup import Wakeup, registered
 from wrasse.clock import Clock, to_micros
 
 TICK = 0.025
@@ -39,7 +39,7 @@ class SqliteWakeups:
     def listen(self, queues: Iterable[str], wait: timedelta) -> Iterator[Wakeup]:
         """A wakeup for these queues, which fires after `wait` at the latest."""
         try:
-            with hung(self._wakeups, queues, wait) as wakeup:
+            with registered(self._wakeups, queues, wait) as wakeup:
                 self._wanted.set()
                 if self._thread.ident is None and not self._stopped.is_set():
                     self._thread.start()
@@ -48,11 +48,11 @@ class SqliteWakeups:
             if not self._wakeups:
                 self._wanted.clear()
 
-    def ring(self, queues: frozenset[str] | None) -> None:
+    def fire(self, queues: frozenset[str] | None) -> None:
         """Fires the wakeups for these queues; None is every queue."""
         for wakeup in self._wakeups:
             if queues is None or not queues.isdisjoint(wakeup.names):
-                wakeup.ring()
+                wakeup.fire()
 
     def close(self) -> None:
         """Ends the watching and fires all wakeups."""
@@ -92,4 +92,4 @@ class SqliteWakeups:
 
     def _tell(self, queues: frozenset[str] | None) -> None:
         with suppress(RuntimeError):  # the event loop is closed: no worker waits any more
-            self._loop.call_soon_threadsafe(self.ring, queues)
+            self._loop.call_soon_threadsafe(self.fire, queues)

@@ -50,7 +50,7 @@ class WriteTransaction:
 
     def __init__(self, db: apsw.Connection, clock: Clock, asked: Sequence[str] = ()) -> None:
         self.db = db
-        self.rung: set[str] = set()  # queues in which a job became ready
+        self.ready_queues: set[str] = set()  # queues in which a job became ready
         self._clock = clock
         self._asked = asked
         self._stored: _Numbers | None = None
@@ -94,7 +94,7 @@ class WriteTransaction:
             self._moved[queue, end] += count
         self._numbers().done += count * ((end == DONE) - (start == DONE))
         if end == READY:
-            self.rung.add(queue)
+            self.ready_queues.add(queue)
 
     def next_due(self) -> int | None:
         """When the next scheduled job is due."""

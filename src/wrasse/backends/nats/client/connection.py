@@ -15,7 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from wrasse.backends.nats.client.transport import Heard, NatsDenied, NatsTransport, ServerInfo, Taken, dial
+from wrasse.backends.nats.client.transport import (
+    FrameHandler,
+    MessageHandler,
+    NatsDenied,
+    NatsTransport,
+    ServerInfo,
+    dial,
+)
 from wrasse.backends.nats.options import NatsOptions, parse_addresses
 from wrasse.backends.tcp import Connecting, ConnectionLost, Silent
 from wrasse.errors import ConfigError, StoreUnavailable, WrasseError, reason_of
@@ -85,7 +92,7 @@ def packed(subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b
     return b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(payload), payload)
 
 
-class _Asked:
+class _PendingRequest:
     __slots__ = ("future", "subject")
 
     def __init__(self, future: asyncio.Future[NatsAnswer], subject: str) -> None:
@@ -93,13 +100,17 @@ class _Asked:
         self.subject = subject
 
 
-class _Inbox:
-    __slots__ = ("asking", "denied", "heard", "lost")
+class _AnswerInbox:
+    __slots__ = ("asking", "denied", "lost", "on_message")
 
     def __init__(
-        self, heard: Heard, lost: Callable[[str], None], asking: str, denied: Callable[[WrasseError], None] | None
+        self,
+        heard: MessageHandler,
+        lost: Callable[[str], None],
+        asking: str,
+        denied: Callable[[WrasseError], None] | None,
     ) -> None:
-        self.heard = heard
+        self.on_message = heard
         self.lost = lost
         self.asking = asking
         self.denied = denied
@@ -128,8 +139,21 @@ class NatsConnection:
     """Made by `open`. It serves the event loop that opened it, until `close`."""
 
     __slots__ = (
-        "_asked", "_closed", "_connecting", "_heard", "_inbox", "_inboxes", "_nodes", "_numbers",
-        "_subscriptions", "_taken", "_tokens", "_wire", "connections", "options", "server",
+        "_closed",
+        "_connecting",
+        "_heard",
+        "_inbox",
+        "_inboxes",
+        "_nodes",
+        "_numbers",
+        "_pending",
+        "_subscriptions",
+        "_taken",
+        "_tokens",
+        "_wire",
+        "connections",
+        "options",
+        "server",
     )  # fmt: skip
 
     def __init__(self, options: NatsOptions) -> None:
@@ -143,11 +167,11 @@ class NatsConnection:
         self._inbox = b"_INBOX.%032x." % random.getrandbits(128)
         self._tokens = count(1)
         self._numbers = count(2)
-        self._asked: dict[bytes, _Asked] = {}
-        self._inboxes: dict[bytes, _Inbox] = {}
-        self._heard: dict[bytes, Heard] = {b"1": self._answered}
+        self._pending: dict[bytes, _PendingRequest] = {}
+        self._inboxes: dict[bytes, _AnswerInbox] = {}
+        self._heard: dict[bytes, MessageHandler] = {b"1": self._answered}
         self._subscriptions: dict[bytes, bytes] = {b"1": self._inbox + b"*"}
-        self._taken: dict[bytes, Taken] = {}
+        self._taken: dict[bytes, FrameHandler] = {}
 
     @classmethod
     async def open(cls, options: NatsOptions) -> NatsConnection:
@@ -162,7 +186,7 @@ class NatsConnection:
         wire = await self.ready()
         token = b"%d" % next(self._tokens)
         future: asyncio.Future[NatsAnswer] = asyncio.get_running_loop().create_future()
-        self._asked[token] = _Asked(future, subject)
+        self._pending[token] = _PendingRequest(future, subject)
         seconds = self.options.read_timeout.total_seconds()
         try:
             header = packed_header(headers) if headers else b""
@@ -176,7 +200,7 @@ class NatsConnection:
         except ConnectionLost as cut:
             raise self._unavailable(str(cut)) from cut
         finally:
-            del self._asked[token]
+            del self._pending[token]
         if answer.header and answer.status == 503:
             raise NoResponders(
                 f"no responder for {subject!r} on {self.options.where}",
@@ -184,7 +208,7 @@ class NatsConnection:
             )
         return answer
 
-    async def listen(self, subject: bytes, heard: Heard, taken: Taken | None = None) -> Subscription:
+    async def listen(self, subject: bytes, heard: MessageHandler, taken: FrameHandler | None = None) -> Subscription:
         """Calls back with every message of the subject from now on, also after a reconnect; `taken` is called first,
         for subscriptions with very many messages."""
         wire = await self.ready()
@@ -202,7 +226,7 @@ class NatsConnection:
 
     def open_inbox(
         self,
-        heard: Heard,
+        heard: MessageHandler,
         lost: Callable[[str], None],
         asking: str = "",
         denied: Callable[[WrasseError], None] | None = None,
@@ -210,7 +234,7 @@ class NatsConnection:
         """A subject for several answers to one request; `lost` is called when the connection ends, `denied` if the
         server does not let us publish to the subject `asking`. Close it with `close_inbox`."""
         token = b"%d" % next(self._tokens)
-        self._inboxes[token] = _Inbox(heard, lost, asking, denied)
+        self._inboxes[token] = _AnswerInbox(heard, lost, asking, denied)
         return self._inbox + token
 
     def close_inbox(self, subject: bytes) -> None:
@@ -276,13 +300,13 @@ class NatsConnection:
         token = subject[len(self._inbox) :]
         inbox = self._inboxes.get(token)
         if inbox is not None:
-            inbox.heard(subject, reply, header, payload)
+            inbox.on_message(subject, reply, header, payload)
             return
-        asked = self._asked.get(token)
-        if asked is not None and not asked.future.done():
-            asked.future.set_result(NatsAnswer(payload, header))
+        pending = self._pending.get(token)
+        if pending is not None and not pending.future.done():
+            pending.future.set_result(NatsAnswer(payload, header))
 
-    def _complained(self, words: str) -> None:
+    def _refused_operation(self, words: str) -> None:
         """Handles a refusal that does not end the connection; the refused request would get no other answer."""
         denied = _DENIED.search(words)
         if denied is None:
@@ -290,17 +314,17 @@ class NatsConnection:
         refusal = ConfigError(
             f"{self.options.where} does not let us use {denied[1]!r}", do="give this user the permission for it"
         )
-        for asked in self._asked.values():
-            if asked.subject == denied[1] and not asked.future.done():
-                asked.future.set_exception(refusal)
+        for pending in self._pending.values():
+            if pending.subject == denied[1] and not pending.future.done():
+                pending.future.set_exception(refusal)
         for inbox in list(self._inboxes.values()):
             if inbox.denied is not None and inbox.asking == denied[1]:
                 inbox.denied(refusal)
 
     def _lost(self, why: str) -> None:
-        for asked in list(self._asked.values()):
-            if not asked.future.done():
-                asked.future.set_exception(ConnectionLost(why))
+        for pending in list(self._pending.values()):
+            if not pending.future.done():
+                pending.future.set_exception(ConnectionLost(why))
         for inbox in list(self._inboxes.values()):
             inbox.lost(why)
 
@@ -315,7 +339,9 @@ class NatsConnection:
                 if self._closed:
                     raise StoreUnavailable(f"the connection to {self.options.where} is closed", do="open it again")
                 try:
-                    return self._begin(await dial(host, port, self.options, self._heard, self._complained, self._taken))
+                    return self._begin(
+                        await dial(host, port, self.options, self._heard, self._refused_operation, self._taken)
+                    )
                 except NatsDenied as denied:
                     raise self._denied(str(denied)) from denied
                 except (OSError, ssl.SSLError, TimeoutError, ConnectionLost) as error:

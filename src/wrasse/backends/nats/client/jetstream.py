@@ -54,12 +54,12 @@ _LOOK = "look at the server's log, and check that nothing but nats-server serves
 def parsed(payload: bytes, where: str) -> JsAnswer:
     """The JSON object in an answer; StoreUnavailable for any other bytes."""
     try:
-        told = json.loads(payload, object_hook=JsAnswer)
+        answered = json.loads(payload, object_hook=JsAnswer)
     except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, JsAnswer):
+        answered = None
+    if not isinstance(answered, JsAnswer):
         raise StoreUnavailable(f"{where} answered with something that is not a JSON object", do=_LOOK)
-    return told
+    return answered
 
 
 def number(value: object) -> int:
@@ -102,9 +102,9 @@ class JetStream:
         self.connection = connection
         self.api = connection.options.api
 
-    async def call(self, verb: str, asked: Mapping[str, object] | None = None) -> JsAnswer:
+    async def call(self, verb: str, params: Mapping[str, object] | None = None) -> JsAnswer:
         """One call, such as `STREAM.INFO.name`. Raises JsError with the server's code."""
-        body = json.dumps(asked, separators=(",", ":")).encode() if asked else b""
+        body = json.dumps(params, separators=(",", ":")).encode() if params else b""
         try:
             answer = await self.connection.request(f"{self.api}.{verb}", body)
         except NoResponders as nobody:
@@ -118,19 +118,19 @@ class JetStream:
         return parsed(answer.payload, self.connection.options.where)
 
     async def pages(
-        self, verb: str, of: str, asked: Mapping[str, object] | None = None, *, whole: bool = False
+        self, verb: str, of: str, params: Mapping[str, object] | None = None, *, whole: bool = False
     ) -> AsyncIterator[Collection[Any]]:
         """The pages of a listing: `of` is streams, consumers or subjects. With `whole`, none may be left out."""
-        offset, rounds = 0, PageLoop(self.connection.options.where, verb)
+        offset, page_loop = 0, PageLoop(self.connection.options.where, verb)
         while True:
-            rounds.turn(offset)
-            told = await self.call(verb, {**(asked or {}), "offset": offset})
-            if whole and (missing := told.get("missing")):
+            page_loop.turn(offset)
+            answered = await self.call(verb, {**(params or {}), "offset": offset})
+            if whole and (missing := answered.get("missing")):
                 raise StoreUnavailable(f"{len(missing)} {of} of {verb} have no leader now", do="wait and try again")
-            page = (told["state"] if of == "subjects" else told).get(of) or ()
+            page = (answered["state"] if of == "subjects" else answered).get(of) or ()
             yield page
             offset += len(page)
-            if not page or offset >= number(told.get("total", 0)):
+            if not page or offset >= number(answered.get("total", 0)):
                 return
 
     async def receipt(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> Receipt:
@@ -139,8 +139,8 @@ class JetStream:
         refused = refusal(answer.payload, self.connection.options.where)
         if refused is not None:
             raise refused
-        told = parsed(answer.payload, self.connection.options.where)
-        return Receipt(number(told["seq"]), bool(told.get("duplicate", False)))
+        answered = parsed(answer.payload, self.connection.options.where)
+        return Receipt(number(answered["seq"]), bool(answered.get("duplicate", False)))
 
     async def store(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> int:
         """Publishes to a stream; returns its sequence, or that of the earlier message with the same id."""

@@ -35,7 +35,7 @@ class ServerTime:
         within: timedelta = timedelta.max,
     ) -> None:
         self._clock, self._ask, self._within = clock, ask, within.total_seconds()
-        self._time = StoreTime(clock, self._asked, kept=CARRIED_MAX)
+        self._time = StoreTime(clock, self._measured, kept=CARRIED_MAX)
         self._lock = asyncio.Lock()
         self.told = told
 
@@ -74,7 +74,7 @@ class ServerTime:
         if self.told is not None:
             return self.told.now()
         at = moment(timestamp)
-        self._time.note(self._onward(at))
+        self._time.note(self._never_back(at))
         return at
 
     def reckoned(self) -> datetime:
@@ -85,15 +85,15 @@ class ServerTime:
         assert at is not None, "the server was asked"
         return at
 
-    async def _asked(self) -> datetime:
+    async def _measured(self) -> datetime:
         for _ in range(_TRIES):
-            asked = self._clock.monotonic()
+            sent_at = self._clock.monotonic()
             at = await self._ask()
-            if self._clock.monotonic() - asked <= self._within:
-                return self._onward(at)
+            if self._clock.monotonic() - sent_at <= self._within:
+                return self._never_back(at)
         raise StoreUnavailable("the server takes too long to tell the time", do="see what else uses it")
 
-    def _onward(self, at: datetime) -> datetime:
+    def _never_back(self, at: datetime) -> datetime:
         """An answer, which does not go back behind an earlier one unless by more than a second."""
         before = self._time.reckoned()
         return at if before is None else max(at, min(before, at + timedelta(seconds=1)))

@@ -25,9 +25,9 @@ from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.tcp import ConnectionLost, Silent, TcpConnection, Tls, reach
 
 # Receives the messages of a subscription: subject, reply, header and payload, raw.
-Heard = Callable[[bytes, bytes, bytes, bytes], None]
+MessageHandler = Callable[[bytes, bytes, bytes, bytes], None]
 # Receives messages of a consumer, all consecutive ones of one subscription at once.
-Taken = Callable[[Sequence[Frame]], None]
+FrameHandler = Callable[[Sequence[Frame]], None]
 
 CONTROL_LINE_MAX = 1 << 16
 """Bytes of one line from a NATS server, INFO included."""
@@ -100,11 +100,11 @@ class NatsTransport(TcpConnection):
     """An open connection. Made by `dial`."""
 
     __slots__ = (
-        "_buffer", "_encrypts", "_largest", "_need", "_out", "_owes_pong", "_pongs", "_scheduled", "_silent", "_steady",
-        "_timer", "complained", "greeted", "heard", "info", "lost", "retired", "taken",
+        "_buffer", "_encrypts", "_largest", "_need", "_out", "_owes_pong", "_pongs", "_scheduled", "_silent",
+        "_steady", "_timer", "frame_handlers", "greeted", "handlers", "info", "lost", "on_refusal", "retired",
     )  # fmt: skip
 
-    def __init__(self, complained: Callable[[str], None], *, encrypts: bool = False) -> None:
+    def __init__(self, on_refusal: Callable[[str], None], *, encrypts: bool = False) -> None:
         super().__init__()
         self._buffer = bytearray()  # of an incomplete message
         self._need = 0  # bytes that must be there before it is complete
@@ -117,9 +117,9 @@ class NatsTransport(TcpConnection):
         self._owes_pong = False
         self._silent = 0
         self._timer: asyncio.TimerHandle | None = None
-        self.heard: dict[bytes, Heard] = {}  # by the number of the subscription; empty before the login
-        self.taken: dict[bytes, Taken] = {}  # for subscriptions with very many messages
-        self.complained = complained
+        self.handlers: dict[bytes, MessageHandler] = {}  # by the number of the subscription; empty before the login
+        self.frame_handlers: dict[bytes, FrameHandler] = {}  # for subscriptions with very many messages
+        self.on_refusal = on_refusal
         self.lost: Callable[[str], None] | None = None
         self.greeted: asyncio.Future[ServerInfo] = self._loop.create_future()
         self.info: ServerInfo | None = None
@@ -202,7 +202,7 @@ class NatsTransport(TcpConnection):
 
     def _read(self, data: bytes) -> tuple[int, int]:
         """Reads all complete messages; returns how many bytes were used, and how many must be there to continue."""
-        at, size, heard, taken = 0, len(data), self.heard, self.taken
+        at, size, heard, taken = 0, len(data), self.handlers, self.frame_handlers
         while True:
             end = data.find(b"\r\n", at)
             if (size if end < 0 else end) - at > CONTROL_LINE_MAX:
@@ -259,9 +259,9 @@ class NatsTransport(TcpConnection):
         if [frame[1] for frame in frames].count(number) < len(frames):  # of several subscriptions, one after the other
             for place, frame in enumerate(frames):
                 if frame[1] != number:
-                    self.taken[number](frames[begin:place])
+                    self.frame_handlers[number](frames[begin:place])
                     number, begin = frame[1], place
-        self.taken[number](frames[begin:] if begin else frames)
+        self.frame_handlers[number](frames[begin:] if begin else frames)
 
     def _told(self, line: bytes, *, last: bool) -> None:
         word = line[:4].upper()
@@ -315,7 +315,7 @@ class NatsTransport(TcpConnection):
         for future in waiting:
             if logging_in and not future.done():
                 future.set_exception(NatsDenied(words))
-        self.complained(words)
+        self.on_refusal(words)
 
     def resume_writing(self) -> None:
         """It reads again."""
@@ -344,9 +344,9 @@ async def dial(
     host: str,
     port: int,
     options: NatsOptions,
-    heard: dict[bytes, Heard],
-    complained: Callable[[str], None],
-    taken: dict[bytes, Taken] | None = None,
+    heard: dict[bytes, MessageHandler],
+    on_refusal: Callable[[str], None],
+    taken: dict[bytes, FrameHandler] | None = None,
 ) -> NatsTransport:
     """An open connection, logged in. Raises OSError, ssl.SSLError, TimeoutError, ConnectionLost or NatsDenied."""
     wire: NatsTransport | None = None
@@ -354,7 +354,7 @@ async def dial(
         async with asyncio.timeout(options.dial_timeout.total_seconds()):
             first = options.tls is not None and options.tls.first
             wire = await reach(
-                host, port, lambda: NatsTransport(complained, encrypts=options.tls is not None and not first),
+                host, port, lambda: NatsTransport(on_refusal, encrypts=options.tls is not None and not first),
                 options.tls.context("nats.tls") if options.tls is not None and first else None,
             )  # fmt: skip
             info = await wire.greeted
@@ -373,7 +373,7 @@ async def dial(
         if wire is not None:
             wire.end("logging in failed")
         raise
-    wire.heard, wire.taken = heard, {} if taken is None else taken
+    wire.handlers, wire.frame_handlers = heard, {} if taken is None else taken
     wire.watch(options.ping_interval.total_seconds())
     return wire
 

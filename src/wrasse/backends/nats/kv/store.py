@@ -108,12 +108,12 @@ class _Got(msgspec.Struct):
     data: bytes = b""
 
 
-class _Found(msgspec.Struct):
+class _FoundMessage(msgspec.Struct):
     message: _Got
 
 
 _info = msgspec.json.Decoder(Info).decode
-_found = msgspec.json.Decoder(_Found).decode
+_found = msgspec.json.Decoder(_FoundMessage).decode
 
 
 class KvBucket:
@@ -127,7 +127,7 @@ class KvBucket:
         self.replicas = 1  # copies, as `open` found them
         self.there = True
         self._clock = clock
-        self.time = ServerTime(clock, self._asked_time, told, within=MARGIN)
+        self.time = ServerTime(clock, self._time_by_message, told, within=MARGIN)
 
     @property
     def stream(self) -> str:
@@ -327,7 +327,7 @@ class KvBucket:
                 f"{self.where} sent an answer that is not JetStream's", do="look at the server's log"
             ) from error
 
-    async def _asked_time(self) -> datetime:
+    async def _time_by_message(self) -> datetime:
         info = await self.info()
         if info.ts is not None:
             return info.ts

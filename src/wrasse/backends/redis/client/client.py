@@ -23,12 +23,12 @@ class RedisClient(ABC):
     """One or several connections to the server that serves our keys. It serves the event loop that opened it, until
     `close`. `time` replaces the server's clock in scripts: only for tests that let hours pass."""
 
-    __slots__ = ("_seats", "_time", "options", "replies")
+    __slots__ = ("_blocking_limit", "_time", "options", "replies")
 
     def __init__(self, options: RedisOptions, time: Clock | None = None) -> None:
         self.options = options
         self._time = time
-        self._seats = asyncio.Semaphore(max(1, options.pool_size - 1))
+        self._blocking_limit = asyncio.Semaphore(max(1, options.pool_size - 1))
         self.replies = 0  # grows with every reply except refusals: while it is the same, none has come
 
     @property
@@ -47,9 +47,9 @@ class RedisClient(ABC):
         """Grows with every connection: while it is the same, the same server answered."""
 
     @property
-    def has_seat(self) -> bool:
+    def has_free_connection(self) -> bool:
         """Whether a connection for a blocking command is free."""
-        return not self._seats.locked()
+        return not self._blocking_limit.locked()
 
     @abstractmethod
     async def run(self, script: Script, keys: Sequence[str | bytes], args: Sequence[Word] = ()) -> Any:
@@ -79,10 +79,10 @@ class RedisClient(ABC):
         """Ends all connections. Callers that wait for an answer get StoreUnavailable."""
 
     @asynccontextmanager
-    async def _seat(self, timeout: float) -> AsyncIterator[None]:
+    async def _require_free_connection(self, timeout: float) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(timeout):
-                await self._seats.acquire()
+                await self._blocking_limit.acquire()
         except TimeoutError:
             raise StoreUnavailable(
                 f"all {self.options.pool_size} connections to {self.options.where} are in use",
@@ -91,7 +91,7 @@ class RedisClient(ABC):
         try:
             yield
         finally:
-            self._seats.release()
+            self._blocking_limit.release()
 
 
 def sections(text: bytes) -> Mapping[str, str]:

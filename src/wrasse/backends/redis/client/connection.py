@@ -113,7 +113,7 @@ class OwnRedisClient(RedisClient):
     async def block(self, *command: Word, timeout: float) -> Any:
         """A command that blocks at the server for at most `timeout` seconds, on a connection of its own; never
         repeated."""
-        async with self._seat(timeout):
+        async with self._require_free_connection(timeout):
             serving = self._serving
             wire = self._spare.pop() if self._spare else None
             try:

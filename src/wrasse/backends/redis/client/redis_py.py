@@ -109,7 +109,7 @@ class RedisPyClient(RedisClient):
 
     async def block(self, *command: Word, timeout: float) -> Any:
         """A command that blocks at the server for at most `timeout` seconds; never repeated."""
-        async with self._seat(timeout):
+        async with self._require_free_connection(timeout):
             (answer,) = await self._exchange(pack(command), 1, timeout)
         return self._accepted(answer)
 
@@ -133,7 +133,7 @@ class RedisPyClient(RedisClient):
         """Sends once; returns as many replies, refusals among them. A connection that is not read to the end is
         closed."""
         seconds = self.options.read_timeout.total_seconds() + waits
-        _ROOM.set(_Room(self.options.reply_bytes_max, REPLIES_MAX if count > 1 else 1))
+        _ROOM.set(_ReplyAllowance(self.options.reply_bytes_max, REPLIES_MAX if count > 1 else 1))
         async with self._connection() as connection:
             try:
                 async with asyncio.timeout(seconds):
@@ -188,20 +188,20 @@ class RedisPyClient(RedisClient):
         )
 
 
-class _Room:
+class _ReplyAllowance:
     """How many bytes the replies to one request may still have."""
 
     def __init__(self, largest: int, times: int) -> None:
         self._largest, self._times, self._used = largest, times, 0
 
-    def take(self, data: bytes) -> None:
+    def spend(self, data: bytes) -> None:
         self._used += cost_of(data, self._used)
         if self._used > self._largest * self._times:
             what = "a reply beyond" if self._times == 1 else f"replies beyond {self._times} times"
             raise Oversized(f"{what} redis.reply_bytes_max ({self._largest} bytes)")
 
 
-_ROOM: ContextVar[_Room] = ContextVar("room")
+_ROOM: ContextVar[_ReplyAllowance] = ContextVar("room")
 
 
 class _BoundedReader:
@@ -215,8 +215,8 @@ class _BoundedReader:
         self._answers: deque[Any] = deque()
 
     def feed(self, data: bytes) -> None:
-        if (room := _ROOM.get(None)) is not None:
-            room.take(data)
+        if (allowance := _ROOM.get(None)) is not None:
+            allowance.spend(data)
         data, self._held_back = whole_lines(self._held_back + data)
         at = 0
         for found in HUGE_ANYWHERE.finditer(data) if announces_huge(data) else ():

@@ -60,7 +60,7 @@ class RedisRefusal(Exception):
         self.code = message.partition(" ")[0]
 
 
-class _Asked:
+class _PendingReply:
     """Commands that were sent together, and the answers received so far."""
 
     __slots__ = ("answers", "future", "left")
@@ -75,8 +75,19 @@ class RedisTransport(TcpConnection):
     """An open connection. Made by `dial`."""
 
     __slots__ = (
-        "_asked", "_cost", "_held_back", "_largest", "_late", "_late_first", "_reader", "_retired", "_timer",
-        "_together", "_wait", "closed", "heard",
+        "_cost",
+        "_held_back",
+        "_largest",
+        "_late",
+        "_late_first",
+        "_pending",
+        "_reader",
+        "_retired",
+        "_timer",
+        "_together",
+        "_wait",
+        "closed",
+        "heard",
     )  # fmt: skip
 
     def __init__(self, wait: float, largest: int = REPLY_BYTES_MAX) -> None:
@@ -86,12 +97,12 @@ class RedisTransport(TcpConnection):
         self._cost = 0  # of the incomplete reply, so far
         self._together = 0  # of all replies to the oldest request, so far
         self._held_back = b""
-        self._asked: deque[_Asked] = deque()
+        self._pending: deque[_PendingReply] = deque()
         self._wait = wait
         self._retired = False
         self._timer: asyncio.TimerHandle | None = None
         self._late = 0
-        self._late_first: _Asked | None = None
+        self._late_first: _PendingReply | None = None
         self.closed: asyncio.Future[None] = self._loop.create_future()
         self.heard: Callable[[Any], None] | None = None  # gets pushed messages, and None when the connection ends
 
@@ -103,13 +114,13 @@ class RedisTransport(TcpConnection):
     def ask(self, packed: bytes) -> asyncio.Future[Any]:
         """Sends one command; its answer comes later. A refusal is an answer, and is raised."""
         future = self._loop.create_future()
-        self._send(packed, _Asked(future, 1, None))
+        self._send(packed, _PendingReply(future, 1, None))
         return future
 
     def ask_many(self, packed: bytes, count: int) -> asyncio.Future[list[Any]]:
         """Sends several commands; their answers come together, refusals among them as values."""
         future = self._loop.create_future()
-        self._send(packed, _Asked(future, count, []))
+        self._send(packed, _PendingReply(future, count, []))
         return future
 
     def patience(self, seconds: float) -> None:
@@ -120,16 +131,16 @@ class RedisTransport(TcpConnection):
     def retire(self, why: str) -> None:
         """Accepts no more requests; ends once those in flight are answered."""
         self._retired = True
-        if not self._asked:
+        if not self._pending:
             self.end(why)
 
-    def _send(self, packed: bytes, asked: _Asked) -> None:
+    def _send(self, packed: bytes, pending: _PendingReply) -> None:
         if self._transport is None or self._transport.is_closing():
             raise ConnectionLost(self._why)
-        self._asked.append(asked)
+        self._pending.append(pending)
         self._transport.write(packed)
         if self._timer is None:
-            self._late_first, self._late = asked, 0
+            self._late_first, self._late = pending, 0
             self._timer = self._loop.call_later(self._wait / _TICKS, self._tick)
 
     def _rearm(self) -> None:
@@ -142,15 +153,15 @@ class RedisTransport(TcpConnection):
         """Counts how long the oldest request has been open. By ticks and not by the clock: after the event loop was
         blocked, data that has arrived meanwhile is read before the next tick."""
         self._timer = None
-        if not self._asked:
+        if not self._pending:
             return
-        if self._asked[0] is self._late_first:
+        if self._pending[0] is self._late_first:
             self._late += 1
             if self._late >= _TICKS:
                 self.end(f"no answer within {self._wait:g}s")
                 return
         else:
-            self._late_first, self._late = self._asked[0], 0
+            self._late_first, self._late = self._pending[0], 0
         self._timer = self._loop.call_later(self._wait / _TICKS, self._tick)
 
     # Called by asyncio.
@@ -188,9 +199,9 @@ class RedisTransport(TcpConnection):
                 while answer is not False:
                     self._answered(answer)
                     answer = reader.gets()
-                if not self._asked:
+                if not self._pending:
                     return
-            if self._asked:
+            if self._pending:
                 self._together += cost_of(data, self._together)
             self._check_cost()
         except (hiredis.ProtocolError, MemoryError, ValueError, TypeError, LookupError, AttributeError) as error:
@@ -203,46 +214,46 @@ class RedisTransport(TcpConnection):
         if many or self._cost > self._largest:
             what = f"replies beyond {REPLIES_MAX} times" if many else "a reply beyond"
             why = f"{what} redis.reply_bytes_max ({self._largest} bytes)"
-            if self._asked and not self._asked[0].future.done():
-                self._asked[0].future.set_exception(Oversized(why))  # the other requests only lose their connection
+            if self._pending and not self._pending[0].future.done():
+                self._pending[0].future.set_exception(Oversized(why))  # the other requests only lose their connection
             self.end(why)
 
     def _answered(self, answer: Any) -> None:
-        if not self._asked and self.heard is not None:
+        if not self._pending and self.heard is not None:
             self.heard(answer)
             return
-        if not self._asked:
+        if not self._pending:
             why = printable(str(answer), _WORDS_MAX) if isinstance(answer, RedisRefusal) else "an unexpected reply"
             self.end(why)  # such as: max number of clients reached
             return
-        asked = self._asked[0]
-        if asked.answers is not None:
-            asked.answers.append(answer)
-        asked.left -= 1
-        if asked.left:
+        pending = self._pending[0]
+        if pending.answers is not None:
+            pending.answers.append(answer)
+        pending.left -= 1
+        if pending.left:
             return
-        self._asked.popleft()
+        self._pending.popleft()
         self._together = 0
-        if self._retired and not self._asked:
+        if self._retired and not self._pending:
             self.end("this server does not serve our keys any more")
-        if asked.future.done():  # its caller was cancelled
+        if pending.future.done():  # its caller was cancelled
             return
-        if asked.answers is not None:
-            asked.future.set_result(asked.answers)
+        if pending.answers is not None:
+            pending.future.set_result(pending.answers)
         elif isinstance(answer, RedisRefusal):
-            asked.future.set_exception(answer)
+            pending.future.set_exception(answer)
         else:
-            asked.future.set_result(answer)
+            pending.future.set_result(answer)
 
     def _lose(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self.resume_writing()
-        asked, self._asked = self._asked, deque()
-        for each in asked:
+        pending, self._pending = self._pending, deque()
+        for each in pending:
             if not each.future.done():
-                each.future.set_exception(_last_word(each) or ConnectionLost(self._why))
+                each.future.set_exception(_closing_error(each) or ConnectionLost(self._why))
         if self.closed.done():
             return
         self.closed.set_result(None)
@@ -277,9 +288,9 @@ def cost_of(data: bytes, before: int) -> int:
     return len(data) + (ELEMENT_BYTES * data.count(b"\n") if before + len(data) > UNCOUNTED_BYTES else 0)
 
 
-def _last_word(asked: _Asked) -> RedisRefusal | None:
+def _closing_error(pending: _PendingReply) -> RedisRefusal | None:
     """The last error of a server that accepted no command at all, such as: max number of clients reached."""
-    first = asked.answers[0] if asked.answers else None
+    first = pending.answers[0] if pending.answers else None
     return first if isinstance(first, RedisRefusal) else None
 
 

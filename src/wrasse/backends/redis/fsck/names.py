@@ -72,8 +72,8 @@ class NamesFound:
             yield suspect
 
     async def _unfound(self, into: set[str], ids: Sequence[str]) -> None:
-        takes = await claim_keys_of(self.client, self.keys, ids)
-        into.update(id for id, take in zip(ids, takes, strict=True) if take is None)
+        claim_keys = await claim_keys_of(self.client, self.keys, ids)
+        into.update(id for id, claim_key in zip(ids, claim_keys, strict=True) if claim_key is None)
 
     async def _endless(self, which: str, names: Sequence[str]) -> AsyncIterator[FsckSuspect]:
         expiry = {"ids": self.keys.ids_expiry, "uniques": self.keys.uniques_expiry, "groups": self.keys.groups_expiry}
@@ -94,8 +94,8 @@ class NamesFound:
         async for suspect in self._endless("uniques", [name for name, moment, _ in owned if moment]):
             yield suspect
         owners = {id: name for name, moment, id in owned if not moment}
-        takes = await claim_keys_of(self.client, self.keys, list(owners))
-        known = {take: id for id, take in zip(owners, takes, strict=True) if take is not None}
+        claim_keys = await claim_keys_of(self.client, self.keys, list(owners))
+        known = {claim_key: id for id, claim_key in zip(owners, claim_keys, strict=True) if claim_key is not None}
         if known:
             (held,) = await scores(self.client, [self.keys.held], list(known))
             for id, score in zip(known.values(), held, strict=True):

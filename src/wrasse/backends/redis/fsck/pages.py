@@ -40,9 +40,9 @@ async def workers_with(client: RedisClient, pattern: str, kind: str) -> list[str
 
 async def entries(client: RedisClient, key: str, seen: Seen) -> AsyncIterator[bytes]:
     """A list from the end where jobs are pushed."""
-    start, rounds = 0, PageLoop(client.options.where, f"LRANGE {key}")
+    start, page_loop = 0, PageLoop(client.options.where, f"LRANGE {key}")
     while True:
-        rounds.turn(start)
+        page_loop.turn(start)
         asked = await fitting(_LARGE, lambda count: client.ask("LRANGE", key, start, start + count - 1))  # noqa: B023
         found: list[bytes] = asked[0]
         seen(len(found))

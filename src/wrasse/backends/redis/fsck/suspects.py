@@ -14,7 +14,7 @@ from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.fsck.kinds import Kind
 from wrasse.backends.redis.jobs.dead_list import DeadListEntry, adopt_dead
-from wrasse.backends.redis.jobs.enqueue import Ring, in_ms
+from wrasse.backends.redis.jobs.enqueue import CallKeys, in_ms
 from wrasse.backends.redis.jobs.strays import Unclaimed, adopt
 from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.scripts import load
@@ -42,9 +42,9 @@ class FsckSuspect:
         """Bytes to send, nearly."""
         return sum(len(word) for word in self.words if isinstance(word, str | bytes))
 
-    def item(self, ring: Ring) -> tuple[Word, ...]:
+    def item(self, call_keys: CallKeys) -> tuple[Word, ...]:
         """The arguments of the script."""
-        first = ring.worker(self.worker) if self.worker else ring.queue(self.queue) if self.queue else 0
+        first = call_keys.worker(self.worker) if self.worker else call_keys.queue(self.queue) if self.queue else 0
         return self.kind.value.letter, 1 + len(self.words), first, *self.words
 
 
@@ -91,7 +91,7 @@ class Judge:
             if (each := self.tally(kind)).count
         )
 
-    async def hear(self, suspects: AsyncIterator[FsckSuspect]) -> None:
+    async def judge_all(self, suspects: AsyncIterator[FsckSuspect]) -> None:
         """Judges all suspects, in batches."""
         async for some in _batches(suspects):
             counts = await self._run(some, repair=self.repair)
@@ -99,34 +99,34 @@ class Judge:
                 if count:
                     self.tally(suspect.kind).add(suspect.name, count, repaired=count if self.repair else 0)
             for kind, mend in self._repairs.items() if self.repair else ():
-                guilty = [each for each, count in zip(some, counts, strict=True) if count and each.kind is kind]
-                if guilty:
-                    await mend(guilty)
+                confirmed = [each for each, count in zip(some, counts, strict=True) if count and each.kind is kind]
+                if confirmed:
+                    await mend(confirmed)
 
-    async def guilty(self, suspects: Iterable[FsckSuspect]) -> list[FsckSuspect]:
+    async def confirmed(self, suspects: Iterable[FsckSuspect]) -> list[FsckSuspect]:
         """Those that are inconsistent at this moment. Changes nothing."""
-        every, guilty = list(suspects), []
+        every, confirmed = list(suspects), []
         for start in range(0, len(every), _BATCH):
             some = every[start : start + _BATCH]
             counts = await self._run(some, repair=False)
-            guilty += [each for each, count in zip(some, counts, strict=True) if count]
-        return guilty
+            confirmed += [each for each, count in zip(some, counts, strict=True) if count]
+        return confirmed
 
     async def _run(self, suspects: Sequence[FsckSuspect], *, repair: bool) -> list[int]:
-        ring = Ring(self._keys, (*self._keys.shared, self._keys.workers, self._keys.workers_info))
-        items = [word for each in suspects for word in each.item(ring)]
+        call_keys = CallKeys(self._keys, (*self._keys.shared, self._keys.workers, self._keys.workers_info))
+        items = [word for each in suspects for word in each.item(call_keys)]
         args = [int(repair), in_ms(self._heartbeat_timeout), in_ms(IDS_KEPT), len(suspects), *items]
-        counts: list[int] = await self._client.run(load("mend"), ring.keys, args)
+        counts: list[int] = await self._client.run(load("mend"), call_keys.keys, args)
         return counts
 
-    async def _adopt(self, guilty: Sequence[FsckSuspect]) -> None:
+    async def _adopt(self, confirmed: Sequence[FsckSuspect]) -> None:
         # A worker without a heartbeat may turn out to live: the rescue of its jobs checks the heartbeat again.
-        beats = await self._client.ask_many([("EXISTS", self._keys.heartbeat(each.worker)) for each in guilty])
-        unheld = [Unclaimed(each.worker, each.raw, ours=beat == 1) for each, beat in zip(guilty, beats, strict=True)]
+        beats = await self._client.ask_many([("EXISTS", self._keys.heartbeat(each.worker)) for each in confirmed])
+        unheld = [Unclaimed(each.worker, each.raw, ours=beat == 1) for each, beat in zip(confirmed, beats, strict=True)]
         await adopt(self._client, self._keys, unheld, self._heartbeat_timeout)
 
-    async def _index(self, guilty: Sequence[FsckSuspect]) -> None:
-        await adopt_dead(self._client, self._keys, [DeadListEntry(each.place, each.raw) for each in guilty])
+    async def _index(self, confirmed: Sequence[FsckSuspect]) -> None:
+        await adopt_dead(self._client, self._keys, [DeadListEntry(each.place, each.raw) for each in confirmed])
 
 
 async def _batches(suspects: AsyncIterator[FsckSuspect]) -> AsyncIterator[list[FsckSuspect]]:

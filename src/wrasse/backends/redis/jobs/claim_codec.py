@@ -80,11 +80,11 @@ class FinishedText:
 
 def dead_text(
     raw: bytes, queue: str, id: str, counts: tuple[int, int, int, int], reason: str, error: str, history: bytes,
-    *, worker: str = "", taken: int = 0,
+    *, worker: str = "", claimed_at: int = 0,
 ) -> FinishedText:  # fmt: skip
     """A dead job; `counts` are its attempts, failures, rescues and interruptions."""
     return FinishedText(
-        JobState.DEAD, worker.encode(), queue.encode(), id.encode(), taken, *counts, reason.encode(),
+        JobState.DEAD, worker.encode(), queue.encode(), id.encode(), claimed_at, *counts, reason.encode(),
         error_text(error).encode(), None, history, raw,
     )  # fmt: skip
 
@@ -92,10 +92,10 @@ def dead_text(
 def read_claim(text: bytes) -> StoredClaim:
     """The claim in a value of `R:holds`."""
     if found := _CLAIM(text):
-        taken, heartbeat_timeout, flags, *lengths = map(int, found.groups())
+        claimed_at, heartbeat_timeout, flags, *lengths = map(int, found.groups())
         if parts := _cut(text[found.end() :], lengths):
             worker, queue, id, body = parts
-            return StoredClaim(worker, queue, id, taken, heartbeat_timeout, flags, body)
+            return StoredClaim(worker, queue, id, claimed_at, heartbeat_timeout, flags, body)
     return StoredClaim(b"", b"", b"", 0, 0, 0, text, readable=False)
 
 
@@ -113,12 +113,12 @@ def read_finished(text: bytes) -> FinishedText:
     found = _FINISHED(text)
     if found and found[3] in _STATES:
         finished, kept = int(found[1]), int(found[2])
-        taken, attempts, failures, rescues, interruptions, *lengths = map(int, found.groups()[3:])
+        claimed_at, attempts, failures, rescues, interruptions, *lengths = map(int, found.groups()[3:])
         if parts := _cut(text[found.end() :], [max(length, 0) for length in lengths]):
             worker, queue, id, reason, error, result, history, body = parts
             return FinishedText(
-                _STATES[found[3]], worker, queue, id, taken, attempts, failures, rescues, interruptions, reason, error,
-                None if lengths[5] < 0 else result, history, body, finished, kept,
+                _STATES[found[3]], worker, queue, id, claimed_at, attempts, failures, rescues, interruptions, reason,
+                error, None if lengths[5] < 0 else result, history, body, finished, kept,
             )  # fmt: skip
     reason, error = b"invalid_payload", b"what is stored of it cannot be read"
     return FinishedText(JobState.DEAD, b"", b"", b"", 0, 0, 0, 0, 0, reason, error, None, b"", text)

@@ -50,7 +50,7 @@ class DeadListEntry:
 
 @dataclass(frozen=True, slots=True)
 class _Indexed:
-    take: bytes
+    claim_key: bytes
     raw: bytes
 
 
@@ -146,7 +146,7 @@ async def _settle(
 ) -> None:
     args: list[Word] = [in_ms(IDS_KEPT), len(gone)]
     for each in gone:
-        args += (each.take, each.raw)
+        args += (each.claim_key, each.raw)
     for words in new:
         args += words
     await client.run(load("dead_list"), keys.shared, args)
@@ -160,8 +160,8 @@ def _adoptions(letters: Sequence[DeadListEntry], router: Router) -> Iterator[tup
         route = router.route(wire)
         id, mark = "" if wire is None else wire.id, f"{letter.place:08x}{_digest(raw).hex()[:8]}"
         died = 0 if wire is None or wire.failed_at is None else to_micros(wire.failed_at) // 1_000
-        take = f"{0 if wire is None else wire.token}-{mark}"
-        yield take, died, route.queue, pack_finished(_text(raw, route.queue)), id, raw, letter.place
+        claim_key = f"{0 if wire is None else wire.token}-{mark}"
+        yield claim_key, died, route.queue, pack_finished(_text(raw, route.queue)), id, raw, letter.place
 
 
 def _text(raw: bytes, queue: str) -> FinishedText:

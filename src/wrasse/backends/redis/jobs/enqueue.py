@@ -28,7 +28,7 @@ _put_id, _put_new = setters(Enqueued, "id", "new")
 _answers = msgspec.msgpack.Decoder(list[int | str]).decode
 
 
-class Ring:
+class CallKeys:
     """KEYS of one call: the fixed ones of its kind of script, then those of its workers and queues."""
 
     __slots__ = ("_first", "_keys", "keys")
@@ -63,10 +63,10 @@ class Ring:
 class EnqueueArguments:
     """Writes the jobs of one call as arguments."""
 
-    __slots__ = ("_created", "_options", "_ring")
+    __slots__ = ("_call_keys", "_created", "_options")
 
-    def __init__(self, ring: Ring, options: RedisOptions, now: datetime) -> None:
-        self._ring, self._options = ring, options
+    def __init__(self, call_keys: CallKeys, options: RedisOptions, now: datetime) -> None:
+        self._call_keys, self._options = call_keys, options
         self._created = rfc3339(now)
 
     def runs(self, jobs: Sequence[Job]) -> list[Word]:
@@ -84,7 +84,7 @@ class EnqueueArguments:
                 args[begun] = int(args[begun]) + step
             else:
                 begun, runs, under_way = len(args), runs + 1, (kind, job.queue)
-                args += (step, self._ring.queue(job.queue), job.queue)
+                args += (step, self._call_keys.queue(job.queue), job.queue)
                 args += () if kind == "plain" else (kind,)
             args += (raw,) if kind == "plain" else (job.id, raw)
         return [runs, *args]
@@ -108,7 +108,7 @@ class EnqueueArguments:
 
     def _single(self, job: Job, raw: bytes) -> tuple[Word, ...]:
         due = 0 if job.not_before is None else -(-to_micros(job.not_before) // 1_000)
-        first = self._ring.queue(job.queue)
+        first = self._call_keys.queue(job.queue)
         return first, job.queue, job.id, raw, due, in_ms(job.delay), _known(job), job.unique, in_ms(job.window)
 
     def _bytes(self, job: Job) -> bytes:

@@ -34,7 +34,7 @@ def heartbeat_args(
     return [worker.id, in_ms(heartbeat_timeout), known, len(told) // 3, *told, *map(claim_key_of, claims)]
 
 
-def beaten(answer: list[Any]) -> HeartbeatAnswer:
+def read_heartbeat(answer: list[Any]) -> HeartbeatAnswer:
     """The script's answer."""
     now, mine = answer
     return HeartbeatAnswer(tuple([letter == 49 for letter in mine]), from_ms(now))

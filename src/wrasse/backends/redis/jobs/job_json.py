@@ -81,7 +81,7 @@ class _Loose(JobFields, forbid_unknown_fields=False):
     """The same with unknown fields allowed."""
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
+class _FilePayload(msgspec.Struct, forbid_unknown_fields=True):
     filepath: str
     filesize: int
 
@@ -89,7 +89,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 _strict = msgspec.json.Decoder(JobFields).decode
 _loose = msgspec.json.Decoder(_Loose).decode
 _raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_file = msgspec.json.Decoder(_File).decode
+_file = msgspec.json.Decoder(_FilePayload).decode
 _json = msgspec.json.Encoder().encode
 
 
@@ -153,7 +153,7 @@ def payload_of(wire: JobFields) -> bytes | None:
     """The payload as it was enqueued; None if it cannot be read."""
     text = wire.payload_b64
     if text is None:
-        return _json(_File(wire.filepath, wire.filesize)) if wire.filepath or wire.filesize else b""
+        return _json(_FilePayload(wire.filepath, wire.filesize)) if wire.filepath or wire.filesize else b""
     try:
         return bounded.from_base64(text)
     except ValueError:
@@ -252,8 +252,8 @@ def read_history(text: bytes) -> History:
 def read_attempts(history: Iterable[tuple[int, str, int, int, str, str]]) -> tuple[Attempt, ...]:
     """Attempts of a history; one with an unknown reason counts as failed."""
     return tuple(
-        Attempt(number, worker, from_ms(taken), from_ms(ended), reason_of(reason) or Reason.FAILED, error)
-        for number, worker, taken, ended, reason, error in history
+        Attempt(number, worker, from_ms(claimed_at), from_ms(ended), reason_of(reason) or Reason.FAILED, error)
+        for number, worker, claimed_at, ended, reason, error in history
     )
 
 
@@ -375,7 +375,7 @@ _READERS: Mapping[str, Callable[[object], object]] = {
 }  # fmt: skip
 
 
-def _as_file(payload: bytes) -> _File | None:
+def _as_file(payload: bytes) -> _FilePayload | None:
     """The file of a payload, if it has exactly that form."""
     try:
         file = _file(payload)

@@ -31,7 +31,7 @@ _FOREIGN_MAX = 256  # bytes of a scheduled member without a number that its curs
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class _ListedJob:
     state: JobInfo
     cursor: str
 
@@ -59,10 +59,10 @@ async def page(
 async def overdue(client: RedisClient, keys: RedisKeys, after: str | None, limit: int) -> Page[JobInfo]:
     """Running jobs whose deadline has passed, longest ago first. One round trip."""
     limit = check_limit(limit, "jobs", PAGE_MAX)
-    behind, listed = _behind(JobState.RUNNING, after), list[_Listed]()
-    rounds = PageLoop(client.options.where, "the list of overdue jobs")
+    behind, listed = _behind(JobState.RUNNING, after), list[_ListedJob]()
+    page_loop = PageLoop(client.options.where, "the list of overdue jobs")
     while True:
-        rounds.turn(behind)
+        page_loop.turn(behind)
         found = await slice_of(client, keys.held, keys.holds, ScoreRange(high="now"), behind, limit)
         listed = [each for each in map(_held, found.found) if each is not None]
         behind = found.behind
@@ -78,8 +78,8 @@ async def read_now(client: RedisClient) -> int:
     return client.time_in(await client.ask("TIME")) // 1_000
 
 
-async def _cut(listed: AsyncIterator[_Listed], where: JobFilter, limit: int, now: int) -> Page[JobInfo]:
-    shown: list[_Listed] = []
+async def _cut(listed: AsyncIterator[_ListedJob], where: JobFilter, limit: int, now: int) -> Page[JobInfo]:
+    shown: list[_ListedJob] = []
     more = False
     async for each in listed:
         if not where.allows(each.state):
@@ -93,7 +93,7 @@ async def _cut(listed: AsyncIterator[_Listed], where: JobFilter, limit: int, now
 
 async def _indexed(
     client: RedisClient, keys: RedisKeys, state: JobState, span: ScoreRange, after: str | None, limit: int
-) -> AsyncIterator[_Listed]:
+) -> AsyncIterator[_ListedJob]:
     index = {JobState.RUNNING: keys.held, JobState.DONE: keys.done, JobState.DEAD: keys.dead}[state]
     texts = keys.holds if state is JobState.RUNNING else keys.finished
     behind = _behind(state, after)
@@ -105,7 +105,7 @@ async def _indexed(
 
 async def _ready(
     client: RedisClient, keys: RedisKeys, where: JobFilter, after: str | None, limit: int, *, newest: bool, now: int
-) -> AsyncIterator[_Listed]:
+) -> AsyncIterator[_ListedJob]:
     queues = await usable_queues(client, keys) if where.queue is None else [where.queue]
     parts = [(kind, queue) for kind in (_SERVED, _DELAYED) for queue in queues]
     if where.scheduled:
@@ -126,7 +126,7 @@ async def _ready(
 
 async def _served(
     client: RedisClient, keys: RedisKeys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
-) -> AsyncIterator[_Listed]:
+) -> AsyncIterator[_ListedJob]:
     behind = None
     if cursor:
         index, last, next = cursor.split(":")
@@ -136,19 +136,19 @@ async def _served(
     chunk = min(limit + 1, SLICE_MAX)
     async for entry in ServedList(client, keys.queue(queue).list, newest=newest).entries(behind, chunk):
         info = waiting_info(WaitingJob(queue, entry.raw), decode(entry.raw), now)
-        yield _Listed(info, f"{_SERVED}:{entry.mark}:{queue}")
+        yield _ListedJob(info, f"{_SERVED}:{entry.mark}:{queue}")
 
 
 async def _delayed(
     client: RedisClient, keys: RedisKeys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
-) -> AsyncIterator[_Listed]:
+) -> AsyncIterator[_ListedJob]:
     behind = _behind_delayed(cursor) if cursor else None
     span = {None: ScoreRange(), True: ScoreRange(low=f"({now}"), False: ScoreRange(high=f"{now}")}[where.scheduled]
     key = keys.queue(queue).delayed
     async for found in slices(client, key, None, replace(span, newest=newest), behind, min(limit + 1, SLICE_MAX)):
         waiting = WaitingJob(queue, found.member, found.score)
         info = waiting_info(waiting, decode(waiting.bytes), now)
-        yield _Listed(info, f"{_DELAYED}:{found.exact}:{_delayed_name(found.member)}:{queue}")
+        yield _ListedJob(info, f"{_DELAYED}:{found.exact}:{_delayed_name(found.member)}:{queue}")
 
 
 def _delayed_name(member: bytes) -> str:
@@ -168,18 +168,18 @@ def _behind_delayed(cursor: str) -> PageStart:
     return PageStart(score, member, begins=len(member) == _FOREIGN_MAX)
 
 
-def _held(found: SortedMember) -> _Listed | None:
+def _held(found: SortedMember) -> _ListedJob | None:
     if found.text is None:
         return None
     info = claimed_info(found.member, found.score, read_claim(found.text))
-    return _Listed(info, f"{JobState.RUNNING.value}:{found.exact}:{_name(found.member)}")
+    return _ListedJob(info, f"{JobState.RUNNING.value}:{found.exact}:{_name(found.member)}")
 
 
-def _finished(found: SortedMember, state: JobState) -> _Listed | None:
+def _finished(found: SortedMember, state: JobState) -> _ListedJob | None:
     if found.text is None:
         return None
     text = replace(read_finished(found.text), state=state)  # for an unreadable text the index gives the state
-    return _Listed(finished_state(found.member, text), f"{state.value}:{found.exact}:{_name(found.member)}")
+    return _ListedJob(finished_state(found.member, text), f"{state.value}:{found.exact}:{_name(found.member)}")
 
 
 def _name(member: bytes) -> str:

@@ -54,9 +54,9 @@ class ServedList:
     async def entries(self, behind: ListPosition | None, chunk: int) -> AsyncIterator[ListEntry]:
         """The entries after the mark, at most `chunk` per read."""
         index = 0 if behind is None else await self._begin(behind)
-        count, rounds = min(chunk, _FEW), PageLoop(self._client.options.where, f"LRANGE {self._key}")
+        count, page_loop = min(chunk, _FEW), PageLoop(self._client.options.where, f"LRANGE {self._key}")
         while True:
-            rounds.turn(index)
+            page_loop.turn(index)
             found, asked = await fitting(count + 1, lambda few: self._read(index, few))  # noqa: B023
             marks = [_mark(raw) for raw in found] + [_NONE]
             ended, count = len(found) < asked, max(asked - 1, 1)

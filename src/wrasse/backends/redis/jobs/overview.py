@@ -47,16 +47,16 @@ async def _misplaced(client: RedisClient, keys: RedisKeys, id: str) -> JobRecord
     """A job that the index leads past, since another program wrote there: from the listings, until fsck repairs it."""
     for state in (JobState.RUNNING, JobState.DEAD, JobState.DONE):
         after: str | None = None
-        rounds = PageLoop(client.options.where, "a search for a job that its index does not lead to")
+        page_loop = PageLoop(client.options.where, "a search for a job that its index does not lead to")
         while True:
             seen = await page(client, keys, state, JobFilter(), after, _PAGE, newest=False)
-            take = next((f"{info.token}-{info.nonce}" for info in seen if info.id == id), None)
-            if take is not None:
-                return (await _indexed(client, keys, id, [id, take, "found"]))[0]
+            claim_key = next((f"{info.token}-{info.nonce}" for info in seen if info.id == id), None)
+            if claim_key is not None:
+                return (await _indexed(client, keys, id, [id, claim_key, "found"]))[0]
             if seen.cursor is None:
                 break
             after = seen.cursor
-            rounds.turn(after)
+            page_loop.turn(after)
     return None
 
 
@@ -66,19 +66,19 @@ async def _indexed(
     """A running or finished job; else whether its id leads to a claim that does not exist."""
     names = [keys.where, keys.held, keys.holds, keys.finished, keys.progress]
     reply: list[Any] = [*await client.run(load("get"), names, asked), None, None, None, None]
-    told, take, until, hold, finished = reply[1:6]
+    told, claim_key, until, hold, finished = reply[1:6]
     progress = None if told is None else read_progress(told)
     if until is not None and hold is not None:
         text = read_claim(hold)
-        info, wire = claimed_info(take, clamped_ms(until), text), decode(text.bytes)
+        info, wire = claimed_info(claim_key, clamped_ms(until), text), decode(text.bytes)
         job = job_in(text.bytes, wire, info.queue, info.id)
         return JobRecord(job, info, () if wire is None else attempts_of(wire), None, progress), False
     if finished is not None:
         ended = read_finished(finished)
-        info, wire = finished_state(take, ended), decode(ended.bytes)
+        info, wire = finished_state(claim_key, ended), decode(ended.bytes)
         job = job_in(ended.bytes, wire, info.queue, info.id)
         return JobRecord(job, info, read_attempts(read_history(ended.history)), ended.result, progress), False
-    return None, take is not None
+    return None, claim_key is not None
 
 
 async def _waiting(client: RedisClient, keys: RedisKeys, id: str) -> JobRecord | None:

@@ -31,8 +31,8 @@ from wrasse.backends.redis.jobs.admin_changes import delete, move
 from wrasse.backends.redis.jobs.changes import ClaimedBytes
 from wrasse.backends.redis.jobs.claim_codec import read_claim
 from wrasse.backends.redis.jobs.dead_list import compare_dead
-from wrasse.backends.redis.jobs.enqueue import EnqueueArguments, Ring, answers, in_ms, is_plain_enqueue, pushed
-from wrasse.backends.redis.jobs.heartbeats import beaten, heartbeat_args, heartbeat_keys
+from wrasse.backends.redis.jobs.enqueue import CallKeys, EnqueueArguments, answers, in_ms, is_plain_enqueue, pushed
+from wrasse.backends.redis.jobs.heartbeats import heartbeat_args, heartbeat_keys, read_heartbeat
 from wrasse.backends.redis.jobs.job_json import decode, flaw, from_ms, job_of
 from wrasse.backends.redis.jobs.settle import Settling, claim_key_of, outcomes
 from wrasse.backends.redis.jobs.states import ClaimKey, text_of
@@ -40,7 +40,7 @@ from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.replies import not_its_answer, reads_replies
 from wrasse.backends.redis.reply_limit import in_pieces
 from wrasse.backends.redis.scripts import load
-from wrasse.backends.wakeup import Wakeup, hung
+from wrasse.backends.wakeup import Wakeup, registered
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import WrasseError
 from wrasse.ports.jobs import (
@@ -98,7 +98,7 @@ class RedisWakeups:
     @contextmanager
     def waiting(self, keys: Iterable[str], wait: timedelta) -> Iterator[Wakeup]:
         """A wakeup for these wake lists, which fires after `wait` at the latest."""
-        with hung(self._waiting, keys, wait) as wakeup:
+        with registered(self._waiting, keys, wait) as wakeup:
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._listen(), name="redis wake-ups")
             yield wakeup
@@ -129,13 +129,13 @@ class RedisWakeups:
                 _log.info("wakeups are received again")
             deaf = False
             if key is not None:
-                self._ring(key)
+                self._fire(key)
                 await asyncio.sleep(0)  # the woken worker claims the job before this listens again
 
-    def _ring(self, key: str) -> None:
+    def _fire(self, key: str) -> None:
         for wakeup in self._waiting:
             if key in wakeup.names:
-                wakeup.ring()
+                wakeup.fire()
 
 
 def _key_in(heard: object, client: RedisClient) -> str:
@@ -193,46 +193,48 @@ def granted(answer: list[Any], wanted: ClaimRequest, nonce: str) -> ClaimAnswer:
     now, token, *found = answer
     given = ClaimAnswer([], [], [], now)
     if token == 0:
-        for take, until, text in zip(found[::3], found[1::3], found[2::3], strict=True):
+        for claim_key, until, text in zip(found[::3], found[1::3], found[2::3], strict=True):
             hold = read_claim(text)
-            held = _held(text_of(take), text_of(hold.worker), text_of(hold.queue), hold.claimed_at, hold.bytes)
-            known = ClaimKey.of(take)
-            _add(given, held, known.token, known.nonce, from_ms(float(until)))
+            claimed = _claimed_bytes(
+                text_of(claim_key), text_of(hold.worker), text_of(hold.queue), hold.claimed_at, hold.bytes
+            )
+            known = ClaimKey.of(claim_key)
+            _add(given, claimed, known.token, known.nonce, from_ms(float(until)))
         return given
     until = from_ms(now + in_ms(wanted.heartbeat_timeout))
     for queue, raws in zip(wanted.queues, found, strict=True):
         for raw in raws:
-            _add(given, _held(f"{token}-{nonce}", wanted.worker, queue, now, raw), token, nonce, until)
+            _add(given, _claimed_bytes(f"{token}-{nonce}", wanted.worker, queue, now, raw), token, nonce, until)
             token += 1
     return given
 
 
-def _held(take: str, worker: str, queue: str, taken: int, raw: bytes) -> ClaimedBytes:
+def _claimed_bytes(claim_key: str, worker: str, queue: str, claimed_at: int, raw: bytes) -> ClaimedBytes:
     wire = decode(raw)
-    held = _new(ClaimedBytes)
-    _set_take(held, take)
-    _set_worker(held, worker)
-    _set_held_queue(held, queue)
-    _set_held_id(held, "" if wire is None else wire.id)
-    _set_taken(held, taken)
-    _set_raw(held, raw)
-    _set_wire(held, wire)
-    return held
+    claimed = _new(ClaimedBytes)
+    _set_claim_key(claimed, claim_key)
+    _set_worker(claimed, worker)
+    _set_claimed_queue(claimed, queue)
+    _set_claimed_id(claimed, "" if wire is None else wire.id)
+    _set_claimed_at(claimed, claimed_at)
+    _set_raw(claimed, raw)
+    _set_wire(claimed, wire)
+    return claimed
 
 
-def _add(given: ClaimAnswer, held: ClaimedBytes, token: int, nonce: str, until: datetime) -> None:
-    wire = held.wire
-    job = None if wire is None else job_of(wire, held.queue)
+def _add(given: ClaimAnswer, claimed: ClaimedBytes, token: int, nonce: str, until: datetime) -> None:
+    wire = claimed.wire
+    job = None if wire is None else job_of(wire, claimed.queue)
     if wire is None or job is None:
-        given.bad.append(held)
+        given.bad.append(claimed)
         return
     counts = wire.attempts + 1, wire.retries, wire.rescues, wire.interruptions
     given.jobs.append(claimed_job(job, token, nonce, counts, wire.creation_time, until))
-    given.claimed.append(held)
+    given.claimed.append(claimed)
 
 
-_set_take, _set_worker, _set_held_queue, _set_held_id, _set_taken, _set_raw, _set_wire = setters(
-    ClaimedBytes, "take", "worker", "queue", "id", "taken", "raw", "wire"
+_set_claim_key, _set_worker, _set_claimed_queue, _set_claimed_id, _set_claimed_at, _set_raw, _set_wire = setters(
+    ClaimedBytes, "claim_key", "worker", "queue", "id", "claimed_at", "raw", "wire"
 )
 
 
@@ -262,10 +264,10 @@ class RedisJobs:
         if not groups and all(map(is_plain_enqueue, jobs)):
             keys, words = pushed(jobs, self._keys, self._client.options, self._clock.now())
             return answers(await self._client.run(load("push"), keys, [request, *words]), jobs)
-        ring = Ring(self._keys, self._keys.putting)
-        putting = EnqueueArguments(ring, self._client.options, self._clock.now())
-        args = [request, *putting.runs(jobs), *putting.groups(groups)]
-        return answers(await self._client.run(load("put"), ring.keys, args), jobs)
+        call_keys = CallKeys(self._keys, self._keys.putting)
+        enqueues = EnqueueArguments(call_keys, self._client.options, self._clock.now())
+        args = [request, *enqueues.runs(jobs), *enqueues.groups(groups)]
+        return answers(await self._client.run(load("put"), call_keys.keys, args), jobs)
 
     async def claim(
         self,
@@ -285,7 +287,7 @@ class RedisJobs:
             return claimed
         with self._wakeups.waiting([self._keys.queue(queue).wake for queue in wanted.queues], wait) as wakeup:
             while not (claimed.jobs or claimed.rejected or wakeup.late):
-                await wakeup.rung(POLL)
+                await wakeup.fired(POLL)
                 claimed = await self._claim(wanted, request)
         return claimed
 
@@ -298,14 +300,14 @@ class RedisJobs:
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> HeartbeatAnswer:
         args = heartbeat_args(worker, bounded(claims), heartbeat_timeout, progress)
-        return beaten(await self._client.run(load("beat"), heartbeat_keys(self._keys, worker.id), args))
+        return read_heartbeat(await self._client.run(load("beat"), heartbeat_keys(self._keys, worker.id), args))
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
         check_settlements(settlements)
         if not settlements:
             return ()
-        held = await self._known([claim_key_of(settlement.claim) for settlement in settlements])
-        return await self._settle(settlements, held, request)
+        claimed = await self._known([claim_key_of(settlement.claim) for settlement in settlements])
+        return await self._settle(settlements, claimed, request)
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
         return await move(self._client, self._keys, bounded(moves))
@@ -356,46 +358,56 @@ class RedisJobs:
         answer = await self._client.run(load("take"), wanted.keys(self._keys), wanted.args(request, nonce))
         found = granted(answer, wanted, nonce)
         self._time.note(from_ms(found.now))
-        for held in found.claimed:
-            self._claimed[held.take] = held
+        for claimed in found.claimed:
+            self._claimed[claimed.claim_key] = claimed
         while len(self._claimed) > _KNOWN_MAX:
             del self._claimed[next(iter(self._claimed))]
         return found
 
     async def _dead_letter(self, bad: Sequence[ClaimedBytes]) -> list[Rejected]:
         """Dead-letters entries that cannot be decoded; returns those for which that is certain."""
-        buries = []
-        for held in bad:
-            token, _, nonce = held.take.partition("-")
-            buries.append(
-                DeadLetterJob(Claim(held.id, int(token), nonce), Reason.INVALID_PAYLOAD, error=flaw(held.raw))
+        dead_letters = []
+        for claimed in bad:
+            token, _, nonce = claimed.claim_key.partition("-")
+            dead_letters.append(
+                DeadLetterJob(Claim(claimed.id, int(token), nonce), Reason.INVALID_PAYLOAD, error=flaw(claimed.raw))
             )
-        done = await self._settle(buries, {held.take: held for held in bad}, f"bad {bad[0].take}")
-        ended = zip(bad, buries, done, strict=True)
-        return [Rejected(held.queue, held.id, bury.error) for held, bury, is_ in ended if is_ is Outcome.DONE]
+        done = await self._settle(
+            dead_letters, {claimed.claim_key: claimed for claimed in bad}, f"bad {bad[0].claim_key}"
+        )
+        ended = zip(bad, dead_letters, done, strict=True)
+        return [
+            Rejected(claimed.queue, claimed.id, dead_letter.error)
+            for claimed, dead_letter, is_ in ended
+            if is_ is Outcome.DONE
+        ]
 
     async def _settle(
-        self, settlements: Sequence[Settlement], held: Mapping[str, ClaimedBytes], request: str
+        self, settlements: Sequence[Settlement], claimed: Mapping[str, ClaimedBytes], request: str
     ) -> Sequence[Outcome]:
-        ring = Ring(self._keys, self._keys.shared)
-        putting = EnqueueArguments(ring, self._client.options, self._clock.now())
-        settling = Settling(ring, putting, self._client.options, to_micros(await self._time.now()) // 1_000)
-        args = [request, self._done_max, in_ms(IDS_KEPT), *settling.args(settlements, held)]
-        answer = await self._client.run(load("settle"), ring.keys, args)
-        for take in held:
-            self._claimed.pop(take, None)
+        call_keys = CallKeys(self._keys, self._keys.shared)
+        enqueues = EnqueueArguments(call_keys, self._client.options, self._clock.now())
+        settling = Settling(call_keys, enqueues, self._client.options, to_micros(await self._time.now()) // 1_000)
+        args = [request, self._done_max, in_ms(IDS_KEPT), *settling.args(settlements, claimed)]
+        answer = await self._client.run(load("settle"), call_keys.keys, args)
+        for claim_key in claimed:
+            self._claimed.pop(claim_key, None)
         return outcomes(answer)
 
-    async def _known(self, takes: Sequence[str]) -> Mapping[str, ClaimedBytes]:
+    async def _known(self, claim_keys: Sequence[str]) -> Mapping[str, ClaimedBytes]:
         """The running jobs of these claims: mostly from the cache, else read."""
-        known = {take: held for take in takes if (held := self._claimed.get(take)) is not None}
-        missing = [take for take in takes if take not in known]
-        texts = await in_pieces(missing, lambda takes: self._client.ask("HMGET", self._keys.holds, *takes))
-        for take, text in zip(missing, texts, strict=True):
+        known = {
+            claim_key: claimed for claim_key in claim_keys if (claimed := self._claimed.get(claim_key)) is not None
+        }
+        missing = [claim_key for claim_key in claim_keys if claim_key not in known]
+        texts = await in_pieces(missing, lambda claim_keys: self._client.ask("HMGET", self._keys.holds, *claim_keys))
+        for claim_key, text in zip(missing, texts, strict=True):
             if text is not None:
                 hold = read_claim(text)
                 worker, queue, id = text_of(hold.worker), text_of(hold.queue), text_of(hold.id)
-                known[take] = ClaimedBytes(take, worker, queue, id, hold.claimed_at, hold.bytes, decode(hold.bytes))
+                known[claim_key] = ClaimedBytes(
+                    claim_key, worker, queue, id, hold.claimed_at, hold.bytes, decode(hold.bytes)
+                )
         return known
 
     async def _asked(self) -> datetime:

@@ -76,9 +76,9 @@ async def _looks(
     for queue in queues:
         yield (await look(queue, "list", -ENTRIES_MAX, -1))[1]
     for kind, queue in [(kind, queue) for kind in ("set", "list") for queue in queues]:
-        seen, count, rounds = 0, 1, PageLoop(client.options.where, "a search for waiting jobs")
+        seen, count, page_loop = 0, 1, PageLoop(client.options.where, "a search for waiting jobs")
         while count > 0:
-            rounds.turn(seen)
+            page_loop.turn(seen)
             count, found = await look(queue, kind, seen, seen + ENTRIES_MAX - 1)
             seen += count
             yield found

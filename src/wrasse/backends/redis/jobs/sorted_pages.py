@@ -84,9 +84,9 @@ async def slices(
     client: RedisClient, key: str, texts: str | None, span: ScoreRange, behind: PageStart | None, chunk: int = SLICE_MAX
 ) -> AsyncIterator[SortedMember]:
     """Everything after the cursor, read in pages of `chunk`."""
-    rounds = PageLoop(client.options.where, f"the entries of {key}")
+    page_loop = PageLoop(client.options.where, f"the entries of {key}")
     while True:
-        rounds.turn(behind)
+        page_loop.turn(behind)
         found = await slice_of(client, key, texts, span, behind, chunk)
         for each in found.found:
             yield each

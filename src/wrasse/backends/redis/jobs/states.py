@@ -68,7 +68,7 @@ def waiting_info(found: WaitingJob, wire: JobFields | None, now: int) -> JobInfo
 
 def claimed_info(key: bytes, until: int, text: StoredClaim) -> JobInfo:
     """A running job. A reason says why it cannot be requeued if its worker is dead."""
-    take, wire = ClaimKey.of(key), decode(text.bytes)
+    claim_key, wire = ClaimKey.of(key), decode(text.bytes)
     base = wire or JobFields(id=_nameless(key))
     reason, error = (None, "") if wire is not None else (Reason.INVALID_PAYLOAD, flaw(text.bytes))
     return JobInfo(
@@ -78,8 +78,8 @@ def claimed_info(key: bytes, until: int, text: StoredClaim) -> JobInfo:
         priority=base.priority,
         size=_size(text.bytes, wire),
         state=JobState.RUNNING,
-        token=take.token,
-        nonce=take.nonce,
+        token=claim_key.token,
+        nonce=claim_key.nonce,
         attempts=base.attempts + 1,
         failures=base.retries,
         rescues=base.rescues,
@@ -96,7 +96,7 @@ def claimed_info(key: bytes, until: int, text: StoredClaim) -> JobInfo:
 
 def finished_state(key: bytes, text: FinishedText) -> JobInfo:
     """A done or dead job."""
-    take, wire = ClaimKey.of(key), decode(text.bytes)
+    claim_key, wire = ClaimKey.of(key), decode(text.bytes)
     base = wire or JobFields(id=text_of(text.id) or _nameless(key))
     return JobInfo(
         id=base.id,
@@ -105,8 +105,8 @@ def finished_state(key: bytes, text: FinishedText) -> JobInfo:
         priority=base.priority,
         size=_size(text.bytes, wire),
         state=text.state,
-        token=take.token,
-        nonce=take.nonce,
+        token=claim_key.token,
+        nonce=claim_key.nonce,
         attempts=text.attempts,
         failures=text.failures,
         rescues=text.rescues,

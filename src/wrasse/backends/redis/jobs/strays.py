@@ -21,7 +21,7 @@ from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.failure import WrongType
 from wrasse.backends.redis.jobs.claim_codec import Flag, read_claim
-from wrasse.backends.redis.jobs.enqueue import Ring, in_ms
+from wrasse.backends.redis.jobs.enqueue import CallKeys, in_ms
 from wrasse.backends.redis.jobs.job_json import decode
 from wrasse.backends.redis.jobs.queue_guess import Router, known_queues
 from wrasse.backends.redis.jobs.states import text_of
@@ -48,7 +48,7 @@ class Unclaimed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
+class _StrayScan:
     """The result of one search: entries without a claim, and workers that may be another program's."""
 
     entries: tuple[Unclaimed, ...]
@@ -73,13 +73,13 @@ class RedisStrays:
         scanned, names = await self._client.ask("SCAN", cursor, "MATCH", glob, "COUNT", limit, "TYPE", "list")
         found_here = workers_in(names, self._client.options.processing_list_pattern)
         workers = list(dict.fromkeys([*remembered, *found_here]))
-        seen = await self._seen(workers) if workers else _Seen((), (), 0)
-        found = await self._without_ours(seen.entries)
+        scan = await self._scanned(workers) if workers else _StrayScan((), (), 0)
+        found = await self._without_ours(scan.entries)
         adopted = 0 if dry or not found else await adopt(self._client, self._keys, found, heartbeat_timeout)
         cursor = text_of(scanned)
         if not dry:
-            await self._save(cursor, seen)
-        return StrayScan(seen.holders, len(found), adopted, cursor, ended=cursor == _START)
+            await self._save(cursor, scan)
+        return StrayScan(scan.holders, len(found), adopted, cursor, ended=cursor == _START)
 
     async def _saved(self) -> tuple[str, list[str]]:
         """The cursor of the last search, and the workers whose lists are checked in any case."""
@@ -92,18 +92,18 @@ class RedisStrays:
         right = saved is not None and saved.isdigit() and len(saved) <= 20 and int(saved) < 1 << 64
         return text_of(saved) if right else _START, [text_of(worker) for worker in workers]
 
-    async def _save(self, cursor: str, seen: _Seen) -> None:
+    async def _save(self, cursor: str, scan: _StrayScan) -> None:
         key = self._keys.strangers
         commands: list[Sequence[Word]] = [("SET", self._keys.strays, cursor)]
-        if seen.strangers:
-            rows: list[Word] = [word for worker in seen.strangers for word in (seen.now, worker)]
+        if scan.strangers:
+            rows: list[Word] = [word for worker in scan.strangers for word in (scan.now, worker)]
             commands.append(("ZADD", key, *rows))
             commands.append(("ZREMRANGEBYRANK", key, 0, -_REMEMBERED_MAX - 1))
-        commands.append(("ZREMRANGEBYSCORE", key, "-inf", seen.now - _REMEMBERED))
+        commands.append(("ZREMRANGEBYSCORE", key, "-inf", scan.now - _REMEMBERED))
         with suppress(WrongType):  # the remembered workers only save time
             await self._client.ask_many(commands)
 
-    async def _seen(self, workers: Sequence[str]) -> _Seen:
+    async def _scanned(self, workers: Sequence[str]) -> _StrayScan:
         keys = [self._keys.where, self._keys.held, self._keys.holds, self._keys.workers]
         for worker in workers:
             keys += (self._keys.processing(worker), self._keys.heartbeat(worker))
@@ -115,7 +115,7 @@ class RedisStrays:
             holders += state != b"none"
             if state in (b"live", b"silent"):
                 strangers.append(worker)
-        return _Seen(tuple(entries), tuple(strangers), now, holders)
+        return _StrayScan(tuple(entries), tuple(strangers), now, holders)
 
     async def _without_ours(self, found: Sequence[Unclaimed]) -> list[Unclaimed]:
         """Without those that an older claim of the same id has. The claims of a live worker of ours are consistent
@@ -138,19 +138,19 @@ class RedisStrays:
 async def adopt(client: RedisClient, keys: RedisKeys, found: Sequence[Unclaimed], heartbeat_timeout: timedelta) -> int:
     """Adds claims for these entries; returns how many got one."""
     router = Router(client.options, await known_queues(client, keys))
-    ring = Ring(keys, keys.shared)
+    call_keys = CallKeys(keys, keys.shared)
     args: list[Word] = [in_ms(heartbeat_timeout)]
     for each in found:
-        args += _adoption(each, router, ring)
-    adopted: int = await client.run(load("adopt"), ring.keys, args)
+        args += _adoption(each, router, call_keys)
+    adopted: int = await client.run(load("adopt"), call_keys.keys, args)
     return adopted
 
 
-def _adoption(each: Unclaimed, router: Router, ring: Ring) -> tuple[Word, ...]:
+def _adoption(each: Unclaimed, router: Router, call_keys: CallKeys) -> tuple[Word, ...]:
     wire = decode(each.raw)
     route = router.route(wire)
     flags = (Flag.LEFT if each.ours else Flag.FOREIGN) | (Flag(0) if route.right else Flag.UNROUTABLE)
     token, id = (1, "") if wire is None else (wire.token + 1, wire.id)
     mark = sha1(each.worker.encode() + b"\0" + each.raw, usedforsecurity=False).hexdigest()[:16]
-    where = ring.worker(each.worker)
+    where = call_keys.worker(each.worker)
     return where, int(not each.ours), f"{token}-{mark}", each.worker, route.queue, id, int(flags), each.raw

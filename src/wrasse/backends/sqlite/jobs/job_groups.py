@@ -45,15 +45,15 @@ def open_all(tx: WriteTransaction, groups: Sequence[JobGroup], now: int, enqueue
 
 def count(tx: WriteTransaction, finished: Sequence[tuple[Fact, bool]], now: int, enqueue: Enqueue) -> None:
     """Counts members that finished (True: done), each once, and enqueues the callbacks of complete groups."""
-    members = [(fact, done) for fact, done in finished if fact.team is not None]
+    members = [(fact, done) for fact, done in finished if fact.member_of is not None]
     if not members:
         return
     tx.db.execute("UPDATE jobs SET member = 0 WHERE seq IN carray(?)", (numbers(fact.seq for fact, _ in members),))
-    ends = Counter((fact.team, done) for fact, done in members)
-    for team in dict.fromkeys(fact.team for fact, _ in members):
-        assert team is not None, "only members are counted"
-        tx.db.execute(_COUNT, (team, now, ends[team, True], ends[team, False]))
-        _fire(tx, team, now, enqueue)
+    ends = Counter((fact.member_of, done) for fact, done in members)
+    for member_of in dict.fromkeys(fact.member_of for fact, _ in members):
+        assert member_of is not None, "only members are counted"
+        tx.db.execute(_COUNT, (member_of, now, ends[member_of, True], ends[member_of, False]))
+        _fire(tx, member_of, now, enqueue)
 
 
 def _fire(tx: WriteTransaction, id: str, now: int, enqueue: Enqueue) -> None:

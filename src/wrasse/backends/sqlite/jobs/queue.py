@@ -54,7 +54,7 @@ from wrasse.ports.jobs import (
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
-_LOOK_AGAIN = 0.1  # seconds between polls while a rate limit blocks a worker
+_POLL_SECONDS = 0.1  # seconds between polls while a rate limit blocks a worker
 _decode_answer = msgspec.json.Decoder(list[bool | str]).decode
 
 
@@ -115,7 +115,7 @@ class SqliteJobs:
         with self._wakeups.listen(want.queues, wait) as wakeup:
             # Once more now that the wakeup is registered: no later change is missed.
             while not (claimed := await self._grant(want)).jobs and not wakeup.late:
-                await self._rung(wakeup, want)
+                await self._wait_for_wakeup(wakeup, want)
         return claimed
 
     async def heartbeat(
@@ -191,14 +191,14 @@ class SqliteJobs:
     async def _promote(self) -> None:
         await self._writer.do(lambda tx: enqueue.promote(tx, tx.now()))
 
-    async def _rung(self, wakeup: Wakeup, want: ClaimOptions) -> None:
+    async def _wait_for_wakeup(self, wakeup: Wakeup, want: ClaimOptions) -> None:
         """Waits for the wakeup; with rate limits also for the moment at which one allows more, which fires no
         wakeup."""
         again = None
         if want.rates:
             again = await self._reader.do(lambda db: claim.next_at(db, want.queues, want.rates, self._now()))
-        seconds = None if again is None else min(max((again - self._now()) / 1e6, 0.001), _LOOK_AGAIN)
-        await wakeup.rung(seconds)
+        seconds = None if again is None else min(max((again - self._now()) / 1e6, 0.001), _POLL_SECONDS)
+        await wakeup.fired(seconds)
 
     async def _grant(self, want: ClaimOptions) -> Claimed:
         while (claimed := await self._grant_once(want)) is None:
