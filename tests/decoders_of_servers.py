@@ -96,9 +96,9 @@ async def _nats(data: bytes) -> object:
 def _nats_heard(*parts: bytes) -> list[object]:
     heard: list[object] = []
     connection = nats_wire.NatsTransport(lambda words: None)
-    connection.heard[b"1"] = lambda *message: heard.append((client_connection.status_of(message[2]), *message))
-    connection.heard[b"2"] = lambda _, *message: heard.append(message_codec.stored_of(parser.frame_of(*message)))
-    connection.taken[b"2"] = lambda frames: heard.extend(map(message_codec.stored_of, frames))
+    connection.handlers[b"1"] = lambda *message: heard.append((client_connection.status_of(message[2]), *message))
+    connection.handlers[b"2"] = lambda _, *message: heard.append(message_codec.stored_of(parser.frame_of(*message)))
+    connection.frame_handlers[b"2"] = lambda frames: heard.extend(map(message_codec.stored_of, frames))
     connection.connection_made(_Transport())
     for part in parts:
         if part and connection.open:

@@ -71,9 +71,9 @@ def test_jobs_at_the_earlier_key_of_a_literal_queue_are_named(place: Path, serve
     (place / "wrasse.yaml").write_text(
         f"redis: {{addr: '127.0.0.1:{server.port}'}}\nworker: {{queues: {{high: 'queue:high', low: 'queue:low'}}}}"
     )
-    assert not any("nothing serves" in each for each in warned("jobs"))
+    assert not any("no worker reads" in each for each in warned("jobs"))
     with redis.Redis(port=server.port) as client:
         client.lpush("jobqueue:queue:queue:low", "{}", "{}")
-    (told,) = [each for each in warned("jobs") if "nothing serves" in each]
+    (told,) = [each for each in warned("jobs") if "no worker reads" in each]
     assert told.startswith("2 jobs wait in jobqueue:queue:queue:low")
     assert "RENAME jobqueue:queue:queue:low queue:low" in told

@@ -1,4 +1,4 @@
-"""What a server that does not speak our protocol seems to be, by the first bytes it sent. Pure."""
+"""Guesses the protocol of a server that does not speak ours, by the first bytes it sent. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ _KINDS = (
 
 
 def named(first: bytes) -> str:
-    """What seems to answer, or nothing if the bytes do not tell."""
+    """The protocol that seems to answer, or an empty text if the bytes do not tell."""
     if first.startswith(_TLS_RECORDS):
         return "it answers in TLS"
     return next((kind for begins, kind in _KINDS if first.startswith(begins)), "")
 
 
 def printable(text: str, longest: int = 512) -> str:
-    """A server's own words without control characters, cut to a length."""
+    """A server's message without control characters, cut to a length."""
     return "".join(sign if sign.isprintable() else "?" for sign in text[:longest])

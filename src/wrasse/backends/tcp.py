@@ -1,4 +1,4 @@
-"""What our own clients of Redis and NATS share: addresses, TLS, and what a connection is before any protocol."""
+"""Common parts of our own clients of Redis and NATS: addresses, TLS, and a connection below any protocol."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 
 
 class ConnectionLost(Exception):
-    """The connection ended before the answer came: what was sent may have been done, or not."""
+    """The connection ended before the answer came: the request may have been executed, or not."""
 
 
 class Silent(ConnectionLost):
-    """The server took the connection and did not say within its time what its protocol begins with."""
+    """The server accepted the connection and did not send the beginning of its protocol in time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Encryption: whose certificates are trusted (empty: the system's), and our own certificate if one is asked for.
-    `first`: the server expects the handshake before it says anything (NATS: `handshake_first`)."""
+    """Encryption: whose certificates are trusted (empty: the system's), and our own certificate if one is required.
+    `first`: the server expects the handshake before it sends anything (NATS: `handshake_first`)."""
 
     ca: str = ""
     cert: str = ""
@@ -38,13 +38,13 @@ class Tls:
     first: bool = False
 
     def context(self, section: str) -> ssl.SSLContext:
-        """What encrypts the connection and proves who the server is; `section` is where the settings stand."""
+        """The SSL context; `section` is the name of the settings in errors."""
         try:
             context = ssl.create_default_context(cafile=self.ca or None)
             if self.cert:
                 context.load_cert_chain(self.cert, self.key or None)
         except OSError as error:  # ssl.SSLError is one, too
-            what = "holds no certificate" if isinstance(error, ssl.SSLError) else f"cannot be read: {error.strerror}"
+            what = "has no certificate" if isinstance(error, ssl.SSLError) else f"cannot be read: {error.strerror}"
             raise ConfigError(
                 f"a file of {section} {what}", do=f"correct {section}.ca, .cert or .key: PEM files that we may read"
             ) from None
@@ -54,14 +54,14 @@ class Tls:
         return context
 
     def query(self) -> list[tuple[str, str]]:
-        """As a URL has it behind its question mark."""
+        """The options for the query of a URL."""
         files = ("ca", self.ca), ("cert", self.cert), ("key", self.key)
         flags = ("verify", "" if self.verify else "false"), ("tls_first", "true" if self.first else "")
         return [(name, text) for name, text in (*files, *flags) if text]
 
 
 class TcpConnection(asyncio.Protocol, ABC):
-    """A connection whose protocol is to be spoken by whoever extends it."""
+    """A connection whose protocol a subclass implements."""
 
     __slots__ = ("_loop", "_room", "_transport", "_why")
 
@@ -78,17 +78,17 @@ class TcpConnection(asyncio.Protocol, ABC):
 
     @property
     def crowded(self) -> bool:
-        """Whether the server is behind with reading."""
+        """Whether the write buffer is full because the server does not read."""
         return self._room is not None
 
     async def room(self, within: float) -> None:
-        """Waits while the server does not read what was sent; if that takes longer, this is the end."""
+        """Waits while the server does not read; after `within` seconds the connection ends."""
         if self._room is not None:
             try:
                 async with asyncio.timeout(within):
                     await asyncio.shield(self._room)
             except TimeoutError:
-                self.end("the server does not read what it is sent")
+                self.end("the server does not read")
 
     def end(self, why: str) -> None:
         """Ends the connection at once."""
@@ -98,7 +98,7 @@ class TcpConnection(asyncio.Protocol, ABC):
         self._lose()
 
     async def encrypt(self, context: ssl.SSLContext, host: str) -> None:
-        """Goes on in TLS."""
+        """Starts TLS."""
         assert self._transport is not None, "the connection stands"
         changed = await self._loop.start_tls(self._transport, self, context, server_hostname=host)
         if changed is None:
@@ -107,9 +107,9 @@ class TcpConnection(asyncio.Protocol, ABC):
 
     @abstractmethod
     def _lose(self) -> None:
-        """Tells all who wait that it is over; more than once."""
+        """Fails everything that waits; may be called more than once."""
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection stands."""
@@ -136,7 +136,7 @@ _C = TypeVar("_C", bound=TcpConnection)
 
 
 class Connecting(Generic[_C]):
-    """One connects, the others wait for how that ends: a dead server is not asked by everybody in turn."""
+    """One caller connects, the others wait for the result: a dead server does not get one attempt per caller."""
 
     __slots__ = ("_failure", "_lock", "attempts")
 
@@ -146,7 +146,7 @@ class Connecting(Generic[_C]):
         self._lock = asyncio.Lock()
 
     async def once(self, there: Callable[[], _C | None], connect: Callable[[], Awaitable[_C]]) -> _C:
-        """The connection that is there by now, or a new one."""
+        """The existing connection, or a new one."""
         seen = self.attempts
         async with self._lock:
             if (wire := there()) is not None:
@@ -163,12 +163,12 @@ class Connecting(Generic[_C]):
 
 
 async def reach(host: str, port: int, make: Callable[[], _C], context: ssl.SSLContext | None = None) -> _C:
-    """A connection that stands; `context` encrypts it from its first byte."""
+    """An established connection; `context` encrypts it from its first byte."""
     try:
         transport, made = await asyncio.get_running_loop().create_connection(
             make, host, port, ssl=context, server_hostname=host if context else None
         )
-    except ValueError as error:  # no resolver takes the name; another server may have told it
+    except ValueError as error:  # an invalid name; another server may have announced it
         raise ConnectionLost("the host has no valid name") from error
     sock = transport.get_extra_info("socket")
     if sock is not None:
@@ -180,7 +180,7 @@ async def reach(host: str, port: int, make: Callable[[], _C], context: ssl.SSLCo
 
 
 def parse_address(text: str, port: int, what: str) -> Address:
-    """`host:port`, `[host]:port`, or a host alone, which then has this port. `what` is meant: a Redis."""
+    """`host:port`, `[host]:port`, or a host alone, which then has this port. `what` names it in errors: a Redis."""
     host, colon, number = text.rpartition(":")
     if not colon or text.endswith("]"):
         host, number = text, str(port)
@@ -201,5 +201,5 @@ def parse_number(name: str, text: str, what: str) -> int:
 
 
 def shown_addresses(nodes: tuple[Address, ...]) -> str:
-    """As they are written."""
+    """The addresses as text."""
     return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in nodes)

@@ -17,13 +17,13 @@ _FLAGS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0"
 
 
 def parse_query(query: str, known: Collection[str], what: str) -> dict[str, str]:
-    """The options in what follows the question mark of the URL of `what`."""
+    """The options in the query of the URL of `what`."""
     given: dict[str, str] = {}
     for part in filter(None, query.split("&")):
         name = part.partition("=")[0]
         if not _OPTION.fullmatch(part):
             raise ConfigError(
-                f"the URL of {what} has a part behind its ? that is no option",
+                f"the URL of {what} has a part behind its ? that is not an option",
                 do="write name=value; in a password write %3F for ?, %26 for & and %40 for @",
             )
         if name not in known:

@@ -264,7 +264,7 @@ async def test_a_damaged_record_is_an_error_and_not_an_absence(directory: Direct
     path = tmp_path / "data/default/meta/a.json"
     for damage in ("", "{", "[]", '{"version": "x"}'):
         path.write_text(damage)
-        with pytest.raises(StoreBroken, match="damaged"):
+        with pytest.raises(StoreBroken, match="corrupt"):
             await records.get("a")
         # A listing goes past it and shows its bytes as they are, so that one bad file costs one key.
         listed = await records.page("", None, 10)

@@ -77,8 +77,8 @@ def read(data: bytes, piece: int, *, bulk: bool) -> dict[bytes, list[tuple[objec
     wire._buffer, wire._need, wire._silent, wire._largest = bytearray(), 0, 0, 1 << 20
     wire._transport, wire._room, wire._pongs = None, None, []
     wire.info = ServerInfo(headers=True)
-    wire.heard = {number: hear(number) for number in got}
-    wire.taken = {number: got[number].extend for number in (b"2", b"3")} if bulk else {}
+    wire.handlers = {number: hear(number) for number in got}
+    wire.frame_handlers = {number: got[number].extend for number in (b"2", b"3")} if bulk else {}
     for at in range(0, len(data), piece):
         wire.data_received(data[at : at + piece])
     return {

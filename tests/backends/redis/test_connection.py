@@ -349,7 +349,7 @@ async def test_a_server_with_too_many_clients_says_so() -> None:
 
 
 async def test_a_file_that_is_no_certificate_is_a_mistake_of_the_settings(redis_server: Valkey) -> None:
-    with pytest.raises(ConfigError, match="holds no certificate"):
+    with pytest.raises(ConfigError, match="has no certificate"):
         await OwnRedisClient.open(at(redis_server.port, tls=Tls(ca=__file__)))
 
 

@@ -153,7 +153,7 @@ def test_a_circle_is_found_wherever_it_begins(before: int, length: int) -> None:
         for n in range(4 * (before + length) + 8):
             turns.turn(n if n < before else before + (n - before) % length)
 
-    with pytest.raises(StoreBroken, match="the same place came again"):
+    with pytest.raises(StoreBroken, match="a cursor was repeated"):
         turn_all()
 
 

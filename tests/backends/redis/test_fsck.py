@@ -341,7 +341,7 @@ async def test_what_moved_on_after_it_was_looked_at_is_innocent(scene: Scene) ->
     name = FsckSuspect(Kind.UNIQUE_LEFT_OVER, "", ("name-1", "held-1"))
     way = FsckSuspect(Kind.WHERE_LEFT_OVER, "", ("held-1", scene.claim_key_of("held-1")))
     letter = FsckSuspect(Kind.DEAD_ENTRY_WITHOUT_INDEX, "", (go_job("gone"), 1, 1))
-    assert await judge.guilty([entry, name, way, letter]) == []
+    assert await judge.confirmed([entry, name, way, letter]) == []
 
 
 async def test_more_jobs_than_one_step_may_count_are_counted_all_the_same(

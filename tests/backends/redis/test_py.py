@@ -84,10 +84,10 @@ async def test_a_wait_ends_with_its_time_and_leaves_the_connection_usable(redis_
     assert (await link.block("BLPOP", "nothing-there", 0.05, timeout=1), await link.ask("PING")) == (None, b"PONG")
     waiting = asyncio.ensure_future(link.block("BLPOP", "nothing-there", 5, timeout=5))
     await asyncio.sleep(0.05)
-    assert not link.has_seat
+    assert not link.has_free_connection
     waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    assert (link.has_seat, await link.ask("PING")) == (True, b"PONG")
+    assert (link.has_free_connection, await link.ask("PING")) == (True, b"PONG")
     await link.close()
 
 

@@ -76,7 +76,7 @@ async def test_they_are_enough_for_checks_repairs_and_admin_commands(store: Redi
 async def test_they_are_enough_for_the_pulse_and_the_doctor(store: Redis) -> None:
     identity = (await store.health_sample()).identity
     said = [finding.what for finding in await store.examine()]
-    assert (len(identity) > 40, "this user may not see the server's settings" in said) == (True, True)
+    assert (len(identity) > 40, "this user may not read the server's settings" in said) == (True, True)
 
 
 async def test_they_are_not_enough_for_other_keys_or_for_the_server(store: Redis) -> None:

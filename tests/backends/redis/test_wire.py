@@ -583,9 +583,9 @@ async def test_a_listener_that_lost_its_server_says_so_and_hears_again(
         with bells.waiting([f"{redis.client.options.root}:queue:low:wake"], timedelta(minutes=1)):
             between.refuse = True
             between.cut()
-            await _said(caplog, "wake-ups are not heard")
+            await _said(caplog, "wakeups are not received")
             between.refuse = False
-            await _said(caplog, "wake-ups are heard again")
+            await _said(caplog, "wakeups are received again")
         await bells.close()
         await redis.close()
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]

@@ -116,7 +116,7 @@ async def test_a_damaged_database_says_so(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[8 * 4096 : -4096] = os.urandom(len(content) - 9 * 4096)
     path.write_bytes(content)
-    with pytest.raises(StoreBroken, match="is damaged"):
+    with pytest.raises(StoreBroken, match="is corrupt"):
         await use(path)
 
 

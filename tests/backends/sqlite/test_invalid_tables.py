@@ -146,7 +146,7 @@ async def test_what_is_damaged_is_shown_beside_its_neighbours(filled: Path, tmp_
     store = await Sqlite.open(path, CLOCK)
     lines = [line async for line in _all(lambda after: store.journal.page(LineFilter(), after, 1))]
     assert [(line.intent.suspect, line.outcome) for line in lines] == [("a\ufffd", Outcome.UNKNOWN), ("suspect", None)]
-    assert "'nonsense', which is none" in lines[0].detail
+    assert "the invalid outcome 'nonsense'" in lines[0].detail
     things = store.records(THINGS)
     assert [each.key async for each in _all(lambda after: things.page("", after, 1))] == ["k1", "k\ufffd"]
     assert [each.key async for each in _all(lambda after: things.due(None, after, 1))] == ["k\ufffd", "k1"]

@@ -103,8 +103,8 @@ async def test_a_program_that_keeps_the_file_locked_delays_writes_and_no_reads(t
 
 async def test_a_store_that_came_through_a_fork_is_refused(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
-    store._writer._lane._pid -= 1  # as the child of a fork sees it
+    store._writer._thread._pid -= 1  # as the child of a fork sees it
     with pytest.raises(Exception, match="was opened before a fork"):
         await store.jobs.enqueue([Job("a")], request="r")
-    store._writer._lane._pid += 1
+    store._writer._thread._pid += 1
     await store.close()

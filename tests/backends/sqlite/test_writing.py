@@ -89,7 +89,7 @@ async def test_closing_does_what_was_asked_before_it(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     other = apsw.Connection(str(tmp_path / "wrasse.db"))
     other.execute("BEGIN IMMEDIATE")
-    lane = store._writer._lane
+    lane = store._writer._thread
     async with asyncio.timeout(30), asyncio.TaskGroup() as group:
         first = group.create_task(store.jobs.enqueue([Job("first")], request="first"))
         await asyncio.sleep(0)

@@ -4,11 +4,11 @@ link, at whatever moment, lets a read, a write or a delete leave the root.
 Where the kernel has openat2 (Linux 5.6; some sandboxes forbid it) that is one call. Elsewhere the path is opened
 directory by directory.
 
-An open directory stays the same directory when it is moved. Whoever moves one out of the root while a call has it open
-(`ParentDirectory`: one call; `OpenDirectory`: one page, one head, or one batch of deletes) takes the rest of that call
-along: it reads, locks and unlinks there, by the names and versions that it was given, and nowhere else. To move it
-takes the right to write in the root, and whoever has that may do as much to these files. The next call opens its path
-from the root again.
+An open directory stays the same directory when it is moved. If another process moves a directory out of the root while
+a call has it open (`ParentDirectory`: one call; `OpenDirectory`: one page, one head, or one batch of deletes), the rest
+of that call works in the moved directory: it reads, locks and unlinks only the names and versions it was called with.
+Moving it needs write permission in the root, which already allows the same changes to these files. The next call opens
+its path from the root again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SIZE = ctypes.sizeof(_How)
 
 @lru_cache(maxsize=64)
 def _how(flags: int, mode: int) -> _How:
-    """Never changed after it was made: threads share it."""
+    """The struct is never changed after it was made: threads share it."""
     return _How(flags, mode if flags & (os.O_CREAT | os.O_TMPFILE & ~os.O_DIRECTORY) else 0, _NO_SYMLINKS | _BENEATH)
 
 
@@ -55,7 +55,7 @@ def open_by_kernel(root: int, path: bytes, flags: int, mode: int) -> int:
 
 
 def open_by_steps(root: int, path: bytes, flags: int, mode: int) -> int:
-    """The same, part by part."""
+    """The same, part by part, for kernels without openat2."""
     above, _, name = path.rpartition(b"/")
     folder = root
     try:
@@ -75,7 +75,7 @@ def open_by_steps(root: int, path: bytes, flags: int, mode: int) -> int:
 
 
 def opener(root: int) -> Opener:
-    """The faster way that works here."""
+    """The faster of the two ways that works on this system."""
     try:
         os.close(open_by_kernel(root, b".", _STEP, 0))
     except OSError:
@@ -102,9 +102,9 @@ class ParentDirectory:
 
 
 class OpenDirectory(threading.local):
-    """The directory of the last path, kept open for the next one while `used`: for a thread that asks about many paths,
-    most of them in one directory. Each is asked in the directory that stood there when the first of them was, wherever
-    that directory is by now."""
+    """The directory of the last path, kept open for the next path while `used`: for a thread that reads many paths,
+    most of them in one directory. All paths of one directory are resolved in the directory that existed when the first
+    was resolved, even if that directory is moved meanwhile."""
 
     used = False
     _above: bytes | None = None
@@ -121,7 +121,7 @@ class OpenDirectory(threading.local):
         return self._folder, name
 
     def close(self) -> None:
-        """Closes what is kept."""
+        """Closes the directory that is kept open."""
         if self._above is not None:
             self._above = None
             os.close(self._folder)

@@ -1,15 +1,15 @@
-"""A directory as a backend: objects and records, for any number of processes on one machine, or on several where the
-file system is one that they share.
+"""A directory as a backend: objects and records, shared by any number of processes on one host, or on several hosts if
+the file system is shared between them.
 
-What is not data is in `%w` at the root. Opening refuses a file system on which the promises would not hold, and removes
-what writers left that died more than an hour ago.
+Files that are not data are in `%w` at the root. Opening refuses a file system on which the port's promises would not
+hold, and removes the leftovers of writers that died more than an hour ago.
 
-What the promises need of a file system, tried out before anything is promised.
+What the promises need of a file system, probed before the directory is used.
 
-Hard links give `create` one winner, exact times make versions, locks between processes keep a change and its condition
-together, and a directory that was written by a later version of wrasse is not touched. Whether two names can be
-exchanged decides only the way in which `a` comes to stand beside `a/b`, and whether files may go without a name for a
-while only what a writer leaves that is killed.
+Hard links give `create` one winner, exact times make versions, locks between processes make a check and its change
+atomic, and a directory that was written by a later version of wrasse is not touched. Whether two names can be exchanged
+decides only how a file becomes a directory (`a` beside `a/b`), and whether the file system has files without a name
+decides only what a killed writer leaves behind.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from wrasse.private_files import make_private_folders
 
 _FORMAT = WORKPLACE + b"/format"
 _FORMAT_BYTES = b"wrasse directory 1\n"
-_ODD = 1_234_567_891  # nanoseconds that only an exact file system gives back
+_ODD = 1_234_567_891  # nanoseconds that only a file system with exact times returns
 
 
 def prepare(files: Files, temporary: TempFiles) -> bool:
-    """Makes the workplace, and refuses a directory that will not do. Says whether names can be exchanged."""
+    """Makes the workplace, and refuses an unsuitable file system. Returns whether names can be exchanged."""
     for folder in (WORKPLACE, temp_files.FOLDER, locks.FOLDER, tombstones.FOLDER):
         with suppress(FileExistsError):
             files.make_folder(folder)
@@ -62,8 +62,8 @@ def prepare(files: Files, temporary: TempFiles) -> bool:
 def _check_format(files: Files, temporary: TempFiles) -> None:
     found = files.load(_FORMAT)
     if found is None:
-        with temporary.holding(_FORMAT_BYTES, renamed=True) as temp_file:
-            files.rename(temp_file.path, _FORMAT)  # two who open at once write the same
+        with temporary.small_file(_FORMAT_BYTES, renamed=True) as temp_file:
+            files.rename(temp_file.path, _FORMAT)  # two processes that open at once write the same bytes
     elif found != _FORMAT_BYTES:
         raise StoreBroken(
             f"{files.root} was written by another version of wrasse", do="use that version, or name another directory"
@@ -72,7 +72,7 @@ def _check_format(files: Files, temporary: TempFiles) -> None:
 
 def _probe(files: Files, temporary: TempFiles) -> bool:
     temporary.blanks = _names_blanks(files, temporary)
-    with temporary.holding(b"") as temp_file:
+    with temporary.small_file(b"") as temp_file:
         files.set_timestamp(temp_file.file, _ODD)
         if files.state_of(temp_file.file).timestamp != _ODD:
             raise _lacks(files, "times exact to the nanosecond")
@@ -83,7 +83,7 @@ def _probe(files: Files, temporary: TempFiles) -> bool:
                 files.link(temp_file.path, inside(folder))
             except OSError as why:
                 raise _lacks(files, "hard links") from why
-            # Where one process cannot exchange names, all who share the directory take turns.
+            # If one process cannot exchange names, all processes of this directory use the shared lock instead.
             return files.state(object_paths.FOLDER) is None and _exchanges(files, temp_file.path, folder)
         finally:
             files.unlink(inside(folder))
@@ -91,7 +91,7 @@ def _probe(files: Files, temporary: TempFiles) -> bool:
 
 
 def _probe_locks(files: Files, path: bytes) -> None:
-    """What is locked is refused to whoever opens it again, here and on every host that has the file system too."""
+    """A locked file must be refused to every other open of it, on this host and on all hosts of the file system."""
     if files.mount().locks_apart:
         raise Refused(
             f"{files.root} is mounted so that other hosts do not see this one's locks",
@@ -111,7 +111,7 @@ def _probe_locks(files: Files, path: bytes) -> None:
 
 
 def _names_blanks(files: Files, temporary: TempFiles) -> bool:
-    """Whether a file may come without a name and get one later. NFS cannot, and /proc may be hidden from us."""
+    """Whether a file can be created without a name and named later. NFS cannot, and /proc may be hidden."""
     path = temporary.path()
     try:
         file = files.blank(temp_files.FOLDER)
@@ -141,7 +141,7 @@ _SYSTEM = SystemClock()
 
 
 class Directory(ObjectStore):
-    """A backend: objects, records and a pulse. Made by `open`."""
+    """A backend: objects, records and a health sample. Made by `open`."""
 
     capabilities = Capabilities(jobs=True, objects=True, copies=True)
 
@@ -154,7 +154,7 @@ class Directory(ObjectStore):
         self._temp_files = TempFiles(files, timestamps)
         exchanges = prepare(files, self._temp_files)
         self._mount = files.mount()
-        self.margin = self._mount.margin  # how far the time it tells may be off
+        self.margin = self._mount.margin  # by how much its clock may be off
         self._honours = _found(self._mount, exchanges)
         self._places = ObjectPaths(
             files, (Exchange if exchanges else LockedExchange)(files, self._locks, self._temp_files)
@@ -169,7 +169,7 @@ class Directory(ObjectStore):
     async def open(
         cls, path: str | Path, clock: Clock = _SYSTEM, *, files: Callable[[str], Files] = Files
     ) -> Directory:
-        """Opens the directory, and makes it if it is not there. `files` is what does its system calls."""
+        """Opens the directory, and makes it if it does not exist. `files` makes the system calls."""
         if not str(path):
             raise UsageError("the directory has no name", do="name one, for example wrasse-data")
         threads = Threads(str(path))
@@ -204,7 +204,7 @@ class Directory(ObjectStore):
         return self._records[collection]
 
     async def health_sample(self) -> HealthSample:
-        """That the directory is there, and the host's clock."""
+        """Checks that the directory exists, and reads the host's clock."""
         if await self._threads.run(lambda: self._files.state(WORKPLACE)) is None:
             raise StoreUnavailable(
                 f"{self._files.root} was moved or deleted while it was open", do="put it back, or start again"
@@ -215,21 +215,21 @@ class Directory(ObjectStore):
         return self._honours
 
     async def examine(self) -> Sequence[Finding]:
-        """Whether several hosts could share it as it is mounted."""
-        if not self._mount.remembers:
+        """Checks whether several hosts can share the directory as it is mounted."""
+        if not self._mount.caches_entries:
             return ()
-        what = f"{self._files.root} is on {self._mount.kind}, and this host may for a while see it as it was"
-        return (Finding("mount", WARN, what, "mount it with noac, or let one host alone use it"),)
+        what = f"{self._files.root} is on {self._mount.kind}, and this host may read outdated directory entries"
+        return (Finding("mount", WARN, what, "mount it with noac, or use it from one host only"),)
 
     async def close(self) -> None:
-        """Waits for what has begun; nothing may be asked afterwards."""
+        """Waits for calls that have begun; no call is accepted afterwards."""
         if await self._threads.close():
             self._temp_files.close()
             self._files.close_root()
 
 
 def _found(mount: Mount, exchanges: bool) -> str:
-    """What was found out, for the doctor."""
+    """The results of the probes, for `wrasse doctor`."""
     names = "names that change places" if exchanges else "names that move in turns"
     where = mount.kind or "a file system of unknown kind"
     return f"on {where}: hard links, locks, exact times, {names}, listing ordered"

@@ -1,17 +1,16 @@
 """Every system call this backend makes, one method each, so that a test can stop the process between any two.
 
 Paths are bytes, relative to the root, which is held open: the working directory and the length of the root's own path
-do not matter. A symbolic link in a path, other than the root itself, is never followed: there is nothing behind it. A
-method changes one thing or nothing. What is missing is an answer (None) where that is ordinary, and an OSError where it
-is not.
+do not matter. A symbolic link in a path, other than the root itself, is never followed and counts as missing. A method
+makes one change or none. A missing file is None where that is ordinary, and an OSError where it is not.
 
-Files are made for their owner alone. A root with the set-group-ID bit (`chmod 2770`, or 2750 for a group that only
-reads) is shared: what is made in it has the root's group rights, under any umask.
+Files are readable by their owner only. A root with the set-group-ID bit (`chmod 2770`, or 2750 for a group that only
+reads) is shared: files made in it have the root's group rights, under any umask.
 
-Which file system a directory is on, and whether other hosts may have it too.
+Which file system a directory is on, and whether other hosts can mount it too.
 
-Other hosts have clocks of their own, see our locks only where the mount sends them on, and see what we changed only
-where it does not remember what was there before.
+Other hosts have clocks of their own, see our locks only if the mount forwards them, and see our changes only if they do
+not cache earlier directory entries.
 """
 
 from __future__ import annotations
@@ -32,28 +31,28 @@ import msgspec
 from wrasse.backends.directory.beneath import OpenDirectory, Opener, ParentDirectory, open_by_steps, opener
 from wrasse.private_files import FILE_MODE, FOLDER_MODE
 
-MARGIN = timedelta(seconds=1)  # by how much clocks of hosts that keep them set may differ
+MARGIN = timedelta(seconds=1)  # how far clocks of synchronised hosts may differ
 _SERVED = ("nfs", "nfs4", "cifs", "smb3", "9p", "afs", "ceph", "glusterfs", "lustre", "beegfs", "gfs2", "ocfs2")
 _REMOTE = frozenset((*_SERVED, "fuse.sshfs", "fuse.glusterfs", "fuse.ceph"))
-_OWN_LOCKS = frozenset(("nolock", "local_lock=all", "local_lock=flock", "nobrl"))  # known to this host alone
-_FORGETFUL = frozenset(("noac", "acdirmax=0"))
+_OWN_LOCKS = frozenset(("nolock", "local_lock=all", "local_lock=flock", "nobrl"))  # locks visible on this host only
+_CACHING = frozenset(("noac", "acdirmax=0"))
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A file system as it is mounted. Nothing is known of one that the system does not tell about."""
+    """A file system as it is mounted. The fields are empty where the system does not report mounts."""
 
     kind: str = ""
     options: frozenset[str] = frozenset()
 
     @property
     def remote(self) -> bool:
-        """Whether other hosts may have it too."""
+        """Whether other hosts can mount it too."""
         return self.kind in _REMOTE
 
     @property
     def margin(self) -> timedelta:
-        """How far the clocks of those who share it may be apart."""
+        """How far the clocks of the hosts that share it may differ."""
         return MARGIN if self.remote else timedelta(0)
 
     @property
@@ -62,9 +61,9 @@ class Mount:
         return self.remote and not self.options.isdisjoint(_OWN_LOCKS)
 
     @property
-    def remembers(self) -> bool:
-        """Whether this host may for a while see what another one has changed since."""
-        return self.kind.startswith("nfs") and self.options.isdisjoint(_FORGETFUL)
+    def caches_entries(self) -> bool:
+        """Whether this host may cache directory entries that another host has changed since."""
+        return self.kind.startswith("nfs") and self.options.isdisjoint(_CACHING)
 
 
 def mount_of(device: tuple[int, int], table: str) -> Mount:
@@ -81,18 +80,18 @@ def mount_of(device: tuple[int, int], table: str) -> Mount:
 _EXCHANGE = 2  # RENAME_EXCHANGE of renameat2
 _CREATE = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _BLANK = os.O_RDWR | getattr(os, "O_TMPFILE", 0) | os.O_CLOEXEC  # without the flag a directory cannot be opened so
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a foreign pipe must not hold us up
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # opening a foreign pipe must not block
 _NO_FILE = (errno.EISDIR, errno.ESPIPE, errno.ENXIO)  # a directory, a pipe, a socket
 _FOLDER = os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY
 _LOOK = os.O_PATH | os.O_CLOEXEC | os.O_NOFOLLOW  # a link is looked at, not followed
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _HERE = b"."
 _LOAD = 1 << 18  # bytes that are read at once
-_NAMES = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())  # os.fsencode, ten times as often
+_NAMES = (sys.getfilesystemencoding(), sys.getfilesystemencodeerrors())  # os.fsencode, ten times as fast
 
 
 class FileState(msgspec.Struct, frozen=True):
-    """What the file system says of one name. `timestamp` is the time of the last change, in nanoseconds."""
+    """File system metadata of one name. `timestamp` is the time of the last change, in nanoseconds."""
 
     inode: int
     timestamp: int
@@ -114,13 +113,13 @@ class Files:
         self._group = found.st_mode & modes.S_IRWXG if found.st_mode & modes.S_ISGID else 0
 
     def close_root(self) -> None:
-        """Nothing may be asked afterwards."""
+        """No call is allowed afterwards."""
         os.close(self._root)
 
     @contextmanager
     def many(self) -> Iterator[None]:
-        """For a block in which this thread looks at, opens, locks or unlinks more than one path: their directory is
-        opened once."""
+        """A block in which this thread reads, opens, locks or unlinks more than one path: their directory is opened
+        once."""
         self._kept.used = True
         try:
             yield
@@ -129,18 +128,18 @@ class Files:
             self._kept.close()
             self._kept_locks.close()
 
-    # What changes something.
+    # Calls that change something.
 
     def create(self, path: bytes) -> int:
         """A new file, open for writing and reading; FileExistsError if the name is taken."""
         return self._shared(self._open(self._root, path, _CREATE, FILE_MODE))
 
     def blank(self, folder: bytes) -> int:
-        """A new file without a name, open for writing and reading: it is gone with whoever has it open."""
+        """A new file without a name, open for writing and reading: it is deleted when it is closed."""
         return self._shared(self._open(self._root, folder, _BLANK, FILE_MODE))
 
     def name(self, file: int, target: bytes) -> None:
-        """Gives a file without a name its first one; FileExistsError if it is taken, as for `link`."""
+        """Gives a file without a name its first one; FileExistsError if the name exists, as for `link`."""
         with self._parent(target) as to:
             os.link(b"/proc/self/fd/%d" % file, to.name, src_dir_fd=to.folder, dst_dir_fd=to.folder)
 
@@ -151,15 +150,15 @@ class Files:
             rest = rest[os.write(file, rest) :]
 
     def set_timestamp(self, file: int, timestamp: int) -> None:
-        """Sets the time of the last change."""
+        """Sets the modification time."""
         os.utime(file, ns=(timestamp, timestamp))
 
     def sync(self, file: int) -> None:
-        """Returns when bytes and times are on the disk."""
+        """Returns when bytes and times are on disk."""
         os.fsync(file)
 
     def sync_folder(self, path: bytes) -> None:
-        """Returns when the names in this directory are on the disk."""
+        """Returns when the names in this directory are on disk."""
         folder = self._open(self._root, path or _HERE, _FOLDER, 0)
         try:
             os.fsync(folder)
@@ -167,17 +166,17 @@ class Files:
             os.close(folder)
 
     def link(self, source: bytes, target: bytes) -> None:
-        """A second name for a file; FileExistsError if it is taken. This is what makes `create` have one winner."""
+        """A second name for a file; FileExistsError if the name exists. This is what makes `create` have one winner."""
         with self._parent(source) as old, self._parent(target) as new:
             os.link(old.name, new.name, src_dir_fd=old.folder, dst_dir_fd=new.folder, follow_symlinks=False)
 
     def rename(self, source: bytes, target: bytes) -> None:
-        """Gives a file the name of another, which is gone in the same instant."""
+        """Renames a file over another one, which is replaced atomically."""
         with self._parent(source) as old, self._parent(target) as new:
             os.rename(old.name, new.name, src_dir_fd=old.folder, dst_dir_fd=new.folder)
 
     def exchange(self, one: bytes, other: bytes) -> bool:
-        """Two names change places in one instant; False where the file system or the kernel cannot."""
+        """Exchanges two names atomically; False where the file system or the kernel cannot."""
         call = getattr(_LIBC, "renameat2", None)
         if call is None:
             return False
@@ -190,7 +189,7 @@ class Files:
         raise OSError(number, os.strerror(number))
 
     def unlink(self, path: bytes) -> None:
-        """Takes a name away; what is not there is left so."""
+        """Removes a name; a missing one is no error."""
         with suppress(FileNotFoundError, NotADirectoryError):
             if self._kept.used:
                 folder, name = self._kept.at(self._open, self._root, path)
@@ -200,7 +199,7 @@ class Files:
                 os.unlink(at.name, dir_fd=at.folder)
 
     def make_folder(self, path: bytes) -> None:
-        """A new directory; FileExistsError if the name is taken."""
+        """A new directory; FileExistsError if the name exists."""
         with self._parent(path) as at:
             os.mkdir(at.name, FOLDER_MODE, dir_fd=at.folder)
             if self._group:
@@ -211,7 +210,7 @@ class Files:
                     os.close(folder)
 
     def remove_folder(self, path: bytes) -> bool:
-        """Takes an empty directory away; False if it is not empty or not there."""
+        """Removes an empty directory; False if it is not empty or missing."""
         try:
             with self._parent(path) as at:
                 os.rmdir(at.name, dir_fd=at.folder)
@@ -221,10 +220,10 @@ class Files:
             raise
         return True
 
-    # What only looks.
+    # Calls that only read.
 
     def mount(self) -> Mount:
-        """How the file system is mounted, as far as the system tells."""
+        """How the file system is mounted, as far as the system reports it."""
         device = os.fstat(self._root).st_dev
         try:
             with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
@@ -233,7 +232,7 @@ class Files:
             return Mount()
 
     def state(self, path: bytes) -> FileState | None:
-        """What stands at this path; a symbolic link is neither file nor folder."""
+        """The state of a path; a symbolic link is neither file nor folder."""
         try:
             if self._kept.used:
                 folder, name = self._kept.at(self._open, self._root, path)
@@ -247,29 +246,29 @@ class Files:
             os.close(found)
 
     def state_of(self, file: int) -> FileState:
-        """The same of an open file."""
+        """The state of an open file."""
         return _state(os.fstat(file))
 
     def open(self, path: bytes) -> int | None:
-        """An open file for reading; None if there is none, or a symbolic link: nothing of ours."""
+        """An open file for reading; None if there is none, or a symbolic link, which is never ours."""
         try:
             return self._near(self._kept, path, _READ)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def open_alone(self, path: bytes) -> int | None:
-        """The same of a file that is to be locked alone: on NFS nobody may who has not opened it for writing too."""
+        """Opens a file that is to be locked exclusively: NFS allows that only on a file opened for writing too."""
         try:
             return self._open(self._root, path, _READ | os.O_RDWR, 0)
         except OSError:
-            return self.open(path)  # that of another user, where it can be locked as it is; or none
+            return self.open(path)  # another user's file, where a read-only open is enough to lock it; or none
 
     def read(self, file: int, size: int, offset: int) -> bytes:
         """Up to `size` bytes; none at the end."""
         return os.pread(file, size, offset)
 
     def load(self, path: bytes) -> bytes | None:
-        """All bytes of a small file; None if there is none, or something that is no file: nothing of ours."""
+        """All bytes of a small file; None if there is none, or something that is not a file."""
         file = None
         try:
             file = self.open(path)
@@ -277,7 +276,7 @@ class Files:
                 return None
             whole = os.pread(file, _LOAD, 0)
             while len(whole) % _LOAD == 0 and (more := os.pread(file, _LOAD, len(whole))):
-                whole += more  # a file gives as much as is asked for, unless that is the end of it
+                whole += more  # a short read means the end of the file
             return whole
         except OSError as why:
             if why.errno in _NO_FILE:
@@ -301,16 +300,16 @@ class Files:
             os.close(folder)
 
     def close(self, file: int) -> None:
-        """Ends the use of an open file, and with it the locks on it."""
+        """Closes a file, which releases the locks on it."""
         os.close(file)
 
     def open_lock(self, path: bytes) -> int:
-        """The file of a lock, made if need be. It is never taken away: that would let two hold it."""
+        """The file of a lock, made if needed. It is never deleted: then two processes could lock different files."""
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         return self._shared(self._near(self._kept_locks, path, flags))
 
     def try_lock(self, file: int, *, shared: bool = False) -> bool:
-        """Locks an open file until it is closed or the process ends; False if somebody else has it."""
+        """Locks an open file until it is closed or the process ends; False if another open file has the lock."""
         try:
             fcntl.flock(file, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -327,7 +326,7 @@ class Files:
 
     def _shared(self, file: int) -> int:
         if self._group:
-            with suppress(PermissionError):  # the lock of another user, who has done it
+            with suppress(PermissionError):  # the lock file of another user, who has set the mode
                 os.fchmod(file, FILE_MODE | self._group & ~0o111)
         return file
 

@@ -1,7 +1,7 @@
-"""Locks that hold between threads and between processes, and end with their holder.
+"""Locks between threads and between processes, released when their holder ends.
 
-A name is locked by its hash: one of 256 files that are made once and stay. Threads of this process queue for a lock of
-their own first, so that they wake one another at once; processes look again after a short pause. Every wait ends.
+A name is locked by its hash: one of 256 files that are made once and stay. Threads of this process first queue for an
+in-process lock, so that they wake one another at once; processes poll with a short pause. Every wait has a limit.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ _SHORTEST, _LONGEST = 0.0005, 0.02
 
 
 class Locks:
-    """The locks of one root. At most one is held at a time by one thread, except in the order of the names."""
+    """The locks of one root. A thread holds at most one at a time, except in the order of the names."""
 
     def __init__(self, files: Files, patience: float = 10.0) -> None:
         self._files = files
         self._patience = patience
         self._threads = [threading.Lock() for _ in range(256)]
-        self._pause = threading.Event()  # never set: waiting for it is a pause
+        self._pause = threading.Event()  # never set: waiting for it is a sleep
 
-    def held(self, path: bytes) -> _Held:
-        """Alone with this path, for the length of a block."""
+    def held(self, path: bytes) -> _PathLock:
+        """Exclusive use of this path, for the length of a block."""
         number = hashlib.sha256(path).digest()[0]
-        return _Held(self, self._threads[number], b"%02x" % number)
+        return _PathLock(self, self._threads[number], b"%02x" % number)
 
-    def file(self, name: bytes, *, shared: bool = False) -> _File:
-        """The lock of this name, alone or shared with others who share it, for the length of a block."""
-        return _File(self, name, shared)
+    def file(self, name: bytes, *, shared: bool = False) -> _FileLock:
+        """The lock of this name, exclusive or shared, for the length of a block."""
+        return _FileLock(self, name, shared)
 
     def take(self, name: bytes, shared: bool) -> int:
-        """Takes the lock of this name; closing the file gives it back."""
+        """Takes the lock of this name; closing the file releases it."""
         lock = self._files.open_lock(FOLDER + b"/" + name)
         try:
             self._wait(lock, shared=shared)
@@ -48,12 +48,12 @@ class Locks:
         return lock
 
     def take_thread(self, thread: threading.Lock) -> None:
-        """Takes a lock of this process."""
+        """Takes a lock between threads of this process."""
         if not thread.acquire(timeout=self._patience):
             raise self._busy()
 
     def close(self, lock: int) -> None:
-        """Gives a lock back."""
+        """Releases a lock."""
         self._files.close(lock)
 
     def _wait(self, lock: int, *, shared: bool) -> None:
@@ -63,20 +63,20 @@ class Locks:
                 return
             if waited >= self._patience:
                 raise self._busy()
-            # A little different each time, so that processes do not keep step.
+            # A random factor, so that processes do not poll in step.
             pause = min(_SHORTEST * 2 ** min(tries, 10), _LONGEST) * (0.5 + random.random())
             self._pause.wait(pause)
             waited += pause
 
     def _busy(self) -> StoreUnavailable:
         return StoreUnavailable(
-            f"a lock in {self._files.root} stayed with another process for {self._patience:g}s; nothing was changed",
-            do="look for a process that uses this directory and is stopped or hangs",
+            f"another process kept a lock in {self._files.root} for {self._patience:g}s; nothing was changed",
+            do="look for a stopped or hanging process that uses this directory",
         )
 
 
-class _File:
-    """The lock of one file. Classes, since a generator for each of the many locks of a change costs as much as taking
+class _FileLock:
+    """The lock of one file. A class, since a generator for each of the many locks of a change costs as much as taking
     it."""
 
     __slots__ = ("_lock", "_locks", "_name", "_shared")
@@ -91,8 +91,8 @@ class _File:
         self._locks.close(self._lock)
 
 
-class _Held:
-    """The lock of one path: first that of this process, then that between processes."""
+class _PathLock:
+    """The lock of one path: first between threads, then between processes."""
 
     __slots__ = ("_lock", "_locks", "_name", "_thread")
 

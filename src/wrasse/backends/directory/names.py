@@ -1,4 +1,4 @@
-"""Where a key lives: keys to paths and back, total and without collisions.
+"""The path of each key: keys to paths and back, total and without collisions.
 
 A key keeps its natural path: `archive/audit/x.jsonl.gz` is that file. What a file system cannot name is escaped. A `%`
 in a name of ours is followed by two capital hex digits, for a byte of the key, or by one of our letters, which no key
@@ -10,7 +10,7 @@ can produce:
     %m   the metadata of an object, beside it; its name ends in `.meta`
     %w   what is not data at all: temporary files, locks; only at the root
 
-Only what comes out of `path_of` is an object; a listing passes over every other name.
+Only a name that `path_of` can produce is an object; a listing skips every other name.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NATURAL = re.compile(rb"%s(?:/%s)*" % (_SEGMENT, _SEGMENT))
 def path_of(key: bytes) -> bytes:
     """The path of the object with this key, relative to the root."""
     if _NATURAL.fullmatch(key):
-        return key  # nothing to escape or cut, as with most
+        return key  # nothing to escape or cut, as with most keys
     return b"/".join(part for segment in key.split(b"/") for part in _cut(_escaped(segment), NAME_MAX))
 
 
@@ -94,7 +94,7 @@ def _cut(name: bytes, size: int) -> list[bytes]:
 
 
 def _boundary(name: bytes, end: int) -> int:
-    """The last place up to `end` that splits neither an escape nor, where it is UTF-8, a character."""
+    """The last position up to `end` that splits neither an escape nor, where it is UTF-8, a character."""
     for back in (1, 2):
         if name[end - back : end - back + 1] == b"%":
             return end - back

@@ -1,16 +1,16 @@
-"""Where an object stands: a plain file at its path, or `%o` inside the directory of that name.
+"""Where an object is stored: a plain file at its path, or `%o` inside the directory of that name.
 
-Invariant: a name is a file or a directory, never both, and `a` becomes a directory with `a/%o` in one instant. So two
-creators of one key meet at one name, and a reader finds the object on one of the two at any moment.
+Invariant: a name is a file or a directory, never both, and `a` becomes a directory with `a/%o` atomically. So two
+creators of one key meet at one name, and a reader finds the object at one of the two at any moment.
 
-A directory that has become empty is removed. Whoever finds theirs gone makes it again; it cannot have held anything.
+A directory that has become empty is removed. A writer whose directory was removed makes it again; it was empty.
 
-A file becomes a directory with the file inside, so that `a` may stand beside `a/b`.
+A file becomes a directory with the file inside, so that `a` can exist beside `a/b`.
 
-Where the file system can exchange two names this is one instant: a directory is prepared that holds the object under
-`%o`, and changes places with the file. Where it cannot (NFS), there is a moment without either. There everything that
-looks at objects shares a lock that the change has alone; the object keeps a second name during the change, and whoever
-gets the lock after a crash finishes it first. So nobody ever sees that moment.
+Where the file system can exchange two names this is atomic: a directory is prepared that holds the object under `%o`,
+and is exchanged with the file. Where it cannot (NFS), there is a moment without either. There every access to objects
+takes a shared lock, and the change takes it exclusively; the object keeps a second name during the change, and the next
+process that gets the lock after a crash finishes the change first. So no process ever sees that moment.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ TRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class ObjectPath:
-    """An object that is there: where its file is now, and what the file system says of it."""
+    """An object that exists: where its file is now, and the file's state."""
 
     path: bytes
     state: FileState
 
 
 class ObjectPaths:
-    """Finds objects, and makes and removes the directories they stand in."""
+    """Finds objects, and makes and removes their directories."""
 
     def __init__(self, files: Files, exchange: Exchange | LockedExchange) -> None:
         self._files = files
         self._exchange = exchange
 
     def settled(self) -> AbstractContextManager[None]:
-        """Look for objects, and change them, inside this."""
+        """The block in which objects may be read and changed."""
         return self._exchange.settled()
 
     def find(self, path: bytes) -> ObjectPath | None:
@@ -57,7 +57,7 @@ class ObjectPaths:
         return ObjectPath(path, state) if state is not None and state.is_file else None
 
     def free(self, path: bytes) -> bytes | None:
-        """Where an object may get its name; None if there is one already."""
+        """The path at which an object may be created; None if it exists already."""
         state = self._files.state(path)
         if state is None:
             return path
@@ -82,7 +82,7 @@ class ObjectPaths:
         return None
 
     def make_room(self, folder: bytes) -> None:
-        """Makes the directory and those above it, on the disk, turning files in the way into directories."""
+        """Makes the directory and those above it, synced to disk, turning files in the way into directories."""
         if not folder:
             return
         chain = [folder]
@@ -94,7 +94,7 @@ class ObjectPaths:
                 for each in reversed(chain[:missing]):
                     self._make(each)
             except FileNotFoundError:
-                continue  # the one above it was empty until now, and somebody removed it
+                continue  # the one above it was empty until now, and another process removed it
             return
         raise unsteady(self._files)
 
@@ -104,7 +104,7 @@ class ObjectPaths:
             folder = parent(folder)
 
     def sync(self, folder: bytes) -> None:
-        """Puts the names of a directory on the disk; one that is gone has no names left to put there."""
+        """Syncs the names of a directory to disk; a deleted one has no names left to sync."""
         try:
             self._files.sync_folder(folder)
         except FileNotFoundError:
@@ -131,14 +131,14 @@ class ObjectPaths:
                 elif state is not None and not state.is_folder:
                     raise self._foreign() from None
             if self._is_folder(folder):
-                # Also if somebody else made it just now: they may not have come to this yet.
+                # Also if another process made it just now: it may not have synced it yet.
                 self.sync(parent(folder))
                 return
         raise unsteady(self._files)
 
 
 def inside(path: bytes) -> bytes:
-    """Where the object stands when its name is a directory."""
+    """The path of the object when its name is a directory."""
     return path + b"/" + OBJECT
 
 
@@ -148,7 +148,7 @@ def parent(path: bytes) -> bytes:
 
 
 def unsteady(files: Files) -> StoreUnavailable:
-    """Somebody removes what we make as fast as we make it."""
+    """The error if another program removes directories as fast as this one makes them."""
     return StoreUnavailable(
         f"directories in {files.root} keep disappearing while they are written to",
         do="look for another program that deletes in this directory",
@@ -161,7 +161,7 @@ _INTENT = b".path"
 
 
 class Exchange:
-    """The way of file systems that can exchange names."""
+    """For file systems that can exchange names."""
 
     def __init__(self, files: Files, locks: Locks, temp_files: TempFiles) -> None:
         self._files = files
@@ -169,12 +169,12 @@ class Exchange:
         self._temp_files = temp_files
 
     def settled(self) -> AbstractContextManager[None]:
-        """While nobody is between file and directory: always."""
+        """Nothing to wait for: the exchange is atomic."""
         return nullcontext()
 
     def turn(self, path: bytes) -> None:
         """Makes a directory of the file."""
-        with self._locks.held(path):  # nobody may replace or delete the object meanwhile
+        with self._locks.held(path):  # the object must not be replaced or deleted meanwhile
             state = self._files.state(path)
             if state is None or not state.is_file:
                 return
@@ -186,7 +186,8 @@ class Exchange:
                 raise StoreUnavailable(
                     f"{self._files.root} can no longer exchange two names", do="open the directory again"
                 )
-            # If a cleaner took us for dead and emptied what we prepared, the object is still at the other name.
+            # If a cleaner took this process for dead and emptied the prepared directory, the object is still at the
+            # other name.
             with suppress(FileExistsError):
                 self._files.link(prepared, inside(path))
             self._files.sync_folder(path)
@@ -195,7 +196,7 @@ class Exchange:
 
 
 class LockedExchange:
-    """The way of file systems that cannot."""
+    """For file systems that cannot exchange names."""
 
     def __init__(self, files: Files, locks: Locks, temp_files: TempFiles) -> None:
         self._files = files
@@ -204,7 +205,7 @@ class LockedExchange:
 
     @contextmanager
     def settled(self) -> Iterator[None]:
-        """While nobody is between file and directory, and nobody died there."""
+        """No process is between file and directory, and an interrupted change is finished."""
         while True:
             with self._locks.file(_LOCK, shared=True):
                 if not self._open_intents():
@@ -221,7 +222,7 @@ class LockedExchange:
             if state is None or not state.is_file:
                 return
             second = FOLDER + b"/" + hashlib.sha256(path).hexdigest().encode()
-            with self._temp_files.holding(path) as temp_file:
+            with self._temp_files.small_file(path) as temp_file:
                 self._files.rename(temp_file.path, second + _INTENT)
             self._files.link(path, second)
             self._files.sync_folder(FOLDER)

@@ -1,28 +1,28 @@
 """Objects as plain files at readable paths: `archive/audit/x.jsonl.gz` is that file, for any other tool to read.
 
-The port's promises hold between processes and through a crash at any point; `object_files.py` says how. Bytes are
-streamed both ways: memory does not grow with the size of an object. Plain files that other tools put there are objects,
-too; symbolic links are not, and a listing does not look behind them.
+The port's promises hold between processes and through a crash at any point. Bytes are streamed in both directions:
+memory does not grow with the size of an object. Plain files of other tools are objects, too; symbolic links are not,
+and a listing does not follow them.
 
-Objects as files: the steps of each change, in the order that lets a crash between any two of them do no harm.
+Each change is a sequence of steps, in an order that makes a crash between any two of them harmless.
 
-    create    bytes on the disk; metadata on the disk; the name by link, which has one winner; the directory on the disk
-    replace   the same, but the name by rename, alone with the name and only if the version is still the one named
-    copy      alone with the name; metadata on the disk; a second name by link: one file, and no bytes are moved
-    delete    alone with the name, likewise; then its metadata; then directories that became empty
+    create    bytes on disk; metadata on disk; the name by link, which has one winner; the directory on disk
+    replace   the same, but the name by rename, under the name's lock and only if the version is still the expected one
+    copy      under the name's lock; metadata on disk; a second name by link: one file, and no bytes are copied
+    delete    under the name's lock, likewise; then its metadata; then directories that became empty
 
-The version of an object is the stamp we gave its file and the file's number: both stay when a name is linked or
-renamed. Everything here blocks; it runs in threads.
+The version of an object is the timestamp that this backend sets on its file and the file's number: both stay when a
+name is linked or renamed. Everything here blocks; it runs in threads.
 
-Metadata of objects, each in a file beside its object and named for the object's stamp.
+Metadata of objects is in a file beside each object, named for the object's timestamp.
 
-The data file selects its metadata: when a write gives it its name, the metadata that belongs to that stamp is already
-on the disk, and the one before it means nothing any more. An object without metadata has no such file.
+The data file selects its metadata: when a write gives it its name, the metadata of that timestamp is already on disk,
+and the earlier metadata is no longer used. An object without metadata has no such file.
 
 The name of the metadata ends in a suffix of its own, so that a glob for the objects (`*.jsonl.gz`) matches objects
-only. Earlier versions wrote it without that suffix: such files are read and removed, never written. They are looked
-for each time (about 6 µs of a head's 80 µs): no mark in the store can rule them out, since a process of an earlier
-version may still write there, and a copied directory may hold them.
+only. Earlier versions wrote it without that suffix: such files are read and removed, never written. They are checked
+for each time (about 6 µs of a head's 80 µs): no marker in the store can rule them out, since a process of an earlier
+version may still write there, and a copied directory may contain them.
 """
 
 from __future__ import annotations
@@ -75,11 +75,11 @@ class MetadataFiles:
 
     @contextmanager
     def ahead(self, path: bytes, timestamp: int, metadata: Mapping[str, str]) -> Iterator[None]:
-        """Metadata on the disk before the object of this stamp gets its name, and gone again if it gets none."""
+        """Metadata on disk before the object of this timestamp gets its name, and removed again if it gets none."""
         if not metadata:
             yield
             return
-        with self._temp_files.holding(_pack(path, timestamp, metadata), mark=True) as temp_file:
+        with self._temp_files.small_file(_pack(path, timestamp, metadata), mark=True) as temp_file:
             try:
                 self._link(temp_file.path, metadata_names(path, timestamp)[0])
                 yield
@@ -87,7 +87,7 @@ class MetadataFiles:
                 self._drop_unless_selected(path, timestamp)
 
     def read(self, path: bytes, timestamp: int) -> Mapping[str, str] | None:
-        """The metadata of the object of this stamp; None if there is none."""
+        """The metadata of the object of this timestamp; None if there is none."""
         for name in metadata_names(path, timestamp):
             packed = self._files.load(name)
             if packed is not None:
@@ -95,12 +95,12 @@ class MetadataFiles:
         return None
 
     def taken(self, path: bytes, timestamp: int) -> bool:
-        """Whether there is metadata of this stamp already."""
+        """Whether there is metadata of this timestamp already."""
         return any(self._files.state(name) is not None for name in metadata_names(path, timestamp))
 
     @contextmanager
     def after(self, path: bytes, place: ObjectPath) -> Iterator[None]:
-        """Inside, the object that stands there goes; afterwards its metadata is gone, too."""
+        """The block removes the object; its metadata is removed afterwards."""
         timestamp = place.state.timestamp
         name = next((name for name in metadata_names(path, timestamp) if self._files.state(name) is not None), None)
         if name is None:
@@ -108,7 +108,7 @@ class MetadataFiles:
             return
         with self._temp_files.marked(name):
             yield
-            self._places.sync(parent(place.path))  # the object must not come back without it
+            self._places.sync(parent(place.path))  # the object must not come back without its metadata
             self._drop_unless_selected(path, timestamp)
 
     def useless(self, packed: bytes) -> None:
@@ -116,7 +116,7 @@ class MetadataFiles:
         try:
             path, timestamp, _ = self._unpack(packed)
         except StoreBroken:
-            return  # cut short by the crash, and so never given its name
+            return  # cut short by the crash, and so never renamed into place
         with self._locks.held(path):
             self._drop_unless_selected(path, timestamp)
 
@@ -144,13 +144,13 @@ class MetadataFiles:
             return found["path"].encode("utf-8", "surrogateescape"), int(found["stamp"]), metadata
         except (AttributeError, *UNREADABLE):
             raise StoreBroken(
-                f"the metadata of an object in {self._files.root} is damaged",
+                f"the metadata of an object in {self._files.root} is corrupt",
                 do="restore it from a backup, or write the object again",
             ) from None
 
 
 def metadata_names(path: bytes, timestamp: int) -> tuple[bytes, bytes]:
-    """Where the metadata of the object of this stamp is, in the same directory, and where older releases put it."""
+    """Where the metadata of the object of this timestamp is, in the same directory, and where older releases put it."""
     folder, slash, name = path.rpartition(b"/")
     old = b"%s%s%s%016x.%s" % (folder, slash, SIDECAR, timestamp, name)
     return old + _SUFFIX, old
@@ -180,7 +180,7 @@ class ObjectFiles:
         self._listings = Listings(files)
 
     def state(self, path: bytes) -> FileState | None:
-        """The object as it is now."""
+        """The object's current state."""
         with self._places.settled():
             place = self._places.find(path)
         return None if place is None else place.state
@@ -193,7 +193,7 @@ class ObjectFiles:
                 metadata = self._metadata_files.read(path, state.timestamp)
                 if metadata is not None:
                     return state, metadata
-                # None is kept, or it went with the version we saw.
+                # It has none, or the metadata was removed with the version read above.
                 before, state = state, self.state(path)
                 if state == before:
                     return state, {}
@@ -230,9 +230,9 @@ class ObjectFiles:
         return state
 
     def copy(self, path: bytes, target: bytes, at: str) -> Outcome:
-        """Gives an object's file a second name; a later write to one of both names gives that a file of its own."""
+        """Gives an object's file a second name; a later write to one of the two names gives it a file of its own."""
         if not self._temp_files.blanks:
-            return Outcome.FAILED  # an open file cannot be named here, and its path may change under us
+            return Outcome.FAILED  # an open file cannot be linked here, and its path may change meanwhile
         with self._locks.held(path):
             opened = self.open(path)
             if opened is None:
@@ -245,12 +245,12 @@ class ObjectFiles:
                 with self._metadata_files.ahead(target, state.timestamp, metadata):
                     return Outcome.DONE if self._link(Blank(file), target) else Outcome.CONFLICT
             except PermissionError:
-                return Outcome.FAILED  # some systems let nobody link what is another's
+                return Outcome.FAILED  # some systems do not allow a link to another user's file
             finally:
                 self._files.close(file)
 
     def delete(self, deletes: Sequence[tuple[bytes, str]]) -> list[Outcome]:
-        """Takes objects away, each if it has the version named."""
+        """Deletes objects, each if it has the expected version."""
         outcomes: list[Outcome] = []
         folders: set[bytes] = set()
         with self._files.many():
@@ -262,7 +262,7 @@ class ObjectFiles:
                     continue
                 outcomes.append(Outcome.CONFLICT if folder is None else Outcome.DONE)
                 folders |= {folder} if folder is not None else set()
-        # One wait for the disk per directory instead of one per object; nobody is told before it.
+        # One sync per directory instead of one per object; outcomes are returned only after it.
         for emptied in folders:
             self._places.sync(emptied)
             with self._places.settled():
@@ -280,12 +280,12 @@ class ObjectFiles:
             return self._listings.cut(prefix, after, limit, begin, self._look)
 
     def clean(self) -> int:
-        """Removes what writers left that died more than an hour ago."""
+        """Removes the leftovers of writers that died more than an hour ago."""
         return self._temp_files.clean(self._metadata_files.useless)
 
     def _look(self, key: bytes, path: bytes) -> FileState | None:
         if path_of(key) != path:
-            return None  # a name that no key has: foreign
+            return None  # no key has this name: foreign
         place = self._places.find(path)
         return None if place is None else place.state
 
@@ -310,13 +310,13 @@ class ObjectFiles:
                         self._places.sync(parent(target))
                     return target is not None
             except FileExistsError:
-                continue  # it changed between two looks
+                continue  # it changed between two reads
             except (FileNotFoundError, NotADirectoryError):
                 self._places.make_room(parent(path))
         raise unsteady(self._files)
 
     def _linked(self, temp_file: TempFile | Blank, path: bytes) -> bytes | None:
-        """Where the file got its name; None if there is an object already."""
+        """The path that the file got; None if there is an object already."""
         try:
             self._name(temp_file, path)
             return path
@@ -333,7 +333,7 @@ class ObjectFiles:
             self._files.link(temp_file.path, target)
 
     def _delete(self, path: bytes, version: str) -> bytes | None:
-        """The directory that the object was in; None if it has another version, or is not there."""
+        """The directory that the object was in; None if it has another version or does not exist."""
         with self._locks.held(path), self._places.settled():
             place = self._places.find(path)
             if place is None or version_of(place.state) != version:
@@ -349,7 +349,7 @@ def version_of(state: FileState) -> str:
 
 
 def timestamp_of(version: str) -> int | None:
-    """The stamp in a version; None if this is none of ours."""
+    """The timestamp in a version; None if this backend did not make it."""
     try:
         return int(version.partition(".")[0], 16)
     except ValueError:
@@ -416,7 +416,7 @@ class DirectoryObjects:
             while chunk := await self._threads.run(partial(self._files.read, file, CHUNK_BYTES, offset)):
                 offset += len(chunk)
                 yield chunk
-            # We never write into a file that has its name; another program may have.
+            # This backend never writes into a file that has its name; another program may.
             if await self._threads.run(lambda: self._files.state_of(file)) != state:
                 raise gone(key)
         finally:
@@ -446,7 +446,7 @@ class DirectoryObjects:
     async def _store(
         self, data: Data, fits: Callable[[], bool], begin: Callable[[], F], place: Callable[[F], FileState | None]
     ) -> WriteResult:
-        """Writes the bytes and gives them their name, unless it is plain beforehand that this will not do."""
+        """Writes the bytes and gives them their name, unless the condition already fails."""
         if isinstance(data, bytes):
             state = await self._threads.run(
                 lambda: self._store_whole(data, begin, place) if fits() else None, then=self._temp_files.make_ready
@@ -472,7 +472,7 @@ class DirectoryObjects:
 
     @asynccontextmanager
     async def _written(self, data: AsyncIterable[bytes], begin: Callable[[], F]) -> AsyncIterator[F]:
-        """A file with bytes that come in pieces."""
+        """A file with bytes that arrive in chunks."""
         temp_file = await self._threads.run(begin, undo=self._temp_files.drop)
         try:
             piece = bytearray()

@@ -1,21 +1,21 @@
 """Records as JSON files: `<data>/<stored name>.json`, found when due through `<index>/<bucket>/<stored name>`.
 
-The port's promises hold between processes and through a crash at any point; `record_files.py` says how.
+The port's promises hold between processes and through a crash at any point.
 
-Records as files: the steps of each change, in the order that lets a crash between any two of them do no harm.
+Each change is a sequence of steps, in an order that makes a crash between any two of them harmless.
 
-    create, put   the entry of the due index on the disk; the record on the disk under its name; then the old entry goes
-    delete        what was written last is kept for whoever asks again; the record goes; then its entry
+    create, put   the entry of the due index on disk; the record on disk under its name; then the old entry is removed
+    delete        the last writes are kept for retries; the record is removed; then its entry
 
-Every change is alone with its record, between processes. Readers need no lock: a record's file is replaced whole.
+Every change holds the record's lock, between processes. Readers need no lock: a record's file is replaced atomically.
 Everything here blocks; it runs in threads.
 
-The due index: an empty file per record in the directory of its bucket, and the list of buckets there are.
+The due index: an empty file per record in the directory of its due bucket, and the list of existing buckets.
 
-An entry is on the disk before the record that it is for, and goes after it: a stale entry is looked at once and
-removed, a missing one would be a record that nobody finds. One that this process has put on the disk and that is still
-the same file need not be put there again. A bucket leaves the list only together with its directory,
-and that only when it is empty, while nobody adds to any bucket. One that the list has lost is found by its directory.
+An entry is on disk before its record, and is removed after it: a stale entry is checked once and removed, while a
+missing one would be a record that is never found. An entry that this process has synced to disk and that is still the
+same file is not synced again. A bucket leaves the list only together with its directory, and only when it is empty,
+under a lock against new entries. A bucket that is missing from the list is found by its directory.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from wrasse.backends.directory.threads import Threads
 from wrasse.backends.directory.tombstones import Tombstones
 from wrasse.backends.directory.walk import Listings, Sort, Walk, WalkedPage
 from wrasse.backends.record_files.due_bucket import DueBuckets
-from wrasse.backends.record_files.envelope import DAMAGED, StoredRecord, listed, pack, unpack
+from wrasse.backends.record_files.envelope import CORRUPT, StoredRecord, listed, pack, unpack
 from wrasse.backends.record_files.named_records import Answer, DueCursor, RecordChange
 from wrasse.errors import StoreBroken
 from wrasse.ports.outcome import Outcome
@@ -48,7 +48,7 @@ LASTING_MAX = 4_096
 
 
 class DirectoryDueIndex:
-    """The due index of one collection. Entries are changed by whoever is alone with the record."""
+    """The due index of one collection. Entries are changed under the record's lock."""
 
     def __init__(
         self, files: Files, locks: Locks, temp_files: TempFiles, places: ObjectPaths, collection: Collection
@@ -60,24 +60,24 @@ class DirectoryDueIndex:
         self.due_buckets = DueBuckets(collection.width)
         self.folder = folder_path(collection.index)
         self._list = folder_path(collection.buckets)
-        self._lasting: dict[bytes, FileState] = {}  # entries that this process has put on the disk
+        self._lasting: dict[bytes, FileState] = {}  # entries that this process has synced to disk
         self._known: tuple[bytes, list[str]] = (b"[]", [])
         self._lock = b"buckets-" + hashlib.sha256(self._list).hexdigest()[:16].encode()
 
     @property
     def folders(self) -> tuple[bytes, bytes]:
-        """The directories that must be there before anything can be entered."""
+        """The directories that must exist before anything can be entered."""
         return self.folder, parent(self._list)
 
     def enter(self, stored: bytes, due_bucket: str) -> None:
-        """An entry for this record, on the disk. FileNotFoundError if the index has no directory yet."""
+        """Adds an entry for this record, on disk. FileNotFoundError if the index has no directory yet."""
         entry = self._entry(stored, due_bucket)
         lasting = self._lasting.get(entry)
         if lasting is not None and self._files.state(entry) == lasting:
             return
         while not self._entered(entry, due_bucket):
             self._open(due_bucket)
-        state = self._files.state(entry)  # before it is on the disk: what somebody changes later has other times
+        state = self._files.state(entry)  # before the sync: a later change by another process has other times
         folder = parent(entry)
         while folder != self.folder:  # more than one only for a name that was cut
             self._files.sync_folder(folder)
@@ -88,7 +88,7 @@ class DirectoryDueIndex:
             self._lasting[entry] = state
 
     def leave(self, stored: bytes, due_bucket: str) -> None:
-        """Takes the entry away; the record says otherwise by now."""
+        """Removes the entry; the record has another due time by now."""
         entry = self._entry(stored, due_bucket)
         self._lasting.pop(entry, None)
         self._files.unlink(entry)
@@ -109,11 +109,11 @@ class DirectoryDueIndex:
         return Walk(self._files, _ENTRIES, self._folder(due_bucket), b"", b"", after)
 
     def is_entry(self, stored: bytes, path: bytes, due_bucket: str) -> bool:
-        """Whether this path is that of the entry, and not something foreign."""
+        """Whether this path is that of the entry, and not a foreign file."""
         return self._entry(stored, due_bucket) == path
 
     def retire(self, due_bucket: str) -> None:
-        """Drops a bucket if it is empty."""
+        """Removes a bucket from the list if it is empty."""
         with self._locks.file(self._lock):
             folder = self._folder(due_bucket)
             if self._removed(folder) or self._files.state(folder) is None:
@@ -121,12 +121,12 @@ class DirectoryDueIndex:
 
     def _removed(self, folder: bytes) -> bool:
         for name, is_folder in list(self._files.names(folder)):
-            if not is_folder or not self._removed(folder + b"/" + name):  # what a crash left of a name that was cut
+            if not is_folder or not self._removed(folder + b"/" + name):  # a crash left part of a name that was cut
                 return False
         return self._files.remove_folder(folder)
 
     def _entered(self, entry: bytes, due_bucket: str) -> bool:
-        """Makes the entry, if the bucket is open; while this goes on none is retired."""
+        """Makes the entry, if the bucket is listed; no bucket is retired meanwhile."""
         with self._locks.file(self._lock, shared=True):
             if not self._is_open(due_bucket):
                 return False
@@ -140,8 +140,8 @@ class DirectoryDueIndex:
             return True
 
     def _discovered(self) -> list[str]:
-        """The list, with buckets put back that are there and not on it: somebody restored or deleted the list. One
-        look at one directory, which has a name per hour."""
+        """The list, with existing buckets put back that are missing from it, as after a restore or a deletion of the
+        list. This reads one directory, which has a name per hour."""
         listed = self._load()
         if self._folders() <= set(listed):
             return listed
@@ -158,8 +158,8 @@ class DirectoryDueIndex:
         return due_bucket in self._load() and self._files.state(self._folder(due_bucket)) is not None
 
     def _open(self, due_bucket: str) -> None:
-        """The list first: a directory that is not in it would stay for ever. Both are on the disk before anybody
-        else may look."""
+        """Writes the list first: a directory that is missing from it would stay for ever. Both are on disk before the
+        lock is released."""
         with self._locks.file(self._lock):
             listed = self._load()
             if due_bucket not in listed:
@@ -194,7 +194,7 @@ class DirectoryDueIndex:
             raise self._broken() from None
 
     def _store(self, listed: list[str]) -> None:
-        with self._temp_files.holding(self.due_buckets.pack(listed), renamed=True) as temp_file:
+        with self._temp_files.small_file(self.due_buckets.pack(listed), renamed=True) as temp_file:
             self._files.rename(temp_file.path, self._list)
             self._files.sync_folder(parent(self._list))
 
@@ -236,20 +236,20 @@ class RecordFiles:
         return self._load(self._path(stored))
 
     def write(self, change: RecordChange) -> Answer:
-        """Makes the change, if it fits."""
+        """Makes the change, if its condition holds."""
         for _ in range(TRIES):
             try:
                 with self._locks.held(self._path(change.stored)):
                     return self._write(change)
             except FileNotFoundError:
-                # The first write of a collection, or somebody removed what was empty. Not inside the lock: making
-                # room may need the lock of another name.
+                # The first write of a collection, or another process removed an empty directory. Not inside the lock:
+                # making the directory may need the lock of another name.
                 for folder in (parent(self._path(change.stored)), *self._buckets.folders):
                     self._places.make_room(folder)
         raise unsteady(self._files)
 
     def leave(self, stored: bytes, due_at: datetime) -> None:
-        """Takes away an entry that a change left, unless the record needs it again."""
+        """Removes an entry that a change left, unless the record needs it again."""
         self._remove_stale(stored, self._buckets.due_buckets.due_bucket(due_at))
 
     def page(self, prefix: bytes, after: bytes | None, limit: int) -> WalkedPage[StoredRecord]:
@@ -266,7 +266,7 @@ class RecordFiles:
     def due(
         self, horizon: datetime, after: DueCursor | None, limit: int
     ) -> tuple[list[tuple[DueCursor, StoredRecord]], bool]:
-        """Records whose bucket is over at the horizon, earliest bucket first, and whether there are more."""
+        """Records whose bucket has passed at the horizon, earliest bucket first, and whether there are more."""
         found: list[tuple[DueCursor, StoredRecord]] = []
         for due_bucket in self._buckets.over(horizon, "" if after is None else after.due_bucket):
             start = after.stored if after is not None and after.due_bucket == due_bucket else None
@@ -289,13 +289,13 @@ class RecordFiles:
             kept = self._listed(self._path(stored))
             if kept is not None and self._due_bucket_of(kept) == due_bucket:
                 yield DueCursor(due_bucket, stored), kept
-            elif kept is not None and (self._tended or kept.version == DAMAGED):
+            elif kept is not None and (self._tended or kept.version == CORRUPT):
                 yield DueCursor(due_bucket, stored), replace(kept, due_at=self._buckets.due_buckets.begin(due_bucket))
             else:
                 self._remove_stale(stored, due_bucket)
 
     def _remove_stale(self, stored: bytes, due_bucket: str) -> None:
-        # Alone with the record: a writer makes the entry first, and the record may be about to follow.
+        # Under the record's lock: a writer makes the entry first, and its record may be about to follow.
         with self._locks.held(self._path(stored)):
             if self._due_bucket_of(self._load(self._path(stored))) != due_bucket:
                 self._buckets.leave(stored, due_bucket)
@@ -319,7 +319,7 @@ class RecordFiles:
         path, old, new = self._path(stored), self._due_bucket_of(before), self._due_bucket_of(after)
         if new is not None and (new != old or not self._buckets.has(stored, new)):
             self._buckets.enter(stored, new)
-        with self._temp_files.holding(pack(after), renamed=before is not None) as temp_file:
+        with self._temp_files.small_file(pack(after), renamed=before is not None) as temp_file:
             name: Callable[[bytes, bytes], None] = self._files.link if before is None else self._files.rename
             name(temp_file.path, path)
             self._places.sync(parent(path))
@@ -353,7 +353,7 @@ class RecordFiles:
             return unpack(packed)
         except ValueError:
             raise StoreBroken(
-                f"the record in {path.decode('utf-8', 'replace')} in {self._files.root} is damaged or foreign",
+                f"the record in {path.decode('utf-8', 'replace')} in {self._files.root} is corrupt or foreign",
                 do="restore the file from a backup, or move it out of the directory",
             ) from None
 
@@ -362,7 +362,7 @@ class RecordFiles:
 
 
 class ThreadedRecords:
-    """The files of one collection, asked in threads."""
+    """The files of one collection, accessed in threads."""
 
     def __init__(self, threads: Threads, files: RecordFiles) -> None:
         self._threads, self._files = threads, files

@@ -1,19 +1,18 @@
-"""Files that are not there yet: written in the workplace, whole and on the disk before they get their name.
+"""Temporary files: written in the workplace, complete and on disk before they get their name.
 
-Where the file system can, a file that is to be created has no name at all until it gets its own: a crash leaves
-nothing of it. One of those is kept ready, since making it takes as long as everything else that a small create does
-beside waiting for the disk.
+Where the file system allows it, a new file has no name at all until it is linked: a crash leaves nothing of it. One
+such file is kept ready, since making it takes as long as all other work of a small create except the sync.
 
-What a crash leaves here is never listed, and is removed by whoever opens the directory an hour later. A writer keeps
-its file locked, so that one which only takes long is left alone.
+A crash's leftovers here are never listed, and are removed when a process opens the directory an hour later. A writer
+keeps its file locked, so that a slow write is not removed.
 
-Some leftovers stand for more than themselves. Metadata has a second name here (a mark) while it is written before its
-object, and while the object goes before it: so whatever metadata a crash leaves useless is found again from here.
+Some leftovers refer to other files. Metadata has a second name here (a mark) while it is written before its object, and
+while the object is deleted before it: so metadata that a crash left unused is found from here.
 
-Times of files that are never given twice by one process: they make the version of an object.
+Timestamps of files are never issued twice by one process: they make the version of an object.
 
-A stamp is the clock's time in nanoseconds. The clock counts microseconds, so the last three digits are free; they begin
-at random, since another process may write in the same microsecond.
+A timestamp is the clock's time in nanoseconds. The clock counts microseconds, so the last three digits are free; they
+begin at random, since another process may write in the same microsecond.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from wrasse.clock import Clock, from_micros, to_micros
 
 
 class Timestamps:
-    """Gives out stamps for one directory, named by its inode. Threads may share it."""
+    """Issues timestamps for one directory, named by its inode. Threads may share it."""
 
     def __init__(self, clock: Clock, directory: int) -> None:
         self._clock = clock
@@ -43,19 +42,19 @@ class Timestamps:
             self._last = _lasts.setdefault(directory, _Last())
 
     def next(self, above: int = 0) -> int:
-        """A stamp of now that is above this one and above all given out before."""
+        """A timestamp of now that is above `above` and above all issued before."""
         fresh = to_micros(self._clock.now()) * 1_000 + int(random.random() * 1_000)
         with _lock:
             self._last.timestamp = max(fresh, above + 1, self._last.timestamp + 1)
             return self._last.timestamp
 
     def now(self) -> datetime:
-        """The clock's time: this backend is on the host's."""
+        """The clock's time: this backend uses the host's."""
         return self._clock.now()
 
 
 class _Last:
-    """The last stamp of a directory, for all in this process who have it open."""
+    """The last timestamp of a directory, for all instances in this process that have it open."""
 
     timestamp = 0
 
@@ -65,7 +64,7 @@ _lasts: WeakValueDictionary[int, _Last] = WeakValueDictionary()
 
 
 def instant(timestamp: int) -> datetime:
-    """The moment a stamp stands for."""
+    """The moment of a timestamp."""
     return from_micros(timestamp // 1_000)
 
 
@@ -78,7 +77,7 @@ _MARK_BYTES_MAX = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class TempFile:
-    """One file on its way: open, locked, and at a path of its own."""
+    """One file being written: open, locked, and at a path of its own."""
 
     file: int
     path: bytes
@@ -86,7 +85,7 @@ class TempFile:
 
 @dataclass(frozen=True, slots=True)
 class Blank:
-    """One file on its way, open and without a name."""
+    """One file being written, open and without a name."""
 
     file: int
 
@@ -97,19 +96,19 @@ class TempFiles:
     def __init__(self, files: Files, timestamps: Timestamps) -> None:
         self._files = files
         self._timestamps = timestamps
-        self._ready: deque[int] = deque()  # at most one, but for a moment
-        self.blanks = False  # whether files without a name can be had here; told by the probe
-        self._process = secrets.token_hex(6).encode()  # stamps differ within a process, and this between two
+        self._ready: deque[int] = deque()  # at most one, except for a moment
+        self.blanks = False  # whether the file system has files without a name; set by the probe
+        self._process = secrets.token_hex(6).encode()  # timestamps differ within a process, this between processes
 
     def path(self, suffix: bytes = b"") -> bytes:
-        """A path nobody else has."""
+        """A path that no other process uses."""
         return b"%s/%016x-%s%s" % (FOLDER, self._timestamps.next(), self._process, suffix)
 
     def begin(self, suffix: bytes = b"") -> TempFile:
         """A new empty file. The caller ends it with `drop`."""
         path = self.path(suffix)
         file = self._files.create(path)
-        self._files.try_lock(file, shared=True)  # shared with nobody: only a cleaner would want it
+        self._files.try_lock(file, shared=True)  # only a cleaner asks for this lock
         return TempFile(file, path)
 
     def blank(self) -> TempFile | Blank:
@@ -122,30 +121,30 @@ class TempFiles:
             return Blank(self._files.blank(FOLDER))
 
     def make_ready(self) -> None:
-        """Makes the next blank file before anybody waits for it. If it cannot be had, whoever needs it will be told."""
+        """Makes the next blank file in advance. If that fails, the next call that needs one raises the error."""
         if self.blanks and not self._ready:
             with suppress(OSError):
                 self._ready.append(self._files.blank(FOLDER))
 
     def drop(self, temp_file: TempFile | Blank) -> None:
-        """Takes the temporary name away; what was linked or renamed from it stays."""
+        """Removes the temporary name; what was linked or renamed from it stays."""
         self._files.close(temp_file.file)
         if isinstance(temp_file, TempFile):
             self._files.unlink(temp_file.path)
 
     def close(self) -> None:
-        """Lets go of the file that was kept ready."""
+        """Closes the file that was kept ready."""
         while self._ready:
             self._files.close(self._ready.popleft())
 
-    def holding(self, data: bytes, *, mark: bool = False, renamed: bool = False) -> _Holding:
-        """A small file with these bytes, on the disk, for the length of a block. `renamed`: the block gives it another
-        name, so that none is left to take away."""
-        return _Holding(self, self._files, data, _MARK if mark else b"", renamed)
+    def small_file(self, data: bytes, *, mark: bool = False, renamed: bool = False) -> _SmallFile:
+        """A small file with these bytes, on disk, for the length of a block. `renamed`: the block renames it, so that
+        no temporary name is left to remove."""
+        return _SmallFile(self, self._files, data, _MARK if mark else b"", renamed)
 
     @contextmanager
     def marked(self, path: bytes) -> Iterator[None]:
-        """A mark on a file that is about to become useless; what is not there needs none."""
+        """A mark on a file that is about to become unused; a missing file needs none."""
         mark = self.path(_MARK)
         with suppress(FileNotFoundError):
             self._files.link(path, mark)
@@ -165,7 +164,7 @@ class TempFiles:
 
     def _remove(self, path: bytes, useless: Callable[[bytes], None]) -> bool:
         state = self._files.state(path)
-        if state is not None and state.is_folder:  # a folder that was to change places with an object
+        if state is not None and state.is_folder:  # a folder that was to be exchanged with an object
             self._files.unlink(path + b"/" + OBJECT)
             return self._files.remove_folder(path)
         file = self._files.open_alone(path)
@@ -182,7 +181,7 @@ class TempFiles:
             self._files.close(file)
 
 
-class _Holding:
+class _SmallFile:
     """A class, since a generator for each of the many small files costs as much as writing one."""
 
     __slots__ = ("_data", "_files", "_renamed", "_suffix", "_temp_file", "_temp_files")

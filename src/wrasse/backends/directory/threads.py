@@ -1,8 +1,8 @@
-"""File work off the event loop, and the one place that turns the system's errors into ours.
+"""File work off the event loop, and the one place that maps the system's errors to ours.
 
-A call that has begun runs to its end: whoever is cancelled meanwhile learns of it afterwards. So no file is closed or
-removed under the thread that writes it. Threads of our own, since a change of a few hundred microseconds would pay a
-third of that for the standard pool's bookkeeping.
+A call that has begun runs to its end: a cancelled caller is resumed only afterwards. So no file is closed or removed
+while a thread writes it. This pool is our own, since the standard pool's bookkeeping takes a third of a change of a few
+hundred microseconds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NOT_ALLOWED = {errno.EACCES, errno.EPERM, errno.EROFS}
 
 
 class _Call(Generic[T]):
-    """One call on its way through a thread. All but `work` belongs to the event loop."""
+    """One call in a thread. All methods but `work` run on the event loop."""
 
     __slots__ = ("_answer", "_call", "_done", "_error", "_loop", "_then", "_waiter")
 
@@ -42,15 +42,15 @@ class _Call(Generic[T]):
         """Makes the call."""
         try:
             self._answer.append(self._call())
-        except BaseException as error:  # whatever it is, it belongs to whoever waits
+        except BaseException as error:  # whatever it is, the waiting caller raises it
             self._error = error
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed: no caller waits any more
             self._loop.call_soon_threadsafe(self._finish)
         if self._then is not None:
             self._then()
 
     async def ended(self) -> asyncio.CancelledError | None:
-        """Waits to the end, and says whether somebody wanted to wait no longer."""
+        """Waits to the end, and returns the cancellation of the caller, if there was one."""
         cancelled: asyncio.CancelledError | None = None
         while not self._done:
             try:
@@ -61,12 +61,12 @@ class _Call(Generic[T]):
         return cancelled
 
     def undo(self, undo: Callable[[T], None]) -> None:
-        """Hands over the answer that nobody is there for."""
+        """Undoes the result of a call whose caller was cancelled."""
         for answer in self._answer:
             undo(answer)
 
     def answer(self) -> T:
-        """What the call gave, or raised."""
+        """The call's result, or its exception."""
         if self._error is not None:
             raise self._error
         return self._answer[0]
@@ -90,30 +90,30 @@ class Threads:
     async def run(
         self, call: Callable[[], T], *, undo: Callable[[T], None] | None = None, then: Callable[[], None] | None = None
     ) -> T:
-        """The answer of a call that blocks. `undo` gets the answer that nobody is there for any more; `then` is done
-        after the answer has gone out, while its reader wakes up, and must not raise."""
+        """Runs a blocking call. `undo` gets the result if the caller was cancelled; `then` runs after the result was
+        handed over, while the caller wakes up, and must not raise."""
         if self._closed:
             raise StoreUnavailable(
                 f"{self._where} is closed", do="open it again; a store serves until its close() and not after"
             )
-        asked = _Call(call, then)
+        pending = _Call(call, then)
         self._under_way += 1
         if len(self._threads) < min(self._under_way, _THREADS_MAX):
             self._start()
-        self._calls.put(asked)  # type: ignore[arg-type]  # what it gives is between it and us
-        cancelled = await asked.ended()
+        self._calls.put(pending)  # type: ignore[arg-type]  # the type of the result matters to this method only
+        cancelled = await pending.ended()
         self._under_way -= 1
         if cancelled is not None:
             if undo is not None:
-                asked.undo(undo)
+                pending.undo(undo)
             raise cancelled
         try:
-            return asked.answer()
+            return pending.answer()
         except OSError as why:
             raise ours(why, self._where) from why
 
     async def close(self) -> bool:
-        """Waits for what has begun; nothing may be asked afterwards. False if it was closed already."""
+        """Waits for calls that have begun; no call is accepted afterwards. False if it was closed already."""
         if self._closed:
             return False
         self._closed = True
@@ -127,7 +127,8 @@ class Threads:
             thread.join()
 
     def _start(self) -> None:
-        # A process that ends without closing must not wait for us: to the files that is a crash like any other.
+        # Daemon threads: a process that ends without closing must not wait for them; for the files this is like a
+        # crash.
         thread = threading.Thread(target=self._work, name="wrasse-directory", daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -157,4 +158,4 @@ def ours(why: OSError, where: str) -> WrasseError:
         )
     if why.errno in (errno.EMFILE, errno.ENFILE):
         return StoreUnavailable(f"no more files can be opened in {where}", do="raise the limit, see ulimit -n")
-    return StoreUnavailable(f"{where} could not be read or written: {said}", do="check the disk it is on")
+    return StoreUnavailable(f"{where} could not be read or written: {said}", do="check its disk")

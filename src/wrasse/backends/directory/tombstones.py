@@ -1,8 +1,8 @@
-"""The last writes to keys whose record was deleted, so that asking again after a lost reply stays safe.
+"""The last writes to keys whose record was deleted, so that a retry after a lost reply stays safe.
 
-One small file for each of 256 lots of keys, the same lots as the locks: it is read and replaced alone with the key.
-Each remembers the newest GONE_MAX deleted keys, and that it has forgotten some. A file that cannot be read has
-forgotten everything: then the answer is `unknown`, which is true.
+One small file for each of 256 groups of keys, the same groups as the locks: it is read and replaced under the key's
+lock. Each keeps the newest GONE_MAX deleted keys, and whether older ones were dropped. A file that cannot be read
+counts as if all were dropped: then the answer is `unknown`, which is true.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ class _Key(msgspec.Struct):
     whole: bool
 
 
-class _Lot(msgspec.Struct):
+class _KeyGroup(msgspec.Struct):
     forgot: bool = False
     keys: list[_Key] = []  # oldest first
 
 
-_decode = msgspec.json.Decoder(_Lot).decode
+_decode = msgspec.json.Decoder(_KeyGroup).decode
 
 
 class Tombstones:
-    """What is known of keys without a record. The caller is alone with the key."""
+    """The last writes to keys without a record. The caller holds the key's lock."""
 
     def __init__(self, files: Files, temp_files: TempFiles) -> None:
         self._files = files
@@ -43,30 +43,30 @@ class Tombstones:
 
     def writes(self, path: bytes) -> LastWrites:
         """The last writes to the record that had this path."""
-        hash, lot = _hash(path), self._load(_file(path))
-        for key in lot.keys:
+        hash, group = _hash(path), self._load(_file(path))
+        for key in group.keys:
             if key.hash == hash:
                 return LastWrites(tuple(key.writes), key.whole)
-        return LastWrites(whole=not lot.forgot)
+        return LastWrites(whole=not group.forgot)
 
     def keep(self, path: bytes, writes: LastWrites) -> None:
-        """Remembers them, on the disk."""
+        """Stores them on disk."""
         hash, file = _hash(path), _file(path)
-        lot = self._load(file)
-        keys = [*(key for key in lot.keys if key.hash != hash), _Key(hash, list(writes.kept), writes.whole)]
-        kept = _Lot(lot.forgot or len(keys) > GONE_MAX, keys[-GONE_MAX:])
-        with self._temp_files.holding(msgspec.json.encode(kept), renamed=True) as temp_file:
+        group = self._load(file)
+        keys = [*(key for key in group.keys if key.hash != hash), _Key(hash, list(writes.kept), writes.whole)]
+        kept = _KeyGroup(group.forgot or len(keys) > GONE_MAX, keys[-GONE_MAX:])
+        with self._temp_files.small_file(msgspec.json.encode(kept), renamed=True) as temp_file:
             self._files.rename(temp_file.path, file)
             self._files.sync_folder(FOLDER)
 
-    def _load(self, file: bytes) -> _Lot:
+    def _load(self, file: bytes) -> _KeyGroup:
         packed = self._files.load(file)
         if packed is None:
-            return _Lot()
+            return _KeyGroup()
         try:
             return _decode(packed)
         except ValueError:
-            return _Lot(forgot=True)
+            return _KeyGroup(forgot=True)
 
 
 def _hash(path: bytes) -> str:

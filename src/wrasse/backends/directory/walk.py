@@ -1,18 +1,17 @@
-"""The names below a directory in the order of the keys they stand for, in bounded memory, from any point on.
+"""The names below a directory in the order of their keys, in bounded memory, from any point on.
 
 The order of keys is not the order of names: `a-b`, `a/b`, `a0` are keys in order, and an escaped name stands for
 another byte. So names wait in a heap under the smallest key they can stand for, and a directory is opened when it is
-the smallest. Of a large directory at most WINDOW names are kept, and it is read again from there when they are used
-up.
+the smallest. Of a large directory at most WINDOW names are kept, and it is read again from there when they are used up.
 
-A directory that changes while it is read is read again, since some file systems then pass over a name that was
-replaced; at most SCANS times, after which what was seen in any of them counts.
+A directory that changes while it is read is read again, since some file systems then skip a name that was replaced; at
+most SCANS times, after which the names of all scans count.
 
-Pages of a listing that go on where the last one stopped, without reading large directories again for each.
+Pages of a listing continue where the last one stopped, without reading large directories again for each.
 
-A page is always what a fresh walk would give. The walk behind the last few pages is kept, and goes on only if every
-directory it still relies on is as it was, by inode and time of change, and had been at rest long enough before it was
-read that any change since would show. Otherwise a new walk starts at the cursor.
+A page is always what a fresh walk would give. The walk behind each of the last few pages is kept, and continues only if
+every directory it still relies on is unchanged, by inode and modification time, and had been unchanged long enough
+before it was read that any change since would show. Otherwise a new walk starts at the cursor.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ WINDOW = 40_000
 WINDOW_FIRST = 2_000
 SCANS = 4
 _SCANS_NOTED_MAX = 1_000
-_REST_MIN = timedelta(seconds=2)  # longer than the ticks in which file systems count
-_CLOCK = SystemClock()  # directories are stamped by the system, whatever clock this store was given
+_REST_MIN = timedelta(seconds=2)  # longer than the granularity of file system timestamps
+_CLOCK = SystemClock()  # the system sets modification times, whatever clock this store was made with
 _THING, _FOLDER, _REST = 0, 1, 2
 
 # The smallest key, whether it is a thing or a folder, its path, the key of its folder, how far that was read already.
@@ -54,7 +53,7 @@ class Sort:
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """One look at a directory that was at rest, so that any change since shows: the key it stands for, its state."""
+    """One scan of a directory that was unchanged for a while, so that any later change shows: its key and state."""
 
     key: bytes
     path: bytes
@@ -62,7 +61,7 @@ class Scan:
 
 
 class Walk:
-    """One walk. `next` gives keys and paths in order; some may be gone by then, and some be foreign."""
+    """One walk. `next` gives keys and paths in order; some may be deleted by then, and some be foreign."""
 
     def __init__(self, files: Files, sort: Sort, folder: bytes, key: bytes, prefix: bytes, after: bytes | None) -> None:
         self._files = files
@@ -88,13 +87,13 @@ class Walk:
         heapq.heappush(self._heap, (key, _THING, path, b"", _NOWHERE))
 
     def scans_beyond(self, key: bytes) -> list[Scan] | None:
-        """The looks on which rests what is still to come after this key; None if some of that is in doubt."""
+        """The scans that the rest of the walk after this key relies on; None if some of the rest is uncertain."""
         self._scans = [scan for scan in self._scans if scan.key > key or key.startswith(scan.key)]
         return self._scans if self._steady else None
 
     def _open(self, item: _Item) -> None:
         _, _, folder, key, floor = item
-        # Most walks end with their first page; one that comes back for more is given more at a time.
+        # Most walks end with their first page; later pages read larger windows.
         window = self._window = min(self._window * (2 if item[1] == _REST else 1), WINDOW)
         found = heapq.nsmallest(window + 1, self._items(folder, key, floor))
         if len(found) > window:
@@ -110,7 +109,7 @@ class Walk:
         start, low, suffix = folder + b"/" if folder else b"", max(self._after or b"", floor[0]), self._sort.suffix
         plain = key.startswith(self._prefix) and not suffix
         for name, is_folder in self._names(folder, key):
-            if plain and not is_folder and b"%" not in name:  # by far the most
+            if plain and not is_folder and b"%" not in name:  # by far the most common
                 if key + name > low:
                     yield key + name, _THING, start + name, b"", _NOWHERE
                 continue
@@ -161,14 +160,14 @@ _KEPT_MAX = 4
 
 @dataclass(frozen=True, slots=True)
 class WalkedPage(Generic[T]):
-    """What a page shows: keys with what was found there, and whether there is more."""
+    """The entries of a page: keys with what was found there, and whether there is more."""
 
     found: tuple[tuple[bytes, T], ...]
     more: bool
 
 
 class Listings:
-    """The walks of one root that may be gone on with. Threads may share it; a walk belongs to one at a time."""
+    """The walks of one root that can be continued. Threads may share it; a walk belongs to one at a time."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -183,7 +182,7 @@ class Listings:
         begin: Callable[[], Walk],
         look: Callable[[bytes, bytes], T | None],
     ) -> WalkedPage[T]:
-        """One page of the listing `name` after a key. `look` says what is at a key and path now, if anything."""
+        """One page of the listing `name` after a key. `look` returns what is at a key and path now, if anything."""
         walk = self._resume(name, after) or begin()
         found: list[tuple[bytes, T]] = []
         while (cursor := walk.next()) is not None:

@@ -1,4 +1,4 @@
-"""A catalog in memory. The reference for what the port's header promises, and what tests and demos refer from."""
+"""A catalog in memory. The reference for what the port's header promises, and the catalog of tests and demos."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from wrasse.ports.page import Page, check_limit, no_cursor
 
 
 class MemoryCatalog:
-    """The port, and the two ways in which references come and go."""
+    """The port, and the two methods that add and remove references."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._references: tuple[Reference, ...] = ()  # in order; replaced, never changed: a snapshot keeps its own
 
     def add(self, *references: Reference) -> None:
-        """These are referenced from now on."""
+        """Adds references."""
         self._references = tuple(sorted((*self._references, *references), key=_order))
 
     def remove(self, *references: Reference) -> None:
-        """These are not any more."""
+        """Removes references."""
         self._references = tuple(each for each in self._references if each not in references)
 
     @asynccontextmanager

@@ -1,6 +1,6 @@
-"""All ports in the memory of one process: the reference, and what tests and simulations run on.
+"""All ports in the memory of one process: the reference, and the backend of tests and simulations.
 
-What is stored lives as long as this object. `restart` makes it look like a server that came back with its data.
+Data lives as long as this object. `restart` makes it behave like a server that came back with its data.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SYSTEM = SystemClock()
 
 
 class Memory(JobStore, StreamStore, ObjectStore):
-    """A backend: jobs, journal, records and a pulse."""
+    """A backend: jobs, journal, records and a health sample."""
 
     capabilities = full_groups(
         Capabilities(
@@ -61,8 +61,8 @@ class Memory(JobStore, StreamStore, ObjectStore):
         return HealthSample(identity, self._clock.now())
 
     async def close(self) -> None:
-        """Nothing is open; here because every backend has it."""
+        """Nothing is open; every backend has this method."""
 
     def restart(self) -> None:
-        """Goes on under another identity, as a server does that came back with its data."""
+        """Continues under another identity, as a server does that came back with its data."""
         self._restarts += 1

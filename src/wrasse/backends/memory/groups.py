@@ -1,6 +1,6 @@
 """Groups in memory. The reference for what the port's header promises.
 
-Every change is made without an await in between, so each method is one atomic step.
+Every change is made without an await in between, so each method is atomic.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from wrasse.ports.groups import (
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import Entry, EntryId
 
-_SHORTEST_WAIT = 0.001  # so that a clock slower than the event loop's is not asked in a tight loop
+_SHORTEST_WAIT = 0.001  # keeps a clock slower than the event loop's from being polled in a tight loop
 
 
 class MemoryGroups:
@@ -69,7 +69,7 @@ class MemoryGroups:
         try:
             async with asyncio.timeout(wait.total_seconds()):
                 while not delivered:
-                    await self._rung(wakeup, subjects, group)
+                    await self._wait_for_wakeup(wakeup, subjects, group)
                     delivered = self._grant(subjects, group, consumer, limit, ack_timeout)
         except TimeoutError:
             delivered = self._grant(subjects, group, consumer, limit, ack_timeout)
@@ -87,7 +87,7 @@ class MemoryGroups:
             if group is not None and pending is not None and held:
                 group.set(replace(pending, until=now + ack_timeout))
             if group is not None and consumer in group.consumers:
-                # One that is busy asks for nothing new, and is alive all the same.
+                # A busy consumer asks for nothing new, and is alive all the same.
                 group.consumers[consumer] = ConsumerSeen(now, now + ack_timeout)
             mine.append(held)
         return tuple(mine)
@@ -105,7 +105,7 @@ class MemoryGroups:
         if upto > log.last:
             raise Refused(
                 f"the group {group!r} of {subject!r} would be marked beyond the last entry",
-                do="read the stream again: entries still to come would count as acked",
+                do="read the stream again: a mark there would count future entries as acked",
             )
         found.delivered = max(found.delivered, upto)
         found.drop_below(EntryId(upto.ms, upto.seq + 1))
@@ -129,7 +129,7 @@ class MemoryGroups:
         for pending in found.held(consumer):
             found.set(replace(pending, consumer="", until=now))
         del found.consumers[consumer]
-        self._logs.ring({subject})
+        self._logs.fire({subject})
         return Outcome.DONE
 
     def _find(self, subject: str, group: str) -> Group | None:
@@ -169,7 +169,7 @@ class MemoryGroups:
         group.delivered = max(group.delivered, entry.id)
         return Delivery(entry, group.name, consumer, number, until)
 
-    async def _rung(self, wakeup: asyncio.Event, subjects: Sequence[str], group: str) -> None:
+    async def _wait_for_wakeup(self, wakeup: asyncio.Event, subjects: Sequence[str], group: str) -> None:
         """Waits for a change on one of the streams, or until something pending on one of them is due."""
         wakeup.clear()
         dues = [due for subject in subjects if (due := self._joined(subject, group)[1].next_due_at()) is not None]
@@ -188,7 +188,7 @@ class MemoryGroups:
                 group.drop(answer.id.seq)
             case Nak():
                 group.set(replace(pending, consumer="", until=now + answer.delay))
-                self._logs.ring({answer.subject})
+                self._logs.fire({answer.subject})
             case DeadLetter():
                 self._logs.append([answer.draft], now)
                 group.drop(answer.id.seq)
@@ -196,7 +196,7 @@ class MemoryGroups:
 
 
 def _new(joined: Sequence[tuple[Log, Group]], limit: int) -> Iterator[tuple[Log, Group, Entry]]:
-    """Entries nobody of the group has had, the oldest of all streams first."""
+    """Entries that were never delivered to the group, the oldest of all streams first."""
     for log, group in joined if limit > 0 else ():
         if not log.count_after(group.delivered):
             group.delivered = max(group.delivered, log.last)  # the rest was trimmed: read to the end

@@ -1,11 +1,11 @@
 """JobQueue in memory. The reference for what the port's header promises.
 
-Every change is computed and stored without an await in between, so each method is one atomic step. What a batch may be
-refused for is looked at before its first change: a batch is stored whole or not at all.
+Every change is computed and stored without an await in between, so each method is atomic. What a batch may be refused
+for is checked before its first change: a batch is stored whole or not at all.
 
-Ids that are remembered after their job is gone, so that a finished job never runs again under the same id.
+Ids are remembered after their job is deleted, so that a finished job never runs again under the same id.
 
-Bounded by time: every change forgets what is past its time, earliest first.
+They are bounded by time: every change drops expired ids, earliest first.
 
 Groups of jobs: how many members have finished, and what becomes ready when all have.
 
@@ -69,7 +69,7 @@ from wrasse.ports.rules.reply_cache import Remembered
 
 
 class KnownIds:
-    """Lasting ids of deleted jobs, each until its own moment."""
+    """Lasting ids of deleted jobs, each until it expires."""
 
     __slots__ = ("_order", "_until")
 
@@ -78,7 +78,7 @@ class KnownIds:
         self._order: list[tuple[datetime, str]] = []
 
     def has(self, id: str, now: datetime) -> bool:
-        """Whether an enqueue of this id is to be refused."""
+        """Whether an enqueue of this id is refused."""
         until = self._until.get(id)
         return until is not None and now < until
 
@@ -101,18 +101,18 @@ class Rates:
         self._claims: dict[str, deque[datetime]] = {}
 
     def allowed(self, queue: str, rates: Sequence[Rate], now: datetime) -> int | None:
-        """How many jobs of this queue may be claimed now; None if no rate speaks of it."""
+        """How many jobs of this queue may be claimed now; None if no rate limits it."""
         return min((rate.limit - self._within(rate, now) for rate in rates if rate.queue == queue), default=None)
 
     def took(self, queue: str, count: int, rates: Sequence[Rate], now: datetime) -> None:
-        """Notes that so many were claimed."""
+        """Notes that `count` jobs were claimed."""
         limit = max((rate.limit for rate in rates if rate.queue == queue), default=0)
         if limit:
             takes = self._claims.get(queue, ())
             self._claims[queue] = deque([*takes, *[now] * count], maxlen=limit)
 
     def next_at(self, queues: Sequence[str], rates: Sequence[Rate], now: datetime) -> datetime | None:
-        """When the first of the queues that are at their limit now may be taken from again."""
+        """When the first of the queues that are at their limit may be claimed from again."""
         ends = [
             self._claims[rate.queue][-rate.limit] + rate.per
             for rate in rates
@@ -124,7 +124,7 @@ class Rates:
         return sum(at > now - rate.per for at in self._claims.get(rate.queue, ()))
 
 
-_FORGOTTEN = 2  # names looked at for every new one
+_FORGOTTEN = 2  # expired names that are looked for at every new one
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +134,7 @@ class _Name:
 
 
 class Uniques:
-    """Unique names, and the job that has each. `unfinished` says whether a job is still to be done."""
+    """Unique names, and the job that has each. `unfinished` says whether a job is still to run."""
 
     __slots__ = ("_names", "_unfinished")
 
@@ -143,7 +143,7 @@ class Uniques:
         self._names: dict[str, _Name] = {}
 
     def in_the_way(self, job: Job, now: datetime) -> str | None:
-        """The id of the job that has this one's name, if it still counts."""
+        """The id of the job that has this job's name, if it still counts."""
         name = self._names.get(job.unique)
         return name.id if name is not None and self._counts(name, now) else None
 
@@ -152,7 +152,7 @@ class Uniques:
         for old in [name for name, _ in zip(self._names, range(_FORGOTTEN), strict=False)]:
             held = self._names.pop(old)
             if self._counts(held, now):
-                self._names[old] = held  # to the end: the next look is at others
+                self._names[old] = held  # moved to the end: the next check sees other names
         self._names[job.unique] = _Name(job.id, now + job.window if job.window > timedelta(0) else None)
 
     def _counts(self, name: _Name, now: datetime) -> bool:
@@ -177,7 +177,7 @@ class JobGroups:
         self._groups: dict[str, _GroupCount] = {}
 
     def open(self, group: JobGroup, now: datetime) -> Job | None:
-        """Opens a group unless it is known; gives its callback if all members have finished already."""
+        """Opens a group unless it is known; returns its callback if all members have finished already."""
         self._forget(now)
         counted = self._groups.setdefault(group.id, _GroupCount(now))
         if counted.group is None:
@@ -185,7 +185,7 @@ class JobGroups:
         return self._fire(counted)
 
     def count(self, id: str, now: datetime, *, done: bool) -> Job | None:
-        """Counts a member that finished; gives the callback if it was the last."""
+        """Counts a member that finished; returns the callback if it was the last."""
         counted = self._groups.setdefault(id, _GroupCount(now))
         counted.done += done
         counted.dead += not done
@@ -204,13 +204,13 @@ class JobGroups:
 
 
 def called(group: JobGroup, done: int, dead: int) -> Job:
-    """The callback as it becomes ready: it knows what it was called for."""
+    """The callback as it becomes ready, with the numbers of its group."""
     told = {GROUP_HEADER: group.id, GROUP_DONE_HEADER: str(done), GROUP_DEAD_HEADER: str(dead)}
     return replace(group.callback, headers={**group.callback.headers, **told})
 
 
 DEAD_WORKERS_KEPT = timedelta(hours=1)
-_SHORTEST_WAIT = 0.001  # so that a clock slower than the event loop's is not asked in a tight loop
+_SHORTEST_WAIT = 0.001  # keeps a clock slower than the event loop's from being polled in a tight loop
 
 
 class MemoryJobs:
@@ -269,7 +269,7 @@ class MemoryJobs:
         try:
             async with asyncio.timeout(wait.total_seconds()):
                 while not claimed.jobs:
-                    await self._rung(wakeup, queues, rates)
+                    await self._wait_for_wakeup(wakeup, queues, rates)
                     claimed = grant()
         except TimeoutError:
             claimed = grant()
@@ -339,7 +339,7 @@ class MemoryJobs:
         return tuple(self._delete(delete, ids_kept, now) for delete in bounded(deletes))
 
     def _now(self) -> datetime:
-        """The time, with every scheduled job that it makes ready moved to the end of its queue."""
+        """The time. Every scheduled job that is due by then is moved to the end of its queue."""
         now = self._clock.now()
         while (row := self._index.first(JobStatus.SCHEDULED)) and (due := row.info.not_before) and due <= now:
             ready = replace(row, rank=next(self._back), ready_at=due, info=replace(row.info, not_before=None))
@@ -364,7 +364,7 @@ class MemoryJobs:
         return row is not None and row.info.state in (JobState.READY, JobState.RUNNING)
 
     def _finish(self, row: JobRow, now: datetime) -> None:
-        """Stores a row that is done or dead, and calls back if it was the last of its group."""
+        """Stores a row that is done or dead, and enqueues the callback if it was the last of its group."""
         member, counted = row.job.group, row.counted
         self._index.set(replace(row, counted=True) if member else row)
         if member and not counted:
@@ -375,7 +375,7 @@ class MemoryJobs:
             self._add(callback, now)
 
     def _ready(self, row: JobRow) -> None:
-        """Stores a row that is ready or scheduled, and rings for whoever waits."""
+        """Stores a row that is ready or scheduled, and wakes waiting workers."""
         self._index.set(row)
         for wakeup, queues in self._wakeups.items():
             if row.job.queue in queues:
@@ -416,7 +416,7 @@ class MemoryJobs:
         self._index.set(held)
         return held
 
-    async def _rung(self, wakeup: asyncio.Event, queues: Sequence[str], rates: Sequence[Rate]) -> None:
+    async def _wait_for_wakeup(self, wakeup: asyncio.Event, queues: Sequence[str], rates: Sequence[Rate]) -> None:
         """Waits for a change in one of the queues, or until the next scheduled job of one of them is due or a limit
         allows more."""
         wakeup.clear()
@@ -440,11 +440,11 @@ class MemoryJobs:
         return Outcome.CONFLICT if row is None else self._changed(self._moved(row, move, now), now)
 
     def _moved(self, row: JobRow, move: Move, now: datetime) -> JobRow | None:
-        """The row after this move, if what the move expects of it holds at this moment."""
+        """The row after this move, if the move's condition holds."""
         return rules.move(row, move, now, rank=next(self._back), token=next(self._token))
 
     def _changed(self, row: JobRow | None, now: datetime) -> Outcome:
-        """Stores what became of a row, with the follow-ups of a finish."""
+        """Stores a changed row, with the follow-ups of a finish."""
         if row is None:
             return Outcome.CONFLICT
         if row.info.state is JobState.READY:
@@ -483,7 +483,7 @@ class MemoryJobs:
 
     def _count(self, queue: str) -> QueueCount:
         count = self._index.count
-        # Ranks below zero were served next, the newest of them first; the others wait in the order they came.
+        # Ranks below zero are served next, the newest of them first; the others wait in order of arrival.
         waiting = [self._index.first(JobStatus.READY, queue, (0, 0), newest=newest) for newest in (False, True)]
         return QueueCount(
             queue,

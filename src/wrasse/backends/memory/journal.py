@@ -18,18 +18,18 @@ _OPEN = ("open", "")
 
 
 class MemoryJournal:
-    """All lines of one process, in memory, with an index for each way of asking."""
+    """All lines of one process, in memory, with an index for each kind of query."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lines: dict[str, Line] = {}
         self._ids: dict[tuple[str, str], Ordered[str]] = {}
-        self._settled: Ordered[tuple[int, str]] = Ordered()  # by when they were written: what may be forgotten
+        self._settled: Ordered[tuple[int, str]] = Ordered()  # by when they were written: settled lines may be dropped
 
     async def intend(self, intents: Sequence[Intent]) -> datetime:
         now = self._clock.now()
         for intent in intents:
-            # Asking again after a lost reply finds its lines there, and leaves them as they are.
+            # A retry after a lost reply finds its lines there, and leaves them as they are.
             if intent.id not in self._lines:
                 self._lines[intent.id] = Line(intent, now)
                 for index in (*_indexes(intent), _OPEN):
@@ -78,7 +78,7 @@ def _indexes(intent: Intent) -> tuple[tuple[str, str], ...]:
 
 
 def _narrowest(where: LineFilter) -> tuple[str, str]:
-    """The index that holds the fewest lines besides those asked for."""
+    """The index that holds the fewest lines besides those that match."""
     if where.suspect is not None:
         return "suspect", where.suspect
     if where.open:

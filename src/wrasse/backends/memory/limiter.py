@@ -16,12 +16,12 @@ class MemoryLimiter:
         self._spent: dict[str, Spent] = {}
 
     async def allow(self, key: str, count: int, *, rate: int, burst: int) -> Allowance:
-        """Takes up to `count` out of the budget of this key."""
+        """Takes up to `count` from the budget of this key."""
         self._spent[key], allowance = self._of(key).allow(self._now(), count, rate=rate, burst=burst)
         return allowance
 
     async def give_back(self, key: str, count: int, *, rate: int) -> None:
-        """Returns what was not needed."""
+        """Returns an unused part to the budget."""
         self._spent[key] = self._of(key).give_back(self._now(), count, rate=rate)
 
     def _of(self, key: str) -> Spent:

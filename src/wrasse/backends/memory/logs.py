@@ -1,8 +1,8 @@
 """The logs that Streams and Groups in memory share.
 
-Invariants of a log: the entries are in the order of their ids, and the numbers in their ids have no gap; so an entry
-is found by its number, and what a group has not read yet is counted without looking at it. Of a group: what is pending
-was delivered and is still stored.
+Invariants of a log: the entries are in the order of their ids, and the numbers in their ids have no gap; so an entry is
+found by its number, and the unread entries of a group are counted without reading them. Of a group: a pending entry was
+delivered and is still stored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DEDUP_WINDOW = timedelta(minutes=2)
 
 @dataclass(frozen=True, slots=True)
 class PendingEntry:
-    """An entry that was handed out and not acked. Nobody holds it while `consumer` is empty: it waits to be due."""
+    """An entry that was delivered and not acked. While `consumer` is empty it belongs to none and waits to be due."""
 
     id: EntryId
     consumer: str
@@ -34,7 +34,7 @@ class PendingEntry:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSeen:
-    """When a consumer was last heard of, and until when it counts as alive."""
+    """When a consumer was last active, and until when it counts as alive."""
 
     at: datetime
     until: datetime
@@ -66,16 +66,16 @@ class Group:
         return None if number is None else self._pending[number]
 
     def find(self, id: EntryId) -> PendingEntry | None:
-        """What is pending under this id."""
+        """The pending entry with this id."""
         found = self._pending.get(id.seq)
         return found if found is not None and found.id == id else None
 
     def held(self, consumer: str) -> list[PendingEntry]:
-        """What this consumer holds."""
+        """The pending entries of this consumer."""
         return [pending for pending in self._pending.values() if pending.consumer == consumer]
 
     def due(self, at: datetime) -> Iterator[PendingEntry]:
-        """What is to be delivered again, longest overdue first."""
+        """The entries to be delivered again, longest overdue first."""
         now = to_micros(at)
         for until, number in self._due.walk():
             if until > now:
@@ -88,21 +88,21 @@ class Group:
         return None if first is None else from_micros(first[0])
 
     def set(self, pending: PendingEntry) -> None:
-        """Notes an entry as pending, or changes what is noted."""
+        """Adds a pending entry, or replaces it."""
         self.drop(pending.id.seq)
         self._pending[pending.id.seq] = pending
         self._numbers.add(pending.id.seq)
         self._due.add((to_micros(pending.until), pending.id.seq))
 
     def drop(self, number: int) -> None:
-        """Makes an entry no longer pending."""
+        """Removes a pending entry."""
         old = self._pending.pop(number, None)
         if old is not None:
             self._numbers.remove(number)
             self._due.remove((to_micros(old.until), number))
 
     def drop_below(self, bound: EntryId) -> None:
-        """Makes nothing below this id pending any more."""
+        """Removes all pending entries below this id."""
         while (first := self.first()) is not None and first.id < bound:
             self.drop(first.id.seq)
 
@@ -133,7 +133,7 @@ class Log:
         return found if found is not None and found.id == id else None
 
     def append(self, draft: Draft, at: datetime) -> EntryId:
-        """Stores a draft, or finds the entry that its key stands for."""
+        """Stores a draft, or finds the entry of its idempotency key."""
         if draft.key and (known := self.known(draft.key, at)) is not None:
             return known
         # The clock may stand still or step back; ids only grow.
@@ -170,7 +170,7 @@ class Log:
         )
 
     def known(self, key: str, at: datetime) -> EntryId | None:
-        """The id of the entry that this key stands for, inside the window."""
+        """The id of the entry with this idempotency key, inside the window."""
         while self._keyed and at - self._keyed[0][1] >= DEDUP_WINDOW:
             old, noted_at = self._keyed.popleft()
             if self._keys[old][1] == noted_at:
@@ -192,7 +192,7 @@ class Log:
 
 
 class Logs:
-    """All logs of one backend, and the bells of those who wait for something on them."""
+    """All logs of one backend, and the wakeups of those who wait for a change."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -217,13 +217,13 @@ class Logs:
         return log
 
     def append(self, drafts: Sequence[Draft], at: datetime) -> tuple[EntryId, ...]:
-        """Stores a batch, and rings for whoever waits."""
+        """Stores a batch, and wakes waiting consumers."""
         ids = tuple(self.make(draft.subject).append(draft, at) for draft in drafts)
-        self.ring({draft.subject for draft in drafts})
+        self.fire({draft.subject for draft in drafts})
         return ids
 
-    def ring(self, subjects: set[str]) -> None:
-        """Wakes those who wait for one of these."""
+    def fire(self, subjects: set[str]) -> None:
+        """Wakes those who wait for one of these subjects."""
         for wakeup, wanted in self.wakeups.items():
             if not wanted.isdisjoint(subjects):
                 wakeup.set()

@@ -1,6 +1,6 @@
 """Objects in memory. The reference for what the port's header promises.
 
-Keys are compared as bytes. A reader holds the bytes it began with, and is told when they were replaced meanwhile.
+Keys are compared as bytes. A reader keeps the bytes it began with, and fails if they were replaced meanwhile.
 """
 
 from __future__ import annotations

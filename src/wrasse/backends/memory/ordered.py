@@ -1,7 +1,7 @@
-"""Keys in order, with the cost of finding one flat in how many there are.
+"""Keys in order; finding one costs nearly the same however many there are.
 
 Invariant: the chunks, one after another, are the sorted keys; no chunk is empty; `_tops[i]` is the last key of
-`_chunks[i]`. Chunks stay below twice their size, so that adding or taking away moves a bounded number of keys.
+`_chunks[i]`. Chunks stay below twice their size, so that adding or removing a key moves a bounded number of keys.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Ordered(Generic[K]):
             self._tops[at] = chunk[-1]
 
     def remove(self, key: K) -> None:
-        """Takes away a key that is there."""
+        """Removes a key that is there."""
         at = bisect_left(self._tops, key)
         chunk = self._chunks[at]
         place = bisect_left(chunk, key)

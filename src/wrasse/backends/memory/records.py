@@ -1,8 +1,8 @@
 """Records in memory. The reference for what the port's header promises.
 
-A key keeps the nonces of its last writes, also after the record is deleted and while another one stands under the same
-key, so that a write whose reply was lost is found again. Deleted keys are remembered for the newest
-GONE_MAX of them; about what lies further back the answer is `unknown`.
+A key keeps the nonces of its last writes, also after the record is deleted and after another record was created under
+the same key, so that a write whose reply was lost is recognised. Deleted keys are remembered for the newest GONE_MAX of
+them; for older ones the answer is `unknown`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class MemoryRecords(ConditionalRecords):
         self._records: dict[str, Record] = {}
         self._writes: dict[str, LastWrites] = {}
         self._gone: OrderedDict[str, LastWrites] = OrderedDict()  # writes to deleted keys, oldest first
-        self._forgot = False  # whether any deleted key's writes were forgotten
+        self._forgot = False  # whether the writes of any deleted key were dropped
         self._names: Ordered[str] = Ordered()
         self._due: Ordered[tuple[int, str]] = Ordered()
         self._index_entries: dict[str, IndexEntry] = {}
@@ -99,7 +99,7 @@ class MemoryRecords(ConditionalRecords):
         return written
 
     def _answer(self, name: str, nonce: str | None, at: str | None) -> Written | None:
-        """The answer to a write that was made before or does not fit; None if it is to be made now."""
+        """The answer to a write that was made before or whose condition fails; None if it is to be made now."""
         writes = self._writes.get(name) or self._gone.get(name) or LastWrites(whole=not self._forgot)
         answer = writes.answer(nonce, at, self._version(name))
         return None if answer is None else Written(*answer, self._clock.now())
@@ -124,7 +124,7 @@ class MemoryRecords(ConditionalRecords):
         return Written(Outcome.DONE, version, self._clock.now())
 
     def _stands(self, name: str, index_entry: IndexEntry | None) -> bool:
-        """Changes the index entry of a record; whether it was another before."""
+        """Changes the index entry of a record; returns whether it differed."""
         before = self._index_entries.pop(name, None)
         if before is not None:
             self._status_index[before.status].remove((before.position, name))

@@ -1,11 +1,11 @@
-"""Where each job is: one row per job, with exactly one status, in the order of that status.
+"""The status of each job: one row per job, with exactly one status, in the order of that status.
 
 Invariant: a row's status and order follow from the row alone, and every change replaces the row and its index entries
-together. So a job cannot be in two places or in none, and counting is asking how long its list is.
+together. So a job cannot have two states or none, and counting is the length of a list.
 
-Pages of jobs: the order of a place, the filter, and cursors that survive changes in between.
+Pages of jobs: the order of a state, the filter, and cursors that survive changes in between.
 
-A cursor is a status and a position, so the next page begins there even if the job it names has moved on.
+A cursor is a status and a position, so the next page begins there even if the job it names has moved.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ Position = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class JobRow(StoredJob):
-    """A stored job. `seq` tells rows apart for ever; `ready_at` is since when it is ready, or when it will be."""
+    """A stored job. `seq` is the row's lasting number; `ready_at` is since when it is ready, or when it will be."""
 
     seq: int = 0
     ready_at: datetime = EPOCH
-    counted: bool = False  # by its group
+    counted: bool = False  # whether its group has counted it
 
     @property
     def position(self) -> Position:
-        """Its place in the order of its status."""
+        """Its position in the order of its status."""
         return self.index_position, self.seq
 
 
@@ -54,14 +54,14 @@ class JobIndex:
         return None if seq is None else self._rows[seq]
 
     def current(self, claim: Claim, state: JobState) -> JobRow | None:
-        """The row that this hold names, if the job is in this place and nobody else was given it since."""
+        """The row of this claim, if the job is in this state and was not claimed again since."""
         row = self.find(claim.id)
         if row is None or row.info.state is not state or row.info.claim != claim:
             return None
         return row
 
     def set(self, row: JobRow) -> None:
-        """Puts the row where it belongs, whether it is new or was elsewhere before."""
+        """Stores a row, new or changed, under its status."""
         before = self._rows.get(row.seq)
         if before is not None:
             self._unlist(before)
@@ -80,7 +80,7 @@ class JobIndex:
         del self._rows[row.seq], self._seqs[row.job.id]
 
     def count(self, status: JobStatus, queue: str | None = None) -> int:
-        """How many jobs are there."""
+        """How many jobs have this status."""
         order = self._orders.get((status, queue))
         return 0 if order is None else len(order)
 
@@ -109,13 +109,13 @@ class JobIndex:
                 del self._orders[row.status, queue]
 
 
-_BEYOND = 1 << 62  # a number of a row above all others
+_BEYOND = 1 << 62  # a row number above all others
 
 
 def page(
     index: JobIndex, state: JobState, where: JobFilter, after: str | None, limit: int, *, newest: bool, at: datetime
 ) -> Page[JobInfo]:
-    """Jobs of one place that match, in its order."""
+    """Jobs of one state that match, in its order."""
     rows = chain.from_iterable(
         _within(index, status, where, start, newest=newest) for status, start in _index(state, where, after, newest)
     )
@@ -123,7 +123,7 @@ def page(
 
 
 def overdue(index: JobIndex, after: str | None, limit: int, *, at: datetime) -> Page[JobInfo]:
-    """Held jobs whose deadline has passed, longest ago first."""
+    """Running jobs whose deadline has passed, longest ago first."""
     start = None if after is None else _position(after)[1]
     return _cut(
         _until(index.walk(JobStatus.RUNNING, after=start), lambda row: row.position[0] > to_micros(at)), limit, at
@@ -133,7 +133,7 @@ def overdue(index: JobIndex, after: str | None, limit: int, *, at: datetime) -> 
 def _index(
     state: JobState, where: JobFilter, after: str | None, newest: bool
 ) -> Iterator[tuple[JobStatus, Position | None]]:
-    """The statuses of a place that are still to be read, each with where to begin."""
+    """The statuses of a state that are still to be read, each with where to begin."""
     index = [JobStatus.READY, JobStatus.SCHEDULED] if state is JobState.READY else [JobStatus(state.value)]
     if state is JobState.READY and where.scheduled is not None:
         index = [JobStatus.SCHEDULED if where.scheduled else JobStatus.READY]
@@ -149,7 +149,7 @@ def _index(
 def _within(
     index: JobIndex, status: JobStatus, where: JobFilter, start: Position | None, *, newest: bool
 ) -> Iterator[JobRow]:
-    """The rows of a status between the filter's instants: finished jobs stand in the order they finished."""
+    """The rows of a status between the filter's instants: finished jobs are in the order they finished."""
     if status not in (JobStatus.DONE, JobStatus.DEAD):
         return index.walk(status, where.queue, start, newest=newest)
     low = None if where.finished_after is None else (to_micros(where.finished_after), _BEYOND)

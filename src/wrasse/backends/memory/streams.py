@@ -1,6 +1,6 @@
 """Streams in memory. The reference for what the port's header promises.
 
-Every change is made without an await in between, so each method is one atomic step.
+Every change is made without an await in between, so each method is atomic.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class MemoryStreams:
 
 
 def _protected(log: Log, protect: Sequence[str], upto: EntryId) -> tuple[EntryId, str]:
-    """How far a trim may go, and the group that holds it there."""
+    """How far a trim may go, and the group that stops it there."""
     held_by = ""
     for name in protect:
         group = log.groups.get(name)

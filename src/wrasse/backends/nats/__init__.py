@@ -1,1 +1,1 @@
-"""NATS with JetStream as the home of streams and records."""
+"""Streams and records on NATS with JetStream."""

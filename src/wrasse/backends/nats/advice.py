@@ -1,4 +1,4 @@
-"""What a NATS that keeps records and streams says about itself, and what it costs: for the doctor. `judge` is pure."""
+"""Health and settings of a NATS server that keeps records and streams: for the doctor. `judge` is pure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NatsHealth:
     max_payload: int
     domain: str
     storage_used: int
-    storage_max: int  # of this account; UNLIMITED: the server's disk
+    storage_max: int  # of this account; UNLIMITED: limited by the server's disk only
     memory_max: int
     streams: int
     streams_max: int
@@ -62,7 +62,7 @@ async def health(connection: NatsConnection, bucket: KvBucket) -> NatsHealth:
     account = _account(await bucket.ask("INFO"))
     info = await bucket.info()
     replicas = info.config.num_replicas
-    tier = account.tiers.get(f"R{replicas}", account)  # some accounts have room by the number of copies
+    tier = account.tiers.get(f"R{replicas}", account)  # some accounts have limits by the number of copies
     return NatsHealth(
         version=connection.server.version,
         numbers=connection.server.numbers,
@@ -103,18 +103,18 @@ def judge(health: NatsHealth) -> Iterator[Finding]:
 
 
 def judge_durables(limited: Iterable[tuple[str, str, int]]) -> Iterator[Finding]:
-    """Durables whose ack floor proves nothing: stream, name, and after how many deliveries they give up."""
+    """Durables whose ack floor proves nothing: stream, name, and their maximum of deliveries."""
     for stream, name, most in limited:
         what = (
             f"the durable {name!r} of {stream!r} gives up after {most} deliveries: its ack floor passes messages that"
-            " nobody acked, so it protects nothing, and a trim that names it removes nothing"
+            " were not acked, so it protects nothing, and a trim that names it removes nothing"
         )
         edit = f"nats consumer edit {stream} {name} --max-deliver=-1"
-        yield Finding("groups", WARN, what, f"{edit}; handle first what it gave up: then that counts as acked")
+        yield Finding("groups", WARN, what, f"{edit}; handle what it gave up first: it counts as acked after that")
 
 
 def loses_writes(numbers: tuple[int, ...], replicas: int) -> bool:
-    """Whether of two who change a record at once both may be told that they did."""
+    """Whether two concurrent changes of a record may both be confirmed."""
     return replicas > 1 and numbers < ONE_WINS
 
 
@@ -123,9 +123,9 @@ def _version(health: NatsHealth) -> Iterator[Finding]:
     if health.numbers < OLDEST:
         yield Finding("nats", FAIL, f"{text} is too old", "use 2.9 or newer")
     elif loses_writes(health.numbers, max(health.replicas, health.replicas_wanted)):
-        yield Finding("nats", FAIL, f"{text} loses writes where there are copies", "use 2.9.21 or newer, or one copy")
+        yield Finding("nats", FAIL, f"{text} loses writes with replicas", "use 2.9.21 or newer, or one copy")
     elif health.numbers < TELLS_TIME:
-        what = f"{text} does not tell the time: it is asked by a message of our own; listings cost by all keys it has"
+        what = f"{text} does not send its time: it is read from a stored message; listings cost by all keys"
         yield Finding("nats", WARN, what, "use 2.10 or newer")
     else:
         yield Finding("nats", OK, text)
@@ -139,9 +139,9 @@ def _room(health: NatsHealth) -> Iterator[Finding]:
         what = f"{used / most:.0%} of the account's JetStream storage is used; at 100 % every write is refused"
         yield Finding("jetstream", WARN, what, "give the account more room (max_file), or keep less")
     elif most == 0:
-        yield Finding("jetstream", FAIL, "the account may store nothing", "give it room: max_file in the settings")
+        yield Finding("jetstream", FAIL, "the account may store nothing", "give it storage: max_file in the settings")
     else:
-        limit = f"{most / _MIB:.0f} MiB" if most > 0 else "what the server has (max_file_store)"
+        limit = f"{most / _MIB:.0f} MiB" if most > 0 else "the server's storage (max_file_store)"
         yield Finding("jetstream", OK, f"{health.streams} streams use {used / _MIB:.1f} MiB of {limit}")
     if 0 < health.streams_max <= health.streams + 1:
         what = f"the account has {health.streams} of {health.streams_max} streams: new subjects may get none"
@@ -158,10 +158,10 @@ def _storage(health: NatsHealth) -> Iterator[Finding]:
         return
     crash = "on file: a crash of the server loses nothing"
     if health.replicas > 1:
-        yield Finding("storage", OK, f"{crash}, of one machine nothing that a majority has")
+        yield Finding("storage", OK, f"{crash}; a crash of the machine loses nothing that a majority has")
     else:
-        what = f"{crash}, of its machine what was not synced: up to sync_interval, 2 minutes unless it is set"
-        yield Finding("storage", WARN, what, "see that jetstream { sync_interval: always } is set, or keep 3 copies")
+        what = f"{crash}; a crash of the machine loses unsynced writes: up to sync_interval, by default 2 minutes"
+        yield Finding("storage", WARN, what, "set jetstream { sync_interval: always }, or keep 3 copies")
 
 
 def _replicas(health: NatsHealth) -> Iterator[Finding]:
@@ -169,16 +169,16 @@ def _replicas(health: NatsHealth) -> Iterator[Finding]:
         what = f"our bucket has {health.replicas} copies, and nats.replicas is {health.replicas_wanted}"
         yield Finding("replicas", WARN, what, f"nats stream edit --replicas {health.replicas_wanted}")
     elif health.clustered and health.replicas == 1:
-        what = "a cluster, and one copy: while its server is away nothing is read or written"
+        what = "a cluster, and one copy: while its server is down nothing is read or written"
         yield Finding("replicas", WARN, what, "set nats.replicas: 3 before the first start, or edit the stream")
     elif health.replicas_behind:
-        what = f"{health.replicas_behind} of {health.replicas} copies are behind or away"
+        what = f"{health.replicas_behind} of {health.replicas} copies are behind or down"
         yield Finding("replicas", WARN, what, "see `nats server report jetstream`; one more may stop all writes")
     elif health.replicas == 1:
-        what = "none: while the server is away nothing is served; if its disk is lost, so is all"
+        what = "none: while the server is down no request succeeds; if its disk is lost, so is all data"
         yield Finding("replicas", OK, what)
     else:
-        what = f"{health.replicas} copies; each write waits for a majority, and reads ask the leader"
+        what = f"{health.replicas} copies; each write waits for a majority, and reads go to the leader"
         yield Finding("replicas", OK, what)
 
 

@@ -1,15 +1,15 @@
-"""Appending: every entry names the one it follows, so that ids only grow whoever else writes.
+"""Appending: every entry names the one it follows, so that ids only grow even with several writers.
 
-Appends of one process to one stream take turns, and those that wait go together. Whatever ends a step before it is
-confirmed, its entries are looked for, and only those that are not there are sent again: what lands late finds its place
-taken. Entries with a key are sent one by one.
+Appends of one process to one stream are sent one batch after another, and drafts that wait are sent together. If a
+batch ends before it is confirmed, its entries are looked up, and only missing ones are sent again: a late arrival fails
+its condition. Entries with a key are sent one by one.
 
-Pens: who alone writes to a stream, so that long batches may be sent as chains (`publish_batches.py`).
+The single writer of a stream may send long batches as chains (`publish_batches.py`).
 
-The holder's name is in the note about the stream. Everybody believes what he read for at most a second, and whoever
-wants it otherwise says so in the note and waits for longer than that: the one who takes a pen before he relies on it,
-the one who finds another's before he writes. A stream that two have written to is shared for good. Programs that know
-nothing of pens are noticed when their entries come between ours.
+Its name is in the note about the stream. Each process believes a note it has read for at most a second. A process that
+changes the note waits longer than that before it relies on the change: a new single writer before its first chain, and
+another writer before its first append. A stream that two processes have written to is shared for good. Programs that do
+not know the note are noticed when their entries come between ours.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from wrasse.backends.nats.message_codec import written_fields
 from wrasse.backends.nats.publish_batches import (
     STEP_MAX,
     AppendConflict,
-    Begun,
     NotConfirmed,
     PublishBatch,
     PublishQueue,
-    Vanished,
+    SentBatch,
+    StreamVanished,
 )
 from wrasse.backends.nats.stream_config import DEDUP_SECONDS
 from wrasse.backends.nats.stream_map import NOTE_SECONDS, StreamMap, SubjectNote, SubjectStream, WaitingDrafts
@@ -45,21 +45,21 @@ from wrasse.errors import StoreUnavailable, TooLarge, WrasseError
 from wrasse.ports.streams import Draft, EntryId, draft_bytes
 
 SHARED = "*"
-CHAIN_MIN = 64  # shorter batches are not worth a pen
+CHAIN_MIN = 64  # shorter batches are not worth becoming the single writer
 _OTHERS_KNOW = NOTE_SECONDS * 1.5
 
 
 class SingleWriters:
-    """The pens of one process."""
+    """The streams of which this process is the single writer."""
 
     def __init__(self, stream_map: StreamMap, clock: Clock) -> None:
         self._stream_map = stream_map
         self._clock = clock
         self._name = secrets.token_hex(8)
-        self._taken: dict[str, float] = {}  # by subject: when others may still have believed otherwise
+        self._taken: dict[str, float] = {}  # by subject: until when others may still believe an older note
 
     async def mine(self, subject: str, subject_stream: SubjectStream, count: int) -> bool:
-        """Whether nobody else writes to it now; takes the pen for a long batch if it is free."""
+        """Whether this process is the single writer; becomes it for a long batch if the stream has none."""
         if not subject_stream.own or count < CHAIN_MIN:
             return False
         writer = (await self._stream_map.note(subject, subject_stream)).writer
@@ -70,8 +70,8 @@ class SingleWriters:
             return False
         return self._clock.monotonic() - self._taken.get(subject, self._clock.monotonic()) > _OTHERS_KNOW
 
-    async def respect(self, subject: str, subject_stream: SubjectStream) -> None:
-        """Before anything is written: takes the pen from another, and waits until he knows."""
+    async def end_other_writer(self, subject: str, subject_stream: SubjectStream) -> None:
+        """Before any write: ends another process's exclusive right, and waits until that process has noticed."""
         writer = (await self._stream_map.note(subject, subject_stream)).writer
         if writer not in ("", SHARED, self._name):
             await self.share(subject, subject_stream)
@@ -82,15 +82,15 @@ class SingleWriters:
         return note if note.writer else replace(note, writer=self._name)
 
     async def share(self, subject: str, subject_stream: SubjectStream) -> None:
-        """From now on it has several writers."""
+        """Marks the stream as shared between several writers."""
         await self._stream_map.change(subject, subject_stream, lambda note: replace(note, writer=SHARED))
 
 
 T = TypeVar("T")
 _HEADER_BYTES = 512  # at most, fields and key apart
-_TRIES_MAX = 1_000  # against other writers: each try that fails means that somebody else's went through
+_TRIES_MAX = 1_000  # each failed try means that another writer's batch was stored
 _UNKNOWN_MAX = 2  # times that an answer may be lost
-_PATIENCE = 4  # tries before a pause is made
+_PATIENCE = 4  # tries before the first pause
 _PAUSE_MAX = 0.02
 _REMEMBERED = 20_000  # keys
 _NEVER = str(1 << 62)
@@ -151,21 +151,21 @@ class Appender:
         return ids
 
     async def _plain(self, subject: str, drafts: Sequence[Draft]) -> list[EntryId]:
-        """Entries without keys. Those of callers who wait for the same turn go together."""
+        """Entries without keys. Drafts of callers that wait at the same time are sent together."""
         subject_stream = await self._stream_map.make(subject)
         mine = WaitingDrafts(drafts)
         subject_stream.waiting.append(mine)
         taken: list[WaitingDrafts] = []
         try:
             async with subject_stream.turn:
-                if mine in subject_stream.waiting:  # nobody took it along
+                if mine in subject_stream.waiting:  # no other caller has sent it
                     taken, batch = self._taken(subject_stream)
-                    begun = await self._settled(taken, self._alone(subject, batch))
-                    if begun is None:
+                    sent = await self._settled(taken, self._alone(subject, batch))
+                    if sent is None:
                         await self._settled(taken, self._in_steps(subject, batch), answers=True)
-            if taken and begun is not None:
-                # The next in turn sends behind it while the server still works.
-                await self._settled(taken, self._finished(subject, subject_stream, batch, begun), answers=True)
+            if taken and sent is not None:
+                # The next caller sends its batch while the server still works on this one.
+                await self._settled(taken, self._finished(subject, subject_stream, batch, sent), answers=True)
         except BaseException:
             if mine in subject_stream.waiting:
                 subject_stream.waiting.remove(mine)
@@ -173,7 +173,7 @@ class Appender:
         return await mine.future
 
     def _taken(self, subject_stream: SubjectStream) -> tuple[list[WaitingDrafts], PublishBatch]:
-        """What waits, as much as one step takes and at least the first."""
+        """The waiting drafts, as many as fit in one batch and at least the first caller's."""
         taken = [subject_stream.waiting.pop(0)]
         size = len(taken[0].drafts)
         while subject_stream.waiting and size + len(subject_stream.waiting[0].drafts) <= STEP_MAX:
@@ -183,7 +183,7 @@ class Appender:
         return taken, PublishBatch(drafts, self._salt + b"%x" % next(self._batches))
 
     async def _settled(self, taken: Sequence[WaitingDrafts], work: Awaitable[T], *, answers: bool = False) -> T:
-        """Tells all whose drafts were taken what became of them."""
+        """Passes the outcome to all callers whose drafts were sent."""
         try:
             done = await work
         except BaseException as error:
@@ -202,8 +202,8 @@ class Appender:
                 at += len(each.drafts)
         return done
 
-    async def _alone(self, subject: str, batch: PublishBatch) -> Begun | None:
-        """Sends a whole batch if it is one step and nobody else writes; None if that is not so."""
+    async def _alone(self, subject: str, batch: PublishBatch) -> SentBatch | None:
+        """Sends drafts as one batch if they fit and this process is the single writer; None otherwise."""
         if not CHAIN_MIN <= len(batch.drafts) <= STEP_MAX:
             return None
         subject_stream = await self._ready(subject, 0)
@@ -218,15 +218,15 @@ class Appender:
             return None
 
     async def _finished(
-        self, subject: str, subject_stream: SubjectStream, batch: PublishBatch, begun: Begun
+        self, subject: str, subject_stream: SubjectStream, batch: PublishBatch, sent: SentBatch
     ) -> list[EntryId]:
         try:
-            batch.stored(range(len(batch.drafts)), await self._steps.end(begun))
+            batch.stored(range(len(batch.drafts)), await self._steps.end(sent))
             return batch.whole()
-        except (AppendConflict, Vanished, NotConfirmed) as failure:
+        except (AppendConflict, StreamVanished, NotConfirmed) as failure:
             async with subject_stream.turn:
                 subject_stream.tip = None
-                if isinstance(failure, Vanished):
+                if isinstance(failure, StreamVanished):
                     self._stream_map.forget(subject)
                     batch.since = None
                 else:
@@ -242,7 +242,7 @@ class Appender:
             if not places:
                 return batch.whole()
             subject_stream = await self._ready(subject, attempt if batch.untouched else 0)
-            assert subject_stream.tip is not None, "the lane is ready"
+            assert subject_stream.tip is not None, "the stream's tip is known"
             batch.since = subject_stream.tip.seq if batch.since is None else batch.since
             alone = await self._writers.mine(subject, subject_stream, len(places))
             try:
@@ -251,7 +251,7 @@ class Appender:
             except AppendConflict:
                 if alone:
                     await self._writers.share(subject, subject_stream)
-            except Vanished:
+            except StreamVanished:
                 self._stream_map.forget(subject)
                 batch.since = None
                 continue
@@ -282,7 +282,7 @@ class Appender:
                     )
                 except AppendConflict:
                     continue
-                except Vanished:
+                except StreamVanished:
                     self._stream_map.forget(subject)
                     continue
                 except NotConfirmed as lost:  # under the same key it is stored once, however often it is sent
@@ -296,16 +296,16 @@ class Appender:
                 first = await self._keys.first(subject, subject_stream, draft.key, id.seq)
                 if first is not None:
                     return first
-                # By our clock its window is over: once more, under another name.
+                # By our clock its window has passed: stored again, under another message id.
         raise _crowded(subject)
 
     async def _ready(self, subject: str, attempt: int) -> SubjectStream:
-        """A lane whose tip is known."""
+        """The stream's state, with a known tip."""
         if attempt > _PATIENCE:
             await asyncio.sleep(random.random() * min(_PAUSE_MAX, 0.001 * attempt))
         subject_stream = await self._stream_map.make(subject)
         await self._time.now()
-        await self._writers.respect(subject, subject_stream)
+        await self._writers.end_other_writer(subject, subject_stream)
         if subject_stream.tip is None:
             subject_stream.tip = await self._stream_map.tip_of(subject, subject_stream, leader=attempt > 0)
         return subject_stream
@@ -316,7 +316,7 @@ def _keyed(drafts: Sequence[Draft]) -> bool:
 
 
 def _unknown() -> StoreUnavailable:
-    return StoreUnavailable("an append was given up before it was confirmed", do="look whether it was stored")
+    return StoreUnavailable("an append ended before it was confirmed", do="check whether it was stored")
 
 
 def _crowded(subject: str) -> StoreUnavailable:
@@ -327,31 +327,31 @@ def _crowded(subject: str) -> StoreUnavailable:
 
 
 class KeyMemory:
-    """Idempotency keys: the server remembers them for two minutes (`Nats-Msg-Id`), and this says which entry they mean.
+    """Idempotency keys: the server remembers them for two minutes (`Nats-Msg-Id`), and this maps them to entries.
 
-    The window is counted by the same clock as everything else. Where the server still knows a key whose window is over,
-    it is used once more under a name of its own, which is the sequence of the entry it stood for.
+    The window is measured by the server's clock. If the server still knows a key whose window has passed, the key is
+    sent once more with the sequence of its earlier entry appended to its name.
     """
 
     def __init__(self, stream_map: StreamMap, time: ServerTime) -> None:
         self._stream_map = stream_map
         self._time = time
         self._ids: OrderedDict[tuple[str, str], EntryId] = OrderedDict()
-        self._again: OrderedDict[tuple[str, str], int] = OrderedDict()  # a key whose window is over: of which entry
+        self._again: OrderedDict[tuple[str, str], int] = OrderedDict()  # keys whose window has passed: their entry
 
     def header(self, subject: str, subject_stream: SubjectStream, key: str) -> bytes:
-        """The header that names it to the server."""
+        """The header with the key as message id."""
         return b"Nats-Msg-Id:%b\r\n" % self._name(subject, subject_stream, key).encode()
 
     def note(self, subject: str, key: str, id: EntryId) -> None:
-        """It stands for this entry now."""
+        """Notes the entry of a key."""
         _put(self._ids, (subject, key), id)
 
     async def known(
         self, subject: str, subject_stream: SubjectStream, key: str, *, probe: bool = True
     ) -> EntryId | None:
-        """The entry that a key stands for, asked without storing anything: the server looks at keys first, and the
-        condition of this question never holds."""
+        """The entry of a key, without storing anything: the server checks message ids first, and the condition of this
+        request never holds."""
         id = self._ids.get((subject, key))
         if id is not None and not self._over(id, await self._time.millis()):
             return id
@@ -367,11 +367,11 @@ class KeyMemory:
         return await self.first(subject, subject_stream, key, seq)
 
     async def first(self, subject: str, subject_stream: SubjectStream, key: str, seq: int) -> EntryId | None:
-        """The entry at this sequence, as the one that the key stands for; None if its window is over."""
+        """The entry at this sequence, which has this key; None if its window has passed."""
         id = self._ids.get((subject, key))
         if id is None or id.seq != seq:
             message = await self._stream_map.reader.one(subject_stream.stream, {"seq": seq}, leader=True)
-            # Trimmed meanwhile: the key is known all the same.
+            # Trimmed meanwhile: the key still counts.
             id = EntryId((await self._time.millis()) if message is None else message.ms, seq)
         if self._over(id, await self._time.millis()):
             _put(self._again, (subject, key), seq)

@@ -1,8 +1,8 @@
-"""NATS with JetStream as the home of streams and records, for any number of processes on any number of machines.
+"""Streams and records on NATS with JetStream, for any number of processes on any number of machines.
 
-What is answered is as safe as the server's storage and copies make it: `wrasse doctor` says what its settings cost.
+How safe a confirmed write is depends on the server's storage and copies: `wrasse doctor` reports both.
 
-Streams and groups behind one link: everything that they share, made once.
+Streams and groups share one connection and the objects made here.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Flows:
         atomic: bool | None = None,
         create: bool = True,
     ) -> Flows:
-        """Makes the stream of books if it is not there, unless `create` says no. `at` is the server's clock. `patterns`
-        name what is kept together in one stream. `batches` and `atomic` say whether the server reads and writes many
-        messages in one step, if not as its version has it."""
+        """Makes the stream of books if it does not exist and `create` is true. `at` is the server's clock. `patterns`:
+        subjects that match one of them are kept together in one stream. `batches` and `atomic` say whether the server
+        has batched reads and atomic writes; None decides by its version."""
         js, layout = JetStream(connection), NatsNames.of(connection.options, patterns)
         reader = PageReader(js, batches=batches)
         stream_map = StreamMap(js, layout, reader, clock)
@@ -73,10 +73,10 @@ class Flows:
 
 
 class Nats(StreamStore):
-    """One open NATS. Make it with `open`; it serves the event loop that opened it, until `close`."""
+    """One open NATS. Made by `open`; it serves the event loop that opened it, until `close`."""
 
     capabilities = Capabilities(streams=True, surveys=True, ages=True)
-    margin = MARGIN  # how far the time it tells may be off
+    margin = MARGIN  # by how much its time may be off
 
     def __init__(self, connection: NatsConnection, bucket: KvBucket, flows: Flows, clock: Clock) -> None:
         self.connection = connection
@@ -98,8 +98,8 @@ class Nats(StreamStore):
         time: Clock | None = None,
         create: bool = True,
     ) -> Nats:
-        """Connects once, so that what is wrong with the address, the login or JetStream is said now. `time` instead of
-        the server's clock decides what is due. Without `create` nothing is made: what is not there is empty."""
+        """Connects once, so that errors in the address, the login or JetStream are raised now. `time` replaces the
+        server's clock. Without `create` nothing is made: a missing bucket or stream is empty."""
         wanted = NatsOptions.of(options) if isinstance(options, str) else options
         connection = await NatsConnection.open(wanted)
         try:
@@ -122,7 +122,7 @@ class Nats(StreamStore):
         return self._records[collection]
 
     async def health_sample(self) -> HealthSample:
-        """Which server it is (another after a restart), or who leads the bucket where there are copies; its clock."""
+        """The server's identity (another after a restart), or the bucket's leader if there are copies; its clock."""
         try:
             info = await self._bucket.info()
             at = self._bucket.time.read(info.ts) if info.ts is not None else await self._bucket.time.now()
@@ -134,7 +134,7 @@ class Nats(StreamStore):
         return HealthSample(leads if info.cluster.name else self.connection.server.id, at)
 
     async def examine(self) -> Sequence[Finding]:
-        """What this server's settings cost."""
+        """The checks of this server's settings."""
         limited = await giving_up(self.flows.stream_map.js, self.flows.stream_map.layout)
         return (*judge(await health(self.connection, self._bucket)), *judge_durables(limited))
 
@@ -148,7 +148,6 @@ def _refuse_copies(connection: NatsConnection, replicas: int) -> None:
     if loses_writes(connection.server.numbers, replicas):
         raise Refused(
             f"{connection.options.where} is nats-server {connection.server.version}, which with {replicas} "
-            "copies may confirm "
-            "two writes of which it keeps one",
+            "copies may confirm two conflicting writes and keep one",
             do="use 2.9.21 or newer, or one copy: nats.replicas: 1",
         )

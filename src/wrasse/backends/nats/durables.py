@@ -1,8 +1,8 @@
-"""Durable pull consumers of JetStream: each is a group. Which one a group is, how one is made, and where it stands.
+"""Durable pull consumers of JetStream: each is a group. Finds, checks and makes a group's durable.
 
 A durable carries the group's name. Where a group reads more than one subject of a stream, the further ones are
 `<group>__<subject, dots as _>`. It is made with action `create` and never updated: an update would silently change what
-it reads. One that is there already is joined if it gives out exactly these messages, whoever made it, and refused
+it reads. An existing one is joined if it delivers exactly these messages, whichever program made it, and refused
 otherwise. See `docs/design/022-nats-groups.md`.
 """
 
@@ -23,13 +23,13 @@ from wrasse.errors import Refused, StoreUnavailable
 from wrasse.ports.groups import ACK_TIMEOUT
 from wrasse.ports.rules.subjects import matches
 
-_EXISTS = (10148, 10105, 10013)  # a consumer of this name, configured otherwise
-_QUEUE_TAKEN = (10099, 10100)  # a work queue, and another consumer of the same messages
-_QUEUE_BEGINS = 10101  # a work queue, and a consumer that would not begin with its first message
-_NAME_MAX = 200  # of 255 that the server takes
-_WAITING_MAX = 4_096  # questions that wait at once; 512 by default
+_EXISTS = (10148, 10105, 10013)  # a consumer of this name with another configuration exists
+_QUEUE_TAKEN = (10099, 10100)  # a work queue has another consumer of the same messages
+_QUEUE_BEGINS = 10101  # a consumer of a work queue must begin with its first message
+_NAME_MAX = 200  # of 255 that the server allows
+_WAITING_MAX = 4_096  # pull requests that may wait at once; 512 by default
 _OURS = "wrasse group "
-SHOWN = "how far a group of wrasse is"  # the consumers of progress.py: no groups
+SHOWN = "how far a group of wrasse is"  # marks the consumers of progress.py: no groups
 _NAMED = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+:;,@#$%&!?()[]{}<^~|'\"`")
 _MICROSECOND = timedelta(microseconds=1)
 _TRIES = 3
@@ -46,7 +46,7 @@ Config = Mapping[str, Any]
 
 
 class Reads(Enum):
-    """What a consumer reads, seen from one subject."""
+    """What a consumer reads, relative to one subject."""
 
     SAME = "exactly this subject"
     MORE = "this subject and others"
@@ -55,14 +55,14 @@ class Reads(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """One durable consumer as the server tells it. Positions are sequences of its stream."""
+    """One durable consumer as the server reports it. Positions are sequences of its stream."""
 
     stream: str
     name: str
     group: str
     ack_wait: timedelta
-    proves: bool  # what is below its floor is acked: neither given up (MaxDeliver) nor only delivered (without acks)
-    most: int  # MaxAckPending: so many are out at once, -1 if there is no limit
+    proves: bool  # whether all below its floor is acked: neither given up (MaxDeliver) nor sent without acks
+    most: int  # MaxAckPending: the most unacked messages at once, -1 if there is no limit
     ours: bool  # made by wrasse
     floor: int
     delivered: int
@@ -80,14 +80,14 @@ class Durables:
         self._alone: dict[str, bool] = {}
 
     async def find(self, subject_stream: SubjectStream, group: str, *, reads_more: bool = False) -> Durable | None:
-        """The durable of a group on one subject; None if there is none. Refused if one of its name gives out this
-        subject's messages together with others, unless `reads_more`: then that is it."""
+        """The durable of a group on one subject; None if there is none. Refused if the durable of that name delivers
+        this subject's messages together with others; with `reads_more` that one is returned."""
         return (await self._looked(subject_stream, group, reads_more=reads_more))[0]
 
     async def _looked(
         self, subject_stream: SubjectStream, group: str, *, reads_more: bool = False
     ) -> tuple[Durable | None, str]:
-        """The durable of a group, and the name that one would get which is made now: empty where all are taken."""
+        """The durable of a group, and the name for a new one: empty if all are used."""
         alone = await self._is_alone(subject_stream)
         names = durable_names(group, subject_stream.subject)
         free = list(names)
@@ -102,9 +102,9 @@ class Durables:
                 continue
             if reads is Reads.MORE and not reads_more:
                 raise Refused(
-                    f"the durable {name!r} of the stream {subject_stream.stream!r} gives out more than "
+                    f"the durable {name!r} of the stream {subject_stream.stream!r} delivers more than "
                     f"{subject_stream.subject!r}, and a "
-                    f"second one for the group {group!r} would give out messages again",
+                    f"second one for the group {group!r} would deliver messages twice",
                     do="use another group, or a durable whose filter is this subject",
                 )
             told = str(config.get("description", ""))
@@ -130,17 +130,17 @@ class Durables:
                 names = " and ".join(map(repr, durable_names(group, subject_stream.subject)))
                 raise Refused(
                     f"the names {names} of a durable for the group {group!r} on {subject_stream.subject!r} are "
-                    "taken in the "
+                    "used in the "
                     f"stream {subject_stream.stream!r} by consumers of other subjects",
                     do="use another name for the group, or give this subject a stream of its own",
                 )
             made = await self._create(subject_stream, group, free, start, ack_timeout or ACK_TIMEOUT)
             if made is not None:
                 return made, True
-        raise StoreUnavailable(f"the durable of the group {group!r} came and went", do="look who deletes consumers")
+        raise StoreUnavailable(f"the durable of the group {group!r} was deleted again", do="see who deletes consumers")
 
     async def of(self, subject_stream: SubjectStream) -> list[Durable]:
-        """Every durable that gives out messages of this subject to be acked."""
+        """Every durable that delivers messages of this subject and expects acks."""
         found: list[Durable] = []
         alone = await self._is_alone(subject_stream)
         async for page in self._js.pages(f"CONSUMER.LIST.{subject_stream.stream}", "consumers", whole=True):
@@ -166,15 +166,15 @@ class Durables:
             seconds = ack_timeout.total_seconds()
             raise Refused(
                 f"the durable {found.name!r} of the stream {found.stream!r} has AckWait "
-                f"{found.ack_wait.total_seconds():g}s, and {seconds:g}s are asked for",
-                do=f"set ack_timeout to what it has, or: nats consumer edit {found.stream} {found.name} "
+                f"{found.ack_wait.total_seconds():g}s, and ack_timeout is {seconds:g}s",
+                do=f"set ack_timeout to its value, or: nats consumer edit {found.stream} {found.name} "
                 f"--wait {seconds:g}s",
             )
 
     async def _create(
         self, subject_stream: SubjectStream, group: str, name: str, start: Mapping[str, object], ack_wait: timedelta
     ) -> Durable | None:
-        """Makes it; None if one of this name is there by now."""
+        """Makes it; None if one of this name exists by now."""
         config = {
             "durable_name": name,
             "name": name,
@@ -198,24 +198,24 @@ class Durables:
                 return None
             if refused.code in _QUEUE_TAKEN:
                 raise Refused(
-                    f"the stream {subject_stream.stream!r} is a work queue, and a consumer for "
-                    f"{subject_stream.subject!r} is there already",
+                    f"the stream {subject_stream.stream!r} is a work queue, and there is a consumer for "
+                    f"{subject_stream.subject!r} already",
                     do="use the group of that consumer's name, or a stream with retention limits",
                 ) from refused
             if refused.code == _QUEUE_BEGINS:
                 raise Refused(
-                    f"the stream {subject_stream.stream!r} is a work queue, of which a group gets all messages, "
-                    "not those from a "
-                    "later one on",
+                    f"the stream {subject_stream.stream!r} is a work queue, whose groups begin at the first message, "
+                    "not at a "
+                    "later one",
                     do="begin the group at the first entry: start='first', or --from=first",
                 ) from refused
             if refused.code == STREAM_NOT_FOUND:
-                raise StoreUnavailable(f"the stream {subject_stream.stream!r} is gone", do="try again") from refused
+                raise StoreUnavailable(f"the stream {subject_stream.stream!r} was deleted", do="try again") from refused
             raise
         return durable_of(info, group)
 
     async def look(self, durable: Durable) -> None:
-        """Has the server look at a durable, and at who waits there."""
+        """Requests a durable's state, which makes the server drop dead pull requests."""
         await self._info(durable.stream, durable.name)
 
     async def _info(self, stream: str, name: str) -> Mapping[str, Any] | None:
@@ -237,7 +237,7 @@ class Durables:
 
 
 def durable_names(group: str, subject: str) -> tuple[str, str]:
-    """The names a group's durable may have: its own, and the one with the subject. Pure."""
+    """The names a group's durable may have: the group's, and the one with the subject. Pure."""
     plain = _shortened("".join(each if each in _NAMED else _escaped(each) for each in group))
     return plain, _shortened(
         f"{plain}__{''.join(c if c in _NAMED else '_' if c == '.' else _escaped(c) for c in subject)}"
@@ -245,7 +245,7 @@ def durable_names(group: str, subject: str) -> tuple[str, str]:
 
 
 def group_named(config: Config, name: str) -> str:
-    """The group whose durable this is: as it says itself, else by its name. Pure."""
+    """The group of a durable: by its metadata, else by its name. Pure."""
     told = str(config.get("description", ""))
     if told.startswith(_OURS):
         return told[len(_OURS) :]
@@ -255,7 +255,7 @@ def group_named(config: Config, name: str) -> str:
 
 
 def unfit_of(config: Config) -> str:
-    """What about a durable keeps a group from sharing it; empty if nothing does. Pure."""
+    """What prevents a group from sharing this durable; empty if nothing does. Pure."""
     if config.get("deliver_subject"):
         return "pushes messages"
     if config.get("ack_policy") != "explicit":
@@ -273,7 +273,7 @@ def reads_of(config: Config, subject: str, *, alone: bool) -> Reads:
 
 
 def durable_of(info: Mapping[str, Any], group: str) -> Durable:
-    """A durable as CONSUMER.INFO tells it."""
+    """A durable from the answer of CONSUMER.INFO."""
     config: Config = info["config"]
     floor, delivered = (number(info[what]["stream_seq"]) for what in ("ack_floor", "delivered"))
     pending = number(info["num_ack_pending"])
@@ -286,7 +286,7 @@ def durable_of(info: Mapping[str, Any], group: str) -> Durable:
         proves=int(config.get("max_deliver", -1)) <= 0 and config.get("ack_policy") in ("explicit", "all"),
         most=int(config.get("max_ack_pending", -1)),
         ours=str(config.get("description", "")).startswith(_OURS),
-        # Servers before 2.10 tell no floor before the first ack.
+        # Servers before 2.10 report no floor before the first ack.
         floor=max(floor, delivered) if not pending else floor,
         delivered=delivered,
         pending=pending,
@@ -297,7 +297,7 @@ def durable_of(info: Mapping[str, Any], group: str) -> Durable:
 
 
 async def giving_up(js: JetStream, layout: NatsNames) -> list[tuple[str, str, int]]:
-    """Durables that stop after so many deliveries, with their streams, of all streams that may be ours to read."""
+    """Durables with a maximum of deliveries, with their streams, of all streams that may be ours to read."""
     found: list[tuple[str, str, int]] = []
     async for page in js.pages("STREAM.LIST", "streams"):
         for stream in page:
@@ -306,7 +306,7 @@ async def giving_up(js: JetStream, layout: NatsNames) -> list[tuple[str, str, in
             if reserved or not stream["state"].get("consumer_count"):
                 continue
             name = str(stream["config"]["name"])
-            listed = (await js.call(f"CONSUMER.LIST.{name}", {})).get("consumers") or []  # the first 256 will do
+            listed = (await js.call(f"CONSUMER.LIST.{name}", {})).get("consumers") or []  # the first 256 are enough
             for config in (each["config"] for each in listed):
                 most = int(config.get("max_deliver", -1))
                 if config.get("durable_name") and config.get("ack_policy") != "none" and most > 0:

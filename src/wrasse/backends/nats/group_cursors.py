@@ -1,6 +1,6 @@
-"""Marks: how far a group that reads by cursor is (the archiver's). One message each in the stream of books.
+"""Marks: the position of a group that reads by cursor (the archiver's). One message each in the stream of books.
 
-A mark is written on condition that it is still the one that was read, so of two who move it one is told.
+A mark is written on condition that it is unchanged since it was read, so of two concurrent writers one fails.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class GroupCursor:
-    """Where a group is, and the revision of what says so."""
+    """The position of a group, and the revision of its mark."""
 
     at: EntryId
     revision: int
@@ -35,7 +35,7 @@ class Marks:
         self._reader = reader
 
     async def get(self, subject: str, group: str) -> GroupCursor | None:
-        """The mark of a group, as the leader has it."""
+        """The mark of a group, read from the leader."""
         asked = {"last_by_subj": self._layout.mark(subject, group)}
         message = await self._reader.one(self._layout.books, asked, leader=True)
         if message is None:
@@ -47,13 +47,13 @@ class Marks:
             return GroupCursor(EntryId(int(ms), int(seq)), message.seq)
         except UNREADABLE as error:
             raise StoreBroken(
-                f"how far the group {group} of {subject} has read cannot be read in {self._layout.books}",
-                do="see who else writes there; then take it away, and the group is joined anew: nats stream purge "
+                f"the position of the group {group} of {subject} cannot be read in {self._layout.books}",
+                do="see what writes there; then delete the mark, and the group is joined anew: nats stream purge "
                 f"{self._layout.books} --subject={self._layout.mark(subject, group)}; until then nothing is trimmed",
             ) from error
 
     async def put(self, subject: str, group: str, at: EntryId, revision: int = 0) -> bool:
-        """Writes a mark behind this revision; False if somebody else was faster."""
+        """Writes a mark after this revision; False if another process was faster."""
         headers = {"Nats-Rollup": "sub", "Nats-Expected-Last-Subject-Sequence": str(revision)}
         body = json.dumps([_VERSION, at.ms, at.seq], separators=(",", ":")).encode()
         try:
@@ -72,12 +72,12 @@ class Marks:
         except JsError as refused:
             if refused.code != STREAM_NOT_FOUND:
                 raise
-            return []  # nothing was made yet
+            return []  # the stream of books does not exist yet
         return sorted(group for name in found if (group := _group(name)) is not None)
 
 
 def _group(name: str) -> str | None:
-    """The group that a mark names; None where another program wrote a name that is no group's. Pure."""
+    """The group that a mark names; None if another program wrote a name that is no group's. Pure."""
     try:
         group = text_of(name)
     except UNREADABLE:

@@ -1,7 +1,7 @@
-"""Groups on JetStream: durable pull consumers for those who share work, marks for those who read by cursor.
+"""Groups on JetStream: durable pull consumers for groups that share work, marks for groups that read by cursor.
 
 The server keeps what is delivered, until when, and what is acked. Acks, naks and progress are confirmed by the server
-before they count. What this process holds is kept here only to know where its answers go.
+before they count. This process keeps its open deliveries only to know the reply subjects of their acks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import START, Draft, EntryId
 
 _ACK, _PROGRESS = b"+ACK", b"+WPI"
-_HELD_MAX = 200_000  # deliveries of one group whose answers we know where to send
+_HELD_MAX = 200_000  # open deliveries of one group whose reply subjects are known
 _NOW = timedelta(0)
 _MICROSECOND = timedelta(microseconds=1)
 _TRIES = 50
@@ -52,7 +52,7 @@ Beginning = tuple[EntryId, Mapping[str, object]]  # where a group begins, for a 
 
 @dataclass(frozen=True, slots=True)
 class OpenDelivery:
-    """A delivery that this process had: where its answer goes. After a nak it can still be acked, not extended."""
+    """A delivery of this process, with the subject of its ack. After a nak it can still be acked, not extended."""
 
     ms: int
     number: int
@@ -61,7 +61,7 @@ class OpenDelivery:
 
 
 class NatsGroups:
-    """All groups behind one link."""
+    """All groups over one connection."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class NatsGroups:
     ) -> bool:
         check_group(subject, group)
         subject_stream = await self._stream_map.make(subject)
-        await self._ages.end(subject_stream)  # before the group is there: what it is promised stays
+        await self._ages.end(subject_stream)  # before the group exists: its entries must stay
         marked = await self._marks.get(subject, group)
         if marked is not None and not cursor:
             raise Refused(
@@ -107,18 +107,18 @@ class NatsGroups:
             self._known[subject, group], made = await self._durables.join(subject_stream, group, begins, ack_timeout)
         if settled is not None:
             await self._ledgers.remove(subject, group)
-        await self._ages.end(subject_stream)  # somebody who saw no group may have set one meanwhile
+        await self._ages.end(subject_stream)  # a process that saw no group may have set one meanwhile
         return made and settled is None
 
     def _check_theirs(self, found: Durable | None, subject: str, settled: EntryId) -> None:
-        """Refuses to go on from a ledger with a durable of another program: it stands elsewhere."""
+        """Refuses to continue from a ledger with a durable of another program: its position differs."""
         if found is not None and not found.ours:
             layout = self._stream_map.layout
             raise Refused(
                 f"the group {found.group!r} of {subject!r} has a ledger of an earlier version, settled up to "
                 f"{settled}, and {found.stream!r} a durable of its name that another program made, acked up "
                 f"to {found.floor}",
-                do="delete that durable, and the group goes on where its ledger stood; or give the ledger up: "
+                do="delete that durable, and the group continues from its ledger; or delete the ledger: "
                 f"nats stream purge {layout.books} --subject={layout.ledger(subject, found.group)}",
             )
 
@@ -130,7 +130,7 @@ class NatsGroups:
         latest = EntryId(tip.ms, tip.seq)
         if start.at is not None and to_micros(start.at) > to_micros(await self._time.now()):
             raise UsageError(
-                "a group on NATS that begins at a moment to come",
+                "a group on NATS cannot begin at a future moment",
                 do="join it then, or begin it now: messages until then count",
             )
         if start.after is not None and start.after.seq <= tip.seq:
@@ -180,36 +180,36 @@ class NatsGroups:
 
     async def _ask(self, subject: str, durable: Durable, limit: int, wait: timedelta) -> list[PulledMessage]:
         if durable.most > 0:
-            limit = min(limit, durable.most)  # else what came of a page would wait for the rest of it
+            limit = min(limit, durable.most)  # else the messages of a page would wait for the rest of it
         try:
             return await self._pulls.ask(durable.stream, durable.name, limit, wait)
         except NoResponders:
             del self._known[subject, durable.group]
-            await self._durable(subject, durable.group)  # gone: it says so
+            await self._durable(subject, durable.group)  # raises if it was deleted
             raise StoreUnavailable(
                 f"the durable {durable.name!r} of {durable.stream!r} has no leader now", do="wait and try again"
             ) from None
 
     async def _ready(self, durables: Mapping[str, Durable], limit: int) -> dict[str, list[PulledMessage]]:
-        """What is there now: a share of each stream, and what one has not the others give."""
+        """The messages available now: a share of each stream, filled up from the others."""
         self._turn += 1
         names = list(durables)
         left = names[self._turn % len(names) :] + names[: self._turn % len(names)]  # another one first each time
         found: dict[str, list[PulledMessage]] = {}
         while limit and left:
             share, extra = divmod(limit, len(left))
-            asked = {subject: share + (place < extra) for place, subject in enumerate(left) if share or place < extra}
-            for subject, got in zip(asked, await self._all(durables, asked), strict=True):
+            shares = {subject: share + (place < extra) for place, subject in enumerate(left) if share or place < extra}
+            for subject, got in zip(shares, await self._all(durables, shares), strict=True):
                 if got:
                     found.setdefault(subject, []).extend(got)
                 limit -= len(got)
-                if len(got) < asked[subject]:
+                if len(got) < shares[subject]:
                     left.remove(subject)
         return found
 
-    async def _all(self, durables: Mapping[str, Durable], asked: Mapping[str, int]) -> list[list[PulledMessage]]:
-        """Asks several at once; if one fails, what the others gave goes back."""
-        results = await _gathered([self._ask(each, durables[each], limit, _NOW) for each, limit in asked.items()])
+    async def _all(self, durables: Mapping[str, Durable], shares: Mapping[str, int]) -> list[list[PulledMessage]]:
+        """Pulls from several at once; if one fails, the messages of the others are nacked."""
+        results = await _gathered([self._ask(each, durables[each], limit, _NOW) for each, limit in shares.items()])
         errors = [each for each in results if isinstance(each, BaseException)]
         if errors:
             self._pulls.give_back([one.reply for got in results if isinstance(got, list) for one in got])
@@ -219,7 +219,7 @@ class NatsGroups:
     async def _first(
         self, durables: Mapping[str, Durable], limit: int, wait: timedelta
     ) -> dict[str, list[PulledMessage]]:
-        """Waits at all of them, and takes what comes first; what comes from others beyond the limit goes back."""
+        """Waits at all of them, and takes the first messages; those beyond the limit are nacked."""
         each = max(limit // len(durables), 1)
         asking = {asyncio.ensure_future(self._ask(s, durable, each, wait)): s for s, durable in durables.items()}
         waiting = set(asking)
@@ -255,7 +255,7 @@ class NatsGroups:
         for each in given:
             count, seq, rest = _places(each.reply)
             message = pulled(seq, rest, each.header, each.body)
-            held.pop(message.seq, None)  # in the order in which they came
+            held.pop(message.seq, None)  # keeps the order of arrival
             held[message.seq] = OpenDelivery(message.ms, count, each.reply)
             found.append(Delivery(entry(subject, message, message.ms), durable.group, consumer, count, until))
         while len(held) > _HELD_MAX:
@@ -273,7 +273,7 @@ class NatsGroups:
 
     async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
         check_answers(answers)
-        taken: dict[tuple[str, str, int], tuple[OpenDelivery, bool]] = {}  # whether it is settled
+        taken: dict[tuple[str, str, int], tuple[OpenDelivery, bool]] = {}  # and whether it is settled
         outcomes, sent, dead_letters = [], list[tuple[bytes, bytes]](), list[Draft]()
         for answer in answers:
             place = answer.subject, answer.group, answer.id.seq
@@ -296,14 +296,14 @@ class NatsGroups:
         for (subject, group, seq), (held, settled) in taken.items():
             known = self._held[subject, group]
             if settled:
-                known.pop(seq, None)  # also one delivered again meanwhile: the server acks by sequence
+                known.pop(seq, None)  # also one that was delivered again meanwhile: the server acks by sequence
             elif known.get(seq) is held:
                 known[seq] = OpenDelivery(held.ms, held.number, held.reply, ours=False)
         return tuple(outcomes)
 
     async def _forget_waiting(self, groups: Iterable[tuple[str, str]]) -> None:
-        """Has an old server drop pull requests whose askers are gone, as it does when asked about a durable. Otherwise
-        it would take a message that comes back for one of these: that waits for AckWait, the next is given twice."""
+        """Makes an old server drop dead pull requests, which it does when a durable's state is requested. Otherwise it
+        would send a nacked message to one of these: that waits for AckWait, the next is delivered twice."""
         durables = [self._known[each] for each in groups if each in self._known]
         await asyncio.gather(*(self._durables.look(each) for each in durables))
 
@@ -312,7 +312,7 @@ class NatsGroups:
         return held if held is not None and held.ms == id.ms else None
 
     async def _confirmed(self, sent: Sequence[tuple[bytes, bytes]]) -> None:
-        """Sends answers, and waits until the server has confirmed every one."""
+        """Sends acks or naks, and waits until the server has confirmed every one."""
         if not sent:
             return
         left = len(sent)
@@ -322,15 +322,13 @@ class NatsGroups:
             nonlocal left
             left -= 1
             if header and status_of(header) == 503:
-                lost("no consumer takes them: it is gone, or has no leader now")
+                lost("the consumer does not exist or has no leader now")
             elif not left and not done.done():
                 done.set_result(None)
 
         def lost(why: str) -> None:
             if not done.done():
-                done.set_exception(
-                    StoreUnavailable(f"answers of a group were not confirmed: {why}", do="send them again")
-                )
+                done.set_exception(StoreUnavailable(f"acks of a group were not confirmed: {why}", do="send them again"))
 
         inbox = self._connection.open_inbox(heard, lost)
         seconds = self._connection.options.read_timeout.total_seconds()
@@ -340,7 +338,7 @@ class NatsGroups:
                 await done
         except TimeoutError:
             raise StoreUnavailable(
-                f"{self._connection.options.where} did not confirm {left} answers in {seconds:g}s", do="send them again"
+                f"{self._connection.options.where} did not confirm {left} acks in {seconds:g}s", do="send them again"
             ) from None
         finally:
             self._connection.close_inbox(inbox)
@@ -364,7 +362,7 @@ class NatsGroups:
         if upto.seq > tip.seq or (not upto.seq and upto > EntryId(tip.ms, tip.seq)):
             raise Refused(
                 f"the group {group!r} of {subject!r} would be marked beyond the last entry",
-                do="read the stream again: entries still to come would count as acked",
+                do="read the stream again: a mark there would count future entries as acked",
             )
         for _ in range(_TRIES):
             if mark is None or mark.at.seq >= upto.seq:
@@ -373,18 +371,18 @@ class NatsGroups:
                 self._progress.show(subject_stream, subject, group, upto.seq)
                 return Outcome.DONE
             mark = await self._marks.get(subject, group)
-        raise StoreUnavailable(f"too many mark the group {group!r} at once", do="try again")
+        raise StoreUnavailable(f"too many processes mark the group {group!r} at once", do="try again")
 
     async def close(self) -> None:
-        """Shows how far groups are for the last time."""
+        """Writes the last progress of groups."""
         await self._progress.close()
 
     async def consumers(self, subject: str, group: str) -> Sequence[ConsumerState]:
-        """None: the server keeps what is delivered and not to whom."""
+        """None: the server does not keep to which consumer an entry was delivered."""
         return ()
 
     async def retire(self, subject: str, group: str, consumer: str) -> Outcome:
-        """Nothing to do: what a consumer held is delivered again when AckWait is over."""
+        """Nothing to do: a consumer's entries are delivered again when AckWait is over."""
         return Outcome.CONFLICT
 
 
@@ -401,11 +399,11 @@ def _nak(delay: timedelta) -> bytes:
 
 
 def _places(reply: bytes) -> tuple[int, bytes, bytes]:
-    """Of the subject an answer goes to: how often it was delivered, its sequence, and what follows that."""
+    """From the reply subject of a delivery: its delivery count, its sequence, and what follows that."""
     words = reply.split(b".")
     at = 4 if len(words) == 9 else 6  # more words where it came from a domain
     if len(words) < at + 5 or not b"".join(words[at : at + 5]).isdigit():
-        raise StoreUnavailable("a message came without where its answer goes", do="look at the server's log")
+        raise StoreUnavailable("a message came without a reply subject", do="look at the server's log")
     return int(words[at]), words[at + 1], b".".join(words[at + 2 : at + 5])
 
 

@@ -1,10 +1,10 @@
-"""What everything is called in JetStream: one mapping, stated here, safe to turn back.
+"""Names in JetStream: one reversible mapping.
 
 A subject keeps its name, behind the prefix. Its stream is named by it with `-` for a dot and `=2D` (hexadecimal) for
 every byte that is no letter, digit or `_`: `gbe.events.audit` is kept in `gbe-events-audit`. A name that would be too
 long for the server is shortened to a hash; the subject is in the stream's configuration. What we note beside the
-entries is kept in one more stream, `<root>_books`: the mark of every group that reads by cursor, and what a stream may
-hold.
+long for the server is shortened to a hash; the subject is in the stream's configuration. Notes of wrasse are kept in
+one more stream, `<root>_books`: the mark of every group that reads by cursor, and what a stream may hold.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.ports.rules.subjects import matches
 
-_NAME_MAX = 200  # of 255 that the server takes
+_NAME_MAX = 200  # of 255 that the server allows
 _PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_")
 
 
@@ -31,21 +31,21 @@ class NatsNames:
 
     @classmethod
     def of(cls, options: NatsOptions, patterns: tuple[str, ...] = ()) -> NatsNames:
-        """As the options say."""
+        """The names for these options."""
         return cls(options.root, options.streams_prefix, patterns, options.replicas, options.storage)
 
     @property
     def books(self) -> str:
-        """The stream of what we note."""
+        """The stream of the notes."""
         return f"{self.root}_books"
 
     @property
     def books_subjects(self) -> str:
-        """Everything that is noted."""
+        """The filter of all notes."""
         return f"{self.root}._books.>"
 
     def subject_note_subject(self, subject: str) -> str:
-        """What is noted about one stream."""
+        """The subject of the note about one stream."""
         return f"{self.root}._books.lane.{token(subject)}"
 
     def mark(self, subject: str, group: str) -> str:
@@ -57,23 +57,23 @@ class NatsNames:
         return f"{self.root}._books.mark.{token(subject)}.*"
 
     def ledger(self, subject: str, group: str) -> str:
-        """The ledger in which earlier versions kept a group."""
+        """The ledger in which earlier versions kept a group's state."""
         return f"{self.root}._books.group.{token(subject)}.{token(group)}"
 
     def stored(self, subject: str) -> str:
-        """The subject as JetStream knows it."""
+        """The subject's name in JetStream."""
         return f"{self.prefix}{subject}"
 
     def subject(self, stored: str) -> str | None:
-        """The subject of what JetStream calls so; None if it is none of ours."""
+        """The subject of a JetStream subject; None if it is not ours."""
         return stored[len(self.prefix) :] if stored.startswith(self.prefix) else None
 
     def reserved(self, stored: str) -> bool:
-        """Whether these subjects are the server's, a bucket's or the books of some root: no streams of anybody's."""
+        """Whether these subjects belong to the server, a bucket or the books of some root: no streams for entries."""
         return stored.startswith("$") or stored.split(".")[1:2] == ["_books"]
 
     def home(self, subject: str) -> tuple[str, str]:
-        """The stream that is made for this subject, and the subjects it takes."""
+        """The stream that is made for this subject, and the subjects it contains."""
         pattern = next((each for each in self.patterns if matches(each, subject)), subject)
         return stream_name(self.stored(pattern)), self.stored(pattern)
 

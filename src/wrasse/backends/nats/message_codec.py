@@ -1,10 +1,10 @@
-"""Messages as JetStream keeps them, and the entries they are.
+"""JetStream messages and the entries they contain.
 
-One header says what JetStream does not: `Wrasse: <ms> <number> <bytes> <name>`, the milliseconds of the entry's id, how
-many entries its subject ever had, how many bytes those were, this one included, and a name by which whoever wrote it
+One header has what JetStream does not keep: `Wrasse: <ms> <number> <bytes> <name>`, the milliseconds of the entry's id,
+how many entries its subject ever had, how many bytes those were, this one included, and a name by which its writer
 finds it again. They are right because every append names the entry it follows. Fields beside the body are headers
-`Wrasse-Field: name=value`, percent-encoded. What other programs wrote has no such header: its id has the server's own
-milliseconds, and its headers are the fields beside its body.
+`Wrasse-Field: name=value`, percent-encoded. Messages of other programs have no such header: their ids use the server's
+milliseconds, and their headers are the fields beside the body.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FRACTION = re.compile(r"\.\d+")
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
-    """One message of a stream. `ms` is what its id has; `number` and `total` are 0 where another program wrote it."""
+    """One message of a stream. `ms` is for its id; `number` and `total` are 0 where another program wrote it."""
 
     seq: int
     ms: int
@@ -59,8 +59,8 @@ def stored(seq: int, header: bytes, body: bytes, written: bytes = b"") -> Stored
 
 
 def pulled(seq: bytes, rest: bytes, header: bytes, body: bytes) -> StoredMessage:
-    """A message as a consumer gives it; `rest` is what follows the sequence in its reply subject: a count, nanoseconds,
-    what is pending; empty where it was read without a consumer."""
+    """A message as a consumer delivers it; `rest` is what follows the sequence in its reply subject: a count,
+    nanoseconds, what is pending; empty where it was read without a consumer."""
     if not rest:
         return stored(int(seq), header, body)
     found = _OURS.search(header) if header else None
@@ -75,9 +75,9 @@ def stored_of(frame: Frame) -> StoredMessage:
 
 
 def ids_of(frames: Sequence[Frame], ms: int) -> list[bytes]:
-    """Their ids, as `ms-seq`; none has lower milliseconds than the one before, and the first none below these."""
+    """Their ids, as `ms-seq`, with milliseconds that never decrease and begin at `ms` or later."""
     times = [frame[6] for frame in frames]
-    # Of the same length they are in the order of their bytes; where one is missing, others wrote.
+    # Texts of equal length sort like their bytes; where one is missing, another program wrote.
     if times and len(set(map(len, times))) == 1 and times[0] and int(times[0]) >= ms and sorted(times) == times:
         return [time + b"-" + frame[2] for time, frame in zip(times, frames, strict=True)]
     ids: list[bytes] = []
@@ -88,11 +88,11 @@ def ids_of(frames: Sequence[Frame], ms: int) -> list[bytes]:
 
 
 def beside(frames: Sequence[Frame]) -> dict[int, Mapping[str, bytes]]:
-    """What stands beside the bodies, by place."""
+    """The fields beside the bodies, by position."""
     headers = [frame[5] for frame in frames]
     together = b"".join(headers)
     if b"Wrasse-Field" not in together and together.count(_MINE) == len(headers) - headers.count(b""):
-        return {}  # all of them ours, as nearly always
+        return {}  # all of them ours and without fields, the common case
     fields = {place: fields_of(header) for place, header in enumerate(headers)}
     return {place: each for place, each in fields.items() if each}
 
@@ -104,8 +104,8 @@ def name_of(header: bytes) -> bytes:
 
 
 def fields_of(header: bytes) -> dict[str, bytes] | None:
-    """What stands beside the body: fields of ours, and every header of another program's message but those that the
-    server adds to what it is asked for. A header that comes several times has its values in lines."""
+    """The fields beside the body: ours, or for another program's message every header except those that the server adds
+    to its answers. The values of a repeated header are joined by line breaks."""
     found: dict[str, bytes] = {}
     if header and not header.startswith(_MINE):
         for match in _HEADER.finditer(header):
@@ -118,12 +118,12 @@ def fields_of(header: bytes) -> dict[str, bytes] | None:
 
 
 def entry(subject: str, message: StoredMessage, ms: int) -> Entry:
-    """The entry; `ms` is its id's, never lower than that of the entry before."""
+    """The entry; `ms` is that of its id, never lower than the entry before."""
     return Entry(EntryId(ms, message.seq), subject, message.body, fields_of(message.header))
 
 
 def written_fields(fields: Mapping[str, bytes] | None) -> bytes:
-    """The headers that keep the fields."""
+    """The headers of the fields."""
     if not fields:
         return b""
     return b"".join(
@@ -133,13 +133,13 @@ def written_fields(fields: Mapping[str, bytes] | None) -> bytes:
 
 
 def moment(text: str) -> datetime:
-    """A timestamp of the server's; it writes nanoseconds."""
+    """A timestamp of the server, which has nanoseconds."""
     shortened = _FRACTION.sub(lambda found: found[0][:7], text)
     return in_utc(datetime.fromisoformat(shortened))
 
 
 def millis(text: bytes) -> int:
-    """Milliseconds of a timestamp of the server's; 0 for one that cannot be read."""
+    """Milliseconds of a server timestamp; 0 if it cannot be read."""
     try:
         return to_micros(moment(text.decode())) // 1_000
     except ValueError:

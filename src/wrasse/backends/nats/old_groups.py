@@ -1,8 +1,8 @@
-"""Groups of earlier versions, which kept a ledger of commands: where they stood, so that they go on there once.
+"""Groups of earlier versions, which kept a ledger of commands: read once, so that they continue at their position.
 
-A group that is joined becomes a durable (or a mark) that begins behind what its ledger had settled, and only then is
-the ledger removed: after a crash in between the next join removes it. What the ledger does not prove to be settled is
-delivered again. Workers of an earlier version that still run fail with "there is no group" when it is gone.
+A group that is joined becomes a durable (or a mark) that begins after what its ledger had settled, and only then is the
+ledger removed: after a crash in between the next join removes it. Entries that the ledger does not prove to be settled
+are delivered again. Workers of an earlier version that still run then fail with "there is no group".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class LedgerGroups:
         self._reader = reader
 
     async def floor(self, subject: str, group: str) -> EntryId | None:
-        """What a ledger proves to be settled; None if there is no ledger."""
+        """Up to where a ledger proves all entries settled; None if there is no ledger."""
         name, bodies, after = self._layout.ledger(subject, group), list[bytes](), 0
         if await self._reader.one(self._layout.books, {"last_by_subj": name}, leader=True) is None:
             return None
@@ -44,13 +44,13 @@ class LedgerGroups:
         return floor_of(bodies)
 
     async def remove(self, subject: str, group: str) -> None:
-        """Takes a ledger away for good."""
+        """Deletes a ledger."""
         await self._js.call(f"STREAM.PURGE.{self._layout.books}", {"filter": self._layout.ledger(subject, group)})
 
 
 def floor_of(bodies: Iterable[bytes]) -> EntryId:
-    """The position up to which a ledger settled everything; lower where it cannot be told. Pure."""
-    floor, settled = EntryId(0, 0), dict[int, int]()  # spans: first sequence and the one behind the last
+    """The position up to which a ledger settled everything; lower if uncertain. Pure."""
+    floor, settled = EntryId(0, 0), dict[int, int]()  # ranges: first sequence and the one behind the last
     try:
         for kind, version, _, told in map(json.loads, bodies):
             if version != 1:

@@ -1,4 +1,4 @@
-"""How to reach NATS and what our streams are called there: one value that travels as a URL.
+"""The address of a NATS and the names of our streams there: one value that can be written as a URL.
 
 `nats://user:password@host:4222,other:4222?root=wrasse`, `tls://` for TLS from the start of the session; a token stands
 where a user would (`nats://token@host`). Keys and JWTs are files, never part of a URL: `creds=` or `nkey=` names them.
@@ -32,7 +32,7 @@ _DOMAIN = re.compile(r"[^\s.*>\\/]{0,64}")
 
 @dataclass(frozen=True, slots=True)
 class NatsOptions:
-    """Everything needed to open a NATS and to name what we keep there."""
+    """Everything needed to open a NATS and to name what is stored there."""
 
     nodes: tuple[tuple[str, int], ...] = (("localhost", PORT),)
     username: str = ""
@@ -42,10 +42,10 @@ class NatsOptions:
     creds: str = ""  # file with a user's JWT and seed
     tls: Tls | None = None  # None: encrypted only if the server asks for it
     name: str = "wrasse"
-    domain: str = ""  # of JetStream, where the server we reach is a leaf of the one that has it
-    root: str = "wrasse"  # what our buckets and streams begin with
+    domain: str = ""  # of JetStream, if the server we connect to is a leaf node of the domain that has it
+    root: str = "wrasse"  # the prefix of our buckets and streams
     streams_prefix: str = ""  # before every subject of a stream
-    patterns: tuple[str, ...] = ()  # what matches one of them is kept in one stream of JetStream
+    patterns: tuple[str, ...] = ()  # subjects that match one of them share one stream of JetStream
     storage: str = "file"
     replicas: int = 1
     dial_timeout: timedelta = timedelta(seconds=5)
@@ -60,7 +60,7 @@ class NatsOptions:
             )
         if not _ROOT.fullmatch(self.root):
             raise ConfigError(
-                "nats.root is not a name that NATS takes", do="use 1 to 64 letters, digits, dashes and underscores"
+                "nats.root is not a name that NATS allows", do="use 1 to 64 letters, digits, dashes and underscores"
             )
         if not _DOMAIN.fullmatch(self.domain):
             raise ConfigError("nats.domain is not a name", do="use one word, without dots and stars")
@@ -70,16 +70,16 @@ class NatsOptions:
             raise ConfigError(f"nats.replicas is {self.replicas}", do=f"use 1 to {REPLICAS_MAX}, best 1, 3 or 5")
         for time in _TIMES:
             if getattr(self, time) <= timedelta(0):
-                raise ConfigError(f"nats.{time} is 0: nothing could be waited for", do="use a time such as 5s")
+                raise ConfigError(f"nats.{time} is 0: every wait would fail at once", do="use a time such as 5s")
 
     @property
     def where(self) -> str:
-        """How the user knows it, without secrets."""
+        """The address for messages to the user, without secrets."""
         return f"nats at {shown_addresses(self.nodes)}"
 
     @property
     def api(self) -> str:
-        """What every subject of the JetStream API begins with."""
+        """The prefix of every subject of the JetStream API."""
         return f"$JS.{self.domain}.API" if self.domain else "$JS.API"
 
     @classmethod
@@ -110,7 +110,7 @@ class NatsOptions:
         )
 
     def url(self) -> str:
-        """The URL, with its secrets: for whoever opens it, never for an argument, a log or an error."""
+        """The URL, with its secrets: to open a connection, never for an argument, a log or an error."""
         plain = NatsOptions()
         login = quote(self.token, safe="") or quote(self.username, safe="")
         login += ":" + quote(self.password, safe="") if self.username or self.password else ""
@@ -124,7 +124,7 @@ class NatsOptions:
         return f"{'tls' if self.tls else 'nats'}://{place}" + (f"?{urlencode(query)}" if query else "")
 
     def __str__(self) -> str:
-        """Without secrets: an error or a log may hold it."""
+        """Without secrets: safe in errors and logs."""
         return self.where
 
 

@@ -1,7 +1,7 @@
-"""A consumer of the server's own that pages are read by: it acks nothing, keeps nothing, and is dropped when unused.
+"""An ephemeral consumer for reading pages: it acks nothing, keeps nothing, and the server drops it when unused.
 
-The server numbers what a consumer gives. Where a number is missing the page is not given, and whoever reads begins anew
-where the last one ended.
+The server numbers a consumer's messages. If a number is missing the page fails, and the reader begins anew where the
+last page ended.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from wrasse.backends.nats.client.parser import Frame, frame_of, place_of
 from wrasse.backends.nats.client.transport import ANSWER_MAX
 from wrasse.errors import StoreUnavailable
 
-_LIFE = 30_000_000_000  # nanoseconds without a question after which the server drops it
-_BYTES_MAX = 8 << 20  # of one question
-_ENVELOPE = 64 << 10  # what a message may take beyond its payload
+_LIFE = 30_000_000_000  # nanoseconds without a pull after which the server drops it
+_BYTES_MAX = 8 << 20  # of one pull
+_ENVELOPE = 64 << 10  # of a message beyond its payload
 
 
 class PageEnd:
-    """The end of an answer in many pieces, and whether more would follow."""
+    """The end of an answer that arrives as many messages, and whether there are more."""
 
     __slots__ = ("_future",)
 
@@ -34,7 +34,7 @@ class PageEnd:
             self._future.set_result(more)
 
     def fail(self, error: StoreUnavailable) -> None:
-        """It will not be."""
+        """Ends the answer with an error."""
         if not self._future.done():
             self._future.set_exception(error)
 
@@ -43,7 +43,7 @@ class PageEnd:
         self.fail(StoreUnavailable(f"the connection ended in the middle of a page: {why}", do="read it again"))
 
     async def wait(self, seconds: float, where: str) -> bool:
-        """Whether more would follow."""
+        """Waits for the end; whether there are more."""
         try:
             async with asyncio.timeout(seconds):
                 return await self._future
@@ -54,7 +54,7 @@ class PageEnd:
 
 
 class PageBudget:
-    """What a page may hold: a server that sends more than it was asked for breaks the protocol."""
+    """The size limits of a page: a server that sends more than was requested violates the protocol."""
 
     __slots__ = ("_bytes", "_count")
 
@@ -67,11 +67,11 @@ class PageBudget:
         self._count -= count
         self._bytes -= size
         if self._count < 0 or self._bytes < 0:
-            raise ValueError("more messages than were asked for")
+            raise ValueError("more messages than requested")
 
 
 class Puller:
-    """One consumer. `position` is the sequence it has given last."""
+    """One consumer. `position` is the sequence of its last message."""
 
     def __init__(self, js: JetStream, stream: str, name: str, position: int, inbox: bytes) -> None:
         self._connection = js.connection
@@ -82,7 +82,7 @@ class Puller:
         self._bytes = max(_BYTES_MAX, js.connection.server.max_payload + _ENVELOPE)
         self._found: list[Frame] = []
         self._budget = PageBudget(0, 0)
-        self._number = 0  # of the last one at the consumer
+        self._number = 0  # of the last message at the consumer
         self._ending: PageEnd | None = None
         self._wanted = 0
         self.position = position
@@ -90,7 +90,7 @@ class Puller:
 
     @classmethod
     async def open(cls, js: JetStream, stream: str, subject: str, after: int) -> Puller:
-        """A consumer of what follows this sequence."""
+        """A consumer of the messages after this sequence."""
         config = {
             "deliver_policy": "by_start_sequence",
             "opt_start_seq": after + 1,
@@ -108,7 +108,7 @@ class Puller:
         return puller
 
     async def pull(self, limit: int) -> tuple[list[Frame], bool]:
-        """Up to so many messages, and whether there are more; fewer where they are large."""
+        """Up to `limit` messages, and whether there are more; fewer if they are large."""
         self._found, self._wanted = [], limit
         self._budget = PageBudget(limit, self._bytes + ANSWER_MAX)
         self._ending = ending = PageEnd()
@@ -127,7 +127,7 @@ class Puller:
         return self._found, more
 
     async def end(self) -> None:
-        """Not needed any more."""
+        """Deletes the consumer."""
         self.listening.end()
         self._connection.post(packed(self._delete, b""))
 
@@ -137,9 +137,9 @@ class Puller:
         elif self._ending is not None:
             status = status_of(header)
             if status in (404, 408):
-                self._ending.end(False)  # there is no more
+                self._ending.end(False)  # no more messages
             elif status == 409 and self._found:
-                self._ending.end(True)  # as many bytes as are asked for at once
+                self._ending.end(True)  # the byte limit of one pull is reached
             else:
                 self._ending.fail(self._gone())
 
@@ -157,4 +157,4 @@ class Puller:
             self._ending.end(pending > 0)
 
     def _gone(self) -> NoResponders:
-        return NoResponders(f"the consumer of {self._stream!r} is gone", do="read it again")
+        return NoResponders(f"the consumer of {self._stream!r} was dropped", do="read it again")

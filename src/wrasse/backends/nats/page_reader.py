@@ -1,7 +1,8 @@
-"""Reading a stream of JetStream: a page in one question, one message in one question.
+"""Reads a stream of JetStream: one request per page, or one per message.
 
-From 2.11 the server sends a page of messages for one question. Older servers are read by a consumer, and so are newer
-ones by whoever goes on where the last long page ended. A replica may be behind: whoever must know asks the leader.
+From 2.11 the server answers one request with a page of messages. Older servers are read through a consumer, and so are
+newer ones by a reader that continues where the last long page ended. A replica may be behind: reads that must be exact
+go to the leader.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from wrasse.errors import StoreUnavailable
 
 _PAGE_MAX = 1_000
 _PAGE_BYTES_MAX = 8 << 20
-_LONG = 100  # entries of a page after which a reader is expected to go on
+_LONG = 100  # entries of a page after which its reader is expected to continue
 _PULLERS_MAX = 100
 _STOPPED_MAX = 1_000
-_OF_QUEUES = (10084, 10099, 10100)  # a work queue has consumers that ack, and one for each message
+_OF_QUEUES = (10084, 10099, 10100)  # a work queue needs explicit acks, and one consumer per message
 
 
 class PageReader:
-    """Reads what streams hold."""
+    """Reads messages of streams."""
 
     __slots__ = ("_batches", "_connection", "_direct", "_js", "_pullers", "_queues", "_stopped")
 
     def __init__(self, js: JetStream, *, batches: bool | None = None) -> None:
         self._js = js
         self._connection = js.connection
-        self._batches = batches  # None: as the server's version says
+        self._batches = batches  # None: by the server's version
         self._direct: dict[str, bool] = {}
         self._pullers: dict[tuple[str, str], Puller] = {}
         self._stopped: dict[tuple[str, str], int] = {}  # where long pages ended
-        self._queues: set[str] = set()  # streams that have consumers for work only
+        self._queues: set[str] = set()  # work queue streams, which cannot have reading consumers
 
     async def page(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[StoredMessage], bool]:
         """Up to `limit` messages of the subject beyond this sequence, and whether there are more."""
@@ -46,7 +47,7 @@ class PageReader:
         return [*map(stored_of, found)], more
 
     async def frames(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:
-        """The same as they came, for whoever makes no value of each."""
+        """The same as raw frames, for callers that need no value of each."""
         found: list[Frame] = []
         more = True
         while more and len(found) < limit:
@@ -80,12 +81,13 @@ class PageReader:
             return _direct(answer.header, answer.payload)
         except ValueError as error:
             raise StoreUnavailable(
-                f"{self._connection.options.where} answered with what is no message", do="look at the server's log"
+                f"{self._connection.options.where} answered with something that is not a message",
+                do="look at the server's log",
             ) from error
 
     async def _answers_directly(self, stream: str) -> bool:
-        """Whether a direct read is answered at all. Old servers are silent where a stream was made without direct
-        reads, so they are asked once how it was made."""
+        """Whether a direct read is answered at all. Old servers do not answer for a stream without direct reads, so its
+        configuration is read once."""
         if self._connection.server.at_least(2, 11):
             return True
         known = self._direct.get(stream)
@@ -94,7 +96,7 @@ class PageReader:
                 info = await self._js.call(f"STREAM.INFO.{stream}")
             except JsError as refused:
                 if refused.code == STREAM_NOT_FOUND:
-                    return False  # whoever makes it may make it otherwise
+                    return False  # not noted: the stream may be made later, with direct reads
                 raise
             known = self._direct[stream] = bool(info.get("config", {}).get("allow_direct"))
             if len(self._direct) > _STOPPED_MAX:
@@ -113,7 +115,8 @@ class PageReader:
             header, body = (base64.b64decode(message.get(name, "")) for name in ("hdrs", "data"))
         except (ValueError, TypeError, AttributeError) as error:
             raise StoreUnavailable(
-                f"{self._connection.options.where} answered with what is no message", do="look at the server's log"
+                f"{self._connection.options.where} answered with something that is not a message",
+                do="look at the server's log",
             ) from error
         return stored(number(message["seq"]), header, body, str(message["time"]).encode("utf-8", "replace"))
 
@@ -124,7 +127,7 @@ class PageReader:
         if stream in self._queues and not batches:
             return await self._one_by_one(stream, subject, after, limit)
         if batches and reads_on and stream not in self._queues:
-            # Somebody reads on and on: a consumer costs the server a fifth of what a question for a page does.
+            # The reader continues page after page: a consumer costs the server a fifth of a batched read.
             batches = False
         elif batches and puller is not None and puller.position != after:
             await self._pullers.pop((stream, subject)).end()
@@ -132,7 +135,7 @@ class PageReader:
             try:
                 return await self._batch(stream, subject, after, limit)
             except NoResponders:
-                pass  # not made for direct reads
+                pass  # the stream has no direct reads
         try:
             return await self._by_consumer(stream, subject, after, limit)
         except JsError as refused:
@@ -144,14 +147,14 @@ class PageReader:
             return await self._one_by_one(stream, subject, after, limit)
 
     async def _one_by_one(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:
-        """By a question for each message: a work queue gives its consumers to those who work."""
+        """One request per message: a work queue allows no consumer besides those of its workers."""
         found: list[Frame] = []
         while len(found) < limit:
             message = await self.one(stream, {"seq": after + 1, "next_by_subj": subject}, leader=True)
             if message is None:
                 return found, False
             after = message.seq
-            # As a consumer would have given it: the number there, nanoseconds, what is pending.
+            # In the format of a consumer: the number there, nanoseconds, what is pending.
             rest = b"0.%d.0" % (message.ms * 1_000_000)
             found.append((b"", b"", b"%d" % message.seq, rest, b"", message.header, b"", message.body))
         return found, True
@@ -184,7 +187,7 @@ class PageReader:
         return found, more
 
     async def _by_consumer(self, stream: str, subject: str, after: int, limit: int) -> tuple[list[Frame], bool]:
-        """By a consumer that is kept as long as the reader goes on where it stopped."""
+        """By a consumer that is kept as long as the reader continues where it stopped."""
         puller = self._pullers.pop((stream, subject), None)
         if puller is not None and puller.position != after:
             await puller.end()
@@ -195,7 +198,7 @@ class PageReader:
             found, more = await puller.pull(limit)
         except BaseException as error:
             puller.listening.end()
-            if known and isinstance(error, NoResponders):  # dropped while nobody read
+            if known and isinstance(error, NoResponders):  # dropped by the server between two pages
                 return await self._by_consumer(stream, subject, after, limit)
             raise
         if found:
@@ -216,7 +219,7 @@ def _direct(header: bytes, payload: bytes) -> StoredMessage:
 
 
 def _sequence(header: bytes) -> bytes:
-    at = header.rfind(_SEQUENCE) + len(_SEQUENCE)  # the last one is the server's own
+    at = header.rfind(_SEQUENCE) + len(_SEQUENCE)  # the last one is the server's
     found = header[at : header.find(b"\r\n", at)]
     if not found.isdigit() or len(found) > _DIGITS_MAX:
         raise ValueError("a message without its sequence")

@@ -1,12 +1,11 @@
-"""How far a group that reads by cursor is, for whoever looks with the tools of NATS: a durable consumer of its name.
+"""Shows the progress of a group that reads by cursor to the tools of NATS: as a durable consumer of its name.
 
-Its ack floor is what is archived, its unprocessed messages are the lag. Its mark stays the truth: the consumer
-follows it, about a second behind while somebody archives, and is never ahead. Whatever stands in the way of showing is
-told once and stops nothing else. Where a stream keeps messages for as long as somebody is interested in them, this
-consumer is that interest: what is not archived stays.
+Its ack floor is what is archived, its unprocessed messages are the lag. The mark stays the truth: the consumer follows
+it, about a second behind while archiving runs, and is never ahead. Errors here are logged once and stop nothing else.
+In a stream with interest retention this consumer is that interest: messages that are not archived stay.
 
-A consumer of that name that another program made is left alone, and a work queue gets none: there each message is for
-one consumer only, and ours would take the place of those that work.
+A consumer of that name that another program made is left alone. A work queue gets none: there each message is for one
+consumer only, and ours would take messages from the workers.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from wrasse.errors import Refused, WrasseError
 _EVERY = 1.0  # seconds: how often one consumer is moved at most
 _LAST = 2.0  # seconds that the last moves may take
 _SHOWN_MAX = 1_000
-_RESETS = (2, 14)  # from there on a consumer is moved in one step; before, it is made anew
+_RESETS = (2, 14)  # servers from here on move a consumer in place; before, it is made anew
 _log = logging.getLogger("wrasse.streams")
 
 
 @dataclass(frozen=True, slots=True)
 class _Consumer:
-    """One consumer, as far as it is known. `at` is the sequence it shows, None where there is none yet."""
+    """One consumer, as far as it is known. `at` is the sequence it shows, None if it does not exist yet."""
 
     stream: str
     name: str
@@ -41,11 +40,11 @@ class _Consumer:
 
 
 class GroupProgress:
-    """The consumers that show how far groups are."""
+    """The consumers that show the progress of groups."""
 
     def __init__(self, js: JetStream) -> None:
         self._js = js
-        self._wanted: dict[tuple[str, str], tuple[SubjectStream, int]] = {}  # by subject and group: where it is
+        self._wanted: dict[tuple[str, str], tuple[SubjectStream, int]] = {}  # by subject and group: its position
         self._known: dict[tuple[str, str], _Consumer] = {}
         self._refused: set[tuple[str, str]] = set()
         self._told: set[str] = set()
@@ -53,7 +52,7 @@ class GroupProgress:
         self._task: asyncio.Task[None] | None = None
 
     def show(self, subject_stream: SubjectStream, subject: str, group: str, seq: int) -> None:
-        """Has it shown that a group is at this sequence, soon; what is asked for meanwhile takes its place."""
+        """Schedules a group's position to be shown soon; a later call replaces an earlier one."""
         whose = subject, group
         if whose in self._refused or self._ending.is_set():
             return
@@ -65,7 +64,7 @@ class GroupProgress:
             self._task = asyncio.create_task(self._work(), name="progress of groups")
 
     async def close(self) -> None:
-        """Shows what is left to be shown, and ends."""
+        """Writes the remaining positions, and ends."""
         self._ending.set()
         task, self._task = self._task, None
         if task is not None:
@@ -93,10 +92,10 @@ class GroupProgress:
             self._refused.add(whose)
             self._tell(f"{why.message}; {why.do}")
         except WrasseError as why:
-            self._tell(why.message)  # looked at anew when the group has moved on
+            self._tell(why.message)  # tried again when the group has moved
 
     async def _look(self, subject_stream: SubjectStream, group: str) -> _Consumer:
-        """The consumer as it is; Refused where there can be none."""
+        """The consumer's current state; Refused where there can be none."""
         config: dict[str, Any] = (await self._js.call(f"STREAM.INFO.{subject_stream.stream}"))["config"]
         alone = config.get("subjects") == [subject_stream.subject]
         name = token(group) if alone else f"{token(group)}-{stream_name(subject_stream.subject)}"
@@ -106,7 +105,7 @@ class GroupProgress:
                 f"the group {group!r} is not shown as a consumer of the stream {subject_stream.stream!r}, whose "
                 "retention is "
                 f"{retention}",
-                do="expect messages to go as soon as others have acked them; with `limits` they stay",
+                do="expect messages to be deleted once all other consumers have acked them; with `limits` they stay",
             )
         try:
             info = await self._js.call(f"CONSUMER.INFO.{subject_stream.stream}.{name}")
@@ -117,10 +116,10 @@ class GroupProgress:
         if info["config"].get("description") != SHOWN:
             raise Refused(
                 f"the stream {subject_stream.stream!r} has a consumer {name!r} of another program",
-                do="the group is not shown as one; delete or rename that if it should be",
+                do="the group is not shown as one; delete or rename that consumer if it should be",
             )
         at, acked = (int(info[what]["stream_seq"]) for what in ("delivered", "ack_floor"))
-        # Somebody may have read with it. Servers before 2.10 have no floor before the first ack.
+        # Another program may have read with it. Servers before 2.10 have no floor before the first ack.
         return _Consumer(
             subject_stream.stream, name, subject_stream.subject, at if at == acked or not self._resets else -1
         )

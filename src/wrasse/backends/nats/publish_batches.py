@@ -1,13 +1,13 @@
-"""One step of an append: some entries behind the tip of a stream, and where they came to stand.
+"""One batch of an append: some entries after the tip of a stream, and the sequences they get.
 
-Two ways. As one atomic batch (2.12) all or none are stored; a server with one copy on disk takes 5 ms for each. As a
-chain each entry is sent on condition that the one before it is the last; that costs the server hardly more than bare
-publishing, but a chain may be cut off, and if another writer gets in between, what was behind may be stored first. So
-chains are for long batches to a stream that nobody else writes to (`single_writer.py`), and for servers that have no
-batches. A stream with several subjects has batches, or single entries where the server is older.
+There are two ways. With an atomic batch (2.12) all or none are stored; a server with one copy on disk takes 5 ms for
+each. In a chain each entry is sent on condition that the one before it is the last; that costs the server hardly more
+than plain publishing, but a chain may be cut off, and if another writer gets in between, a later part may be stored
+first. So chains are for long batches of a stream's single writer (`append.py`), and for servers without batches. A
+stream with several subjects gets batches, or single entries on an older server.
 
-One answer speaks for all entries of an atomic batch. Of a chain every entry is answered, and each named the place it
-was for: where none was refused, all stand together, behind each other.
+One answer confirms all entries of an atomic batch. Every entry of a chain is answered, and each named the sequence it
+was for: if none was refused, they are stored without gaps.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from wrasse.backends.tcp import ConnectionLost
 from wrasse.errors import StoreFull, StoreUnavailable, WrasseError
 from wrasse.ports.streams import Draft, EntryId, draft_bytes
 
-STEP_MAX = 1_000  # the server takes so many in one atomic step
-_PIECE = 200  # sent while the next are made
+STEP_MAX = 1_000  # the server's limit of entries in one atomic batch
+_PIECE = 200  # entries sent while the next are prepared
 _COMMIT = b"Nats-Batch-Commit:1\r\n"
-_LOOKS = 100
-_LOOK_SECONDS = 0.02
+_POLLS = 100
+_POLL_SECONDS = 0.02
 _PAGE = 1_000
 
 
 class AppendConflict(Exception):
-    """Another entry was stored first; nothing of this step was, or only a part."""
+    """Another entry was stored first; nothing of this batch was stored, or only a part."""
 
 
-class Vanished(Exception):
-    """There is no such stream any more."""
+class StreamVanished(Exception):
+    """The stream does not exist any more."""
 
 
 class NotConfirmed(Exception):
-    """The answer was lost: what was sent may be stored, or not. `error` is what to say if nobody finds out."""
+    """The answer was lost: the entries may be stored or not. `error` is raised if that stays unknown."""
 
     def __init__(self, error: StoreUnavailable) -> None:
         super().__init__(error.message)
@@ -51,7 +51,7 @@ class NotConfirmed(Exception):
 
 
 class Acks:
-    """What comes back for one step of an append."""
+    """The acks of one batch."""
 
     __slots__ = (
         "_answers",
@@ -79,11 +79,11 @@ class Acks:
         self.inbox = connection.open_inbox(self._heard, self._cut, subject, self._denied)
 
     async def wait(self) -> list[EntryId]:
-        """The ids. Raises Outdated, Vanished, StoreFull, ConfigError without the permission, or NotConfirmed: then
-        nobody knows."""
+        """The ids. Raises AppendConflict, Vanished, StoreFull, ConfigError without the permission, or NotConfirmed if
+        the outcome is unknown."""
         seconds, seen = self._connection.options.read_timeout.total_seconds(), -1
         while not self._future.done():
-            if seen == self._answers:  # nothing came for as long as an answer may take
+            if seen == self._answers:  # no answer within the timeout
                 where = self._connection.options.where
                 raise NotConfirmed(StoreUnavailable(f"{where} did not confirm an append in time", do="look for it"))
             seen = self._answers
@@ -108,9 +108,9 @@ class Acks:
             self._future.set_result(None)
 
     def _refused(self, header: bytes, payload: bytes) -> None:
-        """What is wrong; a chain is answered to its end, since any part of it may be stored."""
+        """Notes a refusal; a chain is read to its end, since any part of it may be stored."""
         if header and status_of(header) == 503:
-            self._failure = Vanished()
+            self._failure = StreamVanished()
             return
         try:
             refused: JsError | None = refusal(payload, self._connection.options.where)
@@ -145,18 +145,18 @@ class PublishBatch:
     def __init__(self, drafts: Sequence[Draft], name: bytes) -> None:
         self.drafts = drafts
         self.name = name
-        self.since: int | None = None  # everything up to this sequence is older, or was looked at
+        self.since: int | None = None  # all entries up to this sequence are older, or were checked
         self.duplicate = False
         self._ids: dict[int, EntryId] = {}
         self._at_once: list[EntryId] | None = None
 
     @property
     def untouched(self) -> bool:
-        """Whether nothing of it is known to be stored."""
+        """Whether no draft is known to be stored."""
         return not self._ids and self._at_once is None
 
     def left(self, limit: int) -> list[int]:
-        """The places of drafts that are not stored yet."""
+        """The positions of drafts that are not stored yet."""
         if self._at_once is not None:
             return []
         if not self._ids:
@@ -164,9 +164,9 @@ class PublishBatch:
         return [place for place in range(len(self.drafts)) if place not in self._ids][:limit]
 
     def stored(self, places: Sequence[int], ids: Sequence[EntryId]) -> None:
-        """Notes where they are."""
+        """Notes the ids of stored drafts."""
         if len(ids) == len(self.drafts) and not self._ids:
-            self._at_once = list(ids)  # by far the commonest
+            self._at_once = list(ids)  # the common case
         else:
             self._ids.update(zip(places, ids, strict=False))
 
@@ -178,15 +178,15 @@ class PublishBatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """A step that was sent, and the tip if it is stored."""
+class SentBatch:
+    """A batch that was sent, and the tip if it is stored."""
 
     acks: Acks
     after: Tip
 
 
 class PublishQueue:
-    """Takes steps for one backend. `atomic` says whether batches are used: always, never, or None, as it pays."""
+    """Sends batches for one backend. `atomic`: always, never, or None to decide by cost."""
 
     def __init__(self, stream_map: StreamMap, time: ServerTime, *, atomic: bool | None = None) -> None:
         self._stream_map = stream_map
@@ -203,14 +203,14 @@ class PublishQueue:
         alone: bool = False,
         msg_id: bytes = b"",
     ) -> list[EntryId]:
-        """Stores drafts behind the tip; may stop after some where the stream is shared. Raises Outdated, Vanished,
-        StoreFull, or NotConfirmed: then nobody knows."""
-        begun = await self.begin(subject_stream, batch, places, alone=alone, msg_id=msg_id)
+        """Stores drafts after the tip; may stop after some if the stream is shared. Raises AppendConflict, Vanished,
+        StoreFull, or NotConfirmed if the outcome is unknown."""
+        sent = await self.begin(subject_stream, batch, places, alone=alone, msg_id=msg_id)
         subject_stream.tip = None
-        ids = await self.end(begun)
-        batch.duplicate = begun.acks.duplicate
+        ids = await self.end(sent)
+        batch.duplicate = sent.acks.duplicate
         if not batch.duplicate:
-            subject_stream.tip = replace(begun.after, seq=ids[-1].seq, expected=ids[-1].seq)
+            subject_stream.tip = replace(sent.after, seq=ids[-1].seq, expected=ids[-1].seq)
         return ids
 
     async def begin(
@@ -221,15 +221,15 @@ class PublishQueue:
         *,
         alone: bool = False,
         msg_id: bytes = b"",
-    ) -> Begun:
-        """Sends a step, and takes it that it will be stored."""
+    ) -> SentBatch:
+        """Sends a batch, and assumes that it will be stored."""
         wire = await self._connection.ready()
         tip, subject_stream.tip = subject_stream.tip, None
-        assert tip is not None, "the lane is ready"
+        assert tip is not None, "the stream's tip is known"
         able = self._connection.server.at_least(2, 12) and self._atomic is not False and subject_stream.batches
         whole = len(places) > 1 and able and (bool(self._atomic) or not subject_stream.own or not alone)
         if not subject_stream.own and not whole:
-            places = places[:1]  # where the next one will stand nobody can tell
+            places = places[:1]  # the sequence of the next one is not predictable
         stamp = max(self._time.reckoned_millis(), tip.ms)
         acks = Acks(self._connection, subject_stream.subject, stamp, len(places), 1 if whole else len(places))
         try:
@@ -237,20 +237,20 @@ class PublishQueue:
             subject_stream.tip = send(wire, subject_stream, batch, places, tip, stamp, acks.inbox, msg_id)
         except ConnectionLost as cut:
             acks.close()
-            raise NotConfirmed(StoreUnavailable(str(cut), do="look whether it was stored")) from cut
-        return Begun(acks, subject_stream.tip)
+            raise NotConfirmed(StoreUnavailable(str(cut), do="check whether it was stored")) from cut
+        return SentBatch(acks, subject_stream.tip)
 
-    async def end(self, begun: Begun) -> list[EntryId]:
-        """Where it was stored."""
+    async def end(self, sent: SentBatch) -> list[EntryId]:
+        """The ids of a sent batch."""
         try:
-            return await begun.acks.wait()
+            return await sent.acks.wait()
         finally:
-            begun.acks.close()
+            sent.acks.close()
 
     async def find(self, subject: str, subject_stream: SubjectStream, batch: PublishBatch) -> None:
-        """Looks which of a batch are stored, as the leader has it."""
-        assert batch.since is not None, "it was sent behind a tip"
-        for _ in range(_LOOKS):
+        """Finds out which entries of a batch are stored, from the leader."""
+        assert batch.since is not None, "it was sent after a tip"
+        for _ in range(_POLLS):
             tip = await self._stream_map.tip_of(subject, subject_stream, leader=True)
             while True:
                 page, more = await self._stream_map.reader.page(
@@ -266,7 +266,7 @@ class PublishQueue:
             if batch.since >= tip.expected or tip.expected == 0 or tip.seq != tip.expected:
                 subject_stream.tip = tip
                 return
-            await asyncio.sleep(_LOOK_SECONDS)  # a replica that is behind
+            await asyncio.sleep(_POLL_SECONDS)  # a replica is behind
         raise StoreUnavailable(f"the end of {subject!r} cannot be read", do="check the replicas of its stream")
 
     def _chain(
@@ -298,8 +298,8 @@ class PublishQueue:
         self, wire: NatsTransport, subject_stream: SubjectStream, batch: PublishBatch, places: Sequence[int],
         tip: Tip, ms: int, inbox: bytes, msg_id: bytes,
     ) -> Tip:  # fmt: skip
-        """All or none; only the last is answered."""
-        assert not msg_id, "an entry with a key goes alone"
+        """Stores all or none; only the last is answered."""
+        assert not msg_id, "an entry with a key is sent alone"
         out: list[bytes] = []
         subject, name = subject_stream.subject.encode(), batch.name
         number, total, last = tip.number, max(tip.total, 0), len(places)

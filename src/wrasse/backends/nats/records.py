@@ -1,25 +1,25 @@
 """Records on NATS: messages of a JetStream key-value bucket, `<root>`, by collection and key. Each holds its value,
 version, due time and last writes, and is changed only while it is still the last of its subject.
 
-    create, put   the entry of the due index; the record, under the condition; then the old entry goes
-    delete        the record becomes one that says `gone`, so that whoever asks again is answered; an hour later the due
-                  index leads to it and it goes. Where no write had a name nobody can ask again, and it goes at once,
-                  unless another message has followed.
+    create, put   the entry of the due index; the record, under the condition; then the old entry is removed
+    delete        the record is marked `gone`, so that a retry is answered; an hour later the due
+                  index leads to it and it is deleted. Where no write had a name there are no retries, and it is
+                  deleted at once, unless another message has followed.
 
-The version is made here and stands in the bytes, so a write whose reply was lost is recognised when it is read back,
-also when others wrote after it. What this process last saw of a record is kept, so that a put is one request; if it is
-no longer true, the condition fails and the record is read. A write asked again is answered as before for as long as the
-record is there, and for an hour after it was deleted.
+The version is made here and is part of the bytes, so a write whose reply was lost is recognised when it is read back,
+also after later writes. What this process last saw of a record is cached, so that a put is one request; if it is
+outdated, the condition fails and the record is read. A retried write gets its first answer for as long as the record
+exists, and for an hour after it was deleted.
 
-`due` looks at buckets that are over, so its cost follows what is due and a record shows at most one bucket width late;
-within one bucket records come in the order of their names. The server keeps no order of names: the first page of a
-listing asks for all names of the collection, and later pages of the same listing go on from there.
+`due` reads buckets that have passed, so its cost follows what is due and a record shows at most one bucket width late;
+within one bucket records come in the order of their names. The server does not sort names: the first page of a listing
+reads all names of the collection, and later pages of the same listing use that result.
 
-The bytes of a record on NATS: one line of JSON about it, then its value as it is. Pure.
+The bytes of a record on NATS: one line of JSON about it, then its raw value. Pure.
 
-The line holds the version, the due time with the mark of its entry, entries that were left for `leave`, and the last
-writes, which answer whoever asks again after a lost reply. A record that was deleted stays for a while as one that says
-`gone`. A value that would make the message too long for the server is compressed.
+The line has the version, the due time with the mark of its entry, entries that are left for `leave`, and the last
+writes, which answer retries after a lost reply. A deleted record stays for a while, marked `gone`. A value that would
+make the message too long for the server is compressed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ import msgspec
 from wrasse.backends.nats.kv.due_index import LISTING_KEPT, LISTING_LONG, KvDueIndex
 from wrasse.backends.nats.kv.names import DueEntry, KvNames, namespace_subject, text_of
 from wrasse.backends.nats.kv.store import KvBucket, KvMessage, Overtaken, StaleServer
-from wrasse.backends.record_files.envelope import DAMAGED, LastWrites, Write
+from wrasse.backends.record_files.envelope import CORRUPT, LastWrites, Write
 from wrasse.backends.record_files.named_records import DueCursor
 from wrasse.bounded import decoded
 from wrasse.clock import Clock, from_micros, to_micros
@@ -49,7 +49,7 @@ from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import VALUE_BYTES_MAX, Collection, Record, Written, stored_name
 from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
 
-LEFT_MAX = 8  # entries that wait for `leave`; older ones go when they are stale
+LEFT_MAX = 8  # entries that wait for `leave`; older ones are deleted when they are stale
 
 
 class _Head(msgspec.Struct, omit_defaults=True):
@@ -68,19 +68,19 @@ _decode = msgspec.json.Decoder(_Head).decode
 
 @dataclass(frozen=True, slots=True)
 class KvRecord:
-    """A record as its message holds it."""
+    """The content of a record's message."""
 
     value: bytes
     version: str
     due_at: datetime | None
     writes: LastWrites
-    entry: DueEntry | None = None  # in the due index; there exactly if there is a due time
+    entry: DueEntry | None = None  # in the due index; present exactly if there is a due time
     left: tuple[DueEntry, ...] = ()
     gone: bool = False  # deleted: only its writes count
 
 
 def pack(stored: KvRecord, bytes_max: int) -> bytes:
-    """The bytes of the message; its value compressed if they would be more than `bytes_max`."""
+    """The bytes of the message; its value compressed if they would exceed `bytes_max`."""
     head = _Head(
         stored.version,
         None if stored.due_at is None else to_micros(stored.due_at),
@@ -98,7 +98,7 @@ def pack(stored: KvRecord, bytes_max: int) -> bytes:
 
 
 def unpack(data: bytes) -> KvRecord:
-    """The record in these bytes; ValueError if they are none of ours."""
+    """The record in these bytes; ValueError if wrasse did not write them."""
     line, newline, value = data.partition(b"\n")
     if not newline:
         raise ValueError("no line about the record")
@@ -122,7 +122,7 @@ def _instant(micros: int) -> datetime:
 
 
 def _unpacked(value: bytes) -> bytes:
-    """The value, which is never longer than a record may be, whatever the bytes say."""
+    """The value, decompressed; never longer than a record may be, whatever the bytes say."""
     unpacking = zlib.decompressobj()
     try:
         found = unpacking.decompress(value, VALUE_BYTES_MAX + 1)
@@ -138,22 +138,22 @@ KNOWN_MAX = 2_000
 TRIES = 8
 PAGE_BYTES_MAX = 32 << 20  # values in one page, unless a single one is longer
 LOADED_AT_ONCE = 64
-_PAUSE, _PAUSE_MAX = 0.05, 1.0  # seconds, doubled each time: a leader is elected within a few
+_PAUSE, _PAUSE_MAX = 0.05, 1.0  # seconds, doubled each time: electing a leader takes a few
 
 Answer = tuple[Outcome, str | None]
 
 
 @dataclass(frozen=True, slots=True)
 class CachedRecord:
-    """A record, the number of its message, and the connection over which that was read."""
+    """A record, the sequence of its message, and the connection over which it was read."""
 
     seq: int
     seen: int
     stored: KvRecord
 
 
-class _Room:
-    """How much a page still takes."""
+class _PageAllowance:
+    """How many bytes and records a page still takes."""
 
     def __init__(self, limit: int) -> None:
         self._records, self._bytes, self._empty = limit, PAGE_BYTES_MAX, True
@@ -178,13 +178,13 @@ class NatsRecords(ConditionalRecords):
         self._tended = collection.tended
         self._known: OrderedDict[str, CachedRecord] = OrderedDict()
         self._index = KvDueIndex(bucket, self._names, collection, clock)
-        self._namespace = namespace_of(collection.data)  # that it has keys is noted before the first
+        self._namespace = namespace_of(collection.data)  # its message is written before the first key
         self._listing: tuple[float, str, list[str]] | None = None
 
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         if entering is None:
             stored = _there(await self._load(key))
-        else:  # an entry for a write that is announced is made beside it
+        else:  # an entry for an announced write is made concurrently
             reading, announcing = await gather(
                 self._load(key), self._index.announce(key, entering), return_exceptions=True
             )
@@ -212,7 +212,7 @@ class NatsRecords(ConditionalRecords):
             writes = LastWrites() if before is None else before.stored.writes
             if _made(before, version):
                 return Outcome.DONE, version if change.value is not None else None
-            # A write of ours whose fate is open may be among those that were forgotten.
+            # A write of ours whose outcome is unknown may be among the dropped ones.
             nonce = change.nonce if unknown is None or change.nonce is not None else version
             answer = writes.answer(nonce, change.at, _version(before))
             if answer is not None:
@@ -233,11 +233,11 @@ class NatsRecords(ConditionalRecords):
             except StaleServer as why:
                 unknown = why
             if unknown is not None and before is None and change.at is not None:
-                return Outcome.UNKNOWN, None  # gone, after what we wrote or before; by us or by somebody else
+                return Outcome.UNKNOWN, None  # deleted, after our write or before it; by this process or another
         raise unknown if unknown is not None else unsettled(self._kv.where)
 
     async def leave(self, key: str, due_at: datetime) -> None:
-        # Takes away the entries that changes left in a bucket, unless the record needs them.
+        # Deletes the entries that changes left in a bucket, unless the record needs them.
         held = self._known.get(key) or await self._load(key)
         bucket = self._index.due_buckets.due_bucket(due_at)
         left = [entry for entry in (held.stored.left if held else ()) if entry.due_bucket == bucket]
@@ -251,20 +251,20 @@ class NatsRecords(ConditionalRecords):
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
         check_limit(limit, "records")
         keys, at = await self._listed(prefix, after)
-        found, more, room = list[Record](), False, _Room(limit)
+        found, more, allowance = list[Record](), False, _PageAllowance(limit)
         async for key, held in self._loaded(keys, limit):
             stored = _there(held)
             if stored is None:
                 continue
-            if not room.takes(stored):
+            if not allowance.takes(stored):
                 more = True
                 break
             found.append(_record(key, stored))
         return Page(tuple(found), tuple(stored_name(each.key) for each in found), at, more)
 
     async def _listed(self, prefix: str, after: str | None) -> tuple[list[str], datetime]:
-        """The keys of a listing behind the cursor, in the order of stored names; a long one is asked for once, and read
-        to its end."""
+        """The keys of a listing after the cursor, in the order of stored names; a long one is cached, and read to its
+        end."""
         known = self._listing
         fresh = known is not None and known[1] == prefix and self._clock.monotonic() - known[0] < LISTING_KEPT
         if after is not None and known is not None and fresh:
@@ -284,9 +284,9 @@ class NatsRecords(ConditionalRecords):
     async def _due(
         self, horizon: datetime | None, after: DueCursor | None, limit: int
     ) -> tuple[list[tuple[DueCursor, Record]], bool, datetime]:
-        """Records whose bucket is over at the horizon, earliest bucket first; whether there are more; the time."""
+        """Records whose bucket has passed at the horizon, earliest first; whether there are more; the time."""
         found: list[tuple[DueCursor, Record]] = []
-        room = _Room(limit)
+        allowance = _PageAllowance(limit)
         buckets, at = await self._index.over(horizon, "" if after is None else after.due_bucket)
         for bucket in buckets:
             goes_on = after is not None and after.due_bucket == bucket
@@ -301,18 +301,18 @@ class NatsRecords(ConditionalRecords):
                 stored = await self._seen(key, bucket, of_key[key], held)
                 if stored is None:
                     continue
-                if not room.takes(stored):
+                if not allowance.takes(stored):
                     return found, True, at
                 found.append((DueCursor(bucket, stored_name(key).encode()), _record(key, stored)))
         return found, False, at
 
     async def _seen(self, key: str, bucket: str, entries: list[DueEntry], held: CachedRecord | None) -> KvRecord | None:
-        """What a key's entries of a bucket stand for; those that stand for nothing go, and so does what was deleted
+        """The record of a key's entries in a bucket; unused entries are deleted, and so is a record that was deleted
         long enough ago."""
         current = None if held is None else held.stored.entry
         stale = [entry for entry in entries if entry != current]
         there = _there(held)
-        kept = there is not None and (self._tended or there.version == DAMAGED)
+        kept = there is not None and (self._tended or there.version == CORRUPT)
         if there is not None and kept and current not in entries:
             return replace(there, due_at=self._index.due_buckets.begin(bucket))
         if stale and not kept:
@@ -383,8 +383,8 @@ class NatsRecords(ConditionalRecords):
         return self._saw(key, seen, await self._kv.get(self._names.record(key), at_least))
 
     async def _loaded(self, keys: Sequence[str], limit: int) -> AsyncIterator[tuple[str, CachedRecord | None]]:
-        """The records of these keys, as many at a time as a page may need. A message that is no record is given as one
-        whose value is its bytes, under a version that no write matches: a listing goes past it."""
+        """The records of these keys, as many at a time as a page may need. A message that is not a record is returned
+        with its bytes as the value, under a version that no write matches: a listing skips it."""
         step = min(limit + 1, LOADED_AT_ONCE)
         for begin in range(0, len(keys), step):
             part = keys[begin : begin + step]
@@ -394,10 +394,10 @@ class NatsRecords(ConditionalRecords):
                 try:
                     held = self._saw(key, seen, message)
                 except StoreBroken:
-                    assert message is not None, "no message is no record, and nothing is broken"
+                    assert message is not None, "an absent message was handled above"
                     self._known.pop(key, None)
                     held = CachedRecord(
-                        message.seq, seen, KvRecord(message.data, DAMAGED, None, LastWrites(whole=False))
+                        message.seq, seen, KvRecord(message.data, CORRUPT, None, LastWrites(whole=False))
                     )
                 yield key, held
 
@@ -409,24 +409,22 @@ class NatsRecords(ConditionalRecords):
             held = CachedRecord(message.seq, seen, unpack(message.data))
         except ValueError:
             raise StoreBroken(
-                f"the record of {key!r} in {self._kv.where} is damaged or foreign",
-                do="restore it from a backup, or take it away: "
+                f"the record of {key!r} in {self._kv.where} is corrupt or foreign",
+                do="restore it from a backup, or delete it: "
                 f"nats stream purge {self._kv.stream} --subject='{self._names.record(key)}'",
             ) from None
         self._note(key, held)
         return held
 
     def _note(self, key: str, held: CachedRecord) -> None:
-        # Without its value: only what a next write needs.
+        # Without its value: only what the next write needs.
         self._known[key] = CachedRecord(held.seq, held.seen, replace(held.stored, value=b""))
         self._known.move_to_end(key)
         while len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
 
 
-_NOTHING = CachedRecord(
-    0, 0, KvRecord(b"", "", None, LastWrites())
-)  # what a record follows that is the first of its key
+_NOTHING = CachedRecord(0, 0, KvRecord(b"", "", None, LastWrites()))  # the predecessor of a key's first record
 
 
 def _by_key(entries: Sequence[tuple[str, DueEntry]]) -> Mapping[str, list[DueEntry]]:
@@ -445,7 +443,7 @@ def _version(held: CachedRecord | None) -> str | None:
 
 
 def _made(held: CachedRecord | None, version: str) -> bool:
-    """Whether a write of ours is the record, or among its last ones."""
+    """Whether a write of ours is the record's version, or among its last ones."""
     if held is None:
         return False
     return held.stored.version == version or any(made == version for _, made in held.stored.writes.kept)
@@ -460,7 +458,7 @@ def _record(key: str, stored: KvRecord) -> Record:
 
 
 class NatsNamespaces:
-    """The port: a message per namespace, written before its first key, and never taken away."""
+    """The port: a message per namespace, written before its first key, and never deleted."""
 
     def __init__(self, bucket: KvBucket) -> None:
         self._kv = bucket

@@ -1,9 +1,9 @@
-"""Maximal ages: who sets and who ends them, in an order that leaves none on a stream with a group.
+"""Maximum ages: set and removed in an order that leaves none on a stream with a group.
 
-JetStream changes a stream without any condition, so two who change it at once are kept apart by what each looks at
-afterwards. Whoever sets an age looks for groups before it and after it, and takes it back. Whoever makes a group ends
-the age first, writes the group down, and looks at the age again. Each writes before it looks, so of two that meet at
-least one sees the other. See `docs/design/018-retention.md` for what is left of the race.
+JetStream changes a stream unconditionally, so concurrent changes are resolved by checks afterwards. A process that sets
+an age checks for groups before and after it, and reverts it if there is one. A process that makes a group removes the
+age first, stores the group, and checks the age again. Each writes before it checks, so of two concurrent processes at
+least one sees the other. See `docs/design/018-retention.md` for the remaining race.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wrasse.ports.outcome import Outcome
 
 
 class Ages:
-    """The maximal ages of one backend's streams."""
+    """The maximum ages of one backend's streams."""
 
     def __init__(self, stream_map: StreamMap, marks: Marks) -> None:
         self._stream_map = stream_map
@@ -27,7 +27,7 @@ class Ages:
     async def keep_for(self, subject: str, age: timedelta | None) -> Outcome:
         """As `ServerAges` promises."""
         subject_stream = await self._stream_map.find(subject)
-        # Of several subjects in one stream each may be read by somebody else, so such a stream gets none.
+        # Other programs may read the other subjects of a shared stream, so it gets no age.
         config = None if subject_stream is None or not subject_stream.own else await self._config(subject_stream)
         if subject_stream is None or config is None:
             return Outcome.CONFLICT
@@ -40,13 +40,13 @@ class Ages:
         if await self._is_read(subject, subject_stream):
             return Outcome.CONFLICT
         await self._update(subject_stream, with_age(config, max(age, now.least)))
-        if await self._is_read(subject, subject_stream):  # whoever came after the look above may have seen no age
+        if await self._is_read(subject, subject_stream):  # a group made after the check above may have seen no age
             await self.end(subject_stream)
             return Outcome.CONFLICT
         return Outcome.DONE
 
     async def end(self, subject_stream: SubjectStream) -> None:
-        """Ends the age that wrasse set, if there is one. Somebody else's stays: who set it is asked to end it."""
+        """Removes the age that wrasse set, if there is one. Another program's stays: the error asks its owner."""
         config = await self._config(subject_stream) if subject_stream.own else None
         if config is None:
             return
@@ -55,7 +55,7 @@ class Ages:
             await self._update(subject_stream, with_age(config, None))
 
     async def durable(self, subject_stream: SubjectStream) -> bool:
-        """Whether somebody has a durable consumer there: a group, or what shows how far one is."""
+        """Whether the stream has a durable consumer: a group, or one that shows progress."""
         async for page in self._stream_map.js.pages(f"CONSUMER.LIST.{subject_stream.stream}", "consumers"):
             if any(each["config"].get("durable_name") for each in page):
                 return True

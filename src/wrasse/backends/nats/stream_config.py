@@ -1,7 +1,8 @@
-"""How the streams of JetStream are set up that wrasse makes, and how it knows them again.
+"""The configuration of the JetStream streams that wrasse makes, and how it recognises them.
 
-A stream of ours is marked in its metadata (servers from 2.10 keep some): by which root it was made, and the maximal age
-that wrasse gave it. What has no such mark, or another age than the one marked, is somebody else's and stays as it is.
+A stream of ours is marked in its metadata (servers from 2.10 keep it) with the root that made it and the maximum age
+that wrasse gave it. A stream without this mark, or with another age than the marked one, belongs to others and stays as
+it is.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ AGE = "wrasse.max_age"
 _NANO = 1_000_000_000
 _MICRO = 1_000
 _MICROSECOND = timedelta(microseconds=1)
-_SERVERS = "_nats."  # what the server itself writes into the metadata
+_SERVERS = "_nats."  # metadata keys that the server itself adds
 
 Config = Mapping[str, object]
 
 
 def new_config(layout: NatsNames, name: str, takes: str, server: ServerInfo) -> dict[str, object]:
-    """A stream as we make it. Without a maximal age: who makes it does not know who is going to read it."""
+    """A new stream of ours. Without a maximum age: it is unknown who will read it."""
     config: dict[str, object] = {
         "name": name,
         "subjects": [takes],
@@ -52,11 +53,11 @@ def is_ours(config: Config, layout: NatsNames) -> bool:
 
 
 def server_age(config: Config, layout: NatsNames) -> ServerAge:
-    """What the server removes by age, and on whose word."""
+    """What the server removes by age, and who set the age."""
     set_to = _max_age(config)
     ours = is_ours(config, layout) and (not set_to or _metadata(config).get(AGE) == str(set_to))
     age = timedelta(microseconds=set_to // _MICRO) if set_to else None
-    # The server takes no age below the time for which it remembers keys.
+    # The server allows no age below its deduplication window.
     return ServerAge(age, ours, least=timedelta(seconds=DEDUP_SECONDS))
 
 

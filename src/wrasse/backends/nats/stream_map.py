@@ -1,8 +1,7 @@
-"""Lanes: which stream of JetStream holds a subject, and how far it has come.
+"""The stream map: which stream of JetStream holds a subject, and its newest entry.
 
-A subject that no stream takes yet gets one of its own (or the one of its pattern), without a maximal age: where nobody
-reads it in a group it may get one later, see `server_ages.py`. A stream that somebody else made for the subject is used
-as it is.
+A subject that is in no stream yet gets one of its own (or that of its pattern), without a maximum age: one may be set
+later if no group reads it, see `server_ages.py`. A stream that another program made for the subject is used as it is.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ports.server_ages import ServerAge
 from wrasse.ports.streams import START, Draft, EntryId
 
-_LANES_MAX = 20_000
-NOTE_SECONDS = 1.0  # how soon what another process noted is seen
+_SUBJECTS_MAX = 20_000
+NOTE_SECONDS = 1.0  # within which another process's note is seen
 _TRIES = 50
-UNKNOWN = -1  # the bytes up to an entry that another program wrote
+UNKNOWN = -1  # the total of bytes at an entry that another program wrote
 
 
 @dataclass(frozen=True, slots=True)
 class Tip:
-    """The newest entry of a subject: what the next append follows. `expected` is what the server compares."""
+    """The newest entry of a subject: what the next append follows. `expected` is the sequence the server compares."""
 
     seq: int = 0
     ms: int = 0
@@ -48,24 +47,24 @@ class Tip:
 
     @property
     def id(self) -> EntryId | None:
-        """Its id; None where there never was an entry."""
+        """Its id; None if there never was an entry."""
         return EntryId(self.ms, self.seq) if self.seq else None
 
 
 @dataclass(frozen=True, slots=True)
 class SubjectNote:
-    """What is noted about a subject: who writes to it, and its newest entry where a trim took that away."""
+    """The note about a subject: its single writer, and its newest entry if a trim removed that."""
 
     last: Tip = Tip()
-    writer: str = ""  # who alone writes to it, see single_writer.py
+    writer: str = ""  # the single writer, see append.py
     revision: int = 0
 
     def packed(self) -> bytes:
-        """As it is stored."""
+        """The bytes of the note."""
         last = self.last
         return json.dumps(
             {
-                "entries_max": None,  # this and the others that never change: older versions read them
+                "entries_max": None,  # this and the other constants: older versions read them
                 "bytes_max": None,
                 "last": [last.seq, last.ms, last.number, last.total],
                 "known": False,
@@ -75,7 +74,7 @@ class SubjectNote:
 
     @classmethod
     def read(cls, message: StoredMessage) -> SubjectNote | None:
-        """What `packed` wrote; None where another program wrote something else."""
+        """The inverse of `packed`; None where another program wrote something else."""
         try:
             told = json.loads(message.body)
             return cls(Tip(*map(int, told["last"])), str(told["pen"]), message.seq)
@@ -85,21 +84,21 @@ class SubjectNote:
 
 @dataclass(frozen=True, slots=True)
 class StreamNumbers:
-    """The stream behind a lane in numbers."""
+    """The state of a subject's stream."""
 
     count: int  # messages of the subject
-    bytes: int  # what they take there
+    bytes: int  # their size there
     last_seq: int
     last_ms: int
-    at: str  # the server's clock, empty on servers that do not tell
-    history: str  # changes when another server leads it, or the only one was started again
+    at: str  # the server's clock, empty on servers that do not send it
+    history: str  # changes when another server leads the stream, or its only server restarts
     age: ServerAge  # what the server removes by itself
-    consumers: int  # that JetStream has there, whoever they belong to
+    consumers: int  # that the stream has, whichever program made them
     work_queue: bool  # an ack removes a message
 
 
 class WaitingDrafts:
-    """Drafts that wait for their turn, and what became of them."""
+    """Drafts that wait for their batch, and their outcome."""
 
     __slots__ = ("drafts", "future")
 
@@ -115,13 +114,13 @@ class SubjectStream:
 
     def __init__(self, stream: str, subject: str, *, own: bool) -> None:
         self.stream = stream
-        self.subject = subject  # as JetStream knows it
+        self.subject = subject  # its name in JetStream
         self.own = own  # the stream has no other subject
-        self.batches = True  # False once it was seen to take no atomic ones
-        self.tip: Tip | None = None  # None: to be asked for
+        self.batches = True  # False once the server refused an atomic batch
+        self.tip: Tip | None = None  # None: unknown, to be read
         self.note = SubjectNote()
         self.note_at = -NOTE_SECONDS
-        self.turn = asyncio.Lock()  # appends of this process go one after the other: each names the one it follows
+        self.turn = asyncio.Lock()  # serialises appends of this process: each names the one it follows
         self.waiting: list[WaitingDrafts] = []
 
     def condition(self, expected: int) -> bytes:
@@ -131,7 +130,7 @@ class SubjectStream:
 
 
 def size_between(first: StoredMessage, last: Tip, state: StreamNumbers) -> int:
-    """The bytes of the entries from first to last: exact where all are ours, else what they take in the stream."""
+    """The bytes of the entries from first to last: exact where all are ours, else estimated from the stream's size."""
     if not first.number or last.total < first.total:
         return state.bytes
     beside = fields_of(first.header) or {}
@@ -140,7 +139,7 @@ def size_between(first: StoredMessage, last: Tip, state: StreamNumbers) -> int:
 
 
 class StreamMap:
-    """All lanes that this process has met."""
+    """All subjects that this process has used."""
 
     def __init__(self, js: JetStream, layout: NatsNames, reader: PageReader, clock: Clock) -> None:
         self.js = js
@@ -155,7 +154,7 @@ class StreamMap:
         await self._make({**books, "allow_rollup_hdrs": True, "allow_atomic": False})
 
     async def find(self, subject: str) -> SubjectStream | None:
-        """The lane of a subject that some stream takes."""
+        """The stream of a subject, if there is one."""
         subject_stream = self._stream_map.get(subject)
         if subject_stream is not None:
             return subject_stream
@@ -165,10 +164,10 @@ class StreamMap:
         if not names:
             return None
         home, takes = self.layout.home(subject)
-        return self._met(subject, SubjectStream(names[0], stored, own=names[0] == home and takes == stored))
+        return self._remembered(subject, SubjectStream(names[0], stored, own=names[0] == home and takes == stored))
 
     async def make(self, subject: str) -> SubjectStream:
-        """The lane of a subject, with a stream if there is none."""
+        """The stream of a subject, made if there is none."""
         subject_stream = await self.find(subject)
         if subject_stream is not None:
             return subject_stream
@@ -178,24 +177,24 @@ class StreamMap:
         except JsError as refused:
             if refused.code not in (SUBJECTS_OVERLAP, STREAM_NAME_IN_USE):
                 raise
-            subject_stream = await self.find(subject)  # somebody was faster
+            subject_stream = await self.find(subject)  # another process was faster
             if subject_stream is not None:
                 return subject_stream
             if takes == self.layout.stored(subject):
                 raise
-            # Others of its pattern have streams of their own since before it was archived as one: so does this.
+            # Others of its pattern have streams of their own from before the pattern was configured: so does this.
             takes = self.layout.stored(subject)
             name = stream_name(takes)
             await self._make(self._config(name, takes))
         stored = self.layout.stored(subject)
-        return self._met(subject, SubjectStream(name, stored, own=takes == stored))
+        return self._remembered(subject, SubjectStream(name, stored, own=takes == stored))
 
     def forget(self, subject: str) -> None:
-        """The stream is not there any more."""
+        """The stream does not exist any more."""
         self._stream_map.pop(subject, None)
 
     async def note(self, subject: str, subject_stream: SubjectStream, *, leader: bool = False) -> SubjectNote:
-        """What is noted about the subject, at most a moment old."""
+        """The note about the subject, at most NOTE_SECONDS old."""
         now = self._clock.monotonic()
         if not leader and subject_stream.note_at + NOTE_SECONDS > now >= subject_stream.note_at:
             return subject_stream.note
@@ -205,8 +204,8 @@ class StreamMap:
         if note is None:
             books = self.layout.books
             raise StoreBroken(
-                f"what is noted of the stream {subject} cannot be read in {books}",
-                do="see who else writes there, and take it away: nats stream purge "
+                f"the note about the stream {subject} cannot be read in {books}",
+                do="find the program that writes there, and delete the note: nats stream purge "
                 f"{books} --subject={self.layout.subject_note_subject(subject)}",
             )
         subject_stream.note = note
@@ -214,13 +213,13 @@ class StreamMap:
         return subject_stream.note
 
     async def remember(self, subject: str, subject_stream: SubjectStream, last: Tip) -> None:
-        """Notes the newest entry, before a trim takes it away."""
+        """Notes the newest entry, before a trim removes it."""
         await self.change(
             subject, subject_stream, lambda old: replace(old, last=max(old.last, last, key=lambda tip: tip.seq))
         )
 
     async def state(self, subject_stream: SubjectStream) -> StreamNumbers | None:
-        """The stream behind a lane; None if it is gone."""
+        """The state of a subject's stream; None if it does not exist."""
         try:
             told = await self.js.call(
                 f"STREAM.INFO.{subject_stream.stream}", {"subjects_filter": subject_stream.subject}
@@ -246,7 +245,7 @@ class StreamMap:
         return StreamNumbers(count, size, last_seq, max(last_ms, 0), at, history, age, consumers, queue)
 
     async def tip_of(self, subject: str, subject_stream: SubjectStream, *, leader: bool = False) -> Tip:
-        """The newest entry there is or was, from the server."""
+        """The newest entry that exists or existed, from the server."""
         last = await self.reader.one(subject_stream.stream, {"last_by_subj": subject_stream.subject}, leader=leader)
         if last is not None:
             number, total = (last.number, last.total) if last.number else (last.seq, UNKNOWN)
@@ -259,12 +258,12 @@ class StreamMap:
             return note.last
         if note.last.seq == state.last_seq:
             return replace(note.last, expected=state.last_seq)
-        # Somebody else emptied it: the server's own numbers are what is left.
+        # Another program emptied it: only the server's own numbers are left.
         return Tip(state.last_seq, max(state.last_ms, note.last.ms), state.last_seq, note.last.total, state.last_seq)
 
     async def last_upto(self, subject_stream: SubjectStream, upto: EntryId, first: int, last: int) -> EntryId | None:
-        """The newest entry from sequence `first` to `last` whose id is not above `upto`, found by halving, since ids
-        only grow; None if there is none. Where the subject shares its stream, these need not be its own."""
+        """The newest entry from sequence `first` to `last` whose id is not above `upto`, by binary search, since ids
+        only grow; None if there is none. In a shared stream these need not be entries of this subject."""
         found: EntryId | None = None
         while first <= last:
             middle = (first + last + 1) // 2
@@ -281,8 +280,8 @@ class StreamMap:
         return found
 
     async def place_after(self, subject_stream: SubjectStream, seq: int, tip: EntryId | None = None) -> EntryId:
-        """The highest id that everything up to this sequence has or is below of, also where that is not stored any
-        more: the one before the entry that follows; of the last entry its own."""
+        """An id that is at least that of every entry up to this sequence, also of removed ones: the one before the
+        entry that follows; of the last entry its own."""
         if not seq:
             return START
         if tip is None:
@@ -299,7 +298,7 @@ class StreamMap:
     async def change(
         self, subject: str, subject_stream: SubjectStream, changed: Callable[[SubjectNote], SubjectNote]
     ) -> SubjectNote:
-        """Changes what is noted, whoever else does."""
+        """Changes the note, repeated if other processes change it too."""
         for _ in range(_TRIES):
             note = await self.note(subject, subject_stream, leader=True)
             new = changed(note)
@@ -315,7 +314,7 @@ class StreamMap:
             subject_stream.note = replace(new, revision=revision)
             subject_stream.note_at = self._clock.monotonic()
             return subject_stream.note
-        raise StoreUnavailable("too many change what is noted of one stream at once", do="try again")
+        raise StoreUnavailable("too many processes change the note of one stream at once", do="try again")
 
     async def _make(self, config: dict[str, object]) -> None:
         name = config["name"]
@@ -329,7 +328,7 @@ class StreamMap:
     def _config(self, name: str, takes: str) -> dict[str, object]:
         return new_config(self.layout, name, takes, self.js.connection.server)
 
-    def _met(self, subject: str, subject_stream: SubjectStream) -> SubjectStream:
-        if len(self._stream_map) >= _LANES_MAX:
+    def _remembered(self, subject: str, subject_stream: SubjectStream) -> SubjectStream:
+        if len(self._stream_map) >= _SUBJECTS_MAX:
             self._stream_map.clear()
         return self._stream_map.setdefault(subject, subject_stream)

@@ -1,9 +1,9 @@
-"""Streams on JetStream. See `docs/design/015-nats-link.md` for what is kept where.
+"""Streams on JetStream. The layout is in `docs/design/015-nats-client.md`.
 
-Trims: how far one may go, and the purge.
+Trims: the checks, and the purge.
 
 The floors are read before the purge and only ever rise, and so does the clock; what was allowed then is allowed still.
-The last entry of a stream is noted before it goes, so that ids go on growing from there.
+The last entry of a stream is noted before it is removed, so that later ids stay above it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class StreamPurge:
     ) -> Trimmed:
         """Removes up to `limit` entries from the start of a stream."""
         subject_stream = await self._stream_map.find(subject)
-        # Floors before everything else: what they allow now they allow later, too.
+        # Floors first: what they allow now they allow later, too.
         floors = (
             []
             if subject_stream is None
@@ -86,9 +86,9 @@ class StreamPurge:
         return Trimmed(count, upto, held_by, more, now)
 
     async def _floor(self, subject: str, subject_stream: SubjectStream, group: str) -> tuple[EntryId, int] | None:
-        """How far a group has acked; None where it is missing, or where nobody can tell: without acks and with a
-        MaxDeliver the floor passes what nobody acked. One whose mark cannot be read counts as one that has acked
-        nothing."""
+        """How far a group has acked; None if there is no such group, or if its floor proves nothing: without acks and
+        with a MaxDeliver the floor passes unacked messages. A group whose mark cannot be read counts as one that has
+        acked nothing."""
         try:
             mark = await self._marks.get(subject, group)
         except StoreBroken:
@@ -138,14 +138,14 @@ class StreamPurge:
 
 
 _NAMES_MAX = 100_000
-_ODD_MAX = 1_000  # names that are told of
-_AT_ONCE = 250  # streams asked about together, so that their answers find room
+_ODD_MAX = 1_000  # invalid names that are logged
+_AT_ONCE = 250  # streams requested concurrently, so that their answers fit the buffers
 
 _log = logging.getLogger("wrasse.streams")
 
 
 class NatsStreams:
-    """All streams behind one link."""
+    """All streams over one connection."""
 
     def __init__(
         self, stream_map: StreamMap, marks: Marks, durables: Durables, appender: Appender, time: ServerTime
@@ -157,7 +157,7 @@ class NatsStreams:
         self._time = time
         self._trimmer = StreamPurge(stream_map, marks, durables, time)
         self._ages = Ages(stream_map, marks)
-        self._odd = set[str]()  # names that are no subjects, and were told of
+        self._odd = set[str]()  # names that are not subjects and were logged
 
     @property
     def dedup_window(self) -> timedelta:
@@ -178,12 +178,12 @@ class NatsStreams:
         )
         shown, ms = [], after.ms
         for message in found:
-            ms = max(ms, message.ms)  # where others wrote, the server's clock may have stepped back
+            ms = max(ms, message.ms)  # after entries of other programs the server's clock may have stepped back
             shown.append(entry(subject, message, ms))
         return Page(tuple(shown), tuple([str(each.id) for each in shown]), await self._time.now(), more)
 
     async def chunk(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
-        """Entries in columns, as the port promises."""
+        """Entries in columns, for `Streams.chunk`."""
         check_subject(subject)
         check_limit(limit, "entries")
         subject_stream = await self._stream_map.find(subject)
@@ -196,7 +196,7 @@ class NatsStreams:
         return EntryChunk(subject, ids_of(found, after.ms), bodies, beside(found), await self._time.now(), more)
 
     async def _seq(self, subject_stream: SubjectStream, after: EntryId) -> int:
-        """The sequence of an id; of one that stands for a moment, that of the last entry before it."""
+        """The sequence of an id; for an id that stands for a moment, that of the last entry before it."""
         if 0 < after.seq < SEQ_MAX or not after.ms:
             return after.seq
         last = await self._stream_map.reader.one(subject_stream.stream, {"last_by_subj": subject_stream.subject})
@@ -219,7 +219,7 @@ class NatsStreams:
                     marks[name] = mark
             except StoreBroken as broken:
                 invalid[name] = f"{broken.message}; {broken.do}"
-        # Groups before the entries: how far they are then is not beyond what is seen here.
+        # Groups before the entries: so no group is ahead of the last entry reported here.
         durables = await self._durables.of(subject_stream) if state.consumers else []
         first, tip = await asyncio.gather(
             self._stream_map.reader.one(
@@ -227,7 +227,7 @@ class NatsStreams:
             ),
             self._tip(subject, subject_stream, state),
         )
-        # Counted after the tip was read: an older count would look as if entries were trimmed that are not.
+        # Counted after the tip was read: an older count would look as if entries had been trimmed.
         state = await self._stream_map.state(subject_stream) or state
         if not subject_stream.own and not (state.count or tip.seq or names or durables):
             return None
@@ -253,11 +253,11 @@ class NatsStreams:
     async def _tip(self, subject: str, subject_stream: SubjectStream, state: StreamNumbers) -> Tip:
         try:
             return await self._stream_map.tip_of(subject, subject_stream, leader=True)
-        except StoreBroken:  # its note: who writes there is told; to be looked at, the server's own numbers will do
+        except StoreBroken:  # its note cannot be read, which writers report; the server's own numbers are enough here
             return Tip(state.last_seq, state.last_ms, state.last_seq) if subject_stream.own else Tip()
 
     async def _age(self, subject_stream: SubjectStream, state: StreamNumbers, *, grouped: bool) -> ServerAge:
-        """What the server removes by itself; who else reads is asked for only where it decides anything."""
+        """What the server removes by itself; other readers are looked up only where it matters."""
         if grouped or not state.age.ours or not state.consumers:
             return state.age
         return replace(state.age, read=await self._ages.durable(subject_stream))
@@ -273,7 +273,7 @@ class NatsStreams:
         self, subject_stream: SubjectStream, durable: Durable, first: StoredMessage | None, tip: Tip
     ) -> GroupState:
         if first is None or first.seq > durable.delivered:
-            durable = replace(durable, pending=0)  # servers before 2.10 keep what was trimmed as pending
+            durable = replace(durable, pending=0)  # servers before 2.10 count trimmed entries as pending
         last = EntryId(tip.ms, tip.seq)
         floor = await self._stream_map.place_after(subject_stream, durable.floor, last)
         delivered = floor
@@ -313,7 +313,7 @@ class NatsStreams:
         return Page.of(rest, limit, await self._time.now(), str)
 
     async def survey(self, pattern: str, after: str | None, limit: int) -> Page[StreamState]:
-        """As `Surveys` promises: the names, and then all of a page asked about at once, some hundred at a time."""
+        """See `Surveys`: first the names, then the states of a page concurrently, _AT_ONCE at a time."""
         names = await self.subjects(pattern, after, limit)
         states: list[StreamState] = []
         for begin in range(0, len(names.items), _AT_ONCE):
@@ -323,11 +323,11 @@ class NatsStreams:
             return await self.survey(pattern, names.items[-1], limit)
         cursors = [state.subject for state in states]
         if names.more:
-            cursors[-1] = names.items[-1]  # what vanished meanwhile is not asked for again
+            cursors[-1] = names.items[-1]  # a stream deleted meanwhile is not requested again
         return Page(tuple(states), tuple(cursors), names.at, names.more)
 
     async def _matching(self, pattern: str) -> set[str]:
-        """Subjects with entries, of any stream that takes them, and those of streams of their own."""
+        """Subjects with entries, of any stream that contains them, and those of streams of their own."""
         layout, found = self._stream_map.layout, set[str]()
         wanted = layout.stored(pattern)
         async for page in self._stream_map.js.pages("STREAM.LIST", "streams", {"subject": wanted}):
@@ -344,7 +344,7 @@ class NatsStreams:
             matching.discard(odd)
             if odd not in self._odd and len(self._odd) < _ODD_MAX:
                 self._odd.add(odd)
-                _log.warning("a stream is passed over, since no subject here is called so: %r", odd[:SUBJECT_BYTES_MAX])
+                _log.warning("a stream is skipped, since its name is not a subject: %r", odd[:SUBJECT_BYTES_MAX])
         return matching
 
     async def _in_stream(self, name: str, wanted: str) -> set[str]:

@@ -1,1 +1,1 @@
-"""What records in a directory and in a bucket have in common: their bytes, their due buckets, their cursors."""
+"""What records in a directory and on S3 have in common: their bytes, their due buckets, their cursors."""

@@ -1,4 +1,4 @@
-"""Due buckets: which one an instant is in, and the list of those there are. Pure."""
+"""Due buckets: the bucket of an instant, and the list of existing buckets. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _decode = msgspec.json.Decoder(list[str]).decode
 
 
 class DueBuckets:
-    """Which bucket an instant is in; pure. A bucket is named for its beginning, as short as the width allows."""
+    """Maps instants to buckets; pure. A bucket is named for its beginning, as short as the width allows."""
 
     def __init__(self, width: timedelta) -> None:
         form = next((form for unit, form in _FORMS if width > timedelta(0) and width % unit == timedelta(0)), None)
@@ -30,7 +30,7 @@ class DueBuckets:
             raise UsageError(f"buckets of {width.total_seconds()} s", do="use whole seconds, minutes or hours")
         self._form = form
         self._width = width
-        self._last = (-1, "")  # the bucket that was asked for last, and its name: most are asked for again and again
+        self._last = (-1, "")  # a cache of the last bucket and its name: consecutive calls mostly need the same one
 
     def due_bucket(self, due_at: datetime) -> str:
         """The bucket of this instant."""
@@ -46,7 +46,7 @@ class DueBuckets:
         return horizon - self.begin(due_bucket) >= self._width
 
     def is_one(self, due_bucket: str) -> bool:
-        """Whether this is a name that `due_bucket` gives."""
+        """Whether this is a name that `due_bucket` returns."""
         try:
             return self.due_bucket(self.begin(due_bucket)) == due_bucket
         except (ValueError, OverflowError):
@@ -58,7 +58,7 @@ class DueBuckets:
 
     def parse(self, packed: bytes) -> list[str] | None:
         """The list of buckets in these bytes, in order; None if they are no list, which is then made again from the
-        folders of the buckets, and ValueError if it is that of another width, whose folders would not be found."""
+        folders of the buckets, and ValueError if it is a list of another width, whose folders would not be found."""
         try:
             listed = decoded(_decode, packed)
         except ValueError:

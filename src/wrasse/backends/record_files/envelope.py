@@ -1,9 +1,9 @@
-"""What the file or object of a record says: its value, version and due time, and its last writes. Pure.
+"""The content of a record's file or object: its value, version and due time, and its last writes. Pure.
 
-The value stands there as it is where it is JSON that the file gives back byte for byte, so that people and other tools
-can read it; else in base64. The last NONCES_KEPT writes, each with the version it made, answer whoever asks again after
-a lost reply. They outlive the record: the directory keeps them in `gone.py`, and on S3 a record that was deleted stays
-for a while as one that says `gone`.
+The value is stored as it is if it is JSON that the file returns byte for byte, so that people and other tools can read
+it; else in base64. The last NONCES_KEPT writes, each with the version it made, answer retries after a lost reply. They
+outlive the record: the directory keeps them in its tombstones, and on S3 a deleted record stays for a while, marked
+`gone`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from wrasse.ports.records import NONCES_KEPT
 Write = tuple[str | None, str | None]  # its nonce, and the version it made: None for a delete
 
 
-class _File(msgspec.Struct, omit_defaults=True):
+class _RecordFile(msgspec.Struct, omit_defaults=True):
     version: str
     due_at: datetime | None = None
     writes: list[Write] = []
@@ -30,13 +30,13 @@ class _File(msgspec.Struct, omit_defaults=True):
     base64: bytes | msgspec.UnsetType = msgspec.UNSET
 
 
-DAMAGED = "damaged"
-_decode = msgspec.json.Decoder(_File).decode
+CORRUPT = "damaged"
+_decode = msgspec.json.Decoder(_RecordFile).decode
 
 
 @dataclass(frozen=True, slots=True)
 class LastWrites:
-    """The last writes to one key, oldest first. `whole` while none has been forgotten."""
+    """The last writes to one key, oldest first. `whole` while none has been dropped."""
 
     kept: tuple[Write, ...] = ()
     whole: bool = True
@@ -47,21 +47,21 @@ class LastWrites:
 
     def answer(self, nonce: str | None, at: str | None, current: str | None) -> tuple[Outcome, str | None] | None:
         """The answer to a write that expects version `at` (None: no record) and finds `current`, with the version made;
-        None if it is to be made now."""
+        None if the write is to be made now."""
         if nonce is not None:
             for known, version in self.kept:
                 if known == nonce:
                     return Outcome.DONE, version
         if at == current:
             return None
-        # Without a nonce nobody asks again. With one, the write may have been made, and forgotten since.
+        # A write without a nonce is never retried. With one, it may have been made, and dropped since.
         certain = nonce is None or self.whole or (at is not None and any(version == at for _, version in self.kept))
         return (Outcome.CONFLICT if certain else Outcome.UNKNOWN), None
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRecord:
-    """A record as its file holds it."""
+    """The content of a record's file."""
 
     value: bytes
     version: str
@@ -72,7 +72,7 @@ class StoredRecord:
 
 def pack(kept: StoredRecord) -> bytes:
     """The bytes of the file."""
-    file = _File(kept.version, kept.due_at, list(kept.writes.kept), kept.writes.whole, kept.gone)
+    file = _RecordFile(kept.version, kept.due_at, list(kept.writes.kept), kept.writes.whole, kept.gone)
     if _stands_as_it_is(kept.value):
         file.value = msgspec.Raw(kept.value)
     else:
@@ -81,16 +81,16 @@ def pack(kept: StoredRecord) -> bytes:
 
 
 def listed(packed: bytes) -> StoredRecord:
-    """The record in these bytes for a listing, which goes past one that is damaged: its value is then the bytes as they
-    are, which the reader of the value finds invalid, under a version that no write matches."""
+    """The record in these bytes for a listing, which skips a corrupt one: its value is then the raw bytes, which the
+    reader of the value finds invalid, under a version that no write matches."""
     try:
         return unpack(packed)
     except ValueError:
-        return StoredRecord(packed, DAMAGED, None, LastWrites(whole=False))
+        return StoredRecord(packed, CORRUPT, None, LastWrites(whole=False))
 
 
 def unpack(packed: bytes) -> StoredRecord:
-    """The record in these bytes; ValueError if they are none of ours."""
+    """The record in these bytes; ValueError if wrasse did not write them."""
     try:
         file = _decode(packed)
     except UNREADABLE as error:
@@ -106,7 +106,7 @@ def unpack(packed: bytes) -> StoredRecord:
 
 def _stands_as_it_is(value: bytes) -> bool:
     if value != value.strip(b" \t\r\n"):
-        return False  # the space around a value would be lost
+        return False  # spaces around a value would be lost
     try:
         msgspec.json.decode(value)
         value.decode()

@@ -1,6 +1,6 @@
-"""Records that are kept by name, with a due index apart: what a directory and a bucket of objects have in common.
+"""Records that are stored by name, with a separate due index: what a directory and S3 have in common.
 
-`due` looks at buckets that are over, so its cost follows what is due and a record shows at most one bucket width late;
+`due` reads buckets that have passed, so its cost follows what is due and a record shows at most one bucket width late;
 within one bucket records come in the order of their names.
 """
 
@@ -17,7 +17,7 @@ from wrasse.ports.page import Page, check_limit, number_in
 from wrasse.ports.records import Record, Written, key_of, stored_name
 from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
 
-Answer = tuple[Outcome, str | None]  # to a change: how it ended, and the version it made
+Answer = tuple[Outcome, str | None]  # to a change: its outcome, and the version it made
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class RecordChange:
 
 @dataclass(frozen=True, slots=True)
 class DueCursor:
-    """A place in the due index: after this name in this bucket."""
+    """A position in the due index: after this name in this bucket."""
 
     due_bucket: str
     stored: bytes
@@ -44,14 +44,14 @@ class DueCursor:
 
     @classmethod
     def parse(cls, cursor: str) -> DueCursor:
-        """The place that a cursor names."""
+        """The position of a cursor."""
         due_bucket, colon, stored = cursor.partition(":")
         number_in(cursor, due_bucket if colon else "")
         return cls(due_bucket, stored.encode(errors="surrogatepass"))
 
 
 class NamedRecords(Protocol):
-    """How a store is asked, by stored names."""
+    """The interface of a store of records by stored name."""
 
     async def get(self, stored: bytes, entering: datetime | None = None) -> StoredRecord | None:
         """The record of this name."""
@@ -62,7 +62,7 @@ class NamedRecords(Protocol):
         ...
 
     async def leave(self, stored: bytes, due_at: datetime) -> None:
-        """Takes away an entry that a change left, unless the record needs it again."""
+        """Removes an entry that a change left, unless the record needs it again."""
         ...
 
     async def page(
@@ -74,7 +74,7 @@ class NamedRecords(Protocol):
     async def due(
         self, horizon: datetime, after: DueCursor | None, limit: int
     ) -> tuple[Sequence[tuple[DueCursor, StoredRecord]], bool]:
-        """Records whose bucket is over at the horizon, earliest bucket first, and whether there are more."""
+        """Records whose bucket has passed at the horizon, earliest bucket first, and whether there are more."""
         ...
 
 
@@ -115,7 +115,7 @@ class DueBucketRecords(ConditionalRecords):
         return Written(outcome, version, self._now())
 
     def _check_name(self, name: bytes) -> None:
-        """Refuses a name that the store would not keep."""
+        """Refuses a name that the store could not keep."""
 
     def _record(self, name: bytes, kept: StoredRecord) -> Record:
         return Record(key_of(name.decode()), kept.value, kept.version, kept.due_at)

@@ -1,1 +1,1 @@
-"""Redis and Valkey: job lists as the seed has them, and small records, each change one script."""
+"""Redis and Valkey: job lists in the layout of the seed, and small records, each change one script."""

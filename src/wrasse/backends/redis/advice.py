@@ -1,4 +1,4 @@
-"""What a Redis is and how it keeps its data, and what each of it costs: for the doctor. `judge` is pure."""
+"""Health, version and persistence settings of a Redis, with their consequences: for the doctor. `judge` is pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _ASKED = ("maxmemory-policy", "appendfsync", "save", "min-replicas-to-write")
 
 @dataclass(frozen=True, slots=True)
 class RedisHealth:
-    """The facts. Settings are empty where this user may not see them: managed servers often forbid CONFIG."""
+    """The facts. Settings are empty if this user may not read them: managed servers often forbid CONFIG."""
 
     server: str  # redis or valkey
     version: tuple[int, ...]
@@ -63,7 +63,7 @@ async def health(client: RedisClient) -> RedisHealth:
 async def _settings(client: RedisClient) -> tuple[Mapping[str, str], bool]:
     try:
         answers = await client.ask_many([("CONFIG", "GET", name) for name in _ASKED])
-    except (Refused, RedisRefusal):  # a managed server that forbids it says so in words of its own
+    except (Refused, RedisRefusal):  # a managed server may refuse it with a message of its own
         return {}, False
     pairs = [answer for answer in answers if len(answer) == 2]
     return {name.decode(): value.decode() for name, value in pairs}, True
@@ -72,8 +72,8 @@ async def _settings(client: RedisClient) -> tuple[Mapping[str, str], bool]:
 OLDEST = (6, 2)
 FULL = 0.9  # of maxmemory
 _SYNC = {
-    "always": (OK, "always: no answer is lost, whatever crashes; each write waits for the disk", ""),
-    "everysec": (OK, "everysec: a crash of the machine loses about the last second, of the server alone nothing", ""),
+    "always": (OK, "always: no confirmed write is lost in any crash; each write waits for the disk", ""),
+    "everysec": (OK, "everysec: a machine's crash loses about the last second, a server's crash nothing", ""),
     "no": (
         WARN,
         "no: a crash of the machine loses what the system had not written, about 30 s",
@@ -83,12 +83,12 @@ _SYNC = {
 
 
 def judge(health: RedisHealth, *, cluster: bool) -> Iterator[Finding]:
-    """Every check of one server. `cluster`: whether the settings say that it is one."""
+    """Every check of one server. `cluster`: whether it is configured as one."""
     text = f"{health.server} {'.'.join(map(str, health.version))}"
     if health.server == "redis" and health.version < OLDEST:
         yield Finding("redis", FAIL, f"{text} is too old", "use Redis 6.2 or newer, or Valkey")
     elif health.role != "master":
-        what = f"{text} is a {health.role}, which takes no writes"
+        what = f"{text} is a {health.role}, which accepts no writes"
         yield Finding("redis", FAIL, what, "point redis.addr at the master")
     else:
         yield Finding("redis", OK, text)
@@ -100,7 +100,7 @@ def judge(health: RedisHealth, *, cluster: bool) -> Iterator[Finding]:
         yield Finding(
             "redis",
             WARN,
-            "this user may not see the server's settings",
+            "this user may not read the server's settings",
             "check maxmemory-policy noeviction and appendonly yes yourself",
         )
 
@@ -111,13 +111,13 @@ def _eviction(health: RedisHealth) -> Iterator[Finding]:
         return
     share = health.memory_used / health.memory_max
     if health.policy.startswith("volatile"):
-        what = f"maxmemory-policy {health.policy} drops heartbeats when memory is short: jobs that run are run again"
+        what = f"maxmemory-policy {health.policy} drops heartbeats when memory is short: running jobs are run again"
         yield Finding("eviction", WARN, what, "set maxmemory-policy noeviction")
     elif health.policy != "noeviction":
         what = f"maxmemory-policy {health.policy or 'unknown'} drops jobs without a trace when memory is short"
-        yield Finding("eviction", FAIL, what, "set maxmemory-policy noeviction: then puts are refused instead")
+        yield Finding("eviction", FAIL, what, "set maxmemory-policy noeviction: then enqueues are refused instead")
     elif share > FULL:
-        what = f"{share:.0%} of maxmemory is used; at 100 % every put is refused"
+        what = f"{share:.0%} of maxmemory is used; at 100 % every enqueue is refused"
         yield Finding("eviction", WARN, what, "raise maxmemory, or start more workers")
     else:
         yield Finding("eviction", OK, f"noeviction; {share:.0%} of maxmemory is used")
@@ -130,11 +130,11 @@ def _persistence(health: RedisHealth) -> Iterator[Finding]:
         )
     if health.append_only:
         sync = health.append_sync
-        state, cost, do = _SYNC.get(sync, (OK, "on; how often it is synced is not to be seen", ""))
+        state, cost, do = _SYNC.get(sync, (OK, "on; how often it is synced cannot be read", ""))
         yield Finding("persistence", state, f"append-only file, appendfsync {cost}", do)
     elif health.save or not health.sees_settings:
         rules = f" (save {health.save})" if health.save else ""
-        what = f"snapshots only{rules}: a restart loses every job put or finished since the last one"
+        what = f"snapshots only{rules}: a restart loses every job enqueued or finished since the last one"
         yield Finding("persistence", WARN, what, "set appendonly yes")
     else:
         what = "none: a restart of the server loses every job"
@@ -147,7 +147,7 @@ def _replicas(health: RedisHealth) -> Iterator[Finding]:
         return
     needed = health.replicas_needed
     held = f", writes are refused below {needed}" if needed else ""
-    what = f"{health.replicas}{held}; they follow without being waited for: a failover may lose the last moments"
+    what = f"{health.replicas}{held}; replication is asynchronous: a failover may lose the last moments"
     yield Finding("replicas", OK, what)
 
 

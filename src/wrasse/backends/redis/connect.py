@@ -1,6 +1,6 @@
-"""A Redis or Valkey as the home of jobs, records and streams, for any number of processes on any number of machines.
+"""Jobs, records and streams on Redis or Valkey, for any number of processes on any number of machines.
 
-What is answered is as safe as the server's persistence makes it: `wrasse doctor` says what its settings cost.
+How safe a confirmed write is depends on the server's persistence: `wrasse doctor` reports it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OLD_KEYS = (("LLEN", ""), ("ZCARD", ":delayed"))
 
 @reads_replies
 class Redis(JobStore, StreamStore):
-    """One open Redis. Make it with `open`; it serves the event loop that opened it, until `close`."""
+    """One open Redis. Made by `open`; it serves the event loop that opened it, until `close`."""
 
     capabilities = full_groups(
         Capabilities(
@@ -87,13 +87,13 @@ class Redis(JobStore, StreamStore):
         time: Clock | None = None,
         to_read: bool = False,
     ) -> Redis:
-        """Connects once, so that what is wrong with the address or the login is said now. `time`: see Link.open.
-        `to_read`: streams of other programs that are found are not written down."""
+        """Connects once, so that errors in the address or the login are raised now. `time`: see RedisClient. `to_read`:
+        streams of other programs that are found are not registered."""
         wanted = RedisOptions.of(options) if isinstance(options, str) else options
         return cls(await _client(wanted, time), clock, done_max=done_max, to_read=to_read)
 
     async def check_streams(self) -> None:
-        """Refuses a server that is too old for streams. Jobs and records go on working there."""
+        """Refuses a server that is too old for streams. Jobs and records still work there."""
         await check_streams(self.client)
 
     def records(self, collection: Collection) -> RedisRecords | RedisFlatRecords:
@@ -105,7 +105,7 @@ class Redis(JobStore, StreamStore):
         await self.client.run(load("record_forget"), [writer.names, writer.writes, writer.gone, writer.meta])
 
     async def health_sample(self) -> HealthSample:
-        """Which server it is (another one after a restart or a failover), its clock, and how much it has evicted."""
+        """The server's identity (another after a restart or a failover), its clock, and its count of evictions."""
         asked = ("INFO", "server"), ("INFO", "replication"), ("INFO", "stats"), ("TIME",)
         try:
             server, replication, stats, time = await self.client.ask_many(asked)
@@ -119,7 +119,7 @@ class Redis(JobStore, StreamStore):
         return HealthSample(identity, now, int(known.get("evicted_keys", "0")))
 
     async def examine(self) -> Sequence[Finding]:
-        """What this server's settings cost, and what waits where nothing is taken from."""
+        """The checks of this server's settings, and jobs in keys that no worker reads."""
         found = judge(await health(self.client), cluster=self.client.options.cluster)
         misfits = await KeyTypes(self.client, RedisKeys(self.client.options)).everywhere()
         wrong = [Finding("keys", FAIL, str(each), DO) for each in misfits]
@@ -127,23 +127,23 @@ class Redis(JobStore, StreamStore):
 
     async def _passed_over(self) -> Sequence[Finding]:
         keys = await self._nameless()
-        what = f"{len(keys)} streams are passed over, since their keys are no subjects, such as {keys[:1]}"
+        what = f"{len(keys)} streams are skipped, since their keys are not subjects, such as {keys[:1]}"
         return [Finding("streams", WARN, what, f"if one is to be archived or trimmed, {streams.DO}")] if keys else []
 
     async def _old_places(self) -> Sequence[Finding]:
-        """Jobs of queues whose name is their key that an earlier version stored below the root."""
+        """Jobs that an earlier version stored below the root, of queues that are keys themselves now."""
         root = self.client.options.root
         queues = sorted(each for each in self.client.options.literal_queues if not each.startswith(f"{root}:"))
         asked = [(which, f"{root}:queue:{name}{end}") for name in queues for which, end in _OLD_KEYS]
         counts = await self.client.ask_many(asked) if asked else ()
         return [
-            Finding("jobs", WARN, f"{count} jobs wait in {key}, which nothing serves: the queue is a key itself now",
+            Finding("jobs", WARN, f"{count} jobs wait in {key}, which no worker reads: the queue is a key itself now",
                     f"redis-cli RENAME {key} {key.removeprefix(f'{root}:queue:')}, if that key does not exist")
             for (_, key), count in zip(asked, counts, strict=True) if count
         ]  # fmt: skip
 
     async def close(self) -> None:
-        """Ends the connections. Whoever waits for a job gets none."""
+        """Ends the connections. Claims that wait end without a job."""
         await self.jobs.close()
         await self.client.close()
 
@@ -151,6 +151,6 @@ class Redis(JobStore, StreamStore):
 async def _client(options: RedisOptions, time: Clock | None) -> RedisClient:
     if options.client == OWN_CLIENT:
         return await OwnRedisClient.open(options, time)
-    from wrasse.backends.redis.client.redis_py import RedisPyClient  # an extra of its own
+    from wrasse.backends.redis.client.redis_py import RedisPyClient  # an optional extra
 
     return await RedisPyClient.open(options, time)

@@ -1,11 +1,11 @@
-"""Asking the server for deliveries, in one step however it is done.
+"""Requests deliveries from the server, in one atomic step.
 
-One script does all of it. For a single stream whose messages are of a known size the new entries are read by the
-server's own command between two small scripts, in one step with them: that costs the server a third. It may bring more
-than was wanted, when something was due as well; what is too much is given back as if it had never been handed out.
+One script does all of it. For a single stream with messages of a known size the new entries are read by the server's
+own command between two small scripts, in the same transaction: that costs the server a third. It may return more than
+was wanted if something was due as well; the excess is given back as if it had never been delivered.
 
-Large pages travel one after the other. A server works out the next answer before it has sent the rest of a large one:
-asked for two at once, it would send both late, and then have nothing to do while both are read.
+Large pages are requested one after the other. A server computes the next answer before it has sent the rest of a large
+one: with two requests at once it would send both late, and then be idle while both are read.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from wrasse.ports.groups import Delivery, no_group
 from wrasse.ports.streams import Entry
 
 _MICROSECOND = timedelta(microseconds=1)
-_ANSWER_BYTES = 32 << 20  # what one answer is meant to hold at most
-_SENT_AT_ONCE = 64 << 10  # what a server writes to one connection before it looks at the next command
+_ANSWER_BYTES = 32 << 20  # the intended maximum of one answer
+_SENT_AT_ONCE = 64 << 10  # bytes that a server writes to one connection before it turns to the next command
 _TURN_SECONDS_MAX = 0.02
 _SIZES_MAX = 10_000
 
 
 class DeliveryRequest:
-    """One question for deliveries."""
+    """One request for deliveries."""
 
     __slots__ = ("args", "consumer", "group", "limit", "logs", "names", "subjects", "until")
 
@@ -45,7 +45,7 @@ class DeliveryRequest:
         self.subjects, self.group, self.consumer, self.limit = subjects, group, consumer, limit
         self.until = ack_timeout // _MICROSECOND
         self.names: list[str] = []
-        self.logs: list[str] = []  # what a wait blocks on: of each stream itself, and what wakes the group
+        self.logs: list[str] = []  # the keys a wait blocks on: each stream, and the wake list of the group
         for subject in subjects:
             of = keys.group(subject, group)
             self.names += (of.log, of.held, of.due, of.consumers, of.wake)
@@ -66,7 +66,7 @@ class DeliveryAnswer:
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """How large the last page of a stream was, and the longest message in it."""
+    """The size of the last page of a stream, and its longest message."""
 
     page: int
     longest: int
@@ -91,10 +91,10 @@ class ScriptKeys:
         return base
 
 
-class Handouts:
-    """Hands out entries of one Redis."""
+class DeliveryReader:
+    """Delivers entries of one Redis."""
 
-    __slots__ = ("_client", "_keys", "_most", "_sizes", "_taught", "_travelling")
+    __slots__ = ("_client", "_keys", "_loaded_on", "_most", "_page_in_transit", "_sizes")
 
     def __init__(self, client: RedisClient, keys: StreamKeys) -> None:
         self._client = client
@@ -103,20 +103,20 @@ class Handouts:
         page = min(_ANSWER_BYTES, client.options.reply_bytes_max // 3)
         self._most = page, client.options.reply_bytes_max - page
         self._sizes: dict[str, _Size] = {}  # of streams that are read alone
-        self._taught = 0  # the connection whose server is known to know the scripts
-        self._travelling = asyncio.Lock()
+        self._loaded_on = 0  # the connection whose server has the scripts loaded
+        self._page_in_transit = asyncio.Lock()
 
-    async def ask(self, asking: DeliveryRequest) -> DeliveryAnswer:
+    async def ask(self, request: DeliveryRequest) -> DeliveryAnswer:
         """What is due and what is new, up to the limit."""
-        native = len(asking.subjects) == 1 and asking.limit and asking.subjects[0] in self._sizes
-        given = await self._natively(asking) if native else None
+        native = len(request.subjects) == 1 and request.limit and request.subjects[0] in self._sizes
+        given = await self._natively(request) if native else None
         if given is None:
-            given = await self._by_script(asking)
-        self._note_size(asking, given.deliveries)
+            given = await self._by_script(request)
+        self._note_size(request, given.deliveries)
         return given
 
     async def give_back(self, deliveries: Sequence[Delivery]) -> None:
-        """Makes it as if these had not been handed out."""
+        """Reverts these deliveries as if they had not happened."""
         if not deliveries:
             return
         places = ScriptKeys(self._keys)
@@ -126,52 +126,52 @@ class Handouts:
             args += (base, str(each.entry.id), each.number)
         await self._client.run(load("group_return"), places.names, args)
 
-    async def _by_script(self, asking: DeliveryRequest) -> DeliveryAnswer:
-        answer = await self._client.run(load("group_deliver"), asking.names, [*asking.args, "all", *self._most])
-        _check_group(answer, asking)
+    async def _by_script(self, request: DeliveryRequest) -> DeliveryAnswer:
+        answer = await self._client.run(load("group_deliver"), request.names, [*request.args, "all", *self._most])
+        _check_group(answer, request)
         now, due, count, words = answer
-        return DeliveryAnswer(now, _read(words, asking, now)) if count else DeliveryAnswer(now, [], due, words)
+        return DeliveryAnswer(now, _read(words, request, now)) if count else DeliveryAnswer(now, [], due, words)
 
-    async def _natively(self, asking: DeliveryRequest) -> DeliveryAnswer | None:
-        """None where the server did not know the scripts; nothing has been handed out then."""
-        (subject,), client = asking.subjects, self._client
+    async def _natively(self, request: DeliveryRequest) -> DeliveryAnswer | None:
+        """None if the server did not know the scripts; nothing has been delivered then."""
+        (subject,), client = request.subjects, self._client
         due, noted = load("group_deliver"), load("group_noted")
-        if self._taught != client.connections:
-            # In time: a page that was handed out without being noted has to be given back, entry by entry.
-            await self._teach()
-        head: list[Word] = [len(asking.names), *asking.names, client.told]
+        if self._loaded_on != client.connections:
+            # In time: a page that was delivered without being noted must be given back, entry by entry.
+            await self._load_scripts()
+        head: list[Word] = [len(request.names), *request.names, client.told]
         size = self._sizes[subject]
-        most = min(asking.limit, self._most[0] // size.longest + 1)
+        most = min(request.limit, self._most[0] // size.longest + 1)
         steps: Sequence[Sequence[Word]] = (
-            ("EVALSHA", due.sha, *head, *asking.args, "due", *self._most),
-            ("XREADGROUP", "GROUP", asking.group, asking.consumer, "COUNT", most, "STREAMS", asking.names[0], ">"),
-            ("EVALSHA", noted.sha, *head, asking.group, asking.consumer, asking.until),
+            ("EVALSHA", due.sha, *head, *request.args, "due", *self._most),
+            ("XREADGROUP", "GROUP", request.group, request.consumer, "COUNT", most, "STREAMS", request.names[0], ">"),
+            ("EVALSHA", noted.sha, *head, request.group, request.consumer, request.until),
         )
         try:
             first, read, last = await (self._in_turn(steps) if size.page > _SENT_AT_ONCE else client.together(steps))
         except ReplyTooLarge:
-            # Handed out, and due again after their time; the script that hands them out then counts their bytes.
+            # Delivered, and due again after their time; the script that delivers them then counts their bytes.
             self._sizes.pop(subject, None)
             raise
         if not isinstance(first, RedisRefusal):
-            _check_group(first, asking)
+            _check_group(first, request)
         now, _, _, words = (0, -1, 0, ()) if isinstance(first, RedisRefusal) else first
         found = read[0][1] if isinstance(read, list) else ()
-        until = from_micros(now + asking.until)
-        given = _read(words, asking, now) + new_deliveries(found, subject, asking.group, asking.consumer, until)
+        until = from_micros(now + request.until)
+        given = _read(words, request, now) + new_deliveries(found, subject, request.group, request.consumer, until)
         refusals = [each for each in (first, read, last) if isinstance(each, RedisRefusal)]
-        await self.give_back(given if refusals else given[asking.limit :])
+        await self.give_back(given if refusals else given[request.limit :])
         if any(refusal.code == "NOSCRIPT" for refusal in refusals):
-            await self._teach()
+            await self._load_scripts()
             return None
         for refusal in refusals:
-            raise ours(refusal, client.options.where, asking.names) from refusal
-        return DeliveryAnswer(now, given[: asking.limit], last[0], last[1:])
+            raise ours(refusal, client.options.where, request.names) from refusal
+        return DeliveryAnswer(now, given[: request.limit], last[0], last[1:])
 
-    async def _teach(self) -> None:
+    async def _load_scripts(self) -> None:
         connection = self._client.connections
         await self._client.ask_many([("SCRIPT", "LOAD", load(name).text) for name in ("group_deliver", "group_noted")])
-        self._taught = connection
+        self._loaded_on = connection
 
     async def _in_turn(self, steps: Sequence[Sequence[Word]]) -> list[Any]:
         mine = await self._turn()
@@ -179,24 +179,24 @@ class Handouts:
             answers = await self._client.together(steps)
         finally:
             if mine:
-                self._travelling.release()
-        # Whose turn it is now asks before this page is read, also one that begins to ask in this moment, as a task of
-        # its own: so the server is at work meanwhile.
+                self._page_in_transit.release()
+        # The next request is sent before this page is parsed, also one that is made at this moment, as a task of its
+        # own: so the server works meanwhile.
         for _ in range(2):
             await asyncio.sleep(0)
         return answers
 
     async def _turn(self) -> bool:
-        """Whoever has waited for long asks all the same: the server is far away, or silent."""
+        """Waits for the earlier page; after a long wait the request is sent anyway: the server is slow or silent."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_TURN_SECONDS_MAX):
-                return await self._travelling.acquire()
+                return await self._page_in_transit.acquire()
         return False
 
-    def _note_size(self, asking: DeliveryRequest, deliveries: Sequence[Delivery]) -> None:
-        if len(asking.subjects) > 1 or not asking.limit:
+    def _note_size(self, request: DeliveryRequest, deliveries: Sequence[Delivery]) -> None:
+        if len(request.subjects) > 1 or not request.limit:
             return
-        subject = asking.subjects[0]
+        subject = request.subjects[0]
         before = self._sizes.get(subject)
         if deliveries and (before is not None or len(self._sizes) < _SIZES_MAX):
             sizes = [_size_of(each.entry) for each in deliveries]
@@ -210,10 +210,10 @@ def _size_of(entry: Entry) -> int:
     return len(entry.body) + sum(len(name) + len(value) + 2 * ELEMENT_BYTES for name, value in beside)
 
 
-def _read(words: Sequence[Any], asking: DeliveryRequest, now: int) -> list[Delivery]:
-    return deliveries_of(words, asking.subjects, asking.group, asking.consumer, from_micros(now + asking.until))
+def _read(words: Sequence[Any], request: DeliveryRequest, now: int) -> list[Delivery]:
+    return deliveries_of(words, request.subjects, request.group, request.consumer, from_micros(now + request.until))
 
 
-def _check_group(answer: Sequence[Any], asking: DeliveryRequest) -> None:
+def _check_group(answer: Sequence[Any], request: DeliveryRequest) -> None:
     if answer[0] == b"none":
-        raise no_group(asking.group, asking.subjects[answer[1] - 1])
+        raise no_group(request.group, request.subjects[answer[1] - 1])

@@ -1,8 +1,7 @@
-"""What went wrong with Redis, in our words. The only place that knows what servers and sockets say.
+"""Maps errors of Redis and of sockets to ours. The only place that knows the server's error texts.
 
-Two kinds. `StoreUnavailable`: it may be different in a moment, and whoever waits asks again. Everything else needs a
-person. Messages name the address and the server's code, never a payload or a password; a key only where it
-is damaged.
+There are two kinds. `StoreUnavailable` may pass, and callers that wait try again. Everything else needs a person.
+Messages name the address and the server's code, never a payload or a password; a key only if its value is corrupt.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from wrasse.errors import ConfigError, Refused, StoreBroken, StoreFull, StoreUna
 _UP = "check that the server is up and that redis.addr is its address"
 _TLS = "use rediss:// (redis.tls.enabled) if and only if the server's port speaks TLS; see redis.tls"
 _SOON = "nothing, if it passes: it is tried again"
-# The code of a reply, what it means, what to do. What the server refused has not been done.
+# The code of a reply, its meaning, what to do. A refused command was not executed.
 _PASSING = {
     "LOADING": ("is loading its data", _SOON),
-    "READONLY": ("is a replica and takes no writes", "nothing during a failover; else point redis.addr at the master"),
+    "READONLY": ("is a replica and accepts no writes", "nothing during a failover; else set redis.addr to the master"),
     "CLUSTERDOWN": ("is a node of a cluster that is down", "see CLUSTER INFO: every slot needs a master that answers"),
     "MASTERDOWN": ("has lost its master", _SOON),
     "TRYAGAIN": ("is moving the slot to another node", _SOON),
     "ASK": ("is moving the slot to another node", _SOON),
-    "MOVED": ("sent us from node to node", "see CLUSTER NODES: the nodes disagree about who serves the slot"),
+    "MOVED": ("redirected us from node to node", "see CLUSTER NODES: they disagree about who serves the slot"),
     "BUSY": ("is busy with a script that does not end", "see SLOWLOG; SCRIPT KILL ends one that wrote nothing"),
-    "MISCONF": ("cannot save to disk and therefore takes no writes", "free disk space, and see its log"),
+    "MISCONF": ("cannot save to disk and therefore accepts no writes", "free disk space, and see its log"),
     "NOREPLICAS": ("has fewer replicas than min-replicas-to-write", "bring the replicas back"),
 }
 _LOGIN = {
-    "NOAUTH": ("wants a login", "set redis.password, and redis.username for an ACL user"),
+    "NOAUTH": ("requires a login", "set redis.password, and redis.username for an ACL user"),
     "WRONGPASS": ("does not accept this user and password", "correct redis.username and redis.password"),
     "NOPERM": ("does not allow this user what wrasse needs", "grant the user the keys of the root and the commands of "
                "docs/how-to/run-on-redis.md"),
@@ -42,21 +41,21 @@ _LOGIN = {
 
 
 class NotInTime(StoreUnavailable):
-    """A server was waited for as long as may be. To try it again at once would find the same."""
+    """A server did not answer within the whole timeout. Another try at once would end the same."""
 
 
 class ReplyTooLarge(StoreUnavailable):
-    """A reply beyond `redis.reply_bytes_max`. To ask the same again would find the same; to ask for less may not."""
+    """A reply beyond `redis.reply_bytes_max`. The same request would fail again; one for less may not."""
 
 
 class WrongType(StoreBroken):
-    """A key of ours holds a value of another type. `keys`: those of the command; `key_types.py` says which it is."""
+    """A key of ours has a value of another type. `keys`: those of the command; `key_types.py` finds out which it is."""
 
     keys: Sequence[str | bytes] = ()
 
 
 def ours(error: Exception, where: str, keys: Sequence[str | bytes] = ()) -> Exception:
-    """Our error for what a socket, TLS or the server said. `where` names the server, `keys` are the command's."""
+    """Our error for one of a socket, TLS or the server. `where` names the server, `keys` are the command's."""
     match error:
         case WrasseError():
             return error
@@ -67,8 +66,8 @@ def ours(error: Exception, where: str, keys: Sequence[str | bytes] = ()) -> Exce
             return failure
         case Oversized():
             return ReplyTooLarge(
-                f"{where} has more to send in one reply than is read: {error}",
-                do="raise redis.reply_bytes_max, or remove the entry that is so large",
+                f"{where} sends a reply that is longer than allowed: {error}",
+                do="raise redis.reply_bytes_max, or remove the large entry",
             )
         case Silent() if "TLS" in str(error):
             return NotInTime(f"{where} does not speak TLS with us: {error}", do=_TLS)
@@ -99,7 +98,7 @@ def keys_of(commands: Sequence[Sequence[Word]]) -> list[str | bytes]:
     return [each[1] for each in commands if len(each) > 1 and isinstance(each[1], str | bytes)]
 
 
-_BEYOND = re.compile(r"no ids after (\d+-\d+) of (.+) which end here")  # as lua/appending.lua says it
+_BEYOND = re.compile(r"no ids after (\d+-\d+) of (.+) which end here")  # the text is in lua/appending.lua
 
 
 def _refused(error: RedisRefusal, where: str) -> Exception:
@@ -113,7 +112,7 @@ def _refused(error: RedisRefusal, where: str) -> Exception:
     text = str(error)
     if code == "OOM":
         return StoreFull(f"{where} has no memory left; nothing was changed", do="raise its maxmemory, or remove data")
-    if "WRONGTYPE" in text:  # older servers put it behind ERR and the name of the script
+    if "WRONGTYPE" in text:  # older servers put ERR and the name of the script before it
         return WrongType(
             f"{where} has a key of ours that another program uses for something else (WRONGTYPE)",
             do="use another database (redis.db) or another root for one of them",

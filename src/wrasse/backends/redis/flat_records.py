@@ -1,9 +1,9 @@
 """Records that are hashes of their own, `<data>:<key>` with one field for each key of a JSON object, so that programs
-which know nothing of wrasse read and write them: the task hash of the origin.
+without wrasse can read and write them: the task hash of the seed.
 
-Indexes and the newest writes stand beside, below the root. The version of a record names our newest write and the
-digest of its fields, which every script computes anew: what another program changed is a version that nobody was given,
-so no conditional write of ours goes over it. A put replaces the whole record, expiry included.
+Indexes and the newest writes are stored separately, below the root. The version of a record names our newest write and
+the digest of its fields, which every script computes anew: a record that another program changed has a version that was
+never issued, so no conditional write of ours overwrites it. A put replaces the whole record, expiry included.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.keys import literal_glob
 from wrasse.backends.redis.record_writes import (
     DUE_LETTERS,
-    TURN_LETTERS,
+    POSITION_DIGITS,
     RecordWriter,
     due_bounds,
     due_cursor,
@@ -114,13 +114,13 @@ class RedisFlatRecords(ConditionalRecords):
             position, name = read_cursor(after)
             place = b"(" + index_entry_text(IndexEntry(status, position)) + name.encode()
             lower, upper = (lower, place) if newest else (place, upper)
-        letters = len(status.encode()) + 1 + TURN_LETTERS
+        letters = len(status.encode()) + 1 + POSITION_DIGITS
         return await self._page(
             self._writer.status_index, (lower, upper), limit, letters, _status_cursor, newest=newest
         )
 
     async def look(self, after: str | None, limit: int, *, dry: bool) -> ForeignScan:
-        """See SharedRecords. Where the round stands is kept in Redis, so that it outlives whoever looks."""
+        """See SharedRecords. The cursor of the scan is kept in Redis, so that it outlives the process."""
         check_limit(limit, "records")
         cursor: Word = after if after is not None else await self._client.ask("GET", self._writer.scan) or _START
         glob = literal_glob(self._prefix) + "*"
@@ -179,7 +179,7 @@ def _fields(key: str, value: bytes) -> list[bytes]:
 
 
 def _status_bounds(status: str, upto: int | None = None) -> tuple[bytes, bytes]:
-    """All of a status, or the part up to a position. No byte of a name is 255."""
+    """The bounds of a status, or of its part up to a position. No byte of a name is 255."""
     start = status.encode() + b" "
     return b"[" + start, b"(" + (start if upto is None else index_entry_text(IndexEntry(status, upto))) + b"\xff"
 
@@ -193,7 +193,7 @@ def _records(rows: Sequence[Any], words: int = 4) -> tuple[Record, ...]:
 
 
 def _record(name: bytes, version: bytes, due: bytes, words: Sequence[bytes]) -> Record:
-    # Another program may have written bytes that are no text: they are shown, so that somebody can see them.
+    # Another program may have written bytes that are not UTF-8: they are shown, so that people can find them.
     texts = [word.decode("utf-8", "backslashreplace") for word in words]
     value = _encode(dict(zip(texts[::2], texts[1::2], strict=True)))
     key, at, until = (each.decode(errors="replace") for each in (name, version, due))
@@ -201,7 +201,7 @@ def _record(name: bytes, version: bytes, due: bytes, words: Sequence[bytes]) -> 
 
 
 def _is_name(name: bytes) -> bool:
-    """Whether a record may be called so. What may not is no record, whoever wrote it."""
+    """Whether a record may have this name. A key with another name is not a record."""
     try:
         text = name.decode()
         check_record(key_of(text), b"")

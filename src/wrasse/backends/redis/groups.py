@@ -1,11 +1,11 @@
-"""Groups on Redis: native groups, so that the origin's programs share them and see how far they are.
+"""Groups on Redis: native groups, so that the seed's programs share them and see their progress.
 
-What is pending is the server's own list. Beside it stands when each delivery is due again: an entry of a sorted set for
-each batch that was handed out together, and one for each single entry that was delivered again, extended or given back.
-What waits to be due belongs to a consumer of our own. A consumer is alive until the moment it named when it last asked.
+Pending entries are in the server's own list. Their due times are stored separately: an entry of a sorted set for each
+batch that was delivered together, and one for each single entry that was delivered again, extended or nacked. Entries
+that wait to be due belong to a consumer of our own. A consumer is alive until the moment it named in its last request.
 
-Who waits blocks on the streams themselves, on a connection of its own, and sees what other programs append as soon as
-what we do.
+A consumer that waits blocks on the streams themselves, on a connection of its own, and sees entries of other programs
+as soon as ours.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import groupby
 from wrasse.backends.page_loop import PageLoop
 from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.client.transport import Word
-from wrasse.backends.redis.deliveries import DeliveryAnswer, DeliveryRequest, Handouts, ScriptKeys
+from wrasse.backends.redis.deliveries import DeliveryAnswer, DeliveryReader, DeliveryRequest, ScriptKeys
 from wrasse.backends.redis.replies import reads_replies
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.redis.stream_entries import draft_words
@@ -42,8 +42,8 @@ from wrasse.ports.streams import START, EntryId
 
 _MICROSECOND = timedelta(microseconds=1)
 _SHORTEST_WAIT = 0.001
-_BLOCK_MAX = 5.0  # seconds; then what other programs left behind is looked for again
-_POLL = 0.05  # seconds, where every connection is taken
+_BLOCK_MAX = 5.0  # seconds; then entries that other programs left pending are searched for again
+_POLL = 0.05  # seconds, when every connection is in use
 FOREIGN_IDLE_MAX = timedelta(days=1)  # how long a consumer of another program is idle before it counts as dead
 
 
@@ -55,7 +55,7 @@ class RedisGroups:
         self._client = client
         self._clock = clock
         self._keys = StreamKeys(client.options)
-        self._handouts = Handouts(client, self._keys)
+        self._delivery_reader = DeliveryReader(client, self._keys)
 
     async def join(
         self, subject: str, group: str, start: StartAt, *, ack_timeout: timedelta | None = None, cursor: bool = False
@@ -75,14 +75,14 @@ class RedisGroups:
         wait: timedelta = timedelta(0),
     ) -> Sequence[Delivery]:
         limit = check_deliver(limit, ack_timeout)
-        asking = DeliveryRequest(tuple(dict.fromkeys(subjects)), group, consumer, limit, ack_timeout, self._keys)
+        request = DeliveryRequest(tuple(dict.fromkeys(subjects)), group, consumer, limit, ack_timeout, self._keys)
         began, waited = self._clock.monotonic(), 0.0
-        while asking.subjects:
-            given = await self._ask(asking)
+        while request.subjects:
+            given = await self._ask(request)
             left = wait.total_seconds() - max(waited, self._clock.monotonic() - began)
             if given.deliveries or not limit or left <= 0:
                 return given.deliveries
-            waited += await self._stirred(asking, given, left)
+            waited += await self._wait_for_change(request, given, left)
         return ()
 
     async def extend(self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta) -> Sequence[bool]:
@@ -112,7 +112,7 @@ class RedisGroups:
         if answer == b"beyond":
             raise Refused(
                 f"the group {group!r} of {subject!r} would be marked beyond the last entry",
-                do="read the stream again: entries still to come would count as acked",
+                do="read the stream again: a mark there would count future entries as acked",
             )
         return Outcome(answer.decode())
 
@@ -126,34 +126,34 @@ class RedisGroups:
         keys = self._keys.group(subject, group)
         names = [keys.log, keys.due, keys.consumers, keys.wake, self._keys.of(subject).facts]
         args: list[Word] = [group, consumer, FOREIGN_IDLE_MAX // timedelta(milliseconds=1)]
-        rounds, pieces = PageLoop(self._client.options.where, "the removal of a consumer"), 0
+        page_loop, pieces = PageLoop(self._client.options.where, "the removal of a consumer"), 0
         while (answer := await self._client.run(load("group_retire"), names, args)) == b"more":
-            pieces += 1  # what it holds goes over in pieces; it is silent, so there are no more of them to come
-            rounds.turn(pieces)
+            pieces += 1  # its entries are transferred in pieces; it is dead, so no more are added
+            page_loop.turn(pieces)
         return Outcome(answer.decode())
 
-    async def _ask(self, asking: DeliveryRequest) -> DeliveryAnswer:
-        asked = asyncio.ensure_future(self._handouts.ask(asking))
+    async def _ask(self, request: DeliveryRequest) -> DeliveryAnswer:
+        asked = asyncio.ensure_future(self._delivery_reader.ask(request))
         try:
             return await asyncio.shield(asked)
         except asyncio.CancelledError:
-            # Whoever asked is gone, and what comes now is nobody's.
+            # The caller is gone, and deliveries that arrive now have no owner.
             given = await asked
-            await self._handouts.give_back(given.deliveries)
+            await self._delivery_reader.give_back(given.deliveries)
             raise
 
-    async def _stirred(self, asking: DeliveryRequest, given: DeliveryAnswer, left: float) -> float:
-        """Waits until there may be something: an entry, somebody's nak, or the time of what is due. Gives the seconds
-        for which nothing happened."""
+    async def _wait_for_change(self, request: DeliveryRequest, given: DeliveryAnswer, left: float) -> float:
+        """Waits until there may be something: an entry, a nak, or the time of what is due. Returns the seconds without
+        any."""
         if given.due >= 0:
             left = min(left, (given.due - given.now) / 1_000_000)
         seconds = min(max(left, _SHORTEST_WAIT), _BLOCK_MAX)
-        if not self._client.has_seat:
+        if not self._client.has_free_connection:
             await asyncio.sleep(min(seconds, _POLL))
             return min(seconds, _POLL)
         block = max(int(seconds * 1_000), 1)
         heard = await self._client.block(
-            "XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", *asking.logs, *given.positions, timeout=seconds
+            "XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", *request.logs, *given.positions, timeout=seconds
         )
         return seconds if heard is None else 0.0
 
@@ -177,7 +177,7 @@ def _consumer(subject: str, group: str, now: int, name: bytes, pending: int, idl
 
 
 def _answer_words(answers: Sequence[Answer], keys: StreamKeys) -> tuple[list[str], list[Word]]:
-    """KEYS and ARGV of the script for these answers: acks of one group that follow one another go together."""
+    """KEYS and ARGV of the script for these answers: consecutive acks of one group are sent together."""
     places = ScriptKeys(keys, keys.registry)
 
     def base_of(subject: str, group: str) -> int:
@@ -185,7 +185,7 @@ def _answer_words(answers: Sequence[Answer], keys: StreamKeys) -> tuple[list[str
 
     first, kinds = answers[0], set(map(type, answers))
     same = len({each.subject for each in answers}) == len({each.group for each in answers}) == 1
-    if same and kinds == {Ack}:  # as nearly always
+    if same and kinds == {Ack}:  # the common case
         base = base_of(first.subject, first.group)
         ids = [f"{each.id.ms}-{each.id.seq}" for each in answers]
         return places.names, [0, "ack", base, first.group, len(ids), *ids]

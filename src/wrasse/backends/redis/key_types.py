@@ -1,7 +1,7 @@
-"""Keys of ours that hold a value of another type: another program wrote there, or a person by mistake.
+"""Keys of ours that have a value of another type: another program wrote there, or a person by mistake.
 
-Scripts check what they need before they change anything (lua/types.lua). A walk over several queues leaves out those
-whose keys are of a wrong type; `jobs fsck`, the doctor and the status name them. Nothing is ever deleted for it.
+Scripts check the keys they need before they change anything (lua/types.lua). A walk over several queues skips those
+whose keys have a wrong type; `jobs fsck`, the doctor and the status name them. No key is deleted for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Misfit:
 
     key: str
     found: str
-    expected: str  # empty where several would do
+    expected: str  # empty if several types would be right
 
     def __str__(self) -> str:
         should = f" instead of a {_SHOWN.get(self.expected, self.expected)}" if self.expected else ""
@@ -42,7 +42,7 @@ class Misfit:
 
 
 class KeyTypes:
-    """Which type each key of one root should have."""
+    """The type that each key of one root should have."""
 
     def __init__(self, client: RedisClient, keys: RedisKeys) -> None:
         self._client, self._keys, self._streams = client, keys, StreamKeys(client.options)
@@ -57,7 +57,7 @@ class KeyTypes:
         }
 
     def expected(self, key: str) -> str:
-        """The type of a key, by its name; empty for one that is not known."""
+        """The type of a key, by its name; empty if unknown."""
         options = self._client.options
         if key in self.shared:
             return self.shared[key]
@@ -74,7 +74,7 @@ class KeyTypes:
         return "stream" if self._streams.subject(key.encode()) is not None else ""
 
     async def misfits(self, kinds: Mapping[str, str]) -> list[Misfit]:
-        """Those of these keys that hold another type than this."""
+        """Those of these keys that have another type than expected."""
         told = await self._client.ask_many([("TYPE", key) for key in kinds])
         found = [Misfit(key, kind.decode(), kinds[key]) for key, kind in zip(kinds, told, strict=True)]
         return [each for each in found if each.found not in ("none", each.expected)]
@@ -87,7 +87,7 @@ class KeyTypes:
         return await self.misfits(kinds | self.shared)
 
     async def everywhere(self) -> list[Misfit]:
-        """As `of_jobs`, and the keys of each worker, for which the names of all keys are read."""
+        """Like `of_jobs`, plus the keys of each worker, for which all key names are scanned."""
         options, keys = self._client.options, self._keys
         kinds = {keys.processing(worker): "list" for worker in await self._workers(options.processing_list_pattern)}
         for worker in await self._workers(options.heartbeat_key_pattern):
@@ -99,7 +99,7 @@ class KeyTypes:
         return await workers_among(self._client, names, pattern)
 
     async def named(self, error: WrongType) -> WrongType:
-        """The error with the keys that it is about."""
+        """The error with the keys that have a wrong type."""
         keys = [key if isinstance(key, str) else key.decode(errors="replace") for key in error.keys]
         found = await self.misfits({key: self.expected(key) for key in keys})
         sure = [each for each in found if each.expected] or found

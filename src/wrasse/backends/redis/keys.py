@@ -1,8 +1,8 @@
-"""What every key is called. The layout is docs/design/008-redis-layout.md; nobody else puts a name together.
+"""The name of every key. The layout is docs/design/008-redis-layout.md; no other module builds key names.
 
-Scripts find the keys that they share at fixed places: `putting` are KEYS[1] to KEYS[12] of a script that puts jobs,
-`shared` (which begins with the same twelve) KEYS[1] to KEYS[21] of a script that takes, ends or moves them. What a
-script needs beyond them follows.
+Scripts find shared keys at fixed positions: `putting` are KEYS[1] to KEYS[12] of a script that enqueues jobs, `shared`
+(which begins with the same twelve) KEYS[1] to KEYS[21] of a script that claims, settles or moves them. The other keys
+of a script follow.
 """
 
 from __future__ import annotations
@@ -76,32 +76,32 @@ class RedisKeys:
         return found
 
     def processing(self, worker: str) -> str:
-        """The list of what this worker holds."""
+        """The list of this worker's running jobs."""
         return _filled(self._options.processing_list_pattern, worker)
 
     def heartbeat(self, worker: str) -> str:
-        """The key that is there while this worker lives and holds something."""
+        """The key that exists while this worker lives and runs jobs."""
         return _filled(self._options.heartbeat_key_pattern, worker)
 
 
 def _filled(pattern: str, worker: str) -> str:
-    """As printf does with `%s` and `%%`; other signs after a percent sign mean themselves."""
+    """Formats like printf with `%s` and `%%`; other characters after a percent sign are literal."""
     before, _, after = pattern.replace("%%", "\0").partition("%s")
     return f"{before}{worker}{after}".replace("\0", "%")
 
 
 def pattern_glob(pattern: str) -> str:
-    """What SCAN matches: the pattern with any worker in its place."""
+    """A glob for SCAN: the pattern with any worker."""
     return "*".join(map(literal_glob, _ends(pattern)))
 
 
 def literal_glob(text: str) -> str:
-    """What SCAN matches: this text and no other."""
+    """A glob for SCAN: this text and no other."""
     return "".join(f"\\{sign}" if sign in "*?[]^\\" else sign for sign in text)
 
 
 def workers_in(names: Sequence[bytes], pattern: str) -> Iterator[str]:
-    """The worker that each key belongs to, by the same pattern that names it. What is no text is no worker's."""
+    """The worker of each key, by the pattern that names it. A key that is not UTF-8 is no worker's."""
     before, after = _ends(pattern)
     for raw in names:
         try:
@@ -113,6 +113,6 @@ def workers_in(names: Sequence[bytes], pattern: str) -> Iterator[str]:
 
 
 def _ends(pattern: str) -> tuple[str, str]:
-    """What stands before and after the worker."""
+    """The text before and after the worker."""
     before, after = (part.replace("\0", "%") for part in pattern.replace("%%", "\0").split("%s"))
     return before, after

@@ -1,6 +1,6 @@
-"""The limiter on Redis: per key one counter that lives for a second, as the Go producer has it, changed by one script.
+"""The limiter on Redis: per key one counter that lives for a second, as in the Go producer, changed by one script.
 
-On a Cluster the key must share the slot of the root: one that begins as the root does without its tag is read so.
+On a Cluster the key must share the slot of the root: one that begins like the root without its tag is accepted.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class RedisLimiter:
         self._client = client
 
     async def allow(self, key: str, count: int, *, rate: int, burst: int) -> Allowance:
-        """Takes up to `count` out of the budget of this key."""
+        """Takes up to `count` from the budget of this key."""
         check_rate(count, rate, burst)
         granted, wait = await self._client.run(load("limit"), [self._name(key)], [count, rate, burst])
         return Allowance(int(granted), timedelta(milliseconds=int(wait)))
 
     async def give_back(self, key: str, count: int, *, rate: int) -> None:
-        """Returns what was not needed."""
+        """Returns an unused part to the budget."""
         await self._client.run(load("limit_back"), [self._name(key)], [count])
 
     def _name(self, key: str) -> str:

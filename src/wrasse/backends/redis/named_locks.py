@@ -22,7 +22,7 @@ class RedisPlainLocks:
         return await self._run(key, owner, str(ttl // _MILLISECOND))
 
     async def holder(self, key: str) -> str:
-        return await self._run(key, "", "")  # of a lock that is not ours nothing changes
+        return await self._run(key, "", "")  # no owner: another owner's lock is not changed
 
     async def release(self, key: str, owner: str) -> bool:
         return not await self._run(key, owner, "")

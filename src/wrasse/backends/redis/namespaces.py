@@ -27,15 +27,15 @@ class RedisNamespaces:
 
     async def page(self, after: str | None, limit: int) -> Page[str]:
         lower, found = b"" if after is None else f"{after}{META}".encode(), list[str]()
-        rounds, more = PageLoop(self._client.options.where, f"ZRANGEBYLEX {self._key}"), True
+        page_loop, more = PageLoop(self._client.options.where, f"ZRANGEBYLEX {self._key}"), True
         while more and len(found) <= limit:
-            rounds.turn(lower)
+            page_loop.turn(lower)
             start = b"(" + lower if lower else b"-"
             asked = ("ZRANGEBYLEX", self._key, start, "+", "LIMIT", 0, limit + 1), ("TIME",)
             members, time = await self._client.ask_many(asked)
             more = len(members) > limit
             if any(each <= before for before, each in pairwise((lower, *members))):
-                # Others gave members scores, which puts them out of order: the whole set, sorted here.
+                # Another program gave members scores, which puts them out of order: the whole set is sorted here.
                 members, more = sorted(await self._client.ask("ZRANGE", self._key, 0, -1)), False
             found += [name for member in members if member > lower and (name := _namespace(member))]
             lower = members[-1] if members else lower

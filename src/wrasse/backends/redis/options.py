@@ -1,5 +1,5 @@
-"""How to reach one Redis and what its keys are called: one value that travels as a URL, so that the beat child opens
-the very same thing.
+"""The address of one Redis and the names of its keys: one value that can be written as a URL, so that the heartbeat
+child opens the same connection.
 
 `redis://user:password@host:6379/0?root=jobqueue`, `rediss://` for TLS, several hosts with commas for a Cluster
 (`cluster=true`) or for the sentinels of `redis+sentinel://…?sentinel=name`.
@@ -26,9 +26,9 @@ SCHEMES = ("redis", "rediss", "redis+sentinel", "rediss+sentinel")
 SLOTS = 16_384
 OWN_CLIENT, REDIS_PY = "own", "redis-py"
 REPLY_BYTES_MAX = 256 << 20
-"""Bytes that one reply of a Redis may take: its own, and 128 more for each of its elements (redis.reply_bytes_max)."""
+"""Bytes of one reply of a Redis: its own, and 128 more for each of its elements (redis.reply_bytes_max)."""
 REPLY_BYTES_LEAST = 96 << 20
-"""The least that redis.reply_bytes_max may be: a page of 32 MiB that ends with the largest entry, twice over."""
+"""The minimum of redis.reply_bytes_max: a page of 32 MiB that ends with the largest entry, twice over."""
 _TEXTS = (
     "root", "default_priority", "processing_list_pattern", "heartbeat_key_pattern", "completed_list",
     "dead_letter_list", "sentinel", "sentinel_username", "sentinel_password", "streams_prefix", "client",
@@ -97,7 +97,7 @@ class RedisOptions:
 
     @property
     def where(self) -> str:
-        """How the user knows it, without secrets."""
+        """The address for messages to the user, without secrets."""
         kind = f" by sentinel {self.sentinel}" if self.sentinel else " (cluster)" if self.cluster else ""
         return f"redis at {shown_addresses(self.nodes)}{kind}"
 
@@ -108,12 +108,12 @@ class RedisOptions:
 
     @property
     def slot(self) -> int:
-        """The Cluster slot in which every key of this root lives."""
+        """The Cluster slot of every key of this root."""
         return key_slot(self.root)
 
     @classmethod
     def of(cls, url: str) -> RedisOptions:
-        """What the URL says. The inverse of `url`."""
+        """The options in the URL. The inverse of `url`."""
         scheme, colon, rest = url.partition("://")
         if not colon or scheme not in SCHEMES:
             raise ConfigError("this is not the URL of a Redis", do="write redis://host:6379/0")
@@ -150,15 +150,15 @@ class RedisOptions:
 
     @staticmethod
     def of_query(url: str) -> Mapping[str, str]:
-        """What the URL says behind its question mark, by name."""
+        """The query of the URL, by name."""
         return dict(parse_qsl(url.partition("?")[2], keep_blank_values=True))
 
     def __str__(self) -> str:
-        """Without secrets: an error or a log may hold it."""
+        """Without secrets: safe in errors and logs."""
         return self.where
 
     def url(self) -> str:
-        """The URL, with its secrets: for the beat child's pipe, never for an argument, a log or an error."""
+        """The URL, with its secrets: for the heartbeat child's pipe, never for an argument, a log or an error."""
         plain = RedisOptions(root=self.root, cluster=self.cluster)
         login = quote(self.username, safe="") + (":" + quote(self.password, safe="") if self.password else "")
         scheme = ("rediss" if self.tls else "redis") + ("+sentinel" if self.sentinel else "")
@@ -184,10 +184,10 @@ class RedisOptions:
         if self.credential_provider and not _CALLABLE.fullmatch(self.credential_provider):
             raise ConfigError(f"redis.credential_provider is {self.credential_provider!r}", do="write module:callable")
         if self.credential_provider and self.client != REDIS_PY:
-            raise ConfigError("redis.credential_provider is one of redis-py's", do=f"set redis.client: {REDIS_PY}")
+            raise ConfigError("redis.credential_provider is a feature of redis-py", do=f"set redis.client: {REDIS_PY}")
         if self.cluster and self.client != OWN_CLIENT:
             raise ConfigError(
-                "redis.client: redis-py serves no Cluster", do=f"use redis.client: {OWN_CLIENT} for a Cluster"
+                "redis.client: redis-py does not support a Cluster", do=f"use redis.client: {OWN_CLIENT} for a Cluster"
             )
 
     def _check(self, names: tuple[str, ...]) -> None:
@@ -197,7 +197,7 @@ class RedisOptions:
         if not self.cluster:
             if len(self.nodes) > 1 and not self.sentinel:
                 raise ConfigError(
-                    "several addresses of a Redis, and nothing that says which of them is meant",
+                    "redis.addr has several addresses, and neither redis.cluster nor redis.sentinel is set",
                     do="set redis.cluster: true, name the master in redis.sentinel, or keep one address",
                 )
             return
@@ -238,7 +238,7 @@ def _set(options: RedisOptions, name: str, value: object) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Query:
-    """What stands behind the question mark."""
+    """The options of the query."""
 
     texts: dict[str, str]
     numbers: dict[str, int]
@@ -270,6 +270,6 @@ def _nodes(hosts: str, port: int) -> tuple[tuple[str, int], ...]:
 
 def parse_addresses(text: str, *, sentinel: bool = False) -> tuple[tuple[str, int], ...]:
     """`host:port`, or several of them with commas, as `redis.addr` has it."""
-    if text and not text.strip():  # an empty one is as good as none; blanks are a mistake, not localhost
+    if text and not text.strip():  # an empty one is the default; blanks are a mistake, not localhost
         raise ConfigError("the address of a Redis is blank", do="write host:6379, or leave it out")
     return _nodes(",".join(part.strip() for part in text.split(",")), SENTINEL_PORT if sentinel else PORT)

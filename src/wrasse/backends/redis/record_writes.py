@@ -1,8 +1,8 @@
 """Writes to records on Redis: one script each, so that all of it happens or nothing, entries of streams included.
 
-A version is a number that only grows and a salt of the writer: after a failover the number may be one that was given
-before, and must still not be taken for it. Nothing here expires by itself: deleted names are remembered for the newest
-GONE_MAX of a collection, so that asking again is safe.
+A version is a number that only grows and a salt of the writer: after a failover the number may be issued again, and the
+salt still tells the versions apart. Nothing here expires by itself: deleted names are remembered for the newest
+GONE_MAX of a collection, so that retries are safe.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from wrasse.ports.streams import Draft
 
 GONE_MAX = 10_000
 DUE_LETTERS = 19
-TURN_LETTERS = 20
-_TURN_ZERO = 1 << 63
+POSITION_DIGITS = 20
+_POSITION_ZERO = 1 << 63
 _DUE = re.compile(r"[01]\d{18}", re.ASCII).fullmatch
 _BEFORE_1970 = 10**18
-_NOBODYS = 1 << 53  # above every number: what is no version of ours was never anybody's
+_NO_VERSION = 1 << 53  # above every number: a version that was never issued
 
 
 class RecordWriter:
@@ -58,7 +58,7 @@ class RecordWriter:
             self._streams.registry, stored, self.names, self.due, self.writes, self.gone, self.meta, self._namespaces,
             self.status_index,
         ]  # fmt: skip
-        # A write without a nonce cannot be asked again, and an empty one names none.
+        # A write without a nonce is never retried, and an empty nonce means none.
         args: list[Word] = [
             name_of(asked.key), at, _number(at), asked.nonce or "", secrets.token_hex(4),
             "delete" if asked.value is None else "write", b"" if asked.due_at is None else due_text(asked.due_at),
@@ -72,7 +72,7 @@ class RecordWriter:
         return Written(Outcome(outcome.decode()), version.decode() or None, from_micros(int(micros)))
 
     def _add(self, emit: Sequence[Draft], keys: list[str], args: list[Word]) -> None:
-        """The drafts, by stream. All keys of a root share a slot on a Cluster, those of its streams too."""
+        """Adds the drafts, by stream. All keys of a root share a slot on a Cluster, those of its streams too."""
         by_subject: dict[str, list[Draft]] = {}
         for draft in emit:
             by_subject.setdefault(draft.subject, []).append(draft)
@@ -100,57 +100,57 @@ def _due_digits(micros: int) -> bytes:
 
 
 def index_entry_text(index_entry: IndexEntry | None) -> bytes:
-    """Where a record stands, in bytes whose order is that of statuses and positions; nothing for nowhere."""
+    """An index entry in bytes whose order is that of statuses and positions; empty for none."""
     return (
         b""
         if index_entry is None
-        else b"%b %0*d" % (index_entry.status.encode(), TURN_LETTERS, index_entry.position + _TURN_ZERO)
+        else b"%b %0*d" % (index_entry.status.encode(), POSITION_DIGITS, index_entry.position + _POSITION_ZERO)
     )
 
 
 def position_in(text: bytes) -> int:
-    """The position that `index_entry_text` wrote."""
-    return int(text[-TURN_LETTERS:]) - _TURN_ZERO
+    """The position in a text of `index_entry_text`."""
+    return int(text[-POSITION_DIGITS:]) - _POSITION_ZERO
 
 
 def due_instant(due: str) -> datetime | None:
-    """The moment that `due_text` wrote; None where nothing is due, or something else wrote it."""
+    """The moment in a text of `due_text`; None if nothing is due, or another program wrote it."""
     if _DUE(due) is None:
         return None
     return from_micros(int(due[1:]) - (0 if due[0] == "1" else _BEFORE_1970))
 
 
 def due_cursor(record: Record) -> str:
-    """Where a listing of due records goes on after this one."""
+    """The cursor of a listing of due records after this one."""
     if record.due_at is None:
-        raise ValueError("a record in the due index that is due at no time")
+        raise ValueError("a record in the due index without a due time")
     return f"{to_micros(record.due_at)}:{stored_name(record.key)}"
 
 
 def page_bounds(prefix: str, after: str | None) -> tuple[bytes, bytes]:
-    """The bounds of a listing by name, as ZRANGEBYLEX takes them."""
+    """The bounds of a listing by name, for ZRANGEBYLEX."""
     start = name_of(prefix)
     lower = b"(" + after.encode() if after is not None and after.encode() >= start else b"[" + start
-    # No byte of UTF-8 is 0xff, so the last one can always be counted up.
+    # No byte of UTF-8 is 0xff, so the last one can always be incremented.
     return lower, b"(" + start[:-1] + bytes([start[-1] + 1]) if start else b"+"
 
 
 def due_bounds(before: datetime | None, after: str | None) -> tuple[bytes, bytes]:
-    """The bounds of a listing by due time; no upper one where it is the server's now."""
+    """The bounds of a listing by due time; no upper one where it is the server's clock."""
     lower = b"[" + due_text(EARLIEST) if after is None else b"(" + _moment(after)
     return lower, b"" if before is None else b"(" + due_text(before) + b"\xff"
 
 
 def records_page(found: tuple[Record, ...], cursors: Iterable[str], micros: bytes, more: bytes) -> Page[Record]:
-    """A page as the scripts answer it."""
+    """A page from a script's answer."""
     if more == b"1" and not found:
-        raise ValueError("a page without a record that others follow")
+        raise ValueError("an empty page that is not the last")
     return Page(found, tuple(cursors), from_micros(int(micros)), more == b"1")
 
 
 def _number(at: str) -> int:
     number = at.partition("-")[0]
-    return int(number) if number.isdecimal() and len(number) < 16 else _NOBODYS
+    return int(number) if number.isdecimal() and len(number) < 16 else _NO_VERSION
 
 
 def _moment(cursor: str) -> bytes:

@@ -1,5 +1,5 @@
 """Records on Redis: a hash of values, two sorted sets that order them by name and by due time, and each name's newest
-writes. What a write does is in `record_writes.py`; records that are hashes of their own are in `flat_records.py`."""
+writes. Writes are in `record_writes.py`; records that are hashes of their own are in `flat_records.py`."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class RedisRecords(ConditionalRecords):
 
 
 def _record(name: bytes, stored: bytes, listed: bytes = b"") -> Record:
-    """A record of any bytes: who reads its value says that it is invalid. `listed`: the due time by the index."""
+    """A record of any bytes: the reader of its value reports an invalid one. `listed`: the due time by the index."""
     header, _, value = stored.partition(b"\n")
     version, _, due = header.decode(errors="replace").partition(" ")
     return Record(key_of(name.decode(errors="replace")), value, version, due_instant(listed.decode() or due))

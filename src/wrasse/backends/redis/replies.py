@@ -1,9 +1,9 @@
-"""Replies that are well-formed RESP and still no answer to what was asked: another program at that address, a proxy, a
-server that means harm. The ports read replies as the scripts write them and check nothing on the way; where reading
-fails, it is said here, once, as an error of ours.
+"""Detects replies that are well-formed RESP but do not answer the command: another program at that address, a proxy, a
+malicious server. The ports read replies as the scripts write them, without checks; an error while reading is turned
+into one of ours here.
 
-What a port method raises before the first reply has come is about its arguments, and passes; so does what is raised
-within the client itself. `__cause__` keeps what failed.
+An exception that a port method raises before the first reply is about its arguments, and is not changed; neither is one
+of the client itself. `__cause__` keeps the original.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CLIENTS = (
 
 
 def reads_replies(port: type[C]) -> type[C]:
-    """For a class with a `_client`: what its public methods cannot read in a reply is StoreBroken."""
+    """For a class with a `_client`: an unreadable reply in its public methods becomes StoreBroken."""
     for name, method in list(vars(port).items()):
         if inspect.iscoroutinefunction(method) and not name.startswith("_"):
             setattr(port, name, _reading(method))
@@ -40,9 +40,9 @@ def reads_replies(port: type[C]) -> type[C]:
 
 
 def not_its_answer(client: RedisClient, what: str) -> StoreBroken:
-    """The server answered, but not to this."""
+    """The error for a reply that does not answer the command."""
     return StoreBroken(
-        f"{client.options.where} answered {what} with something that is not its answer",
+        f"{client.options.where} answered {what} with an unreadable reply",
         do="check that redis.addr is the address of a Redis or Valkey, and that no proxy or other program changes its "
         "replies or its scripts; if it is and none does, report this with the error above",
     )

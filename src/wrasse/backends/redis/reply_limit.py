@@ -1,7 +1,7 @@
-"""Reads whose reply may be larger than `redis.reply_bytes_max`: asked again for less until it fits.
+"""Reads whose reply may exceed `redis.reply_bytes_max`: repeated for less until the reply fits.
 
-How large entries are is not known before they are read, and other programs write them too. A reply beyond the limit
-costs its connection (`ReplyTooLarge`), so a page shrinks fast; a single entry beyond it cannot be read at all.
+The size of entries is not known before they are read, and other programs write them too. A reply beyond the limit costs
+its connection (`ReplyTooLarge`), so a page shrinks fast; a single entry beyond it cannot be read at all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SHRINK = 8
 
 
 async def fitting(count: int, ask: Callable[[int], Awaitable[T]]) -> tuple[T, int]:
-    """What `ask` answers for `count`, or for as many fewer as fit; and for how many it was asked."""
+    """The answer of `ask` for `count`, or for as many fewer as fit; and for how many it was asked."""
     while True:
         try:
             return await ask(count), count
@@ -31,7 +31,7 @@ async def fitting(count: int, ask: Callable[[int], Awaitable[T]]) -> tuple[T, in
 
 
 async def in_pieces(items: Sequence[Item], ask: Callable[[Sequence[Item]], Awaitable[Sequence[T]]]) -> list[T]:
-    """One answer for each item, asked for together, or in as many pieces as it takes."""
+    """One answer for each item, in one request or in as many as it takes."""
     found: list[T] = []
     count = len(items)
     while len(found) < len(items):
@@ -52,10 +52,10 @@ async def _first(
 async def scanned(
     client: RedisClient, command: tuple[str, ...], count: int, options: tuple[str, ...] = ()
 ) -> AsyncIterator[list[bytes]]:
-    """What the steps of SCAN, HSCAN or ZSCAN find, each as large as fits into a reply."""
-    cursor, rounds = b"0", PageLoop(client.options.where, " ".join(command))
+    """The results of SCAN, HSCAN or ZSCAN, in steps that fit into a reply."""
+    cursor, page_loop = b"0", PageLoop(client.options.where, " ".join(command))
     while True:
-        rounds.turn(cursor)
+        page_loop.turn(cursor)
         (cursor, found), _ = await fitting(
             count,
             lambda fewer: client.ask(*command, cursor, *options, "COUNT", fewer),  # noqa: B023

@@ -1,8 +1,8 @@
-"""Lua scripts as files: one per change, each begun by a header of its keys, arguments and results.
+"""Lua scripts as files: one per change, each with a header of its keys, arguments and results.
 
-Every script begins with the same prelude, so that all of them mean the same by `now`: the server's own clock in
-milliseconds (`us`: in microseconds). ARGV[1] is 0, or in tests the time to believe in. A line `-- include name` stands
-for the file lua/name.lua: functions that several scripts share.
+Every script begins with the same prelude, so that all of them use the same `now`: the server's own clock in
+milliseconds (`us`: in microseconds). ARGV[1] is 0, or in tests the time to use. A line `-- include name` is replaced by
+the file lua/name.lua: functions that several scripts share.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _INCLUDE = re.compile(r"^-- include (\w+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """One script. The server knows it by its hash once it has seen it."""
+    """One script. The server knows it by its hash once it is loaded."""
 
     name: str
     text: str
@@ -27,8 +27,8 @@ class Script:
 
     @classmethod
     def of(cls, name: str, text: str) -> Script:
-        """A script of this text, behind the prelude."""
-        # One line, so that the line numbers of the server's errors are those of the file but for one.
+        """A script of this text, after the prelude."""
+        # One line, so that the line numbers of the server's errors are those of the file plus one.
         whole = _prelude() + "\n" + text
         return cls(name, whole, sha1(whole.encode(), usedforsecurity=False).hexdigest())
 

@@ -1,5 +1,5 @@
-"""Entries as Redis answers them, and what an append sends. One field, `envelope`, is the body of an entry; what stands
-beside it are its fields. An entry without that field is another program's, and all of it are fields.
+"""Entries in answers of Redis, and the arguments of an append. One field, `envelope`, is the body of an entry; the
+others are its fields. An entry without that field is another program's, and all of its fields count as such.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _numbers = msgspec.json.Decoder(list[int]).decode
 
 
 def id_of(text: bytes) -> EntryId:
-    """The id that a server wrote."""
+    """An id in the server's format."""
     ms, _, seq = text.partition(b"-")
     return EntryId(int(ms), int(seq))
 
 
 def ids_of(texts: Sequence[bytes]) -> Iterable[EntryId]:
-    """The ids that a server wrote. Many at once are read as one list of JSON, three times as fast as one by one."""
+    """Ids in the server's format. Many at once are parsed as one JSON list, three times as fast as one by one."""
     parts = _numbers(b"[" + b",".join(texts).replace(b"-", b",") + b"]")
     return map(EntryId, parts[::2], parts[1::2])
 
@@ -44,7 +44,7 @@ def entry_of(subject: str, id: bytes, words: Sequence[bytes]) -> Entry:
 
 
 def columns_of(found: Sequence[Any]) -> tuple[list[bytes], list[bytes], Mapping[int, Mapping[str, bytes]]]:
-    """Ids, bodies, and by place the fields beside them, of entries as a server answers them."""
+    """Ids, bodies, and by position the fields beside them, from a server's answer."""
     words = [word for _, pairs in found for word in pairs]
     if len(words) == 2 * len(found) and words[::2].count(ENVELOPE) == len(found):
         return [id for id, _ in found], words[1::2], PLAIN
@@ -67,7 +67,7 @@ def deliveries_of(
     while at < end:
         subject, id, number, length = subjects[words[at] - 1], words[at + 1], words[at + 2], words[at + 3]
         at += 4
-        if length < -1:  # it would lead back to the same place, again and again
+        if length < -1:  # it would lead back to the same position for ever
             raise ValueError(f"an entry of {length} words")
         if length == -1:
             length, entry = 1, Entry(id_of(id), subject, b"", {TOO_LONG: b"%d" % words[at]})
@@ -81,7 +81,7 @@ def deliveries_of(
 
 
 def new_deliveries(found: Sequence[Any], subject: str, group: str, consumer: str, until: datetime) -> list[Delivery]:
-    """The deliveries in what the server answers to a group that reads."""
+    """The deliveries in the server's answer to a read by group."""
     ids, bodies, beside = columns_of(found)
     if beside is PLAIN:
         entries = map(Entry, ids_of(ids), repeat(subject), bodies)
@@ -90,7 +90,7 @@ def new_deliveries(found: Sequence[Any], subject: str, group: str, consumer: str
 
 
 def draft_words(draft: Draft) -> list[Word]:
-    """A draft as the scripts read it."""
+    """A draft in the format of the scripts."""
     beside = [word for pair in draft.fields.items() for word in pair] if draft.fields else []
     return [draft.key, draft.body, len(beside), *beside]
 
@@ -103,7 +103,7 @@ class AppendBatch:
     def __init__(self, drafts: Sequence[Draft]) -> None:
         self._drafts = drafts
         self._by_subject: dict[str, Sequence[Draft]] = {}
-        self._plain: set[str] = set()  # streams whose drafts are nothing but a body
+        self._plain: set[str] = set()  # streams whose drafts have only a body
         subjects = dict.fromkeys(draft.subject for draft in drafts)
         for subject in subjects:
             own = drafts if len(subjects) == 1 else [draft for draft in drafts if draft.subject == subject]

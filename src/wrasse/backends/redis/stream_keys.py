@@ -1,5 +1,5 @@
-"""What the keys of streams are called. The stream of `gbe.events.audit` is the key `gbe:events:audit`, as the origin
-has it (docs/design/012-redis-streams.md); everything that stands beside streams is below the root.
+"""The names of the keys of streams. The stream of `gbe.events.audit` is the key `gbe:events:audit`, as in the seed
+(docs/design/012-redis-streams.md); all other keys of streams are below the root.
 
 On a Cluster all keys share the slot of the root, so there the key of a stream begins with it.
 """
@@ -17,7 +17,7 @@ _CACHED_MAX = 10_000
 
 @dataclass(frozen=True, slots=True)
 class LogKeys:
-    """The keys of one stream: itself, what is known of it, and the idempotency keys of its newest entries."""
+    """The keys of one stream: itself, its facts, and the idempotency keys of its newest entries."""
 
     log: str
     facts: str
@@ -27,8 +27,8 @@ class LogKeys:
 
 @dataclass(frozen=True, slots=True)
 class GroupKeys:
-    """The keys of one group of one stream: the stream, batches that were handed out and single entries, both by when
-    they are due again, its consumers, and what wakes them."""
+    """The keys of one group of one stream: the stream, batches that were delivered together and single entries, both by
+    when they are due again, its consumers, and its wake list."""
 
     log: str
     held: str
@@ -58,7 +58,7 @@ class StreamKeys:
             log = self.prefix + redis_key(subject)
             if not self.prefix and (log == self.root or log.startswith(self._own)):
                 raise UsageError(
-                    f"the subject {subject!r} would be a key that wrasse keeps for itself",
+                    f"the subject {subject!r} would be a key that wrasse uses itself",
                     do=f"begin it with another token than {self.root!r}",
                 )
             beside = f"{self.root}:streams:{subject}"
@@ -79,7 +79,7 @@ class StreamKeys:
         return found
 
     def registered(self, name: bytes) -> str | None:
-        """The subject of this name in the registry; None for what another program put there."""
+        """The subject of this name in the registry; None if another program added it."""
         try:
             subject = name.decode()
             self.of(subject)
@@ -88,7 +88,7 @@ class StreamKeys:
         return subject if is_subject(subject) else None
 
     def subject(self, key: bytes) -> str | None:
-        """The subject whose stream has this key; None where no subject has it."""
+        """The subject of the stream with this key; None if no subject has it."""
         try:
             text = key.decode()
         except UnicodeDecodeError:

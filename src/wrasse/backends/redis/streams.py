@@ -1,17 +1,17 @@
-"""Streams on Redis, 7.0 or newer: native streams under the origin's keys, so that its programs read and write them too.
+"""Streams on Redis, 7.0 or newer: native streams under the seed's keys, so that its programs read and write them too.
 
-Every change is one script with the server's clock. Ids go on from whatever stands last in the stream, `ms` by the clock
-and never back, `seq` one higher each time; so where all entries are ours, their ids count them. Where another program
-writes too, sizes and lags are what the server says of itself: an estimate, or unknown.
+Every change is one script with the server's clock. Ids continue after the last one in the stream, `ms` by the clock and
+never back, `seq` one higher each time; so where all entries are ours, their ids count them. Where another program
+writes too, sizes and lags are the server's own: an estimate, or unknown.
 
-Streams that other programs made: found by a SCAN in small steps, and registered beside our own.
+Streams of other programs are found by a SCAN in small steps, and registered like our own.
 
-A pass over all keys begins every PASS seconds at most, whoever asks; each question goes on with it for a bounded number
-of steps. So a new stream is found within a minute where somebody asks once a second and there are fewer than some ten
-million keys. What is not registered is never trimmed.
+A pass over all keys begins every PASS seconds at most; each caller continues it for a bounded number of steps. So a new
+stream is found within a minute if there is a call per second and there are fewer than some ten million keys.
+Unregistered streams are never trimmed.
 
-A stream whose key is no subject, such as one with a space, cannot be registered. Those that a pattern would match are
-logged, once each, and the doctor names them.
+A stream whose key is not a subject, such as one with a space, cannot be registered. Those that a pattern would match
+are logged, once each, and the doctor names them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from wrasse.ports.streams import Draft, Entry, EntryId, StreamState, Trimmed, ch
 _log = logging.getLogger("wrasse.streams")
 DO = "let its program write to a key of letters, digits, - and _ with single colons between"
 PASS = 30.0  # seconds between the beginnings of two passes
-_STEP = 2_000  # keys that one SCAN looks at
+_STEP = 2_000  # keys that one SCAN reads
 _STEPS_MAX = 200  # in one call
 _NAMELESS_MAX = 1_000  # streams without a subject that are remembered
 _START = b"0"
@@ -74,10 +74,10 @@ class Discovery:
         self._nameless: set[str] = set()  # keys of other programs' streams that no subject has
         self._told: set[str] = set()
         self._to_read = to_read
-        self.unregistered: set[bytes] = set()  # what a reader found
+        self.unregistered: set[bytes] = set()  # found by a store that was opened to read
 
     async def look(self) -> None:
-        """Goes on looking, if it is time to. Who asks while another looks is not kept waiting."""
+        """Continues the pass, if one is due. A concurrent caller does not wait for it."""
         now = self._clock.monotonic()
         idle = self._cursor == _START and self._began is not None and now - self._began < PASS
         if idle or self._lock.locked():
@@ -90,14 +90,15 @@ class Discovery:
                     return
 
     def tell(self, pattern: str) -> None:
-        """Logs what this pattern would match if its key were a subject; not for a pattern that matches anything."""
+        """Logs streams that this pattern would match if their keys were subjects; not for a pattern that matches
+        all."""
         for key in self._nameless - self._told if fixed_part(pattern) else ():
             if matches(pattern, subject_of(key.removeprefix(self._keys.prefix))):
                 self._told.add(key)
-                _log.error("the stream %r is passed over, since its key is no subject: %s", key, DO)
+                _log.error("the stream %r is skipped, since its key is not a subject: %s", key, DO)
 
     async def register(self, subjects: Sequence[str]) -> None:
-        """Registers those whose streams exist, and forgets those whose streams do not. A reader writes nothing."""
+        """Registers existing streams, and removes deleted ones. A store that was opened to read writes nothing."""
         if not subjects:
             return
         if self._to_read:
@@ -120,7 +121,7 @@ class Discovery:
         return bool(self._cursor == _START)
 
     async def find_nameless(self) -> Sequence[str]:
-        """Keys of streams that no subject has, in order. Registers nothing, and looks at a bounded number of keys."""
+        """Keys of streams that no subject has, in order. Registers nothing, and reads a bounded number of keys."""
         cursor = _START
         for _ in range(_STEPS_MAX):
             cursor, _ = await self._scan(cursor)
@@ -129,7 +130,7 @@ class Discovery:
         return sorted(self._nameless)
 
     async def _scan(self, cursor: bytes) -> tuple[bytes, Sequence[tuple[bytes, str]]]:
-        """Streams with their subjects, and where to go on. Those without a subject are remembered, but for our own."""
+        """Streams with their subjects, and the next cursor. Keys without a subject are remembered, except our own."""
         pattern = literal_glob(self._keys.prefix) + "*"
         cursor, found = await self._client.ask("SCAN", cursor, "MATCH", pattern, "COUNT", _STEP, "TYPE", "stream")
         named = [(key, subject) for key in found if (subject := self._keys.subject(key)) is not None]
@@ -142,12 +143,12 @@ class Discovery:
 _DEDUP_WINDOW = timedelta(minutes=2)
 _MICROSECOND = timedelta(microseconds=1)
 _OLDEST = (7, 0)
-_PAGE_BYTES = 32 << 20  # what one page is meant to hold at most
-_FIRST_PAGE = 128  # entries of a stream whose entries nobody has seen yet
+_PAGE_BYTES = 32 << 20  # the intended maximum of one page
+_FIRST_PAGE = 128  # entries of the first page of a stream, whose sizes are unknown
 _SIZES_MAX = 10_000
 _NAMES, _SURVEY_NAMES = 1_000, 2_000
 _AT_ONCE = 250  # streams of one script: a few milliseconds of the server
-_STEADY = 3  # attempts to be answered twice over one connection
+_STEADY = 3  # attempts to get two answers over one connection
 
 
 @reads_replies
@@ -179,14 +180,14 @@ class RedisStreams:
         return Page(tuple(shown), tuple(id.decode() for id, _ in found), at, more)
 
     async def chunk(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
-        """Entries in columns, as the port promises."""
+        """Entries in columns, for `Streams.chunk`."""
         found, at, more = await self._found(subject, after, limit)
         ids, bodies, beside = columns_of(found)
         self._note_size(subject, [*map(len, bodies), *(sum(map(len, each.values())) for each in beside.values())])
         return EntryChunk(subject, ids, bodies, beside, at, more)
 
     async def _found(self, subject: str, after: EntryId, limit: int) -> tuple[list[Any], datetime, bool]:
-        """Entries as the server gives them, its clock, and whether there are more."""
+        """Entries in the server's format, its clock, and whether there are more."""
         check_subject(subject)
         check_limit(limit, "entries")
         wanted = min(limit, _PAGE_BYTES // self._sizes[subject] + 1 if subject in self._sizes else _FIRST_PAGE)
@@ -197,7 +198,7 @@ class RedisStreams:
             )
         except ReplyTooLarge as why:
             raise _unreadable(subject, after, why) from why
-        # What was asked for alone is shown; whether more follow is not known then.
+        # An entry that was read alone is shown; whether more follow is not known then.
         shown = wanted if asked > wanted else asked
         at = from_micros(self._client.time_in(time))
         return found[:shown], at, len(found) > shown or (asked <= wanted and len(found) == asked)
@@ -212,7 +213,7 @@ class RedisStreams:
         return read_state(subject, iter(words), now, history)
 
     async def _by_one_server(self, script: Script, keys: Sequence[str]) -> tuple[Any, str]:
-        """What a script answers, and the history of the very server that answered; empty if connections come and go."""
+        """A script's answer, and the history of the very server that answered; empty if connections keep changing."""
         answer: Any = None
         for _ in range(_STEADY):
             connections = self._client.connections
@@ -245,8 +246,8 @@ class RedisStreams:
         return await self._discovery.find_nameless()
 
     async def survey(self, pattern: str, after: str | None, limit: int) -> Page[StreamState]:
-        """As `Surveys` promises: one question for the names, and one script for some hundred of them at a time. Streams
-        of other programs are looked for first, as `subjects` does."""
+        """See `Surveys`: one request for the names, and one script for _AT_ONCE of them at a time. Streams of other
+        programs are searched for first, as in `subjects`."""
         check_pattern(pattern)
         check_limit(limit, "streams")
         await self._discovery.look()
@@ -269,15 +270,15 @@ class RedisStreams:
             return await self.survey(pattern, shown[-1], limit)
         cursors = [state.subject for state in states]
         if more:
-            cursors[-1] = shown[-1]  # what vanished meanwhile is not asked for again
+            cursors[-1] = shown[-1]  # a stream deleted meanwhile is not requested again
         return Page(tuple(states), tuple(cursors), from_micros(at), more)
 
     async def _registered(self, pattern: str, after: str | None, at_once: int) -> AsyncIterator[list[str]]:
         """Registered subjects that match, in order."""
         start, at = fixed_part(pattern).encode(), None if after is None else after.encode()
-        rounds = PageLoop(self._client.options.where, f"ZRANGEBYLEX {self._keys.registry}")
+        page_loop = PageLoop(self._client.options.where, f"ZRANGEBYLEX {self._keys.registry}")
         while True:
-            rounds.turn(at)
+            page_loop.turn(at)
             low = b"(" + at if at is not None and at >= start else b"[" + start
             asked = "ZRANGEBYLEX", self._keys.registry, low, "+", "LIMIT", 0, at_once
             names = await self._client.ask(*asked)
@@ -307,7 +308,7 @@ class RedisStreams:
         return Trimmed(count, id_of(floor), name, bool(more), from_micros(now))
 
     async def _there(self, names: Sequence[str]) -> list[str]:
-        """Those that exist; registered ones that somebody deleted are forgotten."""
+        """Those that exist; registered ones that were deleted are removed from the registry."""
         if not names:
             return []
         here = await self._client.ask_many([("EXISTS", self._keys.of(name).log) for name in names])
@@ -328,7 +329,7 @@ def _unreadable(subject: str, after: EntryId, why: ReplyTooLarge) -> StoreBroken
 
 
 async def check_streams(client: RedisClient) -> None:
-    """Refuses a server that is too old: what trims and groups rely on came with Redis 7.0."""
+    """Refuses a server that is too old: trims and groups need commands of Redis 7.0."""
     version = sections(await client.ask("INFO", "server")).get("redis_version", "0")
     if tuple(int(part) for part in version.split(".")[:2] if part.isdecimal()) < _OLDEST:
         raise ConfigError(

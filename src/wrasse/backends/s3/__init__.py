@@ -1,1 +1,1 @@
-"""A bucket of any S3 that honours conditions: objects and records, by a thin client of our own."""
+"""S3: objects and records on any store with conditional writes, through our own thin client."""

@@ -1,7 +1,7 @@
-"""Where a bucket is: `s3://bucket/prefix?endpoint=...&region=...`, and how its requests are addressed. Pure.
+"""The address of a bucket: `s3://bucket/prefix?endpoint=...&region=...`, and the URLs of its requests. Pure.
 
 Without an endpoint it is AWS's, with the bucket in the host name; with one, the bucket is the first part of the path,
-as most other stores want it. `style=host` or `style=path` says otherwise. Only `reached` looks at the environment.
+as most other stores expect it. `style=host` or `style=path` overrides this. Only `reached` reads the environment.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}")
 
 @dataclass(frozen=True, slots=True)
 class S3Address:
-    """One bucket, and what of it is ours: the keys that begin with the prefix."""
+    """One bucket, and the part of it that is ours: the keys that begin with the prefix."""
 
     bucket: str
     prefix: str = ""
@@ -36,36 +36,38 @@ class S3Address:
 
     @classmethod
     def parse(cls, rest: str) -> S3Address:
-        """The address in what follows `s3://`."""
+        """The address in the text after `s3://`."""
         place, _, query = rest.partition("?")
         bucket, _, prefix = place.partition("/")
         if not _BUCKET.fullmatch(bucket):
-            # Not shown if it may be a login, which belongs elsewhere.
-            shown = "what stands before the first slash" if {"@", ":"} & {*bucket} else repr(bucket)
+            # Not shown if it may be a login, which does not belong here.
+            shown = "the text before the first slash" if {"@", ":"} & {*bucket} else repr(bucket)
             raise ConfigError(f"{shown} is not the name of a bucket", do=f"write {EXAMPLE}")
         address = cls(bucket, unquote(prefix.strip("/")), **parse_query(query, _KNOWN, "the bucket"))
         address.check()
         return address
 
     def reached(self) -> S3Address:
-        """The same, at the endpoint that the environment names where the URL names none."""
+        """The same, at the endpoint of the environment if the URL has none."""
         for name in () if self.endpoint else _ENDPOINTS:
             if endpoint := os.environ.get(name):
                 if not _is_address(endpoint):
-                    raise ConfigError(f"the environment variable {name} is no address", do="write https://host:port")
+                    raise ConfigError(
+                        f"the environment variable {name} is not an address", do="write https://host:port"
+                    )
                 return replace(self, endpoint=endpoint)
         return self
 
     def check(self) -> None:
-        """Refuses what could not work, before anything is sent."""
+        """Refuses an invalid address before anything is sent."""
         if self.endpoint and not _is_address(self.endpoint):
-            raise ConfigError("the endpoint of the bucket is no address", do="write endpoint=https://host:port")
+            raise ConfigError("the endpoint of the bucket is not an address", do="write endpoint=https://host:port")
         if self.style not in ("", "path", "host"):
             raise ConfigError(f"the style {self.style!r} of the bucket's address", do="write style=path or style=host")
         if bool(self.access_key) != bool(self.secret_key):
             raise ConfigError(
                 "the URL of the bucket has only one of access_key and secret_key",
-                do="write both, or neither: then the environment or the profile file is asked",
+                do="write both, or neither: then those of the environment or the profile file are used",
             )
 
     def __str__(self) -> str:
@@ -73,7 +75,7 @@ class S3Address:
 
     @property
     def key_prefix(self) -> str:
-        """What every key of ours begins with."""
+        """The beginning of every key of ours."""
         return f"{self.prefix}/" if self.prefix else ""
 
     def origin(self, region: str) -> Origin:
@@ -91,7 +93,7 @@ class S3Address:
 def _is_address(endpoint: str) -> bool:
     try:
         parts = urlsplit(endpoint)
-        port = parts.port  # also a ValueError, if it is no number or beyond 65535
+        port = parts.port  # raises ValueError, too, if it is not a number or beyond 65535
     except ValueError:
         return False
     return parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.username and port != 0
@@ -99,7 +101,7 @@ def _is_address(endpoint: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the requests of one bucket go."""
+    """The server and path of the requests of one bucket."""
 
     scheme: str
     host: str

@@ -1,7 +1,7 @@
-"""The calls of S3 that wrasse needs, each with its condition and nothing else. Keys are raw bytes in the bucket.
+"""The S3 calls that wrasse needs, each with its condition and nothing else. Keys are raw bytes in the bucket.
 
-A condition that does not hold is an answer (`None` or `False`). A change that may not be made twice raises `NoAnswer`
-when its reply was lost; whoever made it reads back.
+A failed condition is an answer (`None` or `False`). A change that may not be made twice raises `NoAnswer` when its
+reply was lost; the caller reads the object back.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _MISSING = (404, 412, 304)
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """What must hold for a change: nothing is there, or what is there has this tag."""
+    """The condition of a change: the key has no object, or one with this tag."""
 
     etag: str | None
 
     def headers(self) -> dict[str, str]:
-        """As the store reads it."""
+        """The headers of the condition."""
         return {"if-none-match": "*"} if self.etag is None else {"if-match": f'"{self.etag}"'}
 
 
@@ -60,7 +60,7 @@ ABSENT = Condition(None)
 
 @dataclass(frozen=True, slots=True)
 class S3Object:
-    """An object as the store holds it, without its bytes."""
+    """An object in the store, without its bytes."""
 
     etag: str
     size: int
@@ -78,8 +78,8 @@ class Got:
 
 
 class Client:
-    """One bucket, and what it honours. With a `probe` it was opened to read: before the first change, the probe tells
-    what the store honours, or refuses it."""
+    """One bucket, and which conditions it honours. With a `probe` it was opened to read: before the first change, the
+    probe finds out what the store honours, or refuses it."""
 
     def __init__(
         self, wire: S3Transport, conditions: Conditions = ALL, probe: Callable[[], Awaitable[Conditions]] | None = None
@@ -92,11 +92,11 @@ class Client:
 
     @property
     def only_reads(self) -> bool:
-        """Whether nothing was changed through it so far, and perhaps nothing may be."""
+        """Whether nothing was changed through it so far; changes may be forbidden."""
         return self._probe is not None
 
     async def probed(self) -> Conditions:
-        """What the store honours. Asked by whoever is about to change something."""
+        """What the store honours. Called before a change."""
         async with self._probing:
             if self._probe is not None:
                 self.conditions, self._probe = await self._probe(), None
@@ -105,7 +105,7 @@ class Client:
     async def put(
         self, key: bytes, data: bytes, condition: Condition | None, headers: Mapping[str, str] = {}
     ) -> str | None:
-        """Writes; the new tag, or None if the condition does not hold."""
+        """Writes an object; the new tag, or None if the condition failed."""
         wanted = {**headers, **(condition.headers() if condition is not None else {})}
         reply = await self._change(S3Request("PUT", key, headers=wanted, body=data, twice=condition is None))
         return None if reply.status in (*_MISSING, 409) else _etag(reply, self.where)
@@ -122,7 +122,7 @@ class Client:
 
     @asynccontextmanager
     async def reading(self, key: bytes, etag: str | None, offset: int) -> AsyncIterator[tuple[S3Object, Body] | None]:
-        """The bytes from an offset on, as they come; None if there is no such object, or not of this tag."""
+        """The bytes from an offset on, streamed; None if there is no such object, or not with this tag."""
         headers = {} if etag is None else {"if-match": f'"{etag}"'}
         if offset:
             headers["range"] = f"bytes={offset}-"
@@ -132,7 +132,7 @@ class Client:
                 return
             seen = _seen(reply, self.where)
             if offset and not reply.headers.get("content-range", "").startswith(f"bytes {offset}-"):
-                raise StoreBroken(f"{self.where} sent other bytes than asked for", do="check that it is an S3")
+                raise StoreBroken(f"{self.where} sent other bytes than requested", do="check that it is an S3")
             body.limit = seen.size - offset
             yield seen, body
 
@@ -143,11 +143,11 @@ class Client:
         return reply.status not in (*_MISSING, 409)
 
     async def remove(self, key: bytes) -> None:
-        """Deletes whatever is there."""
+        """Deletes an object unconditionally."""
         await self._change(S3Request("DELETE", key))
 
     async def delete_many(self, keys: Sequence[tuple[bytes, str]]) -> tuple[DeleteRefusal, ...]:
-        """Deletes each key that has its tag; those that were not deleted. ValueError for a key XML cannot say."""
+        """Deletes each key that has its tag; returns the refusals. ValueError for a key that XML cannot contain."""
         body = deletion(keys)
         digest = base64.b64encode(hashlib.md5(body, usedforsecurity=False).digest()).decode()
         headers = {"content-md5": digest, "content-type": "application/xml"}
@@ -163,7 +163,7 @@ class Client:
         limit: int = PAGE_MAX,
         by_folder: bool = False,
     ) -> ListedPage:
-        """One page of what begins with the prefix; `by_folder` shows one level only."""
+        """One page of the keys with the prefix; `by_folder` shows one level only."""
         query: list[tuple[str, str | bytes]] = [
             ("list-type", "2"), ("encoding-type", "url"), ("max-keys", str(min(limit, PAGE_MAX))), ("prefix", prefix)
         ]  # fmt: skip
@@ -202,7 +202,7 @@ class Client:
         return _etag(await self.wire.ask(S3Request("PUT", key, query, body=data)), self.where)
 
     async def complete_upload(self, key: bytes, upload: str, etags: Sequence[str], condition: Condition) -> str | None:
-        """Makes the parts an object; its tag, or None if the condition does not hold or the upload is gone."""
+        """Makes an object of the parts; its tag, or None if the condition failed or the upload does not exist."""
         headers = {"content-type": "application/xml", **condition.headers()}
         query = (("uploadId", upload),)
         reply = await self.wire.ask(S3Request("POST", key, query, headers, completion(etags), twice=False))
@@ -212,14 +212,14 @@ class Client:
         return etag_of(parse_text(reply.body, "CompleteMultipartUploadResult", "ETag", self.where))
 
     async def abort_upload(self, key: bytes, upload: str) -> None:
-        """Throws away the parts of an upload."""
+        """Deletes the parts of an upload."""
         async with asyncio.timeout(60):
             await self._change(S3Request("DELETE", key, (("uploadId", upload),)))
 
     async def uploads(
         self, prefix: bytes, markers: tuple[str, str] | None, limit: int = PAGE_MAX
     ) -> tuple[tuple[Upload, ...], tuple[str, str] | None]:
-        """A page of uploads that are open, and where the next one starts."""
+        """A page of open uploads, and the markers of the next one."""
         query: list[tuple[str, str | bytes]] = [
             ("uploads", ""), ("prefix", prefix), ("encoding-type", "url"), ("max-uploads", str(limit))
         ]  # fmt: skip
@@ -228,21 +228,21 @@ class Client:
         return parse_uploads((await self.wire.ask(S3Request("GET", None, tuple(query)))).body, self.where)
 
     async def versioning(self) -> str:
-        """Whether the bucket keeps versions, in its own word; empty if it never did."""
+        """Whether the bucket keeps versions, as the store's status; empty if it never did."""
         reply = await self.wire.ask(S3Request("GET", None, (("versioning", ""),)))
         return parse_versioning(reply.body, self.where)
 
     async def versions(
         self, key: bytes, markers: tuple[str, str] | None
     ) -> tuple[tuple[KeptVersion, ...], tuple[str, str] | None]:
-        """A page of the versions of what begins with this key, and where the next one starts."""
+        """A page of the versions of the keys with this prefix, and the markers of the next one."""
         query: list[tuple[str, str | bytes]] = [("versions", ""), ("prefix", key), ("encoding-type", "url")]
         if markers is not None:
             query += [("key-marker", markers[0].encode("utf-8", "surrogateescape")), ("version-id-marker", markers[1])]
         return parse_versions((await self.wire.ask(S3Request("GET", None, tuple(query)))).body, self.where)
 
     async def remove_version(self, key: bytes, version: str) -> None:
-        """Takes one version away for good, or one marker."""
+        """Deletes one version for good, or one marker."""
         await self._change(S3Request("DELETE", key, (("versionId", version),)))
 
     async def bucket_is_there(self) -> datetime:
@@ -254,10 +254,10 @@ class Client:
         return await self.wire.ask(ask)
 
     def _check_late(self, reply: Reply) -> None:
-        # These answer 200 before they are done, and may still say that they failed.
+        # These calls answer 200 before they are done, and may still report a failure.
         failure = failure_in(reply.body)
         if failure is not None:
-            raise NoAnswer(StoreBroken(f"{self.where} gave up half way ({failure.code})", do="it is read back"))
+            raise NoAnswer(StoreBroken(f"{self.where} failed half way ({failure.code})", do="it is read back"))
 
 
 def _etag(reply: Reply, where: str) -> str:
@@ -283,23 +283,23 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 
-async def gather_bounded(ask: Callable[[A], Awaitable[T]], asked: Sequence[A]) -> list[T]:
-    """Asks for each; the first error that any of them meets is raised as it is."""
+async def gather_bounded(ask: Callable[[A], Awaitable[T]], items: Sequence[A]) -> list[T]:
+    """Calls `ask` for each; the first error is raised as it is."""
 
     async def one(each: A) -> T:
         return await ask(each)
 
     answers: list[T] = []
-    for begin in range(0, len(asked), AT_ONCE):
+    for begin in range(0, len(items), AT_ONCE):
         async with together() as tasks:
-            running = [tasks.create_task(one(each)) for each in asked[begin : begin + AT_ONCE]]
+            running = [tasks.create_task(one(each)) for each in items[begin : begin + AT_ONCE]]
         answers += [task.result() for task in running]
     return answers
 
 
 @asynccontextmanager
 async def together() -> AsyncIterator[TaskGroup]:
-    """A TaskGroup whose first error comes out by itself: whoever called asked for one thing, not for a group."""
+    """A TaskGroup that raises its first error alone: the caller sees one request, not a group."""
     try:
         async with TaskGroup() as tasks:
             yield tasks

@@ -1,4 +1,4 @@
-"""What a store was found to honour: a value that whoever relies on it can ask. Found out by `probe.py`."""
+"""Which conditions a store honours: found out by the probe in `connect.py`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PROBES = b".wrasse-probe/"  # below the prefix: reserved, hidden from listings; 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """Each names one kind of condition, or of faithfulness."""
+    """Each field is one kind of condition, or another property of the store."""
 
     create: bool = True  # a second create at a key is refused
     replace: bool = True  # a write that names an old version is refused
@@ -19,10 +19,10 @@ class Conditions:
     batch_delete: bool = True  # and so is each key of a batch of deletes
     multipart: bool = True  # a large object is completed under a condition
     ordered: bool = True  # listings are in the byte order of the keys
-    raw_keys: bool = True  # keys are kept as they are, also `a//b`
+    raw_keys: bool = True  # keys are stored unchanged, also `a//b`
 
     def check(self, where: str) -> None:
-        """Refuses a store on which nothing could be promised."""
+        """Refuses a store without the necessary conditions."""
         missing = [name for name in ("create", "replace", "delete") if not getattr(self, name)]
         if missing:
             raise Refused(
@@ -31,7 +31,7 @@ class Conditions:
             )
 
     def check_large(self, where: str) -> None:
-        """Refuses a large object where it could overwrite another's."""
+        """Refuses a large object that could overwrite another's."""
         if not self.multipart:
             raise Refused(
                 f"{where} ignores conditions when a large object is completed", do="write smaller objects to this store"

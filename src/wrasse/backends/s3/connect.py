@@ -1,14 +1,14 @@
-"""A bucket as a backend: objects and records, for any number of processes anywhere.
+"""S3 as a backend: objects and records, for any number of processes anywhere.
 
-Opening probes the store and refuses one on which the promises would not hold. Whoever opens it to read writes nothing:
-what a reader must know is asked by reading, and the probe waits for a first change. Time is the store's, as far as its
-replies tell it.
+Opening probes the store and refuses one on which the promises would not hold. A store that is opened to read writes
+nothing: what a reader must know is found out by reading, and the probe waits for the first change. Time is the store's,
+estimated from its replies.
 
-Finds out what a store honours, with a few small objects under a reserved name that it removes again.
+The probe finds out what a store honours, with a few small objects under a reserved name that it removes again.
 A process that is killed meanwhile leaves at most a dozen, and the first probe ten minutes later removes them.
 
-A store may answer every request and still ignore its condition. So each condition is broken on purpose, and what the
-object holds afterwards is what counts.
+A store may answer every request and still ignore its condition. So the probe sends requests whose conditions must fail,
+and checks the object afterwards.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from wrasse.ports.health_check import HealthSample
 from wrasse.ports.records import Collection
 
 PROBE_MAX = 60.0
-"""Seconds for all questions about what a store honours."""
+"""Seconds for the whole probe of a store."""
 LEFT_AFTER = timedelta(minutes=10)
-"""Age from which what a probe wrote is no running probe's any more; the next probe removes it, a page at a time."""
+"""The age at which objects of a probe are leftovers; the next probe removes them, a page at a time."""
 _WRONG = "0" * 32
 _ORDERED = (b"o", b"o-x", b"o/x")  # a tree of folders lists o/x before o-x
 _ODD = b"r//x"
@@ -47,8 +47,8 @@ _PLAIN = b"r/x"
 
 
 async def probe(client: Client, prefix: bytes) -> Conditions:
-    """What the store honours. Raises Refused if that is not enough, and our errors if it does not answer."""
-    client = Client(client.wire)  # which asks for no probe
+    """Probes the store. Raises Refused if it does not honour enough, and our errors if it does not answer."""
+    client = Client(client.wire)  # a client without a probe
     try:
         async with _in_time(client.where):
             found = await _Probe(client, prefix + PROBES + secrets.token_hex(8).encode() + b"/").found()
@@ -61,13 +61,13 @@ async def probe(client: Client, prefix: bytes) -> Conditions:
 
 
 async def look(client: Client, prefix: bytes) -> Conditions:
-    """What a reader must know, found out by reading. A store in byte order shows what is in the folder `x` after `x.~`;
-    one that lists by folder has passed it by then, and keeps no odd keys either. In a bucket without any folder the two
-    list alike."""
-    token, rounds = None, PageLoop(client.where, "a listing")
+    """Finds out by reading what a reader must know. A store in byte order lists the folder `x` after `x.~`; one that
+    lists by folder has passed it by then, and keeps no unusual keys either. In a bucket without folders the two list
+    alike."""
+    token, page_loop = None, PageLoop(client.where, "a listing")
     async with _in_time(client.where):
         while True:
-            rounds.turn(token)
+            page_loop.turn(token)
             page = await client.list(prefix, token=token, by_folder=True)
             for folder in page.folders:
                 if folder != prefix + PROBES and (ordered := await _orders(client, folder)) is not None:
@@ -78,7 +78,7 @@ async def look(client: Client, prefix: bytes) -> Conditions:
 
 
 async def _orders(client: Client, folder: bytes) -> bool | None:
-    """Whether this folder comes in byte order; None if nothing in it stays for as long as it takes to ask."""
+    """Whether this folder comes in byte order; None if nothing in it stays long enough to find out."""
     keys = [each.key for each in (await client.list(folder)).objects if each.etag]
     if not keys:
         return None
@@ -98,7 +98,7 @@ async def _in_time(where: str) -> AsyncIterator[None]:
 
 
 async def _remove_left(client: Client, place: bytes) -> None:
-    """Removes what probes of killed processes left. What cannot be removed now is tried again by the next probe."""
+    """Removes leftovers of killed probes. What cannot be removed now is tried again by the next probe."""
     before = client.wire.time.now() - LEFT_AFTER
     versions = BucketVersions(client)
 
@@ -120,7 +120,7 @@ class _Probe:
     async def found(self) -> Conditions:
         try:
             create = await self._create()
-            # A store that fails here is refused; what else it can do does not matter.
+            # A store that fails here is refused; its other properties do not matter.
             replace = await self._replace()
             delete = await self._delete()
             if not (create and replace and delete):
@@ -157,7 +157,7 @@ class _Probe:
         try:
             return await self._client.delete(self._key(name), etag)
         except NoAnswer:
-            return False  # some answer an error instead of a refusal
+            return False  # some stores answer an error instead of a refusal
 
     async def _batch_delete(self) -> bool:
         keys = [self._key(name) for name in (b"b1", b"b2")]
@@ -205,7 +205,7 @@ class _Probe:
         return got is not None and got.data == data
 
     async def _remove(self) -> None:
-        # Also what a store made of odd names; and each by name too, for a store that cannot list.
+        # Also what a store made of unusual names; and each by name too, for a store that cannot list.
         names = [b"c", b"u", b"n", b"d", b"b1", b"b2", b"m", *_ORDERED, _ODD, _PLAIN]
         versions = BucketVersions(self._client)
         for name in names:
@@ -221,10 +221,10 @@ _SYSTEM = SystemClock()
 
 
 class S3(ObjectStore):
-    """A backend: objects, records and a pulse. Made by `open`."""
+    """A backend: objects, records and a health sample. Made by `open`."""
 
     capabilities = Capabilities(jobs=True, objects=True, billed=True, copies=True, multipart=True, versions=True)
-    margin = MARGIN  # how far the time it tells may be off
+    margin = MARGIN  # by how much its time may be off
 
     def __init__(self, client: Client) -> None:
         self._client, self._wire = client, client.wire
@@ -237,7 +237,7 @@ class S3(ObjectStore):
     async def open(
         cls, address: S3Address, clock: Clock = _SYSTEM, *, wire: S3Transport | None = None, to_read: bool = False
     ) -> S3:
-        """Opens the bucket, which must be there. `wire` is what sends its requests."""
+        """Opens the bucket, which must exist. `wire` sends its requests."""
         wire = wire if wire is not None else S3Transport(address, clock)
         prefix = address.key_prefix.encode()
         try:
@@ -266,7 +266,7 @@ class S3(ObjectStore):
         return await self._client.probed()
 
     async def health_sample(self) -> HealthSample:
-        """That the bucket answers, and the store's clock."""
+        """Checks that the bucket answers, and reads the store's clock."""
         try:
             return HealthSample(f"s3-{self._wire.address}", await self._client.bucket_is_there())
         except StoreUnavailable:
@@ -275,5 +275,5 @@ class S3(ObjectStore):
             raise StoreUnavailable(why.message, do=why.do) from why
 
     async def close(self) -> None:
-        """Closes the connections; nothing may be asked afterwards."""
+        """Closes the connections; no call is accepted afterwards."""
         await self._wire.close()

@@ -1,11 +1,10 @@
-"""Where credentials come from: the URL, the environment, the profile file, and botocore's chain where it is installed.
+"""Credentials and signatures: from the URL, the environment, the profile file, and botocore's chain if it is installed.
 
-The first that has any wins. Credentials that end are fetched again a few minutes before.
+The first source that has any is used. Temporary credentials are fetched again a few minutes before they expire.
 
-AWS Signature Version 4, for the headers of one request. Pure: the time and the credentials come from outside.
+AWS Signature Version 4, for the headers of one request, is computed here. Pure: time and credentials are arguments.
 
-The path and query that are signed are the ones that are sent, byte for byte: nothing between here and the socket
-may quote them again.
+The signed path and query are sent byte for byte: no later code may quote them again.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ _ALGORITHM = "AWS4-HMAC-SHA256"
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Who asks. What must stay hidden is not in its text form."""
+    """An access key. Its text form has no secrets."""
 
     key: str
     secret: str = field(repr=False)
     token: str = field(default="", repr=False)
-    until: datetime | None = None  # when they have to be fetched again
+    until: datetime | None = None  # when they must be fetched again
 
 
 @dataclass(frozen=True, slots=True)
 class Unsigned:
-    """A request as it will be sent, without the headers that the signature adds."""
+    """A request without the headers that the signature adds."""
 
     method: str
     host: str
@@ -52,25 +51,25 @@ class Unsigned:
 
 
 class Signer:
-    """Signs for one region and service; keeps the day's key, since deriving it costs more than using it."""
+    """Signs for one region and service; caches the day's key, since deriving it costs more than using it."""
 
     def __init__(self, region: str, service: str = "s3") -> None:
         self._region = region
         self._service = service
         self._kept: tuple[tuple[str, str], bytes] = (("", ""), b"")
 
-    def headers(self, asked: Unsigned, who: Credentials, at: datetime) -> dict[str, str]:
+    def headers(self, request: Unsigned, who: Credentials, at: datetime) -> dict[str, str]:
         """All headers to send with the request."""
         moment = at.strftime("%Y%m%dT%H%M%SZ")
-        headers = {**asked.headers, "host": asked.host, "x-amz-date": moment}
+        headers = {**request.headers, "host": request.host, "x-amz-date": moment}
         if self._service == "s3":
-            headers["x-amz-content-sha256"] = asked.payload_hash
+            headers["x-amz-content-sha256"] = request.payload_hash
         if who.token:
             headers["x-amz-security-token"] = who.token
         names = sorted(headers)
         signed = ";".join(names)
         lines = "".join(f"{name}:{' '.join(headers[name].split())}\n" for name in names)
-        canonical = f"{asked.method}\n{asked.path}\n{asked.query}\n{lines}\n{signed}\n{asked.payload_hash}"
+        canonical = f"{request.method}\n{request.path}\n{request.query}\n{lines}\n{signed}\n{request.payload_hash}"
         scope = f"{moment[:8]}/{self._region}/{self._service}/aws4_request"
         text = f"{_ALGORITHM}\n{moment}\n{scope}\n{hashlib.sha256(canonical.encode()).hexdigest()}"
         signature = hmac.new(self._key(who.secret, moment[:8]), text.encode(), hashlib.sha256).hexdigest()
@@ -89,12 +88,12 @@ class Signer:
 
 
 def quoted(raw: bytes) -> str:
-    """A key as it stands in a path: slashes stay, every other byte that is not plain is escaped."""
+    """A key in a path: slashes stay, every other byte that is not plain is escaped."""
     return quote(raw, safe="-_.~/")
 
 
 def query_of(pairs: Iterable[tuple[str, str | bytes]]) -> str:
-    """A query string in the order that is signed."""
+    """A query string in the order of the signature."""
     return "&".join(f"{quote(name, safe='-_.~')}={quote(value, safe='-_.~')}" for name, value in sorted(pairs))
 
 
@@ -103,8 +102,8 @@ _AHEAD = timedelta(minutes=5)
 _CHAIN_LASTS = timedelta(minutes=10)
 
 
-class Wallet:
-    """The credentials of one bucket, kept while they last."""
+class CredentialSource:
+    """The credentials of one bucket, cached until they expire."""
 
     def __init__(self, address: S3Address, clock: Clock, environ: Mapping[str, str] | None = None) -> None:
         self._address = address
@@ -161,7 +160,8 @@ class Wallet:
         return ""
 
     def _chain(self) -> Credentials:
-        """What botocore finds: single sign-on, roles, the machine's own. Its own calls, in a thread."""
+        """The credentials that botocore finds: single sign-on, roles, the machine's own. It blocks, so it runs in a
+        thread."""
         try:
             import botocore.exceptions  # type: ignore[import-untyped]
             import botocore.session  # type: ignore[import-untyped]
@@ -172,12 +172,12 @@ class Wallet:
             frozen = None if found is None else found.get_frozen_credentials()
         except botocore.exceptions.BotoCoreError as why:
             raise ConfigError(
-                f"the credentials for {self._address} cannot be had ({type(why).__name__})",
+                f"the credentials for {self._address} cannot be fetched ({type(why).__name__})",
                 do="check the profile, or log in again",
             ) from why
         if frozen is None:
             raise self._nobody()
-        # It renews what ends by itself when asked again.
+        # botocore renews expiring credentials itself when it is called again.
         until = self._clock.now() + _CHAIN_LASTS
         return Credentials(frozen.access_key, frozen.secret_key, frozen.token or "", until)
 

@@ -1,4 +1,4 @@
-"""What the store said instead of doing it, and our error for it: what happened, where, and what to do."""
+"""Maps the store's error replies to our errors: what happened, where, and what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from wrasse.backends.s3.address import S3Address
 from wrasse.errors import ConfigError, OnlyReads, StoreFull, StoreUnavailable, TooLarge, UsageError, WrasseError
 
-# Refusals that are answers, for whoever asked: the condition did not hold, or there is nothing there.
+# Refusals that are answers to the caller: the condition failed, or the object does not exist.
 _ANSWERS = frozenset({"PreconditionFailed", "NoSuchKey", "ConditionalRequestConflict", "NoSuchUpload", "NotModified"})
 _THROTTLED = frozenset({"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests"})
 _DENIED = frozenset({"AccessDenied", "AllAccessDisabled", "AccountProblem", "Forbidden"})
@@ -21,15 +21,15 @@ _BY_STATUS = {
     409: "ConditionalRequestConflict", 412: "PreconditionFailed", 507: "InsufficientStorage",
 }  # fmt: skip
 _CODE = re.compile(rb"<Code>([^<]{1,120}+)</Code>")
-_PLAIN = re.compile(r"[\w.-]{1,80}", re.ASCII)  # what of the store's words is shown
+_PLAIN = re.compile(r"[\w.-]{1,80}", re.ASCII)  # the part of the store's text that is shown
 
 
 class S3Denied(StoreUnavailable):
-    """The store answered that it will not do this. Asking again changes nothing, and nothing was changed."""
+    """The store refuses this request. A retry changes nothing, and nothing was changed."""
 
 
 class Forbidden(S3Denied, OnlyReads):
-    """The store does not let this user do that."""
+    """The store does not allow this user the request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class S3Failure:
     region: str = ""
 
     def error(self, address: S3Address, of_object: bool) -> WrasseError | None:
-        """Our error for it; None where it is an answer to the one who asked."""
+        """Our error for it; None if it is an answer to the caller."""
         where = str(address)
         if self.code == "NoSuchBucket" or (self.code == "NoSuchKey" and not of_object):
             return ConfigError(f"there is no bucket {address.bucket!r} at {where}", do="create it, or correct its name")
@@ -59,7 +59,7 @@ class S3Failure:
             )
         if self.code in _REGION:
             hint = f"write region={self.region}" if self.region else "write its region= and endpoint= in the URL"
-            return ConfigError(f"{where} is served elsewhere ({self.code})", do=hint)
+            return ConfigError(f"{where} is in another region or endpoint ({self.code})", do=hint)
         if self.code in _DENIED:
             return Forbidden(
                 f"{where} denies access",
@@ -73,9 +73,9 @@ class S3Failure:
         if self.code in ("KeyTooLongError", "InvalidObjectName", "InvalidURI"):
             return UsageError(f"{where} cannot keep an object under this key", do="use a shorter or plainer key")
         if self.code in ("EntityTooLarge", "MetadataTooLarge", "RequestHeaderSectionTooLarge"):
-            return TooLarge(f"{where} refuses the object or its metadata as too large", do="write less of it")
+            return TooLarge(f"{where} refuses the object or its metadata as too large", do="store less")
         return S3Denied(
-            f"{where} refused a request with {self.status} {self.code}", do="see what the store says of this code"
+            f"{where} refused a request with {self.status} {self.code}", do="see the store's documentation of this code"
         )
 
 
@@ -96,15 +96,15 @@ def _code(body: bytes) -> str:
 
 
 def unavailable(where: str, status: int, failure: S3Failure | None) -> StoreUnavailable:
-    """The store cannot serve now."""
+    """The error of a store that is temporarily unavailable."""
     code = failure.code if failure is not None else "Unknown"
     if code in _THROTTLED or status == 429:
-        return StoreUnavailable(f"{where} throttles us ({code})", do="ask it less often, or raise its limits")
-    return StoreUnavailable(f"{where} cannot serve now ({status} {code})", do="it is tried again by itself")
+        return StoreUnavailable(f"{where} throttles us ({code})", do="send fewer requests, or raise its limits")
+    return StoreUnavailable(f"{where} is temporarily unavailable ({status} {code})", do="nothing: it is tried again")
 
 
 def failure_in(body: bytes) -> S3Failure | None:
-    """The failure in the body of a success, which some calls answer with before they are done."""
+    """The failure in the body of a success, which some calls send before they are done."""
     if b"<Error>" not in body[:512]:
         return None
     return S3Failure(200, _code(body) or "Unknown")

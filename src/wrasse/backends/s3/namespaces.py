@@ -1,7 +1,7 @@
-"""Namespaces of a bucket: the folders at its top. What else has a folder there is listed, too: telling it apart would
-cost a request each, and a look at its due index tells soon enough.
+"""Namespaces on S3: the top-level folders. Other folders there are listed, too: telling them apart would cost a request
+each, and reading their due index shows soon enough.
 
-A listing that is read page by page is one listing: it is asked for again when it has got old.
+The pages of a listing come from one cached listing, which is renewed when it is too old.
 """
 
 from __future__ import annotations

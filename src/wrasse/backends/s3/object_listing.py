@@ -1,8 +1,8 @@
-"""Listings in the byte order of raw keys, complete, page by page, on every store that is let in.
+"""Listings in the byte order of raw keys, complete, page by page, on every supported store.
 
 S3 lists in that order, and a page is one request. Some stores keep a tree of folders and list in its order, with `a/b`
-before `a-b`, and skip a folder when told to start after the object of the same name. There one level after the other
-is listed, and folders wait for their turn: the folder `a` comes where `a/` stands.
+before `a-b`, and skip a folder when told to start after the object of the same name. There one level after the other is
+listed, and folders are held back: the folder `a` comes at the position of `a/`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wrasse.backends.s3.xml import ListedObject, ListedPage
 from wrasse.errors import StoreBroken
 
 STALE_PAGES_MAX = 1_000
-"""Pages of a listing without a new name that are asked for in a row; a bucket with many deleted versions has some."""
+"""Consecutive pages of a listing without a new name; a bucket with many deleted versions has some."""
 FOLDERS_MAX = 1_000_000
 """Folders of one level that are kept in memory at once."""
 
@@ -32,14 +32,14 @@ class Lister:
         self._client = client
 
     async def page(self, prefix: bytes, after: bytes | None, limit: int) -> Part:
-        """At most `limit` objects that begin with the prefix, after this key; none only if there are no more."""
+        """At most `limit` objects with the prefix, after this key; none only if there are no more."""
         limit = min(limit, PAGE_MAX)
         if after is not None and after < prefix:
             after = None
         return await (self._flat if self._client.conditions.ordered else self._by_level)(prefix, after, limit)
 
     async def folders(self, prefix: bytes) -> list[bytes]:
-        """The names one level below a prefix that ends in a slash and under which there is anything."""
+        """The names of the non-empty folders one level below a prefix that ends in a slash."""
         found: list[bytes] = []
         async with aclosing(self._level(prefix, None, PAGE_MAX)) as level:
             async for each in level:
@@ -48,7 +48,7 @@ class Lister:
                 if len(found) > FOLDERS_MAX:
                     raise StoreBroken(
                         f"{self._client.where} lists more than {FOLDERS_MAX} folders at one level",
-                        do="check that the prefix of the bucket's URL is the one meant",
+                        do="check that the prefix in the bucket's URL is the right one",
                     )
         return found
 
@@ -63,18 +63,18 @@ class Lister:
     async def _pages(
         self, prefix: bytes, after: bytes | None, limit: int, *, by_folder: bool
     ) -> AsyncGenerator[ListedPage, None]:
-        """The pages of one listing. A store that leads it in a circle, or goes on without showing anything new, is an
-        error: each listing has its own count, since tokens of different folders may be the same."""
+        """The pages of one listing. A store that leads it in a circle, or continues without a new name, is an error:
+        each listing has its own count, since tokens of different folders may be equal."""
         token: str | None = None
         stale, furthest = 0, b""
-        rounds = PageLoop(self._client.where, "a listing")
+        page_loop = PageLoop(self._client.where, "a listing")
         while True:
-            rounds.turn(token)
+            page_loop.turn(token)
             page = await self._client.list(prefix, after=after, token=token, limit=limit, by_folder=by_folder)
             last = max((*map(_place, page.objects), *map(_place, page.folders)), default=b"")
             stale, furthest = (0, last) if last > furthest else (stale + 1, furthest)
             if page.token is not None and stale > STALE_PAGES_MAX:
-                raise rounds.endless(f"{stale} pages in a row showed nothing new")
+                raise page_loop.endless(f"{stale} pages in a row had nothing new")
             yield page
             token = page.token
             if token is None:
@@ -92,9 +92,9 @@ class Lister:
         return tuple(found), False
 
     async def _walk(self, prefix: bytes, after: bytes | None, limit: int) -> AsyncGenerator[ListedObject, None]:
-        """Everything below one folder, in order. `prefix` is the folder, or a beginning of names in it.
+        """Everything below one folder, in order. `prefix` is the folder, or the beginning of names in it.
 
-        A folder is walked once the next name on its level is past it, so only few of them wait at a time.
+        A folder is walked once the next name on its level is past it, so only few of them are held back at a time.
         """
         async with AsyncExitStack() as opened:
             stack = [await self._open_level(opened, prefix, after, limit)]
@@ -145,7 +145,7 @@ class Lister:
 
 @dataclass(slots=True)
 class _OpenLevel:
-    """One level while it is listed: what comes next, and the folders that wait for their turn."""
+    """One level while it is listed: its next item, and the folders that are held back."""
 
     items: AsyncGenerator[ListedObject | bytes, None]
     waiting: list[bytes]
@@ -154,7 +154,7 @@ class _OpenLevel:
 
 
 def _place(each: ListedObject | bytes) -> bytes:
-    """Where a level shows it: a folder by its name without the slash."""
+    """The position on its level: a folder's is its name without the slash."""
     return each.rstrip(b"/") if isinstance(each, bytes) else each.key
 
 
@@ -169,18 +169,18 @@ def _folders_around(level: bytes, name: bytes, after: bytes) -> list[bytes]:
 
 
 def _is_folder(each: ListedObject | bytes) -> bool:
-    """Whether this is the folder itself, which such a store shows like an object but without a tag."""
+    """Whether this is the folder itself, which such a store lists like an object but without a tag."""
     return isinstance(each, ListedObject) and not each.etag
 
 
 def nameable(key: bytes) -> bool:
-    """Whether a store that keeps a tree of folders can keep this key as it is."""
+    """Whether a store that keeps a tree of folders can keep this key unchanged."""
     try:
         key.decode()
     except UnicodeDecodeError:
         return False
     if b"\\" in key:
-        return False  # taken for a slash
+        return False  # a backslash is taken for a slash
     return all(0 < len(part) <= 255 and part not in (b".", b"..") for part in key.split(b"/")) if key else True
 
 

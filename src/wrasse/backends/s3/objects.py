@@ -1,21 +1,21 @@
-"""Objects in a bucket: raw keys, conditional writes, and no lost race reported for a write of our own.
+"""Objects on S3: raw keys, conditional writes, and a retried write of our own is no conflict.
 
-Every write carries a nonce in its metadata. Whenever the store did not say that it was made, the object is read back:
-our nonce means done. A version is the store's entity tag, which names the bytes: the same bytes written again may have
-the same version.
+Every write has a nonce in its metadata. If the store did not confirm a write, the object is read back: our nonce means
+done. A version is the store's entity tag, which identifies the bytes: the same bytes written again may have the same
+version.
 
-Conditional deletes, many at once where the store has conditions for that, each with an outcome of its own.
+Conditional deletes are sent in batches if the store has conditions for that, each with an outcome of its own.
 
-A delete whose reply was lost is looked at again: what still has its tag is deleted again, about the rest nobody can
-tell who deleted it, and the outcome is `unknown`.
+After a delete with a lost reply the keys are checked: those that still have their tag are deleted again; for the others
+it is unknown which process deleted them, and the outcome is `unknown`.
 
-Large objects go up in parts, several at a time, so that memory does not grow with them. What is not completed is
-aborted.
+Large objects are uploaded in parts, several at a time, so that memory does not grow with them. An upload that is not
+completed is aborted.
 
-Metadata of objects as headers, readable for others, and the nonce that says whose write an object is. Pure.
+Metadata of objects are headers, readable for other programs, plus the nonce of the write. Pure.
 
-A name that a header can carry is a header of its own, with what is not plain text escaped by `%`. The rest goes
-together into one. Only objects with our nonce are read back that way; those of others are taken as they are.
+A name that a header can have is a header of its own, with characters that are not plain text escaped by `%`. The others
+share one header. Only objects with our nonce are decoded that way; those of other programs are taken unchanged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from wrasse.backends.s3.failures import S3Denied
 from wrasse.backends.s3.object_listing import Lister, nameable
 from wrasse.backends.s3.transport import TRIES, NoAnswer, pause
 from wrasse.backends.s3.versions import BucketVersions
-from wrasse.backends.s3.xml import is_etag, sayable
+from wrasse.backends.s3.xml import is_etag, is_xml_text
 from wrasse.bounded import UNREADABLE
 from wrasse.errors import StoreBroken, StoreUnavailable, TooLarge, UsageError, unsettled
 from wrasse.ports.objects import (
@@ -76,7 +76,7 @@ class Deletes:
         self._client = client
 
     async def delete(self, deletes: Sequence[Delete]) -> list[Outcome]:
-        """Each outcome, in the order of what was asked."""
+        """The outcomes, in the order of the deletes."""
         in_batches = (await self._client.probed()).batch_delete
         outcomes: list[Outcome | None] = [None] * len(deletes)
         batch: dict[bytes, int] = {}
@@ -84,7 +84,7 @@ class Deletes:
         for place, (key, etag) in enumerate(deletes):
             if not is_etag(etag):
                 outcomes[place] = Outcome.CONFLICT
-            elif in_batches and key not in batch and _sayable(key):
+            elif in_batches and key not in batch and _is_xml_key(key):
                 batch[key] = place
             else:
                 single.append(place)
@@ -92,7 +92,7 @@ class Deletes:
             found = await self._many([deletes[place] for place in batch.values()])
             for place, outcome in zip(batch.values(), found, strict=True):
                 outcomes[place] = outcome
-        for begin in range(0, len(single), AT_ONCE):  # one key named twice is deleted in the order named
+        for begin in range(0, len(single), AT_ONCE):  # a key that occurs twice is deleted in the given order
             some = single[begin : begin + AT_ONCE]
             alone = len({deletes[place][0] for place in some}) == len(some)
             for group in [some] if alone else [[place] for place in some]:
@@ -109,7 +109,7 @@ class Deletes:
             try:
                 return Outcome.DONE if await self._client.delete(key, etag) else Outcome.CONFLICT
             except S3Denied:
-                return Outcome.FAILED  # this key is held back, for example by a lock; others may not be
+                return Outcome.FAILED  # this key is protected, for example by an object lock; others may not be
             except NoAnswer as unknown:
                 if attempt == TRIES:
                     raise unknown.why from unknown
@@ -141,7 +141,7 @@ class Deletes:
         for refusal in await self._client.delete_many(deletes):
             if refusal.key not in outcomes:
                 raise StoreUnavailable(
-                    f"{self._client.where} answered a delete with a key that was not asked", do="try again later"
+                    f"{self._client.where} answered a delete with a key that was not in it", do="try again later"
                 )
             if refusal.code in _LOST:
                 outcomes[refusal.key] = Outcome.CONFLICT
@@ -160,9 +160,9 @@ class Deletes:
         return seen is not None and seen.etag == etag
 
 
-def _sayable(key: bytes) -> bool:
+def _is_xml_key(key: bytes) -> bool:
     try:
-        return sayable(key.decode())
+        return is_xml_text(key.decode())
     except UnicodeDecodeError:
         return False
 
@@ -172,7 +172,7 @@ PART_BYTES = 8 << 20
 PARTS_MAX = 10_000
 """Parts of an object that the store takes; with `PART_BYTES` the largest object, 78 GiB."""
 PARTS_AT_ONCE = 4
-"""Parts of one upload in flight. An upload takes memory for these and two more, one of them being filled: 48 MiB."""
+"""Parts of one upload in flight. An upload needs memory for these and two more, one of them being filled: 48 MiB."""
 
 Finish = Callable[[Condition], Awaitable[str | None]]
 
@@ -196,7 +196,7 @@ class Parts:
         return part
 
     async def aclose(self) -> None:
-        """Lets go of the source."""
+        """Closes the source."""
         close = getattr(self._chunks, "aclose", None)
         if close is not None:
             await close()
@@ -206,7 +206,7 @@ class Parts:
 async def upload(
     client: Client, key: bytes, headers: Mapping[str, str], first: bytes, parts: Parts
 ) -> AsyncIterator[Finish]:
-    """Sends all parts, and gives what makes an object of them under a condition."""
+    """Sends all parts, and returns the function that completes the object under a condition."""
     begun = await client.begin_upload(key, headers)
     completed = False
 
@@ -221,14 +221,14 @@ async def upload(
         yield finish
     finally:
         if not completed:
-            # If it was completed after all, there is nothing left to abort. If the store is gone, the parts wait
-            # for its own clean-up rule or for ours.
+            # If it was completed after all, there is nothing to abort. If the store does not answer, the parts wait for
+            # its lifecycle rule or for ours.
             with suppress(StoreUnavailable, TimeoutError):
                 await client.abort_upload(key, begun)
 
 
 async def _send(put: Callable[[int, bytes], Awaitable[str]], part: bytes, parts: Parts) -> list[str]:
-    """Sends all parts, each tried again by itself; their tags in order. The first that fails cancels the others."""
+    """Sends all parts, each retried by itself; their tags in order. The first that fails cancels the others."""
     room = Semaphore(PARTS_AT_ONCE)
     sending: list[Task[str]] = []
 
@@ -246,7 +246,7 @@ async def _send(put: Callable[[int, bytes], Awaitable[str]], part: bytes, parts:
                     f"an object of more than {PARTS_MAX * PART_BYTES} bytes", do="write it as several objects"
                 )
             sending.append(tasks.create_task(one(len(sending) + 1, part)))
-            part = b""  # the task has it; what was sent is not kept while the next waits
+            part = b""  # the task has it; sent bytes are not kept while the next part waits
             await room.acquire()
             part = await parts.next()
     return [each.result() for each in sending]
@@ -260,7 +260,7 @@ _PLAIN = "".join(chr(code) for code in range(33, 127) if chr(code) != "%")
 
 
 def new_nonce() -> str:
-    """The name of one write."""
+    """A unique name for one write."""
     return secrets.token_hex(8)
 
 
@@ -299,9 +299,9 @@ def _rest(text: str) -> dict[str, str]:
 
 _Send = Callable[[], Awaitable[str | None]]
 COPY_BYTES_MAX = 5 << 30
-"""Bytes of an object that is copied; beyond this, S3 copies in parts only."""
+"""The largest object that is copied; beyond this, S3 copies in parts only."""
 READS_MAX = 4
-"""Requests for one read that keeps breaking off."""
+"""Requests for one read that is interrupted repeatedly."""
 
 
 class S3Objects:
@@ -357,7 +357,7 @@ class S3Objects:
                         yield chunk
                     return
             except StoreUnavailable:
-                # What came so far is of this version; the rest is asked for under the same condition.
+                # The bytes so far are of this version; the rest is requested under the same condition.
                 broken += 1
                 if broken == READS_MAX:
                     raise
@@ -366,9 +366,9 @@ class S3Objects:
     async def page(self, prefix: str, after: str | None, limit: int) -> Page[ObjectInfo]:
         check_limit(limit, "objects")
         start = None if after is None else self._prefix + raw_key(after)
-        rounds = PageLoop(self._client.where, "a listing")
+        page_loop = PageLoop(self._client.where, "a listing")
         while True:
-            rounds.turn(start)
+            page_loop.turn(start)
             found, more = await self._lister.page(self._prefix + raw_key(prefix), start, limit)
             probes, begin = self._prefix + PROBES, len(self._prefix)
             shown = [each for each in found if not each.key.startswith(probes)]
@@ -389,7 +389,7 @@ class S3Objects:
             done = await self._client.copy(raw, at, target, ABSENT)
         except NoAnswer:
             there = await self._client.head(target)
-            # The copy has the nonce of what it was copied from.
+            # The copy has the nonce of its source.
             mine = there is not None and there.headers.get(NONCE) == seen.headers.get(NONCE)
             return Outcome.DONE if mine and there is not None and there.size == seen.size else Outcome.UNKNOWN
         return Outcome.CONFLICT if done is None else Outcome.DONE
@@ -456,7 +456,7 @@ class S3Objects:
         )
 
     async def _settled(self, raw: bytes, condition: Condition, nonce: str, send: _Send) -> WriteResult:
-        """Sends until it is known what became of it."""
+        """Sends until the outcome is known."""
         outcome, why = Outcome.CONFLICT, unsettled(self._client.where)
         for attempt in range(1, TRIES + 1):
             try:
@@ -469,14 +469,14 @@ class S3Objects:
             if seen is not None and seen.headers.get(NONCE) == nonce:
                 return self._stored(Outcome.DONE, seen.etag)
             if (None if seen is None else seen.etag) != condition.etag:
-                # Somebody else's. If we were not told so, ours may have been there before it.
+                # Another writer's. Unless the store refused ours, it may have been stored before that one.
                 return self._stored(outcome)
             await self._check_folder(raw)
             await asyncio.sleep(pause(attempt))
         raise why
 
     async def _check_folder(self, raw: bytes) -> None:
-        """Says so where a store refuses a name because it has a folder of that name."""
+        """Raises if a store refuses a name because it has a folder of that name."""
         if not self._client.conditions.raw_keys and (await self._lister.page(raw + b"/", None, 1))[0]:
             raise UsageError(
                 f"{self._client.where} keeps folders, and there is one of this name",
@@ -492,10 +492,10 @@ class S3Objects:
         check_object_key(key)
         raw = raw_key(key)
         if raw.startswith(PROBES):
-            raise UsageError(f"the key begins with {PROBES.decode()}", do="use another: there stores are probed")
+            raise UsageError(f"the key begins with {PROBES.decode()}", do="use another: this is reserved for probes")
         if not self._client.conditions.raw_keys and not nameable(raw):
             raise UsageError(
-                f"{self._client.where} does not keep keys like this one as they are",
+                f"{self._client.where} does not keep keys like this one unchanged",
                 do="use UTF-8 without backslashes, empty parts, '.' or '..' between slashes, each at most 255 bytes",
             )
         return self._prefix + raw

@@ -1,26 +1,26 @@
-"""Records as objects in a bucket: `<data>/<stored name>`, found when due through `<index>/<bucket>/<stored name>`.
+"""Records as objects on S3: `<data>/<stored name>`, found when due through `<index>/<bucket>/<stored name>`.
 
-The port's promises hold between processes on any hosts and through lost replies; `record_objects.py` says how. A write
-asked again is answered as before for as long as the record is there, and for an hour after it was deleted.
+The port's promises hold between processes on any hosts and through lost replies. A retried write gets its first answer
+for as long as the record exists, and for an hour after it was deleted.
 
-Records as objects: each holds its value, version, due time and last writes, and is changed by its tag.
+Each object has a record's value, version, due time and last writes, and is changed conditionally by its tag.
 
-    create, put   the entry of the due index; the record, under the condition; then the old entry goes
-    delete        the record becomes one that says `gone`, so that whoever asks again is answered; an hour later the due
-                  index leads to it and it goes. Where no write had a name nobody can ask again, and it goes at once.
+    create, put   the entry of the due index; the record, under the condition; then the old entry is removed
+    delete        the record is marked `gone`, so that a retry is answered; an hour later the due
+                  index leads to it and it is deleted. Where no write had a name there are no retries, and it is
+                  deleted at once.
 
-The version is made here and stands in the bytes, so a write whose reply was lost is recognised when it is read back,
-also when others wrote after it. What this process last saw of a record is kept, so that a put is one request; if it is
-no longer true, the condition fails and the record is read.
+The version is made here and is part of the bytes, so a write whose reply was lost is recognised when it is read back,
+also after later writes. What this process last saw of a record is cached, so that a put is one request; if it is
+outdated, the condition fails and the record is read.
 
-The due index in a bucket: one small object per record and due bucket, and the list of buckets there are.
+The due index on S3: one small object per record and due bucket, and the list of existing buckets.
 
-An entry is there before the record that it is for, and goes after it. Nobody can be alone with a record here, so an
-entry is deleted only by the tag it was seen with, and only by the process that wrote it and the record after it, or
-once it is too old for a writer to be still on its way. A stale entry costs a look; a missing one would be a record that
-nobody finds. A due bucket leaves the list when a listing shows it empty, and comes back if a second one does not;
-whoever writes into a bucket that is over looks at the list afterwards. A slow look at the folders themselves finds
-what a crash in between has left out.
+An entry is stored before its record, and deleted after it. There are no locks here, so an entry is deleted only by the
+tag it was seen with, and only by the process that wrote it and the record after it, or once it is too old for any
+writer to need it. A stale entry costs one read; a missing one would be a record that is never found. A due bucket
+leaves the list when a listing shows it empty, and returns if a second one does not; a writer to a bucket that has
+passed checks the list afterwards. A slow scan of the folders themselves finds what a crash in between has left out.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from datetime import datetime, timedelta
 
 from wrasse.backends.page_loop import PageLoop
 from wrasse.backends.record_files.due_bucket import DueBuckets
-from wrasse.backends.record_files.envelope import DAMAGED, LastWrites, StoredRecord, listed, pack, unpack
+from wrasse.backends.record_files.envelope import CORRUPT, LastWrites, StoredRecord, listed, pack, unpack
 from wrasse.backends.record_files.named_records import Answer, DueBucketRecords, DueCursor, RecordChange
 from wrasse.backends.s3.client import ABSENT, Client, Condition, gather_bounded, together
 from wrasse.backends.s3.object_listing import Lister, nameable
@@ -45,9 +45,9 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Record, Written
 from wrasse.ports.rules.conditional_records import RecordWrite
 
-FRESH = timedelta(minutes=2)  # how long an entry of ours may wait for its record before it is written again
-STALE = timedelta(minutes=10)  # from when on no writer can be on its way to the record of an entry
-RETIRED_AFTER = timedelta(minutes=5)  # how long a bucket must be over before it may leave the list
+FRESH = timedelta(minutes=2)  # how long an entry may wait for its record before it is written again
+STALE = timedelta(minutes=10)  # the age at which no writer can still need an unused entry
+RETIRED_AFTER = timedelta(minutes=5)  # how long a bucket must have passed before it may leave the list
 DISCOVERED_EVERY = timedelta(hours=1)
 ENTRIES_KNOWN_MAX = 10_000
 
@@ -57,8 +57,8 @@ Place = tuple[str, bytes]  # a due bucket, and the name of an entry in it
 
 @dataclass(frozen=True, slots=True)
 class BucketEntry:
-    """An entry that we wrote or saw. `used` once a record was written after it. `record` is the version that the record
-    had when we wrote the entry: whoever takes it away has changed the record since then."""
+    """An entry that this process wrote or saw. `used` once a record was written after it. `record` is the version of
+    the record when the entry was written: a process that deletes the entry has changed the record since then."""
 
     etag: str
     at: datetime
@@ -67,7 +67,7 @@ class BucketEntry:
     record: str | None = None
 
     def removable(self, now: datetime) -> bool:
-        """Whether nobody can be about to rely on it."""
+        """Whether no writer can still need it."""
         return (self.ours and self.used) or now - self.at >= STALE
 
 
@@ -81,13 +81,13 @@ class S3DueIndex:
         self._folder = prefix + collection.index.strip("/").encode() + b"/"
         self._list_key = prefix + collection.buckets.strip("/").encode()
         self._listed: set[str] = set()
-        self._unlisted: set[str] = set()  # folders that are not on the list, as a reader found them
+        self._unlisted: set[str] = set()  # folders that are missing from the list, found by a reader
         self._entries: OrderedDict[Place, BucketEntry] = OrderedDict()
         self._discovered_at: datetime | None = None
 
     async def enter(self, name: bytes, due_bucket: str, record: str | None) -> bool:
-        """An entry for this record, unless we wrote one just now and the record has not changed since; whether it was
-        written."""
+        """Writes an entry for this record, unless there is a recent one of ours and the record has not changed since;
+        returns whether it was written."""
         now = self._client.wire.time.now()
         known = self._entries.get((due_bucket, name))
         if known is not None and known.ours and known.record == record and now - known.at < FRESH:
@@ -95,30 +95,30 @@ class S3DueIndex:
             return False
         if due_bucket not in self._listed:
             await self._list(due_bucket)
-        # Its bytes differ from those of any other entry, so that its tag does, too.
+        # Its bytes differ from those of any other entry, and so does its tag.
         etag = await self._client.put(self._key(due_bucket, name), secrets.token_hex(8).encode(), None)
         assert etag is not None, "a write without a condition cannot fail it"
         self._note((due_bucket, name), BucketEntry(etag, now, ours=True, record=record))
         # A bucket leaves the list when a listing, RETIRED_AFTER its end, shows it empty. Up to FRESH before that a
-        # listing is bound to show this entry, which is there by now.
+        # listing must show this entry, which exists by now.
         if self.due_buckets.is_over(due_bucket, self._client.wire.time.now() + FRESH - RETIRED_AFTER):
-            await self._list(due_bucket)  # somebody may be taking it off
+            await self._list(due_bucket)  # another process may be removing it from the list
         return True
 
     def entered(self, name: bytes, due_bucket: str, record: str | None) -> None:
-        """The record that was read beside the writing of its entry has this version."""
+        """Notes the version of the record that was read while its entry was written."""
         known = self._entries.get((due_bucket, name))
         if known is not None and known.ours:
             self._note((due_bucket, name), replace(known, record=record))
 
     def use(self, name: bytes, due_bucket: str) -> None:
-        """The record of an entry was written."""
+        """Notes that the record of an entry was written."""
         known = self._entries.get((due_bucket, name))
         if known is not None:
             self._note((due_bucket, name), replace(known, used=True))
 
     async def leave(self, name: bytes, due_bucket: str) -> None:
-        """Takes the entry away, if nobody can need it; else it stays until it is old."""
+        """Deletes the entry, if no writer can need it; else it stays until it is old."""
         known = self._entries.get((due_bucket, name))
         if known is None or not known.removable(self._client.wire.time.now()):
             return
@@ -126,17 +126,17 @@ class S3DueIndex:
         try:
             await self._client.delete(self._key(due_bucket, name), known.etag)
         except (NoAnswer, StoreUnavailable):
-            return  # a stale entry is looked at once more
+            return  # a stale entry is read once more
 
     async def look(self, name: bytes, due_bucket: str) -> None:
-        """Finds out about an entry that we neither wrote nor saw."""
+        """Reads an entry that this process neither wrote nor saw."""
         if (due_bucket, name) not in self._entries:
             seen = await self._client.head(self._key(due_bucket, name))
             if seen is not None:
                 self._note((due_bucket, name), BucketEntry(seen.etag, seen.modified_at))
 
     async def over(self, horizon: datetime, first: str) -> list[str]:
-        """Buckets that are over, earliest first, from `first` on."""
+        """Buckets that have passed, earliest first, from `first` on."""
         await self._discover()
         listed, _ = await self._load()
         if self._discovered_at is None:
@@ -155,7 +155,7 @@ class S3DueIndex:
         return [self._saw(due_bucket, each, each.key[len(folder) :]) for each in found], more
 
     async def retire(self, due_bucket: str) -> None:
-        """Takes a bucket off the list that a listing showed empty, if it has been over for a while."""
+        """Removes a bucket from the list after a listing showed it empty, if it has passed a while ago."""
         if not self.due_buckets.is_over(due_bucket, self._client.wire.time.now() - RETIRED_AFTER):
             return
         await self._change(lambda listed: [each for each in listed if each != due_bucket])
@@ -191,11 +191,9 @@ class S3DueIndex:
                 if await self._client.put(self._list_key, self.due_buckets.pack(wanted), condition) is not None:
                     return
             except NoAnswer:
-                pass  # looked at again: either it is there now, or it is tried again
+                pass  # checked again: either it is listed now, or the write is repeated
             await sleep(pause(min(attempt, 3)))
-        raise StoreUnavailable(
-            f"the list of due buckets in {self._client.where} is always being changed", do="try again later"
-        )
+        raise StoreUnavailable(f"the list of due buckets in {self._client.where} keeps changing", do="try again later")
 
     async def _load(self) -> tuple[list[str], Condition]:
         got = await self._client.get(self._list_key)
@@ -208,7 +206,7 @@ class S3DueIndex:
                 f"the list of due buckets in {self._client.where} is of another width",
                 do="delete it: it is made again from the folders beside it",
             ) from None
-        if listed is None:  # somebody wrote over it: as good as deleted
+        if listed is None:  # another program overwrote it: treated like a deleted one
             self._discovered_at = None
         return listed or [], Condition(got.etag)
 
@@ -255,7 +253,7 @@ class RecordObjects:
         self._known: OrderedDict[bytes, TaggedRecord] = OrderedDict()
 
     async def get(self, stored: bytes, entering: datetime | None = None) -> StoredRecord | None:
-        """The record as it is now; an entry for a write that is announced is made beside it."""
+        """The current record; the entry of an announced write is made concurrently."""
         if entering is None:
             return _there(await self._load(_name(stored)))
         name, due_bucket = _name(stored), self._index.due_buckets.due_bucket(entering)
@@ -267,7 +265,7 @@ class RecordObjects:
         return _there(load.result())
 
     async def write(self, change: RecordChange) -> Answer:
-        """Makes the change, if it fits."""
+        """Makes the change, if its condition holds."""
         name, version = _name(change.stored), secrets.token_hex(12)
         before = self._known.get(name)
         if before is None or before.kept.gone or before.kept.version != change.at:
@@ -278,7 +276,7 @@ class RecordObjects:
             if any(made == version for _, made in writes.kept) or _is(before, version):
                 self._wrote(name, before)
                 return Outcome.DONE, version if change.value is not None else None
-            # A write of ours whose fate is open may be among those that were forgotten.
+            # A write of ours whose outcome is unknown may be among the dropped ones.
             nonce = change.nonce if unknown is None or change.nonce is not None else version
             answer = writes.answer(nonce, change.at, _version(before))
             if answer is not None:
@@ -291,12 +289,12 @@ class RecordObjects:
                 unknown = why
             before = await self._load(name)
             if unknown is not None and before is None and change.value is None:
-                return Outcome.UNKNOWN, None  # gone; by us or by somebody else
+                return Outcome.UNKNOWN, None  # deleted; by this process or another
             await sleep(pause(attempt) if unknown is not None else 0)
         raise unsettled(self._client.where) if unknown is None else unknown.why
 
     async def leave(self, stored: bytes, due_at: datetime) -> None:
-        """Takes away an entry that a change left, unless the record needs it again."""
+        """Deletes an entry that a change left, unless the record needs it again."""
         name, due_bucket = _name(stored), self._index.due_buckets.due_bucket(due_at)
         await self._index.look(name, due_bucket)
         held = self._known.get(name) or await self._load(name)
@@ -309,9 +307,9 @@ class RecordObjects:
         """Records whose stored name starts with `prefix`, in order, each with its name; and whether there are more."""
         found: list[tuple[bytes, StoredRecord]] = []
         start = None if after is None else self._folder + after
-        rounds = PageLoop(self._client.where, "a listing")
+        page_loop = PageLoop(self._client.where, "a listing")
         while True:
-            rounds.turn(start)
+            page_loop.turn(start)
             listed, more = await self._lister.page(self._folder + prefix, start, limit + 1 - len(found))
             names = [each.key[len(self._folder) :] for each in listed]
             for name, held in zip(names, await gather_bounded(self._listed, names), strict=True):
@@ -327,13 +325,13 @@ class RecordObjects:
     async def due(
         self, horizon: datetime, after: DueCursor | None, limit: int
     ) -> tuple[list[tuple[DueCursor, StoredRecord]], bool]:
-        """Records whose bucket is over at the horizon, earliest bucket first, and whether there are more."""
+        """Records whose bucket has passed at the horizon, earliest bucket first, and whether there are more."""
         found: list[tuple[DueCursor, StoredRecord]] = []
         for due_bucket in await self._index.over(horizon, "" if after is None else after.due_bucket):
             start = after.stored if after is not None and after.due_bucket == due_bucket else None
-            empty, more, rounds = start is None, True, PageLoop(self._client.where, "a listing")
+            empty, more, page_loop = start is None, True, PageLoop(self._client.where, "a listing")
             while more:
-                rounds.turn(start)
+                page_loop.turn(start)
                 names, more = await self._index.page(due_bucket, start, limit + 1 - len(found))
                 empty = empty and not names
                 for name, held in zip(names, await gather_bounded(self._listed, names), strict=True):
@@ -348,12 +346,12 @@ class RecordObjects:
         return found, False
 
     async def _seen(self, due_bucket: str, name: bytes, held: TaggedRecord | None) -> StoredRecord | None:
-        """What an entry stands for; one that stands for nothing goes, and so does what was deleted long enough ago."""
+        """The record of an entry; an unused entry is deleted, and so is a record that was deleted long enough ago."""
         here = self._due_bucket_of(held) == due_bucket
         if held is not None and not held.kept.gone:
             if here:
                 return held.kept
-            if self._tended or held.kept.version == DAMAGED:
+            if self._tended or held.kept.version == CORRUPT:
                 return replace(held.kept, due_at=self._index.due_buckets.begin(due_bucket))
         if self._client.only_reads:
             return None
@@ -402,7 +400,7 @@ class RecordObjects:
         return True
 
     def _wrote(self, name: bytes, held: TaggedRecord | None) -> None:
-        assert held is not None, "what was written is there"
+        assert held is not None, "an object that was just written exists"
         self._note(name, held)
         due_bucket = self._due_bucket_of(held)
         if due_bucket is not None:
@@ -413,7 +411,7 @@ class RecordObjects:
         return None if kept is None or kept.due_at is None else self._index.due_buckets.due_bucket(kept.due_at)
 
     async def _listed(self, name: bytes) -> TaggedRecord | None:
-        """For a listing, which goes past a record that is damaged."""
+        """For a listing, which skips a corrupt record."""
         try:
             return await self._load(name)
         except StoreBroken:
@@ -429,14 +427,14 @@ class RecordObjects:
             held = TaggedRecord(got.etag, unpack(got.data))
         except ValueError:
             raise StoreBroken(
-                f"a record in {self._client.where} is damaged or foreign",
+                f"a record in {self._client.where} is corrupt or foreign",
                 do="restore the object from a backup, or move it out of the folder of the collection",
             ) from None
         self._note(name, held)
         return held
 
     def _note(self, name: bytes, held: TaggedRecord) -> None:
-        # Without its value: only what a next write needs.
+        # Without its value: only what the next write needs.
         self._known[name] = TaggedRecord(held.etag, replace(held.kept, value=b""))
         self._known.move_to_end(name)
         while len(self._known) > KNOWN_MAX:
@@ -444,7 +442,7 @@ class RecordObjects:
 
 
 def stored_of(name: bytes) -> bytes:
-    """The stored name of a record whose object has this name."""
+    """The stored name of the record with this object name."""
     return _UNDOTTED.get(name, name)
 
 
@@ -483,7 +481,7 @@ class S3Records(DueBucketRecords):
     def _check_name(self, name: bytes) -> None:
         if not self._client.conditions.raw_keys and not nameable(name) and name not in (b".", b".."):
             raise UsageError(
-                f"{self._client.where} does not keep keys like this one as they are",
+                f"{self._client.where} does not keep keys like this one unchanged",
                 do="use no backslash, and at most 255 bytes, counting % and / three times",
             )
 

@@ -1,17 +1,17 @@
-"""One request to the store: signed, sent, answered or not. The one place that knows the HTTP client and its errors.
+"""One request to the store: signed, sent, answered or not. The only place that knows the HTTP client and its errors.
 
-A request that only asks, or that may be made twice, is tried again with growing pauses while the store is slow,
-throttles or does not answer. A conditional change is sent once: whether it was made is then unknown (`NoAnswer`), and
-its caller reads back before it sends it again.
+A read, or a change that is safe to repeat, is retried with growing pauses while the store is slow, throttles or does
+not answer. A conditional change is sent once: if its reply is lost its outcome is unknown (`NoAnswer`), and its caller
+reads back before it sends it again.
 
-The store is not trusted. One deadline covers connection, headers and body; it grows by what a minimum rate allows for
-the bytes that were sent and that came. Bodies are read up to a limit and never unpacked, redirects are not followed
-and cookies are not kept.
+The store is not trusted. One deadline covers connection, headers and body; it is extended by the time that the bytes
+moved take at a minimum rate. Bodies are read up to a limit and never decompressed, redirects are not followed and
+cookies are not kept.
 
-The store's time: the local clock, corrected by the `Date` of replies.
+The store's time is the local clock, corrected by the `Date` of replies.
 
-A reply says the store's time in whole seconds, so it bounds how far the two clocks are apart to a second and the time
-the request took. While the local clock is within the bounds it is believed; outside, it is moved to the nearer one.
+A reply has the store's time in whole seconds, so it bounds the offset of the two clocks to a second plus the duration
+of the request. While the local clock is within the bounds it is used unchanged; outside, it is moved to the nearer one.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ import aiohttp
 from yarl import URL
 
 from wrasse.backends.s3.address import S3Address
-from wrasse.backends.s3.credentials import EMPTY_HASH, Signer, Unsigned, Wallet, query_of, quoted
+from wrasse.backends.s3.credentials import EMPTY_HASH, CredentialSource, Signer, Unsigned, query_of, quoted
 from wrasse.backends.s3.failures import S3Denied, S3Failure, failure_of, unavailable
 from wrasse.backends.s3.xml import XML_BYTES_MAX, parse_date
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError, reason_of
 from wrasse.ports.rules.request_counts import note_request
 
-MARGIN = timedelta(seconds=1)  # what a Date leaves open
-_DRIFT = timedelta(milliseconds=1)  # by which an old bound gives way with every reply
+MARGIN = timedelta(seconds=1)  # the resolution of a Date
+_DRIFT = timedelta(milliseconds=1)  # by which an old bound widens with every reply
 
 
 class StoreClock:
-    """What time it is at the store."""
+    """The store's time."""
 
     def __init__(self, local: Clock) -> None:
         self._local = local
@@ -49,12 +49,12 @@ class StoreClock:
         self._high: timedelta | None = None
 
     def now(self) -> datetime:
-        """The store's time, as well as it is known."""
+        """The best estimate of the store's time."""
         return self._local.now() + self.offset
 
     @property
     def offset(self) -> timedelta:
-        """How far the store is ahead of us."""
+        """How far the store's clock is ahead of the local one."""
         if self._low is None or self._high is None:
             return timedelta(0)
         return min(max(timedelta(0), self._low), self._high)
@@ -67,13 +67,13 @@ class StoreClock:
             return
         low, high = said - received_at, said + MARGIN - sent_at
         if self._low is None or self._high is None or low > self._high or high < self._low:
-            self._low, self._high = low, high  # a clock was set: what was known no longer holds
+            self._low, self._high = low, high  # a clock was set: the earlier bounds are invalid
             return
         self._low, self._high = max(low, self._low - _DRIFT), min(high, self._high + _DRIFT)
 
 
 TRIES = 5
-"""Tries of a request that may be made twice."""
+"""Tries of a request that is safe to repeat."""
 PAUSE = 0.1  # seconds before the second try; doubles
 PAUSE_MAX = 5.0
 CONNECTIONS_MAX = 64
@@ -83,15 +83,15 @@ CONNECT_MAX = 5.0
 SILENCE_MAX = 30.0
 """Seconds in which a store may send no byte."""
 REQUEST_MAX = 60.0
-"""Seconds for one request and its answer with the body, besides what `RATE_MIN` allows for the bytes that move."""
+"""Seconds for one request and its answer with the body, plus what `RATE_MIN` allows for the bytes moved."""
 RATE_MIN = 32 << 10
 """Bytes a second: the slowest transfer that is not cut off once `REQUEST_MAX` is used up."""
 ANSWER_BYTES_MAX = XML_BYTES_MAX
 """Bytes of an answer that is read as a whole: listings, other XML, records. Objects are streamed."""
 ERROR_BYTES_MAX = 64 << 10
 """Bytes of a refusal that are read; the rest is left unread and the connection closed."""
-SKEW_MAX = timedelta(minutes=5)  # stores refuse what was signed longer ago than 5 to 15 minutes
-_HASH_ASIDE = 1 << 20  # bytes from which hashing would hold up the loop
+SKEW_MAX = timedelta(minutes=5)  # stores refuse signatures that are older than 5 to 15 minutes
+_HASH_ASIDE = 1 << 20  # bytes from which hashing runs in a thread, to keep the event loop free
 _TRY_AGAIN = frozenset({408, 429, 500, 502, 503, 504})
 _PIECE = 256 << 10
 T = TypeVar("T")
@@ -99,7 +99,7 @@ NO_HEADERS: Mapping[str, str] = {}
 
 
 class NoAnswer(Exception):
-    """A change was sent, and nobody knows whether it was made. Never leaves this package."""
+    """A change was sent, and its outcome is unknown. Never leaves this package."""
 
     def __init__(self, why: WrasseError) -> None:
         super().__init__(why.message)
@@ -108,7 +108,7 @@ class NoAnswer(Exception):
 
 @dataclass(frozen=True, slots=True)
 class S3Request:
-    """One request. `twice` says that making it two times does no harm."""
+    """One request. `twice`: it is safe to repeat."""
 
     method: str
     key: bytes | None = None  # None: the bucket itself
@@ -120,7 +120,7 @@ class S3Request:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What came back: anything but a failure that is worth an error of its own."""
+    """A reply that is not one of the failures raised as errors."""
 
     status: int
     headers: Mapping[str, str]
@@ -129,7 +129,7 @@ class Reply:
 
 
 class Deadline:
-    """What is left of the time for one request. Waiting for the store counts, the reader's own work does not."""
+    """The time left for one request. Waiting for the store counts, the reader's own work does not."""
 
     def __init__(self, seconds: float) -> None:
         self._left = seconds
@@ -145,16 +145,16 @@ class Deadline:
             self._left -= loop.time() - began
 
     def moved(self, size: int) -> None:
-        """So many bytes were sent or came."""
+        """Extends the deadline for these bytes."""
         self._left += size / RATE_MIN
 
     def cut(self, seconds: float) -> None:
-        """At most this is left: the time that a body took less to send than it might is none for the answer."""
+        """Limits the rest: time that a fast upload did not use is not added to the wait for the answer."""
         self._left = min(self._left, seconds)
 
 
 class Body:
-    """The body of an answer as it comes, up to a limit that its reader may set anew."""
+    """The body of an answer, streamed, up to a limit that its reader may change."""
 
     def __init__(self, response: aiohttp.ClientResponse, deadline: Deadline, where: str) -> None:
         self._response, self._deadline, self._where = response, deadline, where
@@ -162,7 +162,7 @@ class Body:
         self.limit = ANSWER_BYTES_MAX
 
     async def next(self, size: int) -> bytes:
-        """At most so many bytes, none at the end. Raises StoreBroken beyond the limit."""
+        """At most `size` bytes, none at the end. Raises StoreBroken beyond the limit."""
         with _named(self._where):
             piece = await self._deadline.wait(self._response.content.read(size))
         self._deadline.moved(len(piece))
@@ -174,7 +174,7 @@ class Body:
         return piece
 
     async def all(self) -> bytes:
-        """All of it; of a refusal the beginning."""
+        """The whole body; of a refusal the beginning."""
         refused = self._response.status >= 300
         pieces: list[bytes] = []
         while piece := await self.next(_PIECE):
@@ -201,8 +201,8 @@ class S3Transport:
         self.requests = 0
         self._clock = clock
         self.time = StoreClock(clock)
-        self._wallet = Wallet(address, clock)
-        region = self._wallet.region()
+        self._credential_source = CredentialSource(address, clock)
+        region = self._credential_source.region()
         self._signer = Signer(region)
         self._origin = address.origin(region)
         self._tries = tries
@@ -212,14 +212,15 @@ class S3Transport:
         self._closed = False
 
     async def ask(self, ask: S3Request) -> Reply:
-        """The reply. Raises NoAnswer for a change whose fate is unknown, and our errors for what failed."""
+        """The reply. Raises NoAnswer for a change with an unknown outcome, and our errors for failures."""
         tries = self._tries if ask.twice else 1
         for attempt in range(1, tries + 1):
             try:
                 believed = self.time.offset
                 reply = await self._once(ask)
                 if reply.status == 403 and abs(self.time.offset - believed) > SKEW_MAX:
-                    # Refused, not carried out, and the reply told the store's time: signed by that it may do.
+                    # Refused because of the clock, and not executed; the reply had the store's time: sign again by
+                    # that.
                     reply = await self._once(ask)
                 failure = failure_of(reply.status, reply.headers, reply.body)
                 if reply.status not in _TRY_AGAIN:
@@ -235,7 +236,7 @@ class S3Transport:
 
     @asynccontextmanager
     async def stream(self, ask: S3Request) -> AsyncIterator[tuple[Reply, Body]]:
-        """A reply whose body is read piece by piece; one try. Errors while reading are StoreUnavailable."""
+        """A reply whose body is read in chunks; one try. Errors while reading are StoreUnavailable."""
         async with self._send(ask) as (reply, body):
             if reply.status >= 300:
                 reply = replace(reply, body=await body.all())
@@ -263,13 +264,13 @@ class S3Transport:
 
     @asynccontextmanager
     async def _send(self, ask: S3Request) -> AsyncIterator[tuple[Reply, Body]]:
-        who = await self._wallet.credentials()
+        who = await self._credential_source.credentials()
         path = self._origin.path + ("" if ask.key is None else f"/{quoted(ask.key)}")
         query = query_of(ask.query)
-        asked = Unsigned(ask.method, self._origin.host, path or "/", query, ask.headers, await _hash(ask.body))
-        headers = self._signer.headers(asked, who, self.time.now())
+        unsigned = Unsigned(ask.method, self._origin.host, path or "/", query, ask.headers, await _hash(ask.body))
+        headers = self._signer.headers(unsigned, who, self.time.now())
         if ask.body:
-            headers["content-length"] = str(len(ask.body))  # not signed; without it pieces would be sent as chunks
+            headers["content-length"] = str(len(ask.body))  # not signed; without it the body would be sent chunked
         url = URL(f"{self._origin.scheme}://{self._origin.host}{path or '/'}" + f"?{query}" * bool(query), encoded=True)
         self.requests += 1
         note_request()
@@ -297,7 +298,7 @@ class S3Transport:
                 timeout=aiohttp.ClientTimeout(
                     total=None, sock_connect=CONNECT_MAX, sock_read=self._silence_max, connect=self._request_max
                 ),
-                auto_decompress=False,  # an object is given as it is stored
+                auto_decompress=False,  # objects are returned as they are stored
                 skip_auto_headers=("User-Agent", "Content-Type", "Accept-Encoding", "Accept"),
                 requote_redirect_url=False,
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -307,8 +308,8 @@ class S3Transport:
 
 
 async def _sent_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
-    """aiohttp sends a PUT or DELETE again when a kept connection breaks, also after it was carried out. It does so on
-    these two errors only, inside of which middlewares run: they leave here as another error, which it passes on."""
+    """aiohttp sends a PUT or DELETE again when a kept-alive connection breaks, even after it was executed. It does so
+    on these two errors only, inside of which middlewares run: here they become another error, which it passes on."""
     try:
         return await handler(request)
     except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
@@ -316,7 +317,7 @@ async def _sent_once(request: aiohttp.ClientRequest, handler: aiohttp.ClientHand
 
 
 class _Broken(aiohttp.ClientError):
-    """A connection broke, or none was made; the cause says why."""
+    """A connection broke, or could not be made; the cause has the reason."""
 
 
 class _named:
@@ -342,7 +343,7 @@ class _named:
 
 
 def pause(attempt: int) -> float:
-    """Seconds to wait after the nth try: longer each time, never the same for two who wait together."""
+    """Seconds to wait after the nth try: growing, with a random factor so that processes differ."""
     longest: float = min(PAUSE * 2 ** (attempt - 1), PAUSE_MAX)
     return longest * random.uniform(0.5, 1.0)
 
@@ -352,7 +353,7 @@ def _payload(body: bytes) -> bytes | AsyncIterator[memoryview] | None:
 
 
 async def _pieces(body: bytes) -> AsyncIterator[memoryview]:
-    """A large body piece by piece, so that others get their turn meanwhile; no byte of it is copied."""
+    """A large body in pieces, so that other tasks run in between; no byte of it is copied."""
     for begin in range(0, len(body), _PIECE):
         yield memoryview(body)[begin : begin + _PIECE]
         await asyncio.sleep(0)

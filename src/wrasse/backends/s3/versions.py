@@ -1,8 +1,8 @@
-"""What a versioned bucket keeps of deleted objects: found by their tag, brought back, or taken away for good.
+"""Deleted objects in a versioned bucket: found by their tag, restored, or deleted for good.
 
-A delete leaves a marker, and the bytes stay below it. Nothing here touches what stands at a key: a version is removed
-by its own id, and only while it is not the latest or hidden by a marker. A marker is removed only where that brings
-back the version that was asked for, or nothing at all.
+A delete leaves a marker, and the bytes stay as an older version. Nothing here changes the current object of a key: a
+version is removed by its own id, and only while it is not the latest or hidden by a marker. A marker is removed only if
+that restores the requested version, or nothing at all.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wrasse.ports.outcome import Outcome
 
 ENABLED = "Enabled"
 PAGES_MAX = 20
-"""Pages of versions of one key that are looked at."""
+"""Pages of versions of one key that are read."""
 _BELIEVED = timedelta(minutes=1)
 
 
@@ -27,22 +27,22 @@ class BucketVersions:
 
     def __init__(self, client: Client) -> None:
         self._client = client
-        self._ever: tuple[bool, datetime] | None = None  # whether it ever kept any, and when that was asked
+        self._ever: tuple[bool, datetime] | None = None  # whether it ever kept versions, and when that was read
 
     async def keeps_deleted(self) -> bool:
-        """Whether what is deleted now is kept. Asked anew each time: objects that were written before versions were
-        kept are gone for good once that is suspended."""
+        """Whether deleted objects are kept now. Read again each time: objects that were written before versioning was
+        enabled are lost once it is suspended."""
         try:
             return await self._client.versioning() == ENABLED
         except WrasseError:
-            return False  # whoever cannot tell relies on nothing
+            return False  # an unknown status counts as no versioning
 
     async def deleted(self, key: bytes, etag: str) -> bool:
-        """Whether this object is kept, and not what stands at the key."""
+        """Whether this object is kept as a deleted version, and is not the current one."""
         return any(each.etag == etag and not each.latest for each in await self._versions(key))
 
     async def undelete(self, key: bytes, etag: str) -> Outcome:
-        """Brings an object back: by taking its marker away if it is all that the key ever was, else by a copy."""
+        """Restores an object: by removing its marker if the key has nothing else, else by a copy."""
         found = await self._versions(key)
         latest = next((each for each in found if each.latest), None)
         if latest is not None and not latest.marker:
@@ -63,7 +63,7 @@ class BucketVersions:
         return Outcome.CONFLICT if copied is None else Outcome.DONE
 
     async def purge(self, key: bytes, etag: str) -> Outcome:
-        """Takes what was deleted away for good, and the markers once they hide nothing."""
+        """Deletes a deleted version for good, and the markers once they hide nothing."""
         try:
             for each in await self._versions(key):
                 if each.etag == etag and not each.marker and not each.latest:
@@ -77,12 +77,12 @@ class BucketVersions:
         return Outcome.DONE
 
     async def wipe(self, key: bytes) -> None:
-        """Takes everything away that was ever at a key. For keys of our own that nobody else knows."""
+        """Deletes all versions of a key. For keys of our own that no other program uses."""
         for each in await self._versions(key):
             await self._client.remove_version(key, each.id)
 
     async def _versions(self, key: bytes) -> list[KeptVersion]:
-        """All versions of one key; none where the bucket never kept any."""
+        """All versions of one key; none if the bucket never kept any."""
         if not await self._ever_kept():
             return []
         found: list[KeptVersion] = []
@@ -90,12 +90,12 @@ class BucketVersions:
         for _ in range(PAGES_MAX):
             page, markers = await self._client.versions(key, markers)
             found += [each for each in page if each.key == key]
-            # Keys come in order: what only begins like this one comes after it.
+            # Keys come in order: longer keys with this prefix come after it.
             if markers is None or (page and page[-1].key != key):
                 return found
         raise StoreUnavailable(
-            f"{self._client.where} keeps more versions of one key than are looked at",
-            do="let a lifecycle rule end old ones",
+            f"{self._client.where} has more versions of one key than are read",
+            do="let a lifecycle rule expire old ones",
         )
 
     async def _ever_kept(self) -> bool:
@@ -104,7 +104,7 @@ class BucketVersions:
             try:
                 self._ever = (bool(await self._client.versioning()), now)
             except (S3Denied, StoreBroken):
-                self._ever = (False, now)  # a store without versions, or ones that are none of our business
+                self._ever = (False, now)  # a store without versioning, or without permission to read it
         return self._ever[0]
 
     async def _stands(self, key: bytes, etag: str) -> bool:

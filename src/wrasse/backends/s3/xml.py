@@ -1,8 +1,8 @@
-"""The XML that the store answers with, parsed once into types. Keys come escaped and are given back raw.
+"""Parses the XML of the store's answers into types. Keys are escaped there and returned raw.
 
-The store is not trusted: for any bytes a parser gives a value or raises StoreBroken, in time and memory linear in
-their size. Document types are refused, so there are no entities to expand; sizes and times are range-checked. What
-does not look as expected is an error, never a shorter listing.
+The store is not trusted: for any bytes a parser returns a value or raises StoreBroken, in time and memory linear in
+their size. Document types are refused, so there are no entities to expand; sizes and times are range-checked. An
+unexpected answer is an error, never a shorter listing.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from wrasse.errors import StoreBroken
 XML_BYTES_MAX = 8 << 20
 """Bytes of an XML answer: a page of 1,000 keys of 1,024 bytes, each byte escaped, takes less than 4 MiB."""
 XML_MARKUP_MAX = 200_000
-"""Tags and quotation marks in an XML answer: bounds the elements and attributes that it makes us allocate."""
+"""Tags and quotation marks in an XML answer: limits the elements and attributes that the parser allocates."""
 KEY_BYTES_MAX = 4_096
-"""Bytes of a key in a listing. S3 keeps keys of up to 1,024 bytes, other stores somewhat longer ones."""
+"""Bytes of a key in a listing. S3 allows keys of up to 1,024 bytes, other stores somewhat longer ones."""
 SIZE_MAX = 1 << 53
 """Bytes of an object in a listing: far beyond any store's limit, and still exact in JSON."""
 TAG_BYTES_MAX = 512
-"""Bytes of one tag in an XML answer: the parser puts the URI of a namespace in front of every name below it."""
-_USUAL = re.compile('"[0-9a-f-]{1,256}"')  # an entity tag as it is nearly always
-# An entry as AWS, MinIO and SeaweedFS write it. No text has a character that XML would read otherwise, and no two
-# attempts to match look at the same text, so that it takes linear time.
+"""Bytes of one tag in an XML answer: the parser puts the URI of a namespace before every name below it."""
+_USUAL = re.compile('"[0-9a-f-]{1,256}"')  # the common form of an entity tag
+# An entry in the format of AWS, MinIO and SeaweedFS. No text has an XML escape, and no two attempts to match read the
+# same text, so that it takes linear time.
 _ENTRY = re.compile(
     "<Contents><Key>([ -%'-;=?-~]++)</Key><LastModified>([0-9TZ:.+-]++)</LastModified>"
     '<ETag>(?:"|&quot;|&#34;)([0-9a-f-]{1,256}+)(?:"|&quot;|&#34;)</ETag>'
     "(?:<ChecksumAlgorithm>[0-9A-Z]++</ChecksumAlgorithm>)?+(?:<ChecksumType>[A-Z_]++</ChecksumType>)?+"
     "<Size>([0-9]{1,16}+)</Size>(?:<StorageClass>[A-Z_]++</StorageClass>)?+</Contents>"
 )
-# A tag that may be longer than TAG_BYTES_MAX; no `<` stands in one, so that it takes linear time.
+# A tag that may be longer than TAG_BYTES_MAX; it contains no `<`, so that matching takes linear time.
 _LONG_TAG = re.compile(rb"""<(?![!?])(?=[^<]{%d})(?:[^<>"']++|"[^"<]*+"|'[^'<]*+')*+""" % TAG_BYTES_MAX)
 _ETAG = re.compile(r"[\x21\x23-\x7e]{1,256}")
 
@@ -53,7 +53,7 @@ class ListedObject:
 
 @dataclass(frozen=True, slots=True)
 class ListedPage:
-    """One page of a listing: objects, and what lies below a delimiter; `token` while there is more."""
+    """One page of a listing: objects, and folders before a delimiter; `token` while there are more."""
 
     objects: tuple[ListedObject, ...]
     folders: tuple[bytes, ...]
@@ -62,7 +62,7 @@ class ListedPage:
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A multipart upload that is neither complete nor aborted."""
+    """A multipart upload that is neither completed nor aborted."""
 
     key: bytes
     id: str
@@ -79,7 +79,7 @@ class DeleteRefusal:
 
 @dataclass(frozen=True, slots=True)
 class KeptVersion:
-    """One version of an object, or a marker that says it was deleted; `latest` is what a reader meets."""
+    """One version of an object, or a delete marker; `latest`: the one that readers get."""
 
     key: bytes
     id: str
@@ -89,7 +89,7 @@ class KeptVersion:
 
 
 def parse_versions(body: bytes, where: str) -> tuple[tuple[KeptVersion, ...], tuple[str, str] | None]:
-    """A page of ListObjectVersions, and the markers to go on at."""
+    """A page of ListObjectVersions, and the markers of the next one."""
     root = _tree(body, "ListVersionsResult", where)
     raw = _raw(root)
     with _parsing("a list of versions", where):
@@ -125,7 +125,7 @@ def parse_listing(body: bytes, where: str, *, bucket: str = "", prefix: bytes = 
             _text(root, "NextContinuationToken") if _truncated(root) else None,
         )
         if found.token == "":
-            raise ValueError("no token to go on with")
+            raise ValueError("no token for the next page")
         if not all(each.key.startswith(prefix) for each in found.objects):
             raise ValueError("a key outside the prefix")
         if not all(each.startswith(prefix) and each.endswith(b"/") for each in found.folders):
@@ -137,8 +137,8 @@ _Row = tuple[str, str, str, str]
 
 
 def _without_usual(body: bytes, where: str) -> tuple[ElementTree.Element, Iterable[_Row] | None]:
-    """A listing, and its entries apart from it if all of them are as usual and stand together: a pattern takes a third
-    of the time of a tree. `<Contents/>` stands where they stood, to see that it was directly below the root, and in no
+    """A listing, and its entries separately if all of them have the usual form and are adjacent: a pattern takes a
+    third of the time of a tree. `<Contents/>` replaces them, to check that they were directly below the root, and in no
     comment."""
     _check_size(body, "ListBucketResult", where)
     head, *rows = _ENTRY.split(body.decode("latin-1"))
@@ -164,7 +164,7 @@ def _listed(root: ElementTree.Element, raw: _Raw) -> list[ListedObject]:
             raise ValueError("an entry without key, size, tag or time")
         if _USUAL.fullmatch(tag):
             tag = tag[1:-1]
-        elif (tag := etag_of(tag)) and not is_etag(tag):  # a folder that is listed like an object has none
+        elif (tag := etag_of(tag)) and not is_etag(tag):  # a folder that is listed like an object has no tag
             raise ValueError("not an entity tag")
         found.append(ListedObject(raw(key), parse_size(size), tag, parse_instant(at)))
     return found
@@ -177,7 +177,7 @@ def parse_refusals(body: bytes, where: str) -> tuple[DeleteRefusal, ...]:
 
 
 def parse_uploads(body: bytes, where: str) -> tuple[tuple[Upload, ...], tuple[str, str] | None]:
-    """A page of open uploads, and the markers to go on at."""
+    """A page of open uploads, and the markers of the next one."""
     root = _tree(body, "ListMultipartUploadsResult", where)
     raw = _raw(root)
     with _parsing("a list of uploads", where):
@@ -189,7 +189,7 @@ def parse_uploads(body: bytes, where: str) -> tuple[tuple[Upload, ...], tuple[st
 
 
 def parse_text(body: bytes, root: str, name: str, where: str) -> str:
-    """The text of one element below the root, which must have some."""
+    """The text of one required element below the root."""
     found = _text(_tree(body, root, where), name)
     if not found:
         raise _invalid(f"a {root} without {name}", where)
@@ -197,12 +197,12 @@ def parse_text(body: bytes, root: str, name: str, where: str) -> str:
 
 
 def deletion(keys: Sequence[tuple[bytes, str]]) -> bytes:
-    """The body of DeleteObjects; ValueError for a key that XML cannot say."""
+    """The body of DeleteObjects; ValueError for a key that XML cannot contain."""
     parts = []
     for key, etag in keys:
         text = key.decode("utf-8")
-        if not sayable(text):
-            raise ValueError("a key that XML cannot say")
+        if not is_xml_text(text):
+            raise ValueError("a key that XML cannot contain")
         parts.append(f"<Object><Key>{_escape(text)}</Key><ETag>&quot;{_escape(etag)}&quot;</ETag></Object>")
     whole = f'<Delete xmlns="http://s3.amazonaws.com/doc/2006-03-01/"><Quiet>true</Quiet>{"".join(parts)}</Delete>'
     return whole.encode()
@@ -219,18 +219,18 @@ def completion(etags: Sequence[str]) -> bytes:
     ).encode()
 
 
-def sayable(text: str) -> bool:
-    """Whether XML 1.0 gives this text back as it was."""
-    return _UNSAYABLE.search(text) is None
+def is_xml_text(text: str) -> bool:
+    """Whether XML 1.0 preserves this text."""
+    return _NOT_XML.search(text) is None
 
 
 def parse_instant(text: str) -> datetime:
-    """An instant as listings write it, in UTC; ValueError if it is none, or outside the years 1970 to 8999."""
+    """An instant in the format of listings, in UTC; ValueError if invalid, or outside the years 1970 to 8999."""
     return _in_utc(datetime.fromisoformat(text))
 
 
 def parse_date(text: str) -> datetime:
-    """An instant as headers write it, in UTC; ValueError if it is none, or outside the years 1970 to 8999."""
+    """An instant in the format of headers, in UTC; ValueError if invalid, or outside the years 1970 to 8999."""
     try:
         return _in_utc(parsedate_to_datetime(text))
     except (TypeError, IndexError, OverflowError) as why:
@@ -246,7 +246,7 @@ def _in_utc(at: datetime) -> datetime:
 
 
 def parse_size(text: str) -> int:
-    """A number of bytes; ValueError if it is none that an object can have."""
+    """A number of bytes; ValueError if it is not a possible size."""
     size = int(text)
     if not 0 <= size < SIZE_MAX:
         raise ValueError("a size out of range")
@@ -259,11 +259,11 @@ def etag_of(text: str) -> str:
 
 
 def is_etag(version: str) -> bool:
-    """Whether a store could have given this tag; nothing else is sent."""
+    """Whether this can be a store's tag; other texts are never sent."""
     return _ETAG.fullmatch(version) is not None
 
 
-_UNSAYABLE = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|\r")
+_NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|\r")
 _NEEDS_ENTITY = re.compile(r"[\t\n&<>\"]")
 
 
@@ -275,7 +275,7 @@ _Raw = Callable[[str], bytes]
 
 
 def _raw(root: ElementTree.Element) -> _Raw:
-    """How the keys of an answer become the bytes that they stand for."""
+    """The decoder of the keys of an answer."""
     return _unquoted if _text(root, "EncodingType") == "url" else _encoded
 
 
@@ -294,7 +294,7 @@ def _encoded(text: str) -> bytes:
 
 
 class _parsing:
-    """Turns what is wrong with an answer into StoreBroken."""
+    """Turns errors in an answer into StoreBroken."""
 
     def __init__(self, what: str, where: str) -> None:
         self._what, self._where = what, where
@@ -309,7 +309,7 @@ class _parsing:
 
 def _check_size(body: bytes, root: str, where: str) -> None:
     markup = body.count(b"<") + body.count(b'"') + body.count(b"'")
-    # Without null bytes it is not UTF-16, in which the parser would read a document type that is not seen here.
+    # Without null bytes it is not UTF-16, in which the parser would accept a document type that this check misses.
     if len(body) > XML_BYTES_MAX or markup > XML_MARKUP_MAX or b"<!DOCTYPE" in body or b"\0" in body:
         raise _invalid(f"a {root} that is too large, has a document type, or is not in UTF-8", where)
     if any(len(tag[0]) > TAG_BYTES_MAX for tag in _LONG_TAG.finditer(body)):
@@ -349,12 +349,12 @@ def _beside(element: ElementTree.Element, name: str) -> str:
 def _truncated(root: ElementTree.Element) -> bool:
     said = _text(root, "IsTruncated").strip()
     if said not in ("true", "false"):
-        raise ValueError("whether there is more is not said")
+        raise ValueError("IsTruncated is missing")
     return said == "true"
 
 
 def _markers(root: ElementTree.Element, raw: _Raw, name: str) -> tuple[str, str] | None:
-    """Where the next page starts: a key, which comes escaped as the others do, and an id."""
+    """Where the next page starts: a key, which is escaped like the others, and an id."""
     if not _truncated(root):
         return None
     return raw(_text(root, "NextKeyMarker")).decode("utf-8", "surrogateescape"), _text(root, name)
@@ -365,5 +365,5 @@ def _invalid(what: str, where: str) -> StoreBroken:
 
 
 def copy_source(bucket: str, key: bytes, version: str = "") -> str:
-    """The header that names what to copy."""
+    """The header that names the source of a copy."""
     return f"/{bucket}/{quote_from_bytes(key, safe='-_.~/')}" + f"?versionId={quote(version)}" * bool(version)

@@ -1,1 +1,1 @@
-"""Databases of others, through SQLAlchemy: what is referenced, and on PostgreSQL sightings and leadership."""
+"""SQL databases of users, through SQLAlchemy: references, and on PostgreSQL sightings and leadership."""

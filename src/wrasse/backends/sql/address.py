@@ -1,4 +1,4 @@
-"""Which database a URL names, and how it is shown without its secrets. Imports no client."""
+"""The database of a URL, and how it is shown without its secrets. Imports no client."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PACKAGES = {POSTGRES: "postgres", MYSQL: "mysql"}
 
 @dataclass(frozen=True, slots=True)
 class SqlAddress:
-    """One database: its kind, the URL that SQLAlchemy opens, and what it is called to a person."""
+    """One database: its kind, the URL that SQLAlchemy opens, and its name in messages."""
 
     kind: str
     url: str
@@ -30,7 +30,7 @@ class SqlAddress:
 
     @classmethod
     def parse(cls, text: str) -> SqlAddress:
-        """The database of a URL; says what is wrong with it without showing its secrets."""
+        """The database of a URL; errors do not show its secrets."""
         scheme, _, rest = text.partition(":")
         if scheme not in _DRIVERS or not rest.startswith("//"):
             raise ConfigError(
@@ -42,7 +42,7 @@ class SqlAddress:
 
     @property
     def extra(self) -> str:
-        """What to install for it."""
+        """The package to install for it."""
         return f"pip install 'wrasse[{_PACKAGES[self.kind]}]'"
 
 

@@ -1,24 +1,24 @@
-"""References from a user's own database, through SQLAlchemy. Nothing in it is ever changed.
+"""References from a user's own database, through SQLAlchemy. The database is never changed.
 
-A snapshot is one read-only transaction, streamed in the byte order of keys; `referenced` is another, on a connection
-that is kept. Both refuse a replica: what has not arrived there yet would look like an orphan.
+A snapshot is one read-only transaction, streamed in the byte order of keys; `referenced` uses another, on a connection
+that is kept open. Both refuse a replica: a reference that has not arrived there yet would look like an orphan.
 
-One consistent view of all references of a database, as a stream.
+A snapshot is one consistent view of all references of a database, as a stream.
 
-The database sorts by bytes and is not trusted to: a key out of order is an error, and so is a stream that is shorter or
+The database sorts by bytes, which is checked: a key out of order is an error, and so is a stream that is shorter or
 longer than the count of the same view.
 
-Which of some keys are referenced: what to ask a database for, and which key each row protects. Pure.
+Lookups: which of some keys are referenced. Queries and the matching of rows are pure.
 
-A prefix may end anywhere in a key, and to ask for every piece of every key would be a hundred times the work. So the
-last snapshot that was read to its end tells with which characters prefixes end, the slash always being one of them;
-without one, every piece is asked for.
+A prefix may end anywhere in a key, and looking up every piece of every key would be a hundred times the work. So the
+last snapshot that was read to its end gives the characters with which prefixes end, always including the slash; without
+one, every piece is looked up.
 
-Leadership by a session's advisory lock on PostgreSQL, on the connection that also answers the last look.
+Leadership by a session's advisory lock on PostgreSQL, on the connection that also answers the last lookups.
 
-The lock lives and dies with the connection, so that whoever has lost it can also not ask any more: a lock on a
-connection of its own would outlive the other, or die before it. Lost in the middle of a run, it is not taken again
-before the next. A pooler that gives each transaction another session would make the lock mean nothing: it is refused.
+The lock lives and dies with the connection, so that a process that has lost it cannot look up anything either: a lock
+on a connection of its own would outlive the other, or die before it. If it is lost in a run, it is not taken again
+before the next run. A pooler that gives each transaction another session would make the lock useless: it is refused.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ _HELD = """SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted
 
 
 def lock_id(name: str) -> int:
-    """The number of a lock by its name: the first eight bytes of its SHA-256, without the sign."""
+    """The number of a lock by its name: the first eight bytes of its SHA-256, without the sign bit."""
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) & 0x7FFF_FFFF_FFFF_FFFF
 
 
 class SqlLeader(Guard):
-    """A guard that lets only the leader run. Leadership is taken when it is first asked for, and kept until `release`
-    or the end of the connection."""
+    """A guard that lets only the leader run. Leadership is taken at the first check, and kept until `release` or the
+    end of the connection."""
 
     name = "leader"
 
@@ -61,7 +61,7 @@ class SqlLeader(Guard):
         self._id = lock_id(lock)
         self._connection = connection
         self._thread = thread
-        self._session = 0  # the connection it was taken on; 0: not taken
+        self._session = 0  # the connection on which it was taken; 0: not taken
         self._lost = False
 
     async def acquire(self) -> bool:
@@ -70,7 +70,7 @@ class SqlLeader(Guard):
         return await self._thread.run(lambda: self._connection.guarded(self._acquire), self._connection, ASK_MAX)
 
     async def pause_reason(self) -> str | None:
-        """Why this process must not go on: it does not lead, or cannot tell."""
+        """Why this process must not continue: it does not lead, or cannot find out."""
         if self._lost:
             return f"the lock {self._lock!r} was lost in this run"
         led = self._session != 0
@@ -82,14 +82,14 @@ class SqlLeader(Guard):
         except Refused:
             raise
         except WrasseError:
-            pass  # whoever cannot ask does not lead
+            pass  # without an answer there is no leadership
         if led:
             self._session, self._lost = 0, True
             return f"the lock {self._lock!r} was lost in this run"
         return None if await self.acquire() else f"another process has the lock {self._lock!r}"
 
     def recall(self, memory: str | None) -> None:
-        """A new run begins: what was lost may be taken again."""
+        """A new run begins: a lost lock may be taken again."""
         self._lost = False
 
     async def release(self) -> None:
@@ -101,7 +101,7 @@ class SqlLeader(Guard):
             return True
         self._connection.dialect.begin(self._connection, ASK_MAX)
         refuse_pooler(self._connection)
-        # Asked for once only: a session that takes a lock twice must give it back twice.
+        # Requested once only: a session that takes a lock twice must release it twice.
         taken = bool(self._connection.rows("SELECT pg_try_advisory_lock(%(id)s)", {"id": self._id})[0][0])
         self._connection.end()
         self._session = self._connection.opened if taken else 0
@@ -124,15 +124,14 @@ class SqlLeader(Guard):
 
 
 def refuse_pooler(connection: SqlConnection) -> None:
-    """Raises if a session does not belong to us alone. Two connections of ours, each in a transaction and each again
-    after it, are served by two sessions, always the same, unless somebody between us and the server hands them out
-    by the transaction."""
+    """Raises if a session is not exclusively ours. Two connections of ours, each in a transaction and each again after
+    it, use two sessions, always the same, unless a pooler assigns sessions by the transaction."""
     other = SqlConnection(connection.address)
     pid = "SELECT pg_backend_pid()"
     try:
         mine = connection.rows(pid)
         connection.end()
-        theirs = other.rows(pid)  # its transaction stays open, so its session is taken
+        theirs = other.rows(pid)  # its transaction stays open, so its session stays in use
         if mine == theirs or connection.rows(pid) != mine:
             raise Refused(
                 f"{connection.address.shown} is behind a pooler that gives every transaction another session, "
@@ -146,32 +145,32 @@ def refuse_pooler(connection: SqlConnection) -> None:
 
 Endings = frozenset[str] | None
 _SLASH = frozenset({"/"})
-_UNSPEAKABLE = re.compile("[\0\ud800-\udfff]")  # what no text of a database holds: keys that are no UTF-8, and NUL
+_INVALID_TEXT = re.compile("[\0\ud800-\udfff]")  # never in a text of a database: bytes that are not UTF-8, and NUL
 
 
 class ReferenceQuery:
-    """Some keys, and the strongest reference to each of them that was found so far."""
+    """Some keys, and the strongest reference to each of them so far."""
 
     def __init__(self, keys: Sequence[str], endings: Endings, *, below: bool) -> None:
         self._below = below
         self._at: dict[str, list[int]] = {}
         self._under: dict[str, list[int]] = {}
-        odd = _UNSPEAKABLE.search("/".join(keys)) is not None
-        self._whole = {key for key in keys if not _UNSPEAKABLE.search(key)} if odd else set(keys)
+        odd = _INVALID_TEXT.search("/".join(keys)) is not None
+        self._whole = {key for key in keys if not _INVALID_TEXT.search(key)} if odd else set(keys)
         for index, key in enumerate(keys):
             self._at.setdefault(key, []).append(index)
-            for piece in pieces(speakable(key) if odd else key, endings):
+            for piece in pieces(text_part(key) if odd else key, endings):
                 self._under.setdefault(piece, []).append(index)
         self.found: list[Reference | None] = [None] * len(keys)
 
     @property
     def named(self) -> list[str]:
-        """Whatever a row must be called to count: the keys, and the pieces they begin with."""
+        """The keys of the rows that matter: the keys themselves, and their possible prefixes."""
         return sorted(self._whole | self._under.keys())
 
     @property
     def directories(self) -> list[str]:
-        """Directories below which rows count, in order; one within another is left out."""
+        """Directories below which rows matter, in order; nested ones are left out."""
         if not self._below:
             return []
         outer: list[str] = []
@@ -181,7 +180,7 @@ class ReferenceQuery:
         return outer
 
     def note(self, rows: Iterable[Reference]) -> None:
-        """Takes rows into account."""
+        """Adds rows to the result."""
         for row in rows:
             for index in self._protected(row):
                 before = self.found[index]
@@ -198,15 +197,15 @@ class ReferenceQuery:
 
 
 def pieces(key: str, endings: Endings) -> list[str]:
-    """What a prefix that covers a key can be."""
+    """The prefixes that can cover a key."""
     if endings == _SLASH:
         return ["", *(key[:end] for end in _slashes(key))]
     return ["", *(key[:end] for end in range(1, len(key) + 1) if endings is None or key[end - 1] in endings)]
 
 
-def speakable(key: str) -> str:
-    """A key up to where no text of a database can go on as it does."""
-    limit = _UNSPEAKABLE.search(key)
+def text_part(key: str) -> str:
+    """A key up to the first character that a database text cannot contain."""
+    limit = _INVALID_TEXT.search(key)
     return key if limit is None else key[: limit.start()]
 
 
@@ -218,7 +217,7 @@ def _slashes(key: str) -> Iterator[int]:
 
 
 CHECK = "references"
-SMALL = 10_000  # rows; a table of this size is read faster than an index
+SMALL = 10_000  # rows; a smaller table is read faster than an index
 _LIMIT = 30.0
 _DO = (
     "make an index on what the query calls key, sorted by bytes; on PostgreSQL: "
@@ -246,21 +245,21 @@ def _all(connection: SqlConnection, sources: Sequence[Source]) -> Iterator[Findi
         slow = rows > SMALL and any(dialect.scans(connection, each) for each in statements)
         what = f"{source.rule} of {source.where}: {rows} references"
         if slow:
-            yield Finding(CHECK, WARN, f"{what}; no index finds them, so each batch reads the whole table", _DO)
+            yield Finding(CHECK, WARN, f"{what}; no index is used, so each batch reads the whole table", _DO)
         else:
             yield Finding(CHECK, OK, what)
     connection.end()
 
 
-END_MAX = 10.0  # seconds to hang up
+END_MAX = 10.0  # seconds to close a connection
 VIEW_MAX = 900.0  # seconds for one statement of a snapshot, sorting included
 
-Shown = tuple[Reference, str]
-Parts = Generator[list[Shown], None, None]
+NumberedReference = tuple[Reference, str]
+Parts = Generator[list[NumberedReference], None, None]
 
 
 class SqlSnapshot:
-    """The view. It has a connection of its own, and the thread of its catalog."""
+    """The view. It has a connection of its own, and uses the thread of its catalog."""
 
     def __init__(self, connection: SqlConnection, sources: Sequence[Source], thread: SqlThread) -> None:
         self._connection = connection
@@ -270,9 +269,9 @@ class SqlSnapshot:
         self._at: datetime | None = None
         self._all = ""
         self._parts: Parts = _nothing()
-        self._waiting: list[Shown] = []  # what follows, the first part of it
-        self._stands: str | None = None  # the cursor after which that is
-        self.endings: Endings = None  # how prefixes end, once all were seen
+        self._waiting: list[NumberedReference] = []  # the next references, a part of the stream
+        self._stands: str | None = None  # the cursor before them
+        self.endings: Endings = None  # the last characters of prefixes, once all were read
 
     @property
     def at(self) -> datetime:
@@ -308,14 +307,14 @@ class SqlSnapshot:
 
     def _close(self) -> None:
         parts, self._parts, self._waiting, self._stands = self._parts, _nothing(), [], None
-        self._connection.close()  # first, so that the end of the stream is no more talk with the server
+        self._connection.close()  # first, so that the end of the stream needs no more answers of the server
         with suppress(WrasseError):
             self._connection.guarded(parts.close)
 
     def _page(self, after: str | None, limit: int) -> Page[Reference]:
         if after is None or after != self._stands:
             self._start(after)
-        shown: list[Shown] = []
+        shown: list[NumberedReference] = []
         while self._waiting and len(shown) < limit:
             room = limit - len(shown)
             shown += self._waiting[:room]
@@ -329,7 +328,7 @@ class SqlSnapshot:
         )
 
     def _start(self, after: str | None) -> None:
-        """Goes to the first reference after a cursor."""
+        """Moves to the first reference after a cursor."""
         self._parts.close()  # MySQL has one stream at a time
         if after is None:
             sql, values = self._connection.dialect.counted(self._all)
@@ -347,7 +346,7 @@ class SqlSnapshot:
                 return
 
     def _whole(self, count: int) -> Parts:
-        """Everything, and an error if that is not as much as was counted."""
+        """Everything, and an error if the number differs from the count."""
         seen, endings = 0, {"/"}
         for part in self._from(""):
             seen += len(part)
@@ -355,18 +354,18 @@ class SqlSnapshot:
             yield part
         if seen != count:
             raise StoreBroken(
-                f"{self._connection.address.shown} gave {seen} of {count} references; nothing was judged",
-                do="see what stands between wrasse and the database",
+                f"{self._connection.address.shown} sent {seen} of {count} references; nothing was judged",
+                do="check the proxies between wrasse and the database",
             )
         self.endings = frozenset(endings)
 
     def _from(self, key: str) -> Parts:
-        """References with their cursor: a key, and which of those with this key it is."""
+        """References with their cursor: a key, and the position among those with this key."""
         read = self._sources[0].reference
         last, number = "", 0
         sql, values = self._connection.dialect.ordered(self._all, key)
         for part in self._connection.stream(sql, values):
-            shown: list[Shown] = []
+            shown: list[NumberedReference] = []
             for row in part:
                 reference = read(row)
                 own = reference.key
@@ -409,7 +408,7 @@ class SqlCatalog:
 
     @classmethod
     def open(cls, url: str, queries: Sequence[Query]) -> SqlCatalog:
-        """The catalog of a URL. It connects when it is first asked."""
+        """The catalog of a URL. It connects at the first use."""
         return cls(SqlAddress.parse(url), queries)
 
     @asynccontextmanager
@@ -422,50 +421,50 @@ class SqlCatalog:
             await view.close()
         if view.endings is not None:
             self._endings = view.endings
-        self._plain = ()  # and with it how each source is asked: tables grow, and indexes are made
+        self._plain = ()  # and the plan of each source: tables grow, and indexes are made
 
     async def referenced(self, keys: Sequence[str], *, below: bool = False) -> Sequence[Reference | None]:
         found: list[Reference | None] = []
         for start in range(0, len(keys), KEYS_MAX):
-            asked = ReferenceQuery(keys[start : start + KEYS_MAX], self._endings, below=below)
-            await self._thread.run(lambda asked=asked: self._ask(asked), self._connection, LOOK_MAX)  # type: ignore[misc]
-            found += asked.found
+            query = ReferenceQuery(keys[start : start + KEYS_MAX], self._endings, below=below)
+            await self._thread.run(lambda query=query: self._ask(query), self._connection, LOOK_MAX)  # type: ignore[misc]
+            found += query.found
         return found
 
     async def examine(self) -> Sequence[Finding]:
-        """Whether its queries can be answered, and by an index."""
+        """Checks whether its queries can be answered, and by an index."""
         return await self._thread.run(lambda: examined(self._connection, self._sources), self._connection, LOOK_MAX)
 
     def leader(self, name: str) -> SqlLeader | None:
         return SqlLeader(name, self._connection, self._thread) if self._address.kind == POSTGRES else None
 
     async def close(self) -> None:
-        """Lets go of the connection."""
+        """Closes the connection."""
         await self._thread.run(self._connection.close, self._connection, LOOK_MAX)
         await self._thread.close()
 
-    def _ask(self, asked: ReferenceQuery) -> None:
+    def _ask(self, query: ReferenceQuery) -> None:
         kept = self._connection.is_open
         try:
-            self._connection.guarded(lambda: self._ask_all(asked))
+            self._connection.guarded(lambda: self._ask_all(query))
         except StoreUnavailable:
-            # A connection that was kept may have ended while nobody used it. That proves nothing about the server.
+            # A kept connection may have ended while it was idle. That proves nothing about the server.
             if not kept or self._connection.was_shut:
                 raise
-            self._connection.guarded(lambda: self._ask_all(asked))
+            self._connection.guarded(lambda: self._ask_all(query))
 
-    def _ask_all(self, asked: ReferenceQuery) -> None:
+    def _ask_all(self, query: ReferenceQuery) -> None:
         connection, dialect = self._connection, self._connection.dialect
         dialect.begin(connection, LOOK_MAX)
         if not self._plain:
-            self._prepare(asked.directories)
-        named, directories = asked.named, asked.directories
+            self._prepare(query.directories)
+        named, directories = query.named, query.directories
         for source, plain, indexed in zip(self._sources, self._plain, self._indexed, strict=True):
             statements = [*dialect.named(plain, named)]
             if directories:
                 statements += dialect.below(plain, directories, indexed)
             for sql, values in statements:
-                asked.note([source.reference(row) for row in connection.rows(sql, values)])
+                query.note([source.reference(row) for row in connection.rows(sql, values)])
         connection.end()
 
     def _prepare(self, directories: Sequence[str]) -> None:

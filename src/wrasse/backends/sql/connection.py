@@ -1,12 +1,12 @@
 """A connection to a database, used by one thread, each call for a bounded time.
 
-The drivers block, so their calls run in a thread. A call that takes too long has its socket shut under it, which wakes
-the thread with an error: no thread stays behind, and no answer of an earlier question is taken for that of a later one.
-After any error the connection is given up, and the next call opens another.
+The drivers block, so their calls run in a thread. If a call takes too long its socket is shut down, which wakes the
+thread with an error: no thread stays blocked, and no late answer is taken for that of a later query. After any error
+the connection is closed, and the next call opens another.
 
-What went wrong in a database, in our words. The only place that knows the exceptions of SQLAlchemy and its drivers.
+Maps errors of a database to ours. The only place that knows the exceptions of SQLAlchemy and its drivers.
 
-A message of the server is shown by its first line alone: what follows may quote rows and parameters.
+Of a server's message only the first line is shown: later ones may quote rows and parameters.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 STREAM_ROWS = 5_000
-_SHUT_MAX = 5.0  # seconds for a thread to notice that its socket was shut
+_SHUT_MAX = 5.0  # seconds for a thread to notice that its socket was shut down
 
 
 class SqlThread:
@@ -37,7 +37,7 @@ class SqlThread:
         self._closed = False
 
     async def run(self, call: Callable[[], T], connection: SqlConnection, limit: float) -> T:
-        """Runs a call there, to its end even if nobody waits any more."""
+        """Runs a call there, to its end even if its caller was cancelled."""
         if self._closed:
             raise closed(connection.address.shown)
         future = asyncio.wrap_future(self._begin(call))
@@ -62,7 +62,7 @@ class SqlThread:
         return self._pool.submit(call)
 
     async def close(self) -> None:
-        """Lets the thread end."""
+        """Ends the thread."""
         if not self._closed:
             self._closed = True
             await asyncio.to_thread(self._pool.shutdown)
@@ -74,14 +74,14 @@ class SqlConnection:
     def __init__(self, address: SqlAddress, *, writes: bool = False) -> None:
         self.address = address
         self.dialect = dialect_of(address.kind)
-        self.opened = 0  # how many connections it has had: another number, another session
+        self.opened = 0  # the number of connections so far: another number means another session
         self._writes = writes
-        self.was_shut = False  # whether the last connection was shut under a call
+        self.was_shut = False  # whether the last connection was shut down during a call
         self._connection: Connection | None = None
 
     @property
     def connection(self) -> Connection:
-        """The connection, opened if need be."""
+        """The connection, opened if needed."""
         if self._connection is None:
             self._connection = _connect(self.address, self._writes)
             self.opened += 1
@@ -90,11 +90,11 @@ class SqlConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a connection, as far as we know."""
+        """Whether there is a connection, as far as known."""
         return self._connection is not None
 
     def guarded(self, call: Callable[[], T]) -> T:
-        """The call's answer; after an error the connection is gone, and the error is ours."""
+        """The call's result; an error closes the connection, and is mapped to ours."""
         try:
             return call()
         except BaseException as error:
@@ -110,11 +110,11 @@ class SqlConnection:
         return self.connection.exec_driver_sql(sql, values).fetchall()
 
     def run(self, sql: str, values: Params | None = None) -> int:
-        """Runs a statement; how many rows it changed."""
+        """Runs a statement; returns the number of changed rows."""
         return self.connection.exec_driver_sql(sql, values).rowcount
 
     def stream(self, sql: str, values: Params | None = None) -> Iterator[Sequence[Sequence[object]]]:
-        """The rows of a large answer, some thousand at a time, as the server has them."""
+        """The rows of a large answer, in blocks of some thousand."""
         options = {"stream_results": True, "max_row_buffer": STREAM_ROWS}
         result = self.connection.exec_driver_sql(sql, values, execution_options=options)
         try:
@@ -123,7 +123,7 @@ class SqlConnection:
             result.close()
 
     def names(self, sql: str) -> Sequence[tuple[str, object]]:
-        """Names of the columns of a SELECT, lower-cased, each with what the driver calls its type."""
+        """Names of the columns of a SELECT, lower-cased, each with the driver's type code."""
         result = self.connection.exec_driver_sql(f"SELECT * FROM ({self.dialect.escaped(sql)}\n) s LIMIT 0")
         try:
             assert result.cursor is not None, "a SELECT has columns"
@@ -132,22 +132,22 @@ class SqlConnection:
             result.close()
 
     def end(self) -> None:
-        """Ends the transaction; nothing it did stays, unless it was committed."""
+        """Rolls the transaction back, unless it was committed."""
         if self._connection is not None:
             self._connection.rollback()
 
     def close(self) -> None:
-        """Gives the connection up."""
+        """Closes the connection."""
         connection, self._connection = self._connection, None
         if connection is not None:
-            # It is given up because it is broken, or may be: what it has to say about that is no news.
+            # It may be broken, and is closed anyway: errors here add nothing.
             with suppress(*_broken()):
                 connection.invalidate()
             with suppress(*_broken()):
                 connection.close()
 
     def shut(self) -> None:
-        """Wakes whoever waits for the server. From any thread."""
+        """Wakes the thread that waits for the server. From any thread."""
         connection = self._connection
         self.was_shut = True
         if connection is not None:
@@ -156,7 +156,7 @@ class SqlConnection:
 
 
 def _broken() -> tuple[type[Exception], ...]:
-    """How a connection fails that is closed already."""
+    """The exceptions of a connection that is closed already."""
     from sqlalchemy.exc import SQLAlchemyError
 
     return (SQLAlchemyError, OSError, ValueError, AttributeError)
@@ -178,7 +178,7 @@ def _connect(address: SqlAddress, writes: bool) -> Connection:
         raise ConfigError(f"{address.shown} needs the package {missing.name}", do=address.extra) from missing
     except (ArgumentError, ValueError):
         raise ConfigError(
-            f"the URL of {address.shown} cannot be understood", do="see how SQLAlchemy writes it"
+            f"the URL of {address.shown} cannot be parsed", do="see SQLAlchemy's documentation of URLs"
         ) from None
 
 
@@ -191,7 +191,7 @@ _RETRY = "check that the server is up; nothing was changed, and it is tried agai
 
 
 def ours(error: Exception, where: str) -> Exception:
-    """Our error for one of SQLAlchemy's or of a driver's; what is no error of the database stays what it is."""
+    """Our error for one of SQLAlchemy's or of a driver's; other exceptions are returned unchanged."""
     from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
     if isinstance(error, WrasseError):
@@ -220,10 +220,10 @@ def _said(error: BaseException, where: str) -> WrasseError:
         return StoreFull(f"there is no room left in {where}", do="free some space; nothing was changed")
     if code.startswith(_ODD_VALUE) or type(error).__name__ == "DataError":
         return StoreBroken(
-            f"{where} gave a value that cannot be read (error {code or type(error).__name__})",
-            do="look for odd times, prefixes that are no number, and keys that are no text",
+            f"{where} sent a value that cannot be read (error {code or type(error).__name__})",
+            do="look for invalid times, prefixes that are not numbers, and keys that are not texts",
         )
-    return StoreUnavailable(f"{where} did not answer as it should: {line}", do=_RETRY)
+    return StoreUnavailable(f"{where} failed: {line}", do=_RETRY)
 
 
 def _code(error: BaseException) -> str:
@@ -241,10 +241,10 @@ def _first_line(error: BaseException) -> str:
 
 
 def too_slow(where: str, seconds: float) -> StoreUnavailable:
-    """The time a call may take is over."""
+    """The time limit of a call has passed."""
     return StoreUnavailable(f"{where} did not answer in {seconds:.0f} s", do=_RETRY)
 
 
 def closed(where: str) -> StoreUnavailable:
-    """Somebody asks after close."""
+    """A call after close."""
     return StoreUnavailable(f"the connection to {where} is closed", do="open it again")

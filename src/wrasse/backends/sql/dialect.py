@@ -1,11 +1,11 @@
-"""What differs between databases: how a view is opened, how keys are sorted by their bytes, how many are looked up.
+"""Differences between databases: opening a view, sorting keys by their bytes, looking keys up.
 
-PostgreSQL: keys by their bytes with collation "C", look-ups by arrays, one view per transaction. An index on the key
-makes a look-up cheap; for "everything below a directory" it must be sorted by bytes, too:
-CREATE INDEX ON workspaces (archive_key COLLATE "C"). Without one, a look-up reads the table once for a whole batch.
+PostgreSQL: keys by their bytes with collation "C", lookups by arrays, one view per transaction. An index on the key
+makes a lookup cheap; for "everything below a directory" it must be sorted by bytes, too: CREATE INDEX ON workspaces
+(archive_key COLLATE "C"). Without one, a lookup reads the table once per batch.
 
-MySQL and MariaDB: keys sorted as binary, look-ups by lists and LIKE. Their collations call different keys equal and
-sort by letters, so rows are asked for generously and compared byte by byte here. Sessions are in UTC and speak ANSI
+MySQL and MariaDB: keys sorted as binary, lookups by lists and LIKE. Their collations treat different keys as equal and
+sort by letters, so more rows than needed are selected and compared byte by byte here. Sessions are in UTC and use ANSI
 SQL: "key" is a name, || joins texts.
 """
 
@@ -35,33 +35,33 @@ KEYS_MAX = 1_000  # in one statement of MySQL
 class Dialect(ABC):
     """One kind of database. Statements select the six columns of a row, in their order."""
 
-    connect_args: ClassVar[Mapping[str, object]]  # what the driver is told when it connects
+    connect_args: ClassVar[Mapping[str, object]]  # arguments of the driver when it connects
 
     @abstractmethod
     def prepared(self, connection: Connection) -> Connection:
-        """A new connection, set for reading."""
+        """A new connection, set up for reading."""
 
     @abstractmethod
     def begin(self, connection: SqlConnection, seconds: float) -> datetime:
-        """Opens one consistent view that cannot write, refuses a server that lags behind another, limits statements to
-        so many seconds, and gives the server's time."""
+        """Opens one consistent read-only view, refuses a replica, limits statements to `seconds`, and returns the
+        server's time."""
 
     @abstractmethod
     def plain(self, source: Source, names: Sequence[tuple[str, object]]) -> str:
-        """A SELECT of the six columns from a source that has these, with types that go together in a UNION."""
+        """A SELECT of the six columns from a source with these columns, with types that match in a UNION."""
 
     @abstractmethod
     def ordered(self, plain: str, key: str) -> Statement:
-        """Everything from this key on, in the byte order of keys."""
+        """All rows from this key on, in the byte order of keys."""
 
     @abstractmethod
     def named(self, plain: str, keys: Sequence[str]) -> Iterator[Statement]:
-        """Every row with one of these keys, and perhaps others."""
+        """All rows with one of these keys, and possibly others."""
 
     @abstractmethod
     def below(self, plain: str, directories: Sequence[str], indexed: bool) -> Iterator[Statement]:
-        """Every row below one of these directories, which are in order and contain none another, and perhaps others.
-        `indexed` says whether an index can be used for that."""
+        """All rows below one of these directories, which are in order and not nested, and possibly others. `indexed`:
+        an index can be used."""
 
     @abstractmethod
     def scans(self, connection: SqlConnection, statement: Statement) -> bool:
@@ -69,22 +69,22 @@ class Dialect(ABC):
 
     @abstractmethod
     def shut(self, driver: object) -> None:
-        """Wakes whoever waits for the server."""
+        """Wakes the thread that waits for the server."""
 
     def escaped(self, sql: str) -> str:
-        """A user's SQL as the drivers must have it: they look for parameters in everything they get."""
+        """A user's SQL in the form the drivers need: they look for parameters in every text."""
         return sql.replace("%", "%%")
 
     def counted(self, plain: str) -> Statement:
-        """How many rows there are."""
-        # With a parameter, since only then `%%` is read as `%`.
+        """The number of rows."""
+        # With a parameter, since only then the driver reads `%%` as `%`.
         return f"SELECT count(*) FROM ({plain}) r WHERE %(all)s", {"all": True}
 
 
 _TEXTS = {25: "text", 1043: "varchar", 1042: "char", 19: "name", 705: "unknown", 2950: "uuid"}
 _OTHERS = {16: "a boolean", 17: "bytea", 20: "a number", 21: "a number", 23: "a number", 1700: "a number",
            114: "json", 3802: "json", 1082: "a date", 1114: "a time", 1184: "a time"}  # fmt: skip
-_OWN_TYPES = 16_384  # types of extensions, citext for one, begin here
+_OWN_TYPES = 16_384  # types of extensions, such as citext, begin here
 _BEGIN = """SELECT clock_timestamp(), pg_is_in_recovery(), current_setting('server_encoding'),
     set_config('TimeZone', 'UTC', true), set_config('statement_timeout', %(limit)s, true),
     set_config('idle_in_transaction_session_timeout', '0', true), set_config('DateStyle', 'ISO', true),
@@ -106,7 +106,7 @@ def array(texts: Sequence[str]) -> str:
 class Postgres(Dialect):
     """PostgreSQL."""
 
-    # No statement is prepared: behind a pooler the next transaction may be another server's.
+    # No statement is prepared: behind a pooler the next transaction may use another server session.
     connect_args: ClassVar[Mapping[str, object]] = {
         "connect_timeout": 10,
         "keepalives_idle": 30,
@@ -119,15 +119,15 @@ class Postgres(Dialect):
     }
 
     def prepared(self, connection: Connection) -> Connection:
-        """Read-only, and one view per transaction: of two statements the second must not see a reference move away
-        that the first has not seen arrive."""
+        """Read-only, and one view per transaction: of two statements the second must not miss a reference that moved
+        after the first one ran."""
         return connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
     def begin(self, connection: SqlConnection, seconds: float) -> datetime:
         ((at, replica, encoding, *_),) = connection.rows(_BEGIN, {"limit": str(round(seconds * 1000))})
         if replica:
             raise Refused(
-                f"{connection.address.shown} is a replica: what it does not know yet looks like an orphan",
+                f"{connection.address.shown} is a replica: references that it has not received yet look like orphans",
                 do="name the primary; with several hosts: ?target_session_attrs=read-write",
             )
         if encoding != "UTF8":
@@ -159,7 +159,7 @@ class Postgres(Dialect):
         return f'SELECT * FROM ({plain}) r WHERE {where} ORDER BY "key" COLLATE "C", 2, 3, 4, 5, 6', {"key": key}
 
     def named(self, plain: str, keys: Sequence[str]) -> Iterator[Statement]:
-        # By bytes, as the look below a directory, so that one index serves both.
+        # By bytes, like the lookup below a directory, so that one index serves both.
         yield f'SELECT * FROM ({plain}) r WHERE "key" COLLATE "C" = ANY(%(keys)s::text[])', {"keys": array(keys)}
 
     def below(self, plain: str, directories: Sequence[str], indexed: bool) -> Iterator[Statement]:
@@ -171,7 +171,7 @@ class Postgres(Dialect):
                 ranges,
             )
             return
-        # One pass over the table for all of them: which range a key may be in is found by bisection.
+        # One pass over the table for all of them: the range that a key may be in is found by bisection.
         yield (
             f'SELECT * FROM ({plain}) r WHERE "key" COLLATE "C" < '
             '(%(high)s::text[])[width_bucket("key" COLLATE "C", %(low)s::text[])]',
@@ -191,7 +191,7 @@ class Postgres(Dialect):
 
 
 _RANGES_MAX = 100
-_NUMBERS = frozenset({0, 1, 2, 3, 4, 5, 8, 9, 13, 16, 246})  # of the types that the protocol has
+_NUMBERS = frozenset({0, 1, 2, 3, 4, 5, 8, 9, 13, 16, 246})  # numeric type codes of the protocol
 _BINARY = 'CAST(CONVERT("key" USING utf8mb4) AS BINARY)'
 
 
@@ -201,7 +201,7 @@ class MySql(Dialect):
     connect_args: ClassVar[Mapping[str, object]] = {"connect_timeout": 10, "read_timeout": 900, "charset": "utf8mb4"}
 
     def prepared(self, connection: Connection) -> Connection:
-        """In UTC and in ANSI SQL; transactions are begun by hand."""
+        """In UTC and in ANSI SQL; transactions are begun explicitly."""
         for statement in (
             "SET SESSION sql_mode = CONCAT(@@sql_mode, ',ANSI_QUOTES,PIPES_AS_CONCAT')",
             "SET SESSION time_zone = '+00:00'",
@@ -217,7 +217,7 @@ class MySql(Dialect):
         if replica:
             raise Refused(
                 f"{connection.address.shown} is read-only, as replicas are: "
-                "what it does not know yet looks like an orphan",
+                "references that it has not received yet look like orphans",
                 do="name the primary",
             )
         connection.run(_limit(str(version), seconds))
@@ -272,7 +272,7 @@ class MySql(Dialect):
 
 
 def _limit(version: str, seconds: float) -> str:
-    """How a session says after how long a statement is to be stopped: each of the two has a word of its own."""
+    """The statement that limits the time of statements: MySQL and MariaDB have different variables."""
     if "MariaDB" in version:
         return f"SET SESSION max_statement_time = {seconds:g}"
     return f"SET SESSION max_execution_time = {seconds * 1_000:.0f}"
@@ -290,7 +290,7 @@ def dialect_of(kind: str) -> Dialect:
 
 
 def column(name: str, names: frozenset[str], default: str) -> str:
-    """A column under its name, or what stands for it where there is none."""
+    """A column by its name, or its default if the source has none."""
     return f'"{name}"' if name in names else default
 
 

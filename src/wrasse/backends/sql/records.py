@@ -1,12 +1,13 @@
-"""Records on PostgreSQL: one row each, for what sweeps of orphans keep beside their sightings, such as their lease.
+"""Records on PostgreSQL: one row each, for what orphan sweeps store beside their sightings, such as their lease.
 
-They have a connection of their own: a round of sightings may take minutes, and a lease is renewed meanwhile. A record
-keeps the nonce of its last write; a write that finds its own there was made before, and its reply was lost.
+They have a connection of their own: storing a scan's sightings may take minutes, and a lease is renewed meanwhile. A
+record keeps the nonce of its last write; a write that finds its own nonce there was made before, and its reply was
+lost.
 
-The tables of sightings on PostgreSQL, and how they come to be.
+The tables of sightings on PostgreSQL, and how they are made.
 
-They are made when they are missing, one process at a time. Whoever may not create tables is given these statements.
-Units are bytes, so that they sort as a listing does and need no encoding; instants are microseconds.
+They are made when they are missing, one process at a time. The error for a user who may not create tables has these
+statements. Units are bytes, so that they sort like a listing and need no encoding; instants are microseconds.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ CREATE TABLE IF NOT EXISTS wrasse_records (
     version bigint NOT NULL, due_at bigint, nonce text NOT NULL, PRIMARY KEY (collection, name)
 );
 """
-_MAKING = 0x77726173_73650001  # the advisory lock of whoever makes the tables
+_MAKING = 0x77726173_73650001  # the advisory lock for making the tables
 
 
 def make_tables(connection: SqlConnection) -> None:
-    """Makes what is missing."""
+    """Makes the missing tables."""
     names = ", ".join(f"to_regclass('{name}')" for name in TABLES)
     ((*found, replica),) = connection.rows(f"SELECT {names}, pg_is_in_recovery()")
     if replica:
@@ -95,14 +96,14 @@ class PostgresStore:
     def __init__(self, address: SqlAddress, name: str) -> None:
         self._connection = SqlConnection(address, writes=True)
         self._thread = SqlThread(name)
-        self._made = 0  # the connection on which the tables were looked for
+        self._made = 0  # the connection on which the tables were checked
 
     def records(self, collection: Collection) -> PostgresRecords:
         """The records of one collection."""
         return PostgresRecords(self, collection.data)
 
     async def do(self, call: Callable[[SqlConnection], T], limit: float = ANSWER_MAX) -> T:
-        """One call is one transaction."""
+        """Runs one call in one transaction."""
 
         def run() -> T:
             connection = self._connection
@@ -117,7 +118,7 @@ class PostgresStore:
         return await self._thread.run(lambda: self._connection.guarded(run), self._connection, limit)
 
     async def close(self, limit: float = ANSWER_MAX) -> None:
-        """Lets go of the connection."""
+        """Closes the connection."""
         await self._thread.run(self._connection.close, self._connection, limit)
         await self._thread.close()
 
@@ -155,7 +156,7 @@ class PostgresRecords(ConditionalRecords):
             ((now,),) = connection.rows(f"SELECT {_NOW}")
             rows = connection.rows(sql, values) or connection.rows(_AGAIN, values)
             version = str(rows[0][0]) if rows and sql is not _DELETE else None
-            # A delete that is asked again may have been made: nothing is left to tell by.
+            # A retried delete may have been made: no row is left that would show it.
             again = sql is _DELETE and asked.nonce is not None and not connection.rows(_THERE, values)
             lost = Outcome.UNKNOWN if again else Outcome.CONFLICT
             return Written(Outcome.DONE if rows else lost, version, from_micros(whole(now)))
@@ -179,7 +180,7 @@ class PostgresRecords(ConditionalRecords):
 
 def _record(row: Sequence[object]) -> Record:
     key, value, version, due_at = row[:4]
-    assert isinstance(value, bytes), "as the schema says"
+    assert isinstance(value, bytes), "the column is bytea"
     return Record(str(key), value, str(version), None if due_at is None else from_micros(whole(due_at)))
 
 

@@ -1,7 +1,7 @@
-"""Sightings on PostgreSQL: one row per orphan, in the order of their units, and one per round.
+"""Sightings on PostgreSQL: one row per orphan, in the order of their units, and one per scan.
 
-Whoever changes a root holds its advisory lock to the end of the transaction, so that two rounds at once, or a round and
-a mark, come one after the other and never wait in a circle. The primary key of a round decides which of two is kept.
+Every change of a root holds its advisory lock to the end of the transaction, so that two concurrent scans, or a scan
+and a mark, are serialised and never deadlock. The primary key of a scan decides which of two is kept.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from wrasse.ports.sightings import (
 T = TypeVar("T")
 PAGE_MAX = 10_000
 ANSWER_MAX = 60.0  # seconds
-COMMIT_MAX = 900.0  # seconds for a whole round
+COMMIT_MAX = 900.0  # seconds for a whole scan
 
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('wrasse sightings ' || %(root)s, 0))"
@@ -105,7 +105,7 @@ class PostgresSightings:
                 "SELECT value, version FROM wrasse_orphan_roots WHERE root = %(root)s", {"root": root}
             )
             value, version = found[0] if found else (b"", 0)
-            assert isinstance(value, bytes), "as the schema says"
+            assert isinstance(value, bytes), "the column is bytea"
             return Standing(from_micros(whole(now)), _last(connection, root), value, whole(version))
 
         return await self._do(run)
@@ -157,12 +157,12 @@ class PostgresSightings:
         return await self._do(lambda connection: _mark_all(connection, root, marks))
 
     async def close(self) -> None:
-        """Lets go of the connections."""
+        """Closes the connections."""
         await self._store.close()
         await self._rows.close(ANSWER_MAX)
 
     async def _do(self, call: Callable[[SqlConnection], T], limit: float = ANSWER_MAX) -> T:
-        """One call is one transaction."""
+        """Runs one call in one transaction."""
         return await self._rows.do(call, limit)
 
 
@@ -197,7 +197,7 @@ def _mark_all(connection: SqlConnection, root: str, marks: Sequence[SightingChan
     connection.rows(_LOCK, {"root": root})
     left = list(enumerate(marks))
     while left:
-        # A unit that is there twice has its marks one after the other.
+        # The marks of a unit that occurs twice are made one after the other.
         now: dict[str, tuple[int, SightingChange]] = {}
         later: list[tuple[int, SightingChange]] = []
         for place, mark in left:

@@ -1,8 +1,8 @@
 """Many rows in one statement, and many rows in one answer.
 
-apsw lets go of the interpreter's lock at every step of a statement, and while another thread computes it takes up to
-5 ms to get it back. So a batch must not be one step per job: rows go in as one long VALUES, keys as one array, and rows
-come out as one JSON text.
+apsw releases the interpreter's lock at every step of a statement, and while another thread computes it takes up to 5 ms
+to get it back. So a batch must not be one step per job: rows are written as one long VALUES, keys are passed as one
+array, and rows are read as one JSON text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from itertools import chain
 import apsw
 
 _ROWS_MAX = 256
-_TEXT_MAX = 16_000  # apsw keeps the compiled form of texts up to 16 KiB
+_TEXT_MAX = 16_000  # apsw caches compiled statements of up to 16 KiB
 _VARIABLES_MAX = 32_766
 
 
@@ -25,8 +25,8 @@ def write_rows(
     after: str = "",
     start: tuple[apsw.SQLiteValue, ...] = (),
 ) -> None:
-    """Runs `before VALUES (...), (...) after` for all rows, in as few statements as are worth keeping compiled. `start`
-    is for the variables of `before`."""
+    """Runs `before VALUES (...), (...) after` for all rows, in few different statements, so that their compiled forms
+    are reused. `start` is for the variables of `before`."""
     if not rows:
         return
     row = f"({','.join('?' * len(rows[0]))})"
@@ -37,7 +37,7 @@ def write_rows(
     )
     done = 0
     while left := len(rows) - done:
-        # Powers of two: a batch of any size is a few texts out of a small set.
+        # Powers of two: a batch of any size uses a few statements out of a small set.
         count = 1 << (min(left, most).bit_length() - 1)
         values = [*start, *chain.from_iterable(rows[done : done + count])]
         db.execute(f"{before} VALUES {','.join([row] * count)} {after}", values)
@@ -45,8 +45,8 @@ def write_rows(
 
 
 def text(stored: bytes) -> str:
-    """A text that was read as a blob, with a mark for each byte that is no UTF-8. The driver raises for such a text,
-    and the rows after it would not be read."""
+    """A text that was read as a blob, with a replacement for each byte that is not UTF-8. The driver raises for such a
+    text, and the rows after it would not be read."""
     return stored.decode("utf-8", "replace")
 
 

@@ -1,8 +1,7 @@
 """References from a user's own SQLite database, which is opened read-only and never changed.
 
-A snapshot is one read transaction, streamed in the byte order of keys; an index on `key` spares it the sorting, and
-makes `referenced` a look-up. What can be a source is said in `reference_rows.py`. In a database without WAL, a snapshot
-keeps writers waiting while it lasts.
+A snapshot is one read transaction, streamed in the byte order of keys; an index on `key` saves the sorting, and makes
+`referenced` a lookup. In a database without WAL, a snapshot blocks writers while it lasts.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ _ABOVE = """
 """
 
 
-# Everything below `a/b/` lies before `a/b0`, since `0` is the byte after the slash.
+# Everything below `a/b/` is before `a/b0`, since `0` is the byte after the slash.
 _BELOW = "SELECT {columns} FROM ({source}\n) WHERE key > :form AND key < :end"
 
 
@@ -105,7 +104,7 @@ class SqliteSnapshot:
         self._turn = asyncio.Lock()
         self._rows: Iterator[tuple[Reference, str]] = iter(())
         self._next: tuple[Reference, str] | None = None
-        self._stands: str | None = None  # the cursor after which `_next` and `_rows` go on
+        self._stands: str | None = None  # the cursor from which `_next` and `_rows` continue
 
     @property
     def at(self) -> datetime:
@@ -149,9 +148,9 @@ class SqliteSnapshot:
         )
 
     def _start(self, after: str | None) -> None:
-        """Goes to the first reference after a cursor."""
+        """Moves to the first reference after a cursor."""
         if after is None:
-            # From the very first row, so that a key of another type than text is seen, and refused.
+            # From the very first row, so that a key of another type than text is noticed, and refused.
             self._rows = self._numbered(self._select(_ALL, ""))
             self._next = next(self._rows, None)
             return
@@ -162,7 +161,7 @@ class SqliteSnapshot:
             self._next = next(self._rows, None)
 
     def _numbered(self, rows: Iterator[Row]) -> Iterator[tuple[Reference, str]]:
-        """References with their cursor: a key, and which of those with this key it is."""
+        """References with their cursor: a key, and the position among those with this key."""
         last, number = b"", 0
         for row in rows:
             reference = _reference(self._source, row)
@@ -170,7 +169,7 @@ class SqliteSnapshot:
             if raw < last:
                 raise StoreBroken(
                     f"{self._source.where} has both texts and blobs for keys",
-                    do="make them one kind: SELECT CAST(key AS TEXT) AS key, ...",
+                    do="use one type: SELECT CAST(key AS TEXT) AS key, ...",
                 )
             number = number + 1 if raw == last else 1
             last = raw
@@ -213,7 +212,7 @@ def _said(where: str) -> Iterator[None]:
 
 
 def _forms(raw: bytes) -> list[str | bytes]:
-    """A key as the database may hold it: a text equals no blob."""
+    """The possible forms of a key in the database: a text equals no blob."""
     try:
         return [raw.decode(), raw]
     except UnicodeDecodeError:
@@ -236,8 +235,8 @@ def _place(cursor: str) -> tuple[bytes, int]:
 
 
 async def _finished(call: Callable[[], T], *, undo: Callable[[T], None] | None = None) -> T:
-    """Runs a call in a thread, to its end even if nobody waits any more: a connection serves one thread at a time.
-    `undo` gets the answer that nobody is there for."""
+    """Runs a call in a thread, to its end even if its caller was cancelled: a connection serves one thread at a time.
+    `undo` gets the result if the caller was cancelled."""
     future = asyncio.get_running_loop().run_in_executor(None, call)
     cancelled: asyncio.CancelledError | None = None
     while not future.done():

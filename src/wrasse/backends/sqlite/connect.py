@@ -1,7 +1,8 @@
-"""A SQLite database as the home of every small thing: durable, on one machine, for several processes at once.
+"""A SQLite database as a backend for jobs, streams, records and the journal: durable, on one machine, for several
+processes at once.
 
-One thread writes, one reads, one watches for other processes while somebody waits; the event loop never touches the
-file. `kill -9` at any point leaves what was answered.
+One thread writes, one reads, one watches for changes of other processes while a worker waits; the event loop never
+touches the file. After `kill -9` at any point every confirmed write is there.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from wrasse.ports.capabilities import Capabilities, full_groups
 from wrasse.ports.health_check import HealthSample
 from wrasse.ports.records import Collection
 
-PATIENCE = timedelta(seconds=10)  # with another process that holds the write lock
+PATIENCE = timedelta(seconds=10)  # how long to wait for another process that has the write lock
 
 
 class Sqlite(JobStore, StreamStore):
-    """One open database. Make it with `open`; it serves the event loop that opened it, until `close`."""
+    """One open database. Made by `open`; it serves the event loop that opened it, until `close`."""
 
     capabilities = full_groups(
         Capabilities(
@@ -45,7 +46,7 @@ class Sqlite(JobStore, StreamStore):
     def __init__(self, file: File, clock: Clock, *, done_max: int) -> None:
         self._clock = clock
         self._wakeups = SqliteWakeups(file, clock)
-        self._writer = SqliteWriter(file, clock, self._wakeups.ring)
+        self._writer = SqliteWriter(file, clock, self._wakeups.fire)
         self._reader = SqliteReader(file)
         self.jobs = SqliteJobs(self._writer, self._reader, self._wakeups, clock, done_max=done_max)
         self.journal = SqliteJournal(self._writer, self._reader, clock)
@@ -65,7 +66,7 @@ class Sqlite(JobStore, StreamStore):
         done_max: int = 10_000,
         patience: timedelta = PATIENCE,
     ) -> Sqlite:
-        """Opens the database, makes it if there is none, and brings an old one up to date."""
+        """Opens the database, makes it if there is none, and migrates an old one."""
         store = cls(File.at(path, patience), clock, done_max=done_max)
         try:
             await store._writer.open()
@@ -80,7 +81,7 @@ class Sqlite(JobStore, StreamStore):
         return SqliteRecords(self._writer, self._reader, self._clock, collection.data)
 
     async def health_sample(self) -> HealthSample:
-        """Whether the database answers, and which it is: the same for the life of the file."""
+        """Checks that the database answers, and reads its identity: the same for the life of the file."""
         try:
             name = await self._reader.do(identity)
         except StoreBroken as error:
@@ -88,7 +89,7 @@ class Sqlite(JobStore, StreamStore):
         return HealthSample(name, self._clock.now())
 
     async def close(self) -> None:
-        """Finishes what was asked, then closes the file. Whoever waits for a job gets none."""
+        """Finishes queued operations, then closes the file. Claims that wait end without a job."""
         self._wakeups.close()
         await self._reader.close()
         await self._writer.close()

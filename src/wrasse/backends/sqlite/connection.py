@@ -1,7 +1,7 @@
 """A connection to one database file: durable, patient with other processes, and of this process only.
 
-`synchronous=FULL` makes a commit durable before it returns. Waiting for another process is ours: SQLite's own wait
-backs off to 100 ms, and under load that starves whoever has waited longest.
+`synchronous=FULL` makes a commit durable before it returns. The wait for another process is our own: SQLite's backs off
+to 100 ms, and under load that starves the process that has waited longest.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NO_FILE = {errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """Where a database is: its absolute path, how the user calls it, and how long to wait for other processes."""
+    """A database file: its absolute path, its name in messages, and how long to wait for other processes."""
 
     path: str
     where: str
@@ -39,7 +39,7 @@ class File:
 
     @classmethod
     def at(cls, path: str | Path, patience: timedelta) -> File:
-        """A file on disk, whatever the working directory becomes."""
+        """A file on disk, independent of later changes of the working directory."""
         if str(path) in ("", ":memory:"):
             raise UsageError(f"{str(path)!r} is not a file", do="name a file, or use the memory backend")
         return cls(os.path.abspath(path), str(path), patience)
@@ -64,16 +64,16 @@ class File:
         return db
 
     def _check(self) -> None:
-        """Refuses what stands at the path and is no file: waiting would not make it one."""
+        """Refuses a path that is not a regular file: waiting would not change that."""
         try:
-            why = "" if stat.S_ISREG(os.stat(self.path).st_mode) else "it is no regular file"
+            why = "" if stat.S_ISREG(os.stat(self.path).st_mode) else "it is not a regular file"
         except OSError as error:
             why = reason_of(error) if error.errno in _NO_FILE else ""
         if why:
-            raise StoreBroken(f"{self.where} is not a database: {why}", do="name another file, or take it away")
+            raise StoreBroken(f"{self.where} is not a database: {why}", do="name another file, or remove it")
 
     def inode(self) -> tuple[int, int]:
-        """What file stands at the path now."""
+        """Device and inode of the file at the path now."""
         try:
             found = os.stat(self.path)
         except FileNotFoundError:
@@ -82,12 +82,12 @@ class File:
 
 
 class _Patience:
-    """SQLite asks it whether to try a lock again. It pauses for about a millisecond, a little differently each time so
-    that processes do not keep step, and gives up after its time."""
+    """SQLite calls it to decide whether to try a lock again. It pauses for about a millisecond, with a random factor so
+    that processes do not poll in step, and gives up after its time."""
 
     def __init__(self, patience: timedelta) -> None:
         self._seconds = patience.total_seconds()
-        self._clock = SystemClock()  # other processes live in real time, whatever clock this store was given
+        self._clock = SystemClock()  # other processes live in real time, whatever clock this store was made with
         self._pause = threading.Event()
         self._end = 0.0
 

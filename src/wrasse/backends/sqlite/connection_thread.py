@@ -1,12 +1,12 @@
-"""A thread with a connection of its own, which serves what the event loop asks, in order.
+"""A thread with a connection of its own, which runs queued operations of the event loop in order.
 
-Whoever asks is answered exactly once: with a value, with an error of ours, or, after the end, with `closed`. What was
-cancelled before its turn is not run.
+Every operation is answered exactly once: with a value, with an error of ours, or, after the end, with `closed`. An
+operation that was cancelled while it was queued is not run.
 
-The one thread that writes: whatever waits is done in one transaction, made durable by one commit, then answered.
+The writer thread runs all queued operations in one transaction, made durable by one commit, and then answers them.
 
-Nobody is answered before the commit. An operation that raises spoils only itself: its group is rolled back and run
-again one by one.
+No operation is answered before the commit. An operation that raises fails alone: its group is rolled back and run again
+one by one.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ C = TypeVar("C")
 
 @dataclass(frozen=True, slots=True)
 class QueuedOperation(Generic[C]):
-    """One operation that waits for its turn. `weight` is about how many rows it touches, `request` what it may have
-    been asked under before."""
+    """One queued operation. `weight` is about how many rows it touches, `request` the id under which an earlier try may
+    have been answered."""
 
     run: Callable[[C], object]
     answer: asyncio.Future[object]
@@ -46,7 +46,7 @@ class QueuedOperation(Generic[C]):
 
 @dataclass(frozen=True, slots=True)
 class AskResult:
-    """The end of one ask: a value, or an error."""
+    """The result of one operation: a value, or an error."""
 
     future: asyncio.Future[object]
     value: object = None
@@ -54,7 +54,8 @@ class AskResult:
 
 
 class ConnectionThread(Generic[C]):
-    """The thread. `connect` opens its connection, `serve` does a few asks on it and answers each through `tell`."""
+    """The thread. `connect` opens its connection, `serve` runs some operations on it and answers each through
+    `tell`."""
 
     def __init__(
         self,
@@ -83,7 +84,7 @@ class ConnectionThread(Generic[C]):
         await self._opened
 
     def ask(self, run: Callable[[C], A], weight: int = 1, request: str = "") -> asyncio.Future[A]:
-        """Queues an operation; the future has its answer."""
+        """Queues an operation; the future gets its answer."""
         if self._closing:
             raise closed(self._file.where)
         if self._pid != os.getpid():
@@ -94,8 +95,8 @@ class ConnectionThread(Generic[C]):
         return answer
 
     def tell(self, answers: Sequence[AskResult], then: Callable[[], None] | None = None) -> None:
-        """Hands answers to the event loop; for `serve`."""
-        with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
+        """Passes answers to the event loop; for `serve`."""
+        with suppress(RuntimeError):  # the event loop is closed: no caller waits any more
             self._loop.call_soon_threadsafe(_give, answers, then)
 
     def failed(self, asks: Iterable[QueuedOperation[C]], error: Exception, db: apsw.Connection | None) -> None:
@@ -104,7 +105,7 @@ class ConnectionThread(Generic[C]):
         self.tell([AskResult(ask.answer, error=failure) for ask in asks])
 
     async def close(self) -> None:
-        """Serves what still waits, then ends the thread."""
+        """Runs what is still queued, then ends the thread."""
         if not self._closing:
             self._closing = True
             self._asks.put(None)
@@ -172,15 +173,15 @@ class SqliteReader:
     """Runs operations that change nothing."""
 
     def __init__(self, file: File) -> None:
-        self._lane: ConnectionThread[apsw.Connection] = ConnectionThread(
+        self._thread: ConnectionThread[apsw.Connection] = ConnectionThread(
             file, "reader", self._connect, self._serve, weight_max=_ANSWERED_TOGETHER
         )
         self._file = file
-        self.open, self.close = self._lane.open, self._lane.close
+        self.open, self.close = self._thread.open, self._thread.close
 
     async def do(self, run: Callable[[apsw.Connection], A]) -> A:
         """Runs an operation on one snapshot."""
-        return await self._lane.ask(run)
+        return await self._thread.ask(run)
 
     def _connect(self) -> apsw.Connection:
         return self._file.open(reads_only=True)
@@ -194,38 +195,38 @@ class SqliteReader:
                 finally:
                     db.execute("ROLLBACK")
             except Exception as error:
-                self._lane.failed([ask], error, db)
+                self._thread.failed([ask], error, db)
             else:
-                self._lane.tell([answer])
+                self._thread.tell([answer])
 
 
-GROUP_ROWS_MAX = 2_000  # about how many rows one transaction touches: others wait for as long as it takes
+GROUP_ROWS_MAX = 2_000  # about how many rows one transaction touches: other processes wait for it
 
 
-Ring = Callable[[frozenset[str]], None]
+ReadyCallback = Callable[[frozenset[str]], None]
 
 
 class SqliteWriter:
-    """Runs operations on the database, each atomic, and durable when it is answered. `ring` hears of queues in which
-    something became ready."""
+    """Runs operations on the database, each atomic, and durable when it is answered. `ring` gets the queues in which
+    jobs became ready."""
 
-    def __init__(self, file: File, clock: Clock, ring: Ring) -> None:
+    def __init__(self, file: File, clock: Clock, on_ready: ReadyCallback) -> None:
         self._file = file
         self._clock = clock
-        self._ring = ring
+        self._on_ready = on_ready
         self._inode = (0, 0)
-        self._lane: ConnectionThread[WriteTransaction] = ConnectionThread(
+        self._thread: ConnectionThread[WriteTransaction] = ConnectionThread(
             file, "writer", self._connect, self._serve, weight_max=GROUP_ROWS_MAX
         )
-        self.open, self.close = self._lane.open, self._lane.close
+        self.open, self.close = self._thread.open, self._thread.close
 
     async def do(self, run: Callable[[WriteTransaction], A], weight: int = 1, request: str = "") -> A:
-        """Runs an operation in a write transaction; returns when it is durable. `request` is what it recalls."""
-        return await self._lane.ask(run, weight, request)
+        """Runs an operation in a write transaction; returns when it is durable. `request` is the id it may recall."""
+        return await self._thread.ask(run, weight, request)
 
     def ask(self, run: Callable[[WriteTransaction], A], weight: int = 1, request: str = "") -> asyncio.Future[A]:
-        """Like `do`, for whoever has to know the answer even after being cancelled."""
-        return self._lane.ask(run, weight, request)
+        """Like `do`, for callers that need the answer even after being cancelled."""
+        return self._thread.ask(run, weight, request)
 
     def _connect(self) -> apsw.Connection:
         db = self._file.open(creates=True)
@@ -239,7 +240,7 @@ class SqliteWriter:
                 raise moved(self._file.where)
             db.execute("BEGIN IMMEDIATE")
         except Exception as error:
-            self._lane.failed(asks, error, db)
+            self._thread.failed(asks, error, db)
             return
         tx = WriteTransaction(db, self._clock, [ask.request for ask in asks if ask.request])
         try:
@@ -249,11 +250,11 @@ class SqliteWriter:
         except Exception as error:
             self._undo(db, asks, error)
             return
-        self._lane.tell(answers, partial(self._ring, frozenset(tx.rung)) if tx.rung else None)
+        self._thread.tell(answers, partial(self._on_ready, frozenset(tx.ready_queues)) if tx.ready_queues else None)
 
     def _undo(self, db: apsw.Connection, asks: Sequence[QueuedOperation[WriteTransaction]], error: Exception) -> None:
         if len(asks) == 1:
-            self._lane.failed(asks, error, db)
+            self._thread.failed(asks, error, db)
         if db.in_transaction:
             db.execute("ROLLBACK")
         if len(asks) > 1:

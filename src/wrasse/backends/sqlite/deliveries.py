@@ -1,11 +1,11 @@
-"""Handing out entries: in one step what is due again and what is new becomes pending for a consumer. For the writer.
+"""Deliveries of entries: due and new ones become pending for a consumer in one transaction. For the writer.
 
-The rows come back as SQLite gave them and are made into deliveries after the commit, by whoever asked: other processes
-wait for us only as long as SQLite works.
+The rows are returned in SQLite's format and decoded after the commit, by the caller: other processes wait for us only
+while SQLite works.
 
-Answers to deliveries: ack, nak, dead letter, and deadlines moved on, a whole batch in one step. For the writer.
+Answers to deliveries: ack, nak, dead letter, and extended deadlines, a whole batch at once. For the writer.
 
-Ids come in bulk. Numbers have no gap, so what was handed out together is usually one range, found and deleted as such.
+Numbers have no gap, so entries that were delivered together are usually one range, found and deleted as such.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _WAITS = """
       min((SELECT min(until) FROM pending WHERE entry_group = g.id))
     FROM streams s JOIN entry_groups g ON g.stream = s.id AND g.name = ? WHERE s.subject IN carray(?)
 """
-# As if it had not been: the next hand-out has the number that this one had.
+# As if it had not been delivered: the next delivery has the number that this one had.
 _GIVE_BACK = """
     UPDATE pending SET until = ?, consumer = '', number = number - 1
     WHERE entry_group = ? AND consumer = ? AND seq IN carray(?)
@@ -115,7 +115,7 @@ _SHARE_MIN = 8
 
 @dataclass(frozen=True, slots=True)
 class EntriesWanted:
-    """What a consumer asks for."""
+    """The request of a consumer."""
 
     subjects: tuple[str, ...]
     group: str
@@ -126,7 +126,7 @@ class EntriesWanted:
 
 @dataclass(frozen=True, slots=True)
 class DeliveredPart:
-    """Entries of one stream that were handed out; `numbers` has the count of those that were not the first time."""
+    """Delivered entries of one stream; `numbers` has the delivery counts of those that were delivered before."""
 
     group: int
     loaded: LoadedEntries
@@ -135,7 +135,7 @@ class DeliveredPart:
 
 @dataclass(frozen=True, slots=True)
 class DeliveredEntries:
-    """What was handed out: what is due again, and what is new."""
+    """Delivered entries: those that were due again, and new ones."""
 
     due: tuple[DeliveredPart, ...]
     new: tuple[DeliveredPart, ...]
@@ -146,7 +146,7 @@ class DeliveredEntries:
 
 
 def deliver(tx: WriteTransaction, want: EntriesWanted) -> DeliveredEntries:
-    """Hands out up to `limit` entries, and notes that the consumer is alive."""
+    """Delivers up to `limit` entries, and notes that the consumer is alive."""
     now = tx.now()
     until = now + want.ack_timeout
     members = _members(tx.db, want)
@@ -154,7 +154,7 @@ def deliver(tx: WriteTransaction, want: EntriesWanted) -> DeliveredEntries:
     due = _again(tx.db, want, members, now, until) if want.limit and ids else ()
     new = _new(tx.db, want, members, until, want.limit - sum(len(part.numbers) for part in due))
     if ids:
-        # Without a hand-out it is enough to be in time: a consumer that waits does not write every time it asks.
+        # Without a delivery it is enough to be in time: a consumer that waits does not write with every poll.
         exact = due or new or not want.ack_timeout
         late = _FAR if exact else now + want.ack_timeout * 3 // 4
         tx.db.execute(_SEEN, (numbers(ids), want.consumer, now, until, late))
@@ -162,13 +162,13 @@ def deliver(tx: WriteTransaction, want: EntriesWanted) -> DeliveredEntries:
 
 
 def waits(db: apsw.Connection, want: EntriesWanted) -> tuple[bool, int | None]:
-    """Whether something new may be there, and when something pending is due. Changes nothing."""
+    """Whether there may be something new, and when something pending is due. Changes nothing."""
     new, due = db.execute(_WAITS, (want.group, texts(want.subjects))).get
     return bool(new), due
 
 
-def handed(granted: DeliveredEntries, want: EntriesWanted) -> list[Delivery]:
-    """The answer as the port gives it."""
+def decode_deliveries(granted: DeliveredEntries, want: EntriesWanted) -> list[Delivery]:
+    """The deliveries for the port."""
     until = from_micros(granted.until)
     due, new = _deliveries(granted.due, want, until), _deliveries(granted.new, want, until)
     due.sort(key=_order)
@@ -178,12 +178,12 @@ def handed(granted: DeliveredEntries, want: EntriesWanted) -> list[Delivery]:
 
 
 def give_back(tx: WriteTransaction, granted: DeliveredEntries, want: EntriesWanted) -> None:
-    """Undoes a hand-out whose consumer went away before it had the answer."""
+    """Undoes a delivery whose consumer was cancelled before it got the answer."""
     now = tx.now()
     for part in (*granted.due, *granted.new):
         seqs = numbers(entry.id.seq for entry in entries.taken_apart(part.loaded))
         tx.db.execute(_GIVE_BACK, (now, part.group, want.consumer, seqs))
-        tx.rung.add(entries.STREAM_NAME + part.loaded.subject)
+        tx.ready_queues.add(entries.STREAM_NAME + part.loaded.subject)
 
 
 def _deliveries(parts: Sequence[DeliveredPart], want: EntriesWanted, until: datetime) -> list[Delivery]:
@@ -212,7 +212,7 @@ def _members(db: apsw.Connection, want: EntriesWanted) -> list[_Member]:
 def _again(
     db: apsw.Connection, want: EntriesWanted, members: Sequence[_Member], now: int, until: int
 ) -> tuple[DeliveredPart, ...]:
-    """What is due again, longest overdue first."""
+    """Entries that are due again, longest overdue first."""
     rows = _decode_due(db.execute(_DUE, (numbers(m.group for m in members), now, want.limit)).get)
     by_group: dict[int, dict[int, int]] = {}
     held = 0
@@ -235,12 +235,13 @@ def _again(
 def _new(
     db: apsw.Connection, want: EntriesWanted, members: Sequence[_Member], until: int, limit: int
 ) -> tuple[DeliveredPart, ...]:
-    """What nobody of the group has had yet, the oldest of all streams first."""
+    """Entries that were never delivered to the group, the oldest of all streams first."""
     active = [member for member in members if member.delivered < member.last] if limit > 0 else []
     parts = []
     for member, found in _shares(db, active, limit):
         if not found.count:
-            # All of it was trimmed. Read to the end, or everyone who waits would take it for news.
+            # All of it was trimmed. The position is moved to the end, or waiting consumers would take it for new
+            # entries.
             db.execute(_READ, (member.last_ms, member.last_seq, member.group))
             continue
         bounds = (found.after.ms, found.after.seq, found.last.ms, found.last.seq)
@@ -251,7 +252,7 @@ def _new(
 
 
 def _shares(db: apsw.Connection, active: Sequence[_Member], limit: int) -> list[tuple[_Member, Range]]:
-    """Which entries of each stream are handed out."""
+    """The entries of each stream that are delivered."""
     if len(active) != 1:
         return list(_oldest(db, active, limit))
     (member,) = active
@@ -260,7 +261,7 @@ def _shares(db: apsw.Connection, active: Sequence[_Member], limit: int) -> list[
 
 
 def _oldest(db: apsw.Connection, active: Sequence[_Member], limit: int) -> Iterator[tuple[_Member, Range]]:
-    """The oldest entries of all streams. Of very many streams none may take more than its part."""
+    """The oldest entries of all streams. With very many streams each gives at most its share."""
     each = min(max(2 * limit // max(len(active), 1), _SHARE_MIN), limit)
     found: list[tuple[int, int, int, int]] = []
     for place, member in enumerate(active):
@@ -292,18 +293,18 @@ _NAK = "UPDATE pending SET until = ?, consumer = '' WHERE"
 _ALIVE = "UPDATE consumers SET seen_at = ?, until = ? WHERE entry_group = ? AND name = ?"
 
 
-class _Row(msgspec.Struct, frozen=True, array_like=True):
+class _MemberRow(msgspec.Struct, frozen=True, array_like=True):
     seq: int
     ms: int
     number: int
     consumer: str
 
 
-_decode_rows = msgspec.json.Decoder(list[_Row]).decode
+_decode_rows = msgspec.json.Decoder(list[_MemberRow]).decode
 
 
 @dataclass(frozen=True, slots=True)
-class _Some:
+class _PendingSet:
     """Some pending entries of one group, as a condition for SQL."""
 
     where: str
@@ -311,13 +312,13 @@ class _Some:
 
 
 def group_id(db: apsw.Connection, subject: str, group: str) -> int | None:
-    """Which group this is."""
+    """The row of this group."""
     found: int | None = db.execute(_GROUP, (subject, group)).get
     return found
 
 
 def extend(tx: WriteTransaction, consumer: str, deliveries: Sequence[Delivery], ack_timeout: int) -> list[bool]:
-    """Moves deadlines on; False for one that is no longer this consumer's."""
+    """Extends deadlines; False for a delivery that does not belong to this consumer any more."""
     now = tx.now()
     until = now + ack_timeout
     mine: set[tuple[str, str, int, int]] = set()
@@ -332,9 +333,9 @@ def extend(tx: WriteTransaction, consumer: str, deliveries: Sequence[Delivery], 
         }
         seqs = [d.entry.id.seq for d in asked if (d.entry.id.seq, d.number) in held]
         if seqs:
-            some = _some(group, seqs)
+            some = _pending_set(group, seqs)
             tx.db.execute(f"{_EXTEND} {some.where}", (until, *some.values))
-        # One that is busy asks for nothing new, and is alive all the same.
+        # A busy consumer asks for nothing new, and is alive all the same.
         tx.db.execute(_ALIVE, (now, until, group, consumer))
         mine |= {(subject, name, seq, number) for seq, number in held}
     return [(d.entry.subject, d.group, d.entry.id.seq, d.number) in mine for d in deliveries]
@@ -349,7 +350,7 @@ def answer(tx: WriteTransaction, answers: Sequence[Answer]) -> list[Outcome]:
     if len({(a.subject, a.group, a.id.seq) for a in answers}) == len(answers):
         batches = [list(range(len(answers)))]
     else:
-        batches = [[place] for place in range(len(answers))]  # what comes second must see what the first one did
+        batches = [[place] for place in range(len(answers))]  # each must see the effect of those before it
     for batch in batches:
         for place in _settle(tx, answers, batch, now):
             outcomes[place] = Outcome.DONE
@@ -357,8 +358,8 @@ def answer(tx: WriteTransaction, answers: Sequence[Answer]) -> list[Outcome]:
 
 
 def _acked_together(db: apsw.Connection, answers: Sequence[Answer]) -> bool:
-    """The commonest case by far, in the fewest steps: acks of one group for what was handed out together. False, with
-    nothing changed, if it is anything else."""
+    """The common case, in the fewest statements: acks of one group for entries that were delivered together. False,
+    with nothing changed, in any other case."""
     subject, name = answers[0].subject, answers[0].group
     if any(type(a) is not Ack or a.subject != subject or a.group != name for a in answers):
         return False
@@ -376,7 +377,7 @@ def _acked_together(db: apsw.Connection, answers: Sequence[Answer]) -> bool:
 
 
 def _settle(tx: WriteTransaction, answers: Sequence[Answer], batch: Sequence[int], now: int) -> list[int]:
-    """Settles answers to different entries; gives the places of those that were pending."""
+    """Settles answers to different entries; returns the positions of those that were pending."""
     done: list[int] = []
     by_group: dict[tuple[str, str], list[int]] = {}
     for place in batch:
@@ -395,18 +396,18 @@ def _settle(tx: WriteTransaction, answers: Sequence[Answer], batch: Sequence[int
 
 def _change(tx: WriteTransaction, group: int, subject: str, answers: Sequence[Answer], now: int) -> None:
     if gone := [answer.id.seq for answer in answers if isinstance(answer, Ack | DeadLetter)]:
-        some = _some(group, gone)
+        some = _pending_set(group, gone)
         tx.db.execute(f"DELETE FROM pending WHERE {some.where}", some.values)
     naks = [answer for answer in answers if isinstance(answer, Nak)]
     for delay in {nak.delay for nak in naks}:
-        some = _some(group, [nak.id.seq for nak in naks if nak.delay == delay])
+        some = _pending_set(group, [nak.id.seq for nak in naks if nak.delay == delay])
         tx.db.execute(f"{_NAK} {some.where}", (now + span(delay), *some.values))
-        tx.rung.add(entries.STREAM_NAME + subject)
+        tx.ready_queues.add(entries.STREAM_NAME + subject)
 
 
 def _pending(db: apsw.Connection, group: int, answers: Sequence[Answer], places: Sequence[int]) -> list[int]:
-    """The places of those answers whose entry is pending."""
-    some = _some(group, [answers[place].id.seq for place in places])
+    """The positions of those answers whose entry is pending."""
+    some = _pending_set(group, [answers[place].id.seq for place in places])
     count, sum_ms = db.execute(f"SELECT count(*), total(ms) FROM pending WHERE {some.where}", some.values).get
     if count == len(places) and int(sum_ms) == sum(answers[place].id.ms for place in places):
         return list(places)
@@ -414,16 +415,16 @@ def _pending(db: apsw.Connection, group: int, answers: Sequence[Answer], places:
     return [place for place in places if (answers[place].id.ms, answers[place].id.seq) in there]
 
 
-def _look(db: apsw.Connection, group: int, seqs: Sequence[int]) -> list[_Row]:
-    some = _some(group, seqs)
+def _look(db: apsw.Connection, group: int, seqs: Sequence[int]) -> list[_MemberRow]:
+    some = _pending_set(group, seqs)
     return _decode_rows(db.execute(f"{_LOOK} {some.where}", some.values).get)
 
 
-def _some(group: int, seqs: Sequence[int]) -> _Some:
+def _pending_set(group: int, seqs: Sequence[int]) -> _PendingSet:
     low, high = min(seqs), max(seqs)
     if high - low == len(seqs) - 1:
-        return _Some("entry_group = ? AND seq BETWEEN ? AND ?", (group, low, high))
-    return _Some("entry_group = ? AND seq IN carray(?)", (group, numbers(seqs)))
+        return _PendingSet("entry_group = ? AND seq BETWEEN ? AND ?", (group, low, high))
+    return _PendingSet("entry_group = ? AND seq IN carray(?)", (group, numbers(seqs)))
 
 
 def _by_group(deliveries: Sequence[Delivery]) -> dict[tuple[str, str], list[Delivery]]:

@@ -1,7 +1,7 @@
 """Entries of streams: appending, loading and trimming them. Appending and trimming are for the writer.
 
-Many entries come out in one step (see bulk): their ids and lengths as one JSON text, their bodies end to end as one
-blob. SQLite joins blobs as it joins texts, byte for byte, whatever the bytes are.
+Many entries are read in one step (see bulk): their ids and lengths as one JSON text, their bodies joined to one blob.
+SQLite joins blobs like texts, byte for byte, whatever the bytes are.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from wrasse.ports.streams import START, Draft, Entry, EntryId, Trimmed, draft_by
 DEDUP_WINDOW = timedelta(minutes=2)
 LOAD_BYTES_MAX = 32 << 20  # bodies in one answer, unless the first one alone is longer
 _ROWS_MAX = 256
-STREAM_NAME = "\0stream "  # before a subject, where bells also know the names of queues
+STREAM_NAME = "\0stream "  # the prefix of a subject among wakeup names, which also include queues
 
 _HEAD = """
     SELECT id, last_ms, last_seq, length, bytes FROM streams WHERE subject = ?
@@ -68,7 +68,7 @@ class Head:
 
 @dataclass(frozen=True, slots=True)
 class LoadedEntries:
-    """Entries as SQLite gave them: to be taken apart by whoever asked, after the transaction."""
+    """Entries in SQLite's format: decoded by the caller, after the transaction."""
 
     subject: str
     ids: str
@@ -95,7 +95,7 @@ def make(tx: WriteTransaction, subject: str) -> Head:
 
 
 def append_plain(tx: WriteTransaction, subject: str, bodies: Sequence[bytes], size: int) -> tuple[int, int]:
-    """Stores entries of one stream that are nothing but a body; gives the milliseconds of all and the first number."""
+    """Stores entries of one stream that have only a body; returns the milliseconds of all and the first number."""
     stream, count = make(tx, subject), len(bodies)
     ms, first = _next(stream, tx.now())
     _write_bodies(tx.db, stream.id, ms, first, bodies)
@@ -104,7 +104,7 @@ def append_plain(tx: WriteTransaction, subject: str, bodies: Sequence[bytes], si
 
 
 def append(tx: WriteTransaction, drafts: Sequence[Draft]) -> list[EntryId]:
-    """Stores all drafts; the id of each, or of the entry that its key stands for."""
+    """Stores all drafts; the id of each, or of the earlier entry with its key."""
     now = tx.now()
     subjects = {draft.subject for draft in drafts}
     if len(subjects) == 1:
@@ -135,13 +135,13 @@ def _next(stream: Head, now: int) -> tuple[int, int]:
 
 def _grow(tx: WriteTransaction, subject: str, stream: Head, count: int, size: int, ms: int) -> None:
     tx.db.execute(_GROWN, (count, size, ms, stream.last.seq + count, stream.id))
-    tx.rung.add(STREAM_NAME + subject)
+    tx.ready_queues.add(STREAM_NAME + subject)
 
 
 def _write_bodies(db: apsw.Connection, stream: int, ms: int, first: int, bodies: Sequence[bytes]) -> None:
     done = 0
     while left := len(bodies) - done:
-        # Powers of two: a batch of any size is a few texts out of a small set.
+        # Powers of two: a batch of any size uses a few statements out of a small set.
         count = 1 << (min(left, _ROWS_MAX).bit_length() - 1)
         db.execute(_insert(count), (stream, ms, first + done, *bodies[done : done + count]))
         done += count
@@ -156,7 +156,7 @@ def _insert(count: int) -> str:
 def _append_special(
     db: apsw.Connection, stream: Head, drafts: Sequence[Draft], ms: int, now: int
 ) -> tuple[list[EntryId], int, int]:
-    """Entries with keys or fields. Gives their ids, and how many were new and how large."""
+    """Stores entries with keys or fields. Returns their ids, and the number and size of the new ones."""
     known = _known(db, stream.id, drafts, now)
     seq = stream.last.seq
     ids: list[EntryId] = []
@@ -189,7 +189,7 @@ def _known(db: apsw.Connection, stream: int, drafts: Sequence[Draft], now: int) 
 
 def _note(db: apsw.Connection, keys: Sequence[tuple[int, str, int, int, int]], now: int) -> None:
     write_rows(db, "INSERT OR REPLACE INTO entry_keys (stream, key, ms, seq, noted_at)", keys)
-    # Twice as many as came, so that the table shrinks to what is worth keeping however it grew.
+    # Twice as many as were added, so that the table shrinks to the unexpired keys however it grew.
     db.execute(
         "DELETE FROM entry_keys WHERE (stream, key) IN"
         " (SELECT stream, key FROM entry_keys WHERE noted_at <= ? ORDER BY noted_at LIMIT ?)",
@@ -214,7 +214,7 @@ def measure(db: apsw.Connection, stream: int, after: EntryId, upto: EntryId, lim
 
 
 def fitting(db: apsw.Connection, stream: int, found: Range) -> Range:
-    """As much of a range as one answer may hold, and at least one entry."""
+    """As much of a range as one answer may contain, and at least one entry."""
     if found.bytes <= LOAD_BYTES_MAX:
         return found
     held, last = 0, found.after
@@ -250,7 +250,7 @@ def _fields(beside: Mapping[int, bytes], seq: int) -> Mapping[str, bytes] | None
 
 
 def decode_fields(stored: bytes) -> Mapping[str, bytes]:
-    """The fields beside a body; bytes that are none are kept in a field of their own."""
+    """The fields beside a body; invalid bytes are returned in a field of their own."""
     try:
         return _decode_fields(stored)
     except UNREADABLE:
@@ -271,8 +271,8 @@ _FORGET = "DELETE FROM pending WHERE entry_group IN (SELECT id FROM entry_groups
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """What a trim asks for."""
+class TrimLimits:
+    """The limits of a trim."""
 
     age: timedelta | None
     below: EntryId | None
@@ -289,15 +289,15 @@ def floor(db: apsw.Connection, stream: int, group: str) -> EntryId | None:
     return EntryId(delivered_ms, delivered_seq) if seq is None else EntryId(ms, seq).previous
 
 
-def trim(tx: WriteTransaction, subject: str, wish: Wish) -> Trimmed:
+def trim(tx: WriteTransaction, subject: str, limits: TrimLimits) -> Trimmed:
     """Removes entries from the start of a stream, as far as age, bound and protecting groups allow."""
     now = tx.now()
     at = from_micros(now)
     stream = head(tx.db, subject)
     if stream is None:
         return Trimmed(0, START, "", False, at)
-    upto, held_by = _allowed(tx.db, stream, wish, now)
-    found = measure(tx.db, stream.id, START, upto, wish.limit)
+    upto, held_by = _allowed(tx.db, stream, limits, now)
+    found = measure(tx.db, stream.id, START, upto, limits.limit)
     if not found.count:
         return Trimmed(0, upto, held_by, False, at)
     last = (found.last.ms, found.last.seq)
@@ -306,18 +306,18 @@ def trim(tx: WriteTransaction, subject: str, wish: Wish) -> Trimmed:
         "UPDATE streams SET length = length - ?, bytes = bytes - ? WHERE id = ?", (found.count, found.bytes, stream.id)
     )
     tx.db.execute(_FORGET, (stream.id, found.last.seq))
-    more = found.count == wish.limit and measure(tx.db, stream.id, found.last, upto, 1).count > 0
+    more = found.count == limits.limit and measure(tx.db, stream.id, found.last, upto, 1).count > 0
     return Trimmed(found.count, upto, held_by, more, at)
 
 
-def _allowed(db: apsw.Connection, stream: Head, wish: Wish, now: int) -> tuple[EntryId, str]:
-    """How far the trim may go, and the group that holds it there."""
+def _allowed(db: apsw.Connection, stream: Head, limits: TrimLimits, now: int) -> tuple[EntryId, str]:
+    """How far the trim may go, and the group that stops it there."""
     upto, held_by = stream.last, ""
-    if wish.age is not None:
-        upto = min(upto, EntryId(max((now - span(wish.age)) // 1_000, 0), 0).previous)
-    if wish.below is not None:
-        upto = min(upto, wish.below.previous)
-    for name in wish.protect:
+    if limits.age is not None:
+        upto = min(upto, EntryId(max((now - span(limits.age)) // 1_000, 0), 0).previous)
+    if limits.below is not None:
+        upto = min(upto, limits.below.previous)
+    for name in limits.protect:
         acked = floor(db, stream.id, name)
         if acked is None:
             return START, name

@@ -1,6 +1,7 @@
-"""What went wrong in SQLite, in our words. The only place that knows its exceptions.
+"""Maps SQLite's errors to ours. The only place that knows its exceptions.
 
-What we got wrong ourselves (misuse, bindings, constraints) stays what it is: an error that stops, not one to try again.
+Errors of our own code (misuse, bindings, constraints) are not mapped: they stop the program, and a retry would not
+help.
 """
 
 from __future__ import annotations
@@ -31,17 +32,17 @@ def ours(error: Exception, where: str, system: int = 0) -> Exception:
             return StoreBroken(f"{where} is not a database", do="name another file, or move this one out of the way")
         case apsw.CorruptError() | apsw.SQLError() | apsw.SchemaChangeError():
             return StoreBroken(
-                f"{where} is damaged: {error}",
+                f"{where} is corrupt: {error}",
                 do="stop everything that uses it, keep a copy of it with its -wal file, and restore a backup",
             )
         case apsw.CantOpenError():
             why = f": {os.strerror(system)}" if system else ""
             return StoreUnavailable(
-                f"{where} cannot be opened{why}", do="see that its directory exists and that this user may write there"
+                f"{where} cannot be opened{why}", do="check that its directory exists and this user may write there"
             )
         case apsw.IOError() | apsw.NoMemError() | apsw.InterruptError() | apsw.AbortError():
             why = os.strerror(system) if system else str(error)
-            return StoreUnavailable(f"{where} could not be read or written: {why}", do="check the disk it is on")
+            return StoreUnavailable(f"{where} could not be read or written: {why}", do="check its disk")
         case _:
             return error
 
@@ -54,7 +55,7 @@ def unwritable(where: str) -> StoreUnavailable:
 
 
 def moved(where: str) -> StoreUnavailable:
-    """The file at the path is no longer the one that is open: what is written would never be seen again."""
+    """The file at the path is no longer the open one: later writes would be lost."""
     return StoreUnavailable(
         f"{where} was moved, replaced or deleted while it was open; nothing was changed",
         do="put the file back, or start again to begin a new one",
@@ -62,5 +63,5 @@ def moved(where: str) -> StoreUnavailable:
 
 
 def closed(where: str) -> StoreUnavailable:
-    """Somebody asks after close."""
+    """A call after close."""
     return StoreUnavailable(f"{where} is closed", do="open it again; a store serves until its close() and not after")

@@ -1,4 +1,4 @@
-"""Groups on SQLite: every change is one transaction. The work itself is in deliveries, for the writer."""
+"""Groups on SQLite: every change is one transaction. The changes themselves are in deliveries, for the writer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import partial
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite import deliveries as handing, entries
+from wrasse.backends.sqlite import deliveries as delivery_rows, entries
 from wrasse.backends.sqlite.bulk import text
 from wrasse.backends.sqlite.connection_thread import SqliteReader, SqliteWriter
 from wrasse.backends.sqlite.deliveries import DeliveredEntries, EntriesWanted
@@ -26,14 +26,14 @@ from wrasse.ports.groups import Answer, ConsumerState, Delivery, StartAt, check_
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import EntryId
 
-_SHORTEST_WAIT = 0.001  # so that a clock slower than the event loop's is not asked in a tight loop
+_SHORTEST_WAIT = 0.001  # keeps a clock slower than the event loop's from being polled in a tight loop
 _CONSUMERS = """
     SELECT CAST(json_group_array(json_array(c.name, c.seen_at, c.until,
       (SELECT count(*) FROM pending WHERE entry_group = c.entry_group AND consumer = c.name))) AS BLOB)
     FROM consumers c WHERE c.entry_group = ?
 """
 _RETIRE = "DELETE FROM consumers WHERE entry_group = ? AND name = ? AND until <= ?"
-_LET_GO = "UPDATE pending SET until = ?, consumer = '' WHERE entry_group = ? AND consumer = ?"
+_RELEASE = "UPDATE pending SET until = ?, consumer = '' WHERE entry_group = ? AND consumer = ?"
 _MARK = """
     UPDATE entry_groups SET delivered_ms = ?2, delivered_seq = ?3
     WHERE id = ?1 AND (delivered_ms, delivered_seq) < (?2, ?3)
@@ -66,7 +66,7 @@ class SqliteGroups:
 
         def run(tx: WriteTransaction) -> bool:
             stream = entries.make(tx, subject)
-            if handing.group_id(tx.db, subject, group) is not None:
+            if delivery_rows.group_id(tx.db, subject, group) is not None:
                 return False
             begin = start.cursor(stream.last)
             tx.db.execute(
@@ -91,26 +91,26 @@ class SqliteGroups:
         want = EntriesWanted(tuple(dict.fromkeys(subjects)), group, consumer, limit, span(ack_timeout))
         granted = await self._grant(want)
         if granted or not limit or wait <= timedelta(0):
-            return handing.handed(granted, want)
+            return delivery_rows.decode_deliveries(granted, want)
         names = (CHANGED, *(entries.STREAM_NAME + subject for subject in want.subjects))
         with self._wakeups.listen(names, wait) as wakeup:
             while not wakeup.late and not granted:
-                # Looked at now that the bell is there: nothing that comes from here on is missed.
-                if await self._ripe(wakeup, want):
+                # Checked again now that the wakeup is registered: no later change is missed.
+                if await self._has_due(wakeup, want):
                     granted = await self._grant(want)
-        return handing.handed(granted, want)
+        return delivery_rows.decode_deliveries(granted, want)
 
     async def extend(self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta) -> Sequence[bool]:
         if not deliveries:
             return ()
-        run = partial(handing.extend, consumer=consumer, deliveries=deliveries, ack_timeout=span(ack_timeout))
+        run = partial(delivery_rows.extend, consumer=consumer, deliveries=deliveries, ack_timeout=span(ack_timeout))
         return tuple(await self._writer.do(run, len(deliveries)))
 
     async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
         check_answers(answers)
         if not answers:
             return ()
-        return tuple(await self._writer.do(partial(handing.answer, answers=answers), len(answers)))
+        return tuple(await self._writer.do(partial(delivery_rows.answer, answers=answers), len(answers)))
 
     async def mark(self, subject: str, group: str, upto: EntryId) -> Outcome:
         def run(tx: WriteTransaction) -> Outcome:
@@ -121,9 +121,9 @@ class SqliteGroups:
             if upto > stream.last:
                 raise Refused(
                     f"the group {group!r} of {subject!r} would be marked beyond the last entry",
-                    do="read the stream again: entries still to come would count as acked",
+                    do="read the stream again: a mark there would count future entries as acked",
                 )
-            id = handing.group_id(tx.db, subject, group)
+            id = delivery_rows.group_id(tx.db, subject, group)
             tx.db.execute(_MARK, (id, upto.ms, upto.seq))
             tx.db.execute("DELETE FROM pending WHERE entry_group = ? AND (ms, seq) <= (?, ?)", (id, upto.ms, upto.seq))
             return Outcome.DONE
@@ -132,7 +132,7 @@ class SqliteGroups:
 
     async def consumers(self, subject: str, group: str) -> Sequence[ConsumerState]:
         def run(db: apsw.Connection) -> list[_ConsumerRow]:
-            id = handing.group_id(db, subject, group)
+            id = delivery_rows.group_id(db, subject, group)
             return [] if id is None else _decode_consumers(text(db.execute(_CONSUMERS, (id,)).get))
 
         now = to_micros(self._clock.now())
@@ -151,42 +151,42 @@ class SqliteGroups:
     async def retire(self, subject: str, group: str, consumer: str) -> Outcome:
         def run(tx: WriteTransaction) -> Outcome:
             now = tx.now()
-            id = handing.group_id(tx.db, subject, group)
+            id = delivery_rows.group_id(tx.db, subject, group)
             if id is None:
                 return Outcome.CONFLICT
             tx.db.execute(_RETIRE, (id, consumer, now))
             if not tx.db.changes():
                 return Outcome.CONFLICT
-            tx.db.execute(_LET_GO, (now, id, consumer))
-            tx.rung.add(entries.STREAM_NAME + subject)
+            tx.db.execute(_RELEASE, (now, id, consumer))
+            tx.ready_queues.add(entries.STREAM_NAME + subject)
             return Outcome.DONE
 
         return await self._writer.do(run)
 
     async def _grant(self, want: EntriesWanted) -> DeliveredEntries:
-        answer = self._writer.ask(partial(handing.deliver, want=want), 1 + want.limit)
+        answer = self._writer.ask(partial(delivery_rows.deliver, want=want), 1 + want.limit)
         try:
             return await asyncio.shield(answer)
         except asyncio.CancelledError:
-            # The consumer will never know these entries: they go back now and not when their deadline has passed.
+            # The consumer will never get these entries: they are given back now and not when their deadline has passed.
             with suppress(StoreUnavailable, StoreBroken):
                 granted = await asyncio.shield(answer)
                 if granted:
-                    await asyncio.shield(self._writer.ask(partial(handing.give_back, granted=granted, want=want)))
+                    await asyncio.shield(self._writer.ask(partial(delivery_rows.give_back, granted=granted, want=want)))
             raise
 
-    async def _ripe(self, wakeup: Wakeup, want: EntriesWanted) -> bool:
-        """Looks whether there is something to hand out; if not, waits for a reason to look again."""
-        new, due = await self._reader.do(lambda db: handing.waits(db, want))
+    async def _has_due(self, wakeup: Wakeup, want: EntriesWanted) -> bool:
+        """Checks whether there is something to deliver; if not, waits for a reason to check again."""
+        new, due = await self._reader.do(lambda db: delivery_rows.waits(db, want))
         now = to_micros(self._clock.now())
         if new or (due is not None and due <= now):
             return True
         timer = None
         if due is not None:
             seconds = max((due - now) / 1_000_000, _SHORTEST_WAIT)
-            timer = asyncio.get_running_loop().call_later(seconds, wakeup.ring)
+            timer = asyncio.get_running_loop().call_later(seconds, wakeup.fire)
         try:
-            await wakeup.rung()
+            await wakeup.fired()
         finally:
             if timer is not None:
                 timer.cancel()

@@ -50,7 +50,7 @@ class SqliteJournal:
                 (i.id, i.run, i.sweep, i.verb, i.suspect, i.reason, i.count, now) for i in map(stored_intent, intents)
             ]
             before = tx.db.total_changes()
-            # Whoever asks again after a lost reply finds the lines written.
+            # A retry after a lost reply finds the lines written.
             write_rows(tx.db, _INTEND, rows, "ON CONFLICT DO NOTHING")
             if tx.db.total_changes() - before < len(rows):
                 earliest = "SELECT min(intended_at) FROM lines WHERE id IN carray(?)"
@@ -113,12 +113,12 @@ def _terms(where: LineFilter) -> tuple[list[str], list[str | int | bytes]]:
 
 
 def _line(stored: Sequence[bytes | None], count: int, intended_at: int, settled_at: int | None, *, now: int) -> Line:
-    """A row as a line; what no line has is shown as near as can be."""
+    """A row as a line; invalid values are shown as closely as possible."""
     *words, told, detail = ("" if each is None else text(each) for each in stored)
     id, run, sweep, verb, suspect, reason = words
     outcome = FROM_STORED.get(told, Outcome.UNKNOWN)
     if told not in FROM_STORED and stored[6] is not None:
-        detail = f"the row has the outcome {told!r}, which is none; {detail}"
+        detail = f"the row has the invalid outcome {told!r}; {detail}"
     return Line(
         intent_from_stored(Intent(id, run, sweep, verb, suspect, reason, count)),
         from_micros(in_calendar(intended_at, now)),

@@ -8,7 +8,7 @@ from wrasse.ports.limiter import SECOND, Allowance, Spent
 
 _SPENT = "SELECT spent_to FROM budgets WHERE key = ?"
 _WRITE = "INSERT INTO budgets (key, spent_to) VALUES (?, ?) ON CONFLICT DO UPDATE SET spent_to = excluded.spent_to"
-_FORGET = "DELETE FROM budgets WHERE spent_to < ?"  # a budget that is free is as good as none
+_FORGET = "DELETE FROM budgets WHERE spent_to < ?"  # an unused budget needs no row
 
 
 class SqliteLimiter:
@@ -18,7 +18,7 @@ class SqliteLimiter:
         self._writer = writer
 
     async def allow(self, key: str, count: int, *, rate: int, burst: int) -> Allowance:
-        """Takes up to `count` out of the budget of this key."""
+        """Takes up to `count` from the budget of this key."""
 
         def run(tx: WriteTransaction) -> Allowance:
             now = 1_000 * tx.now()
@@ -30,7 +30,7 @@ class SqliteLimiter:
         return await self._writer.do(run)
 
     async def give_back(self, key: str, count: int, *, rate: int) -> None:
-        """Returns what was not needed."""
+        """Returns an unused part to the budget."""
 
         def run(tx: WriteTransaction) -> None:
             now = 1_000 * tx.now()

@@ -1,8 +1,8 @@
-"""Records on SQLite. A name keeps its last writes, also after the record is deleted, so that asking again is safe.
+"""Records on SQLite. A name keeps its last writes, also after the record is deleted, so that a retry is safe.
 
-`writes` holds the newest NONCES_KEPT writes to a name, each with its nonce and the version it made; `since` is the
-newest version that was forgotten. So whoever names a version not older than `since` can be told for certain whether
-their write was made. Deleted names are remembered for the newest GONE_MAX of them.
+`writes` has the newest NONCES_KEPT writes to a name, each with its nonce and the version it made; `since` is the newest
+version that was dropped. So for a write at a version not older than `since` it is certain whether it was made. Deleted
+names are remembered for the newest GONE_MAX of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _STORE = """
       version = excluded.version, since = excluded.since, due = excluded.due,
       writes = excluded.writes, value = excluded.value, shelf = excluded.shelf, turn = excluded.turn
 """
-_SHELVE = """
+_SET_INDEX_ENTRY = """
     UPDATE records SET shelf = ?1, turn = ?2
     WHERE collection = ?3 AND name = ?4 AND version = ?5 AND (shelf IS NOT ?1 OR turn IS NOT ?2)
 """
@@ -46,21 +46,23 @@ _COUNT_UPTO = "SELECT count(*) FROM records WHERE collection = ? AND shelf = ? A
 _OLDEST_GONE = "SELECT seq, collection, version FROM records WHERE value IS NULL ORDER BY version LIMIT ?"
 _FORGOT = "INSERT INTO forgotten VALUES (?, ?) ON CONFLICT DO UPDATE SET version = max(version, excluded.version)"
 _COLUMNS = "SELECT name, value, version, due, turn FROM records WHERE"
-_SHELF_UP = f"{_COLUMNS} collection = ? AND shelf = ? AND (turn, name) > (?, ?) ORDER BY turn, name LIMIT ?"
-_SHELF_DOWN = f"{_COLUMNS} collection = ? AND shelf = ? AND (turn, name) < (?, ?) ORDER BY turn DESC, name DESC LIMIT ?"
-_TURN_MAX = (1 << 63) - 1
+_STATUS_UP = f"{_COLUMNS} collection = ? AND shelf = ? AND (turn, name) > (?, ?) ORDER BY turn, name LIMIT ?"
+_STATUS_DOWN = (
+    f"{_COLUMNS} collection = ? AND shelf = ? AND (turn, name) < (?, ?) ORDER BY turn DESC, name DESC LIMIT ?"
+)
+_POSITION_MAX = (1 << 63) - 1
 
 
 class Write(msgspec.Struct, frozen=True, array_like=True):
-    """One write to a name. Without a nonce nobody can ask for it again."""
+    """One write to a name. A write without a nonce is never retried."""
 
     nonce: str | None
     version: int
     deleted: bool
 
 
-class Past(msgspec.Struct, frozen=True):
-    """What is known about a name: its version now (None: no record), and its writes newer than `since`."""
+class NameState(msgspec.Struct, frozen=True):
+    """The state of a name: its version now (None: no record), and its writes newer than `since`."""
 
     version: int | None
     since: int
@@ -71,16 +73,16 @@ _Row = tuple[bytes, bytes, int, int | None, int | None]  # name, value, version,
 _decode_writes = msgspec.json.Decoder(list[Write]).decode
 
 
-def judge(past: Past, at: int | None, nonce: str | None) -> Outcome | Write | None:
+def judge(name_state: NameState, at: int | None, nonce: str | None) -> Outcome | Write | None:
     """The verdict on a write that expects version `at` (None: no record): the earlier write that it repeats, or why it
     cannot be made; None if it is to be made now."""
-    for write in past.writes:
+    for write in name_state.writes:
         if nonce is not None and write.nonce == nonce:
             return write
-    if past.version == at:
+    if name_state.version == at:
         return None
-    # A write with this nonce may have been made and forgotten, unless everything since the version it names is known.
-    certain = nonce is None or (past.since == 0 if at is None else at >= past.since)
+    # A write with this nonce may have been made and dropped, unless all writes since the version it names are known.
+    certain = nonce is None or (name_state.since == 0 if at is None else at >= name_state.since)
     return Outcome.CONFLICT if certain else Outcome.UNKNOWN
 
 
@@ -108,7 +110,7 @@ class SqliteRecords(ConditionalRecords):
         else:
             terms, values = "name >= ?", [start]
         if start:
-            # No byte of UTF-8 is 0xff, so the last one can always be counted up.
+            # No byte of UTF-8 is 0xff, so the last one can always be incremented.
             terms += " AND name < ?"
             values.append(start[:-1] + bytes([start[-1] + 1]))
         sql = f"{_COLUMNS} collection = ? AND value IS NOT NULL AND {terms} ORDER BY name LIMIT ?"
@@ -116,7 +118,7 @@ class SqliteRecords(ConditionalRecords):
 
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
         horizon = to_micros(self._clock.now() if before is None else before)
-        due, name = (-_TURN_MAX - 1, b"") if after is None else _moment(after)
+        due, name = (-_POSITION_MAX - 1, b"") if after is None else _moment(after)
         terms = "collection = ? AND value IS NOT NULL AND due <= ? AND (due, name) > (?, ?)"
         sql = f"{_COLUMNS} {terms} ORDER BY due, name LIMIT ?"
         return await self._page(sql, [horizon, due, name], limit, _due_cursor)
@@ -132,7 +134,9 @@ class SqliteRecords(ConditionalRecords):
             moved = 0
             for record, index_entry in placed:
                 stands = (None, None) if index_entry is None else (index_entry.status, index_entry.position)
-                tx.db.execute(_SHELVE, (*stands, self._collection, _name(record.key), _version(record.version)))
+                tx.db.execute(
+                    _SET_INDEX_ENTRY, (*stands, self._collection, _name(record.key), _version(record.version))
+                )
                 moved += tx.db.changes()
             return moved
 
@@ -151,11 +155,11 @@ class SqliteRecords(ConditionalRecords):
 
     async def status_page(self, status: str, after: str | None, limit: int, *, newest: bool = False) -> Page[Record]:
         """See ShelvedRecords."""
-        position, name = (_TURN_MAX, b"\xff") if newest else (-_TURN_MAX - 1, b"")
+        position, name = (_POSITION_MAX, b"\xff") if newest else (-_POSITION_MAX - 1, b"")
         if after is not None:
             position, stored = read_cursor(after)
             name = _bytes(stored)
-        sql = _SHELF_DOWN if newest else _SHELF_UP
+        sql = _STATUS_DOWN if newest else _STATUS_UP
         return await self._page(sql, [status, position, name], limit, _status_cursor)
 
     async def write(self, asked: RecordWrite) -> Written:
@@ -163,42 +167,42 @@ class SqliteRecords(ConditionalRecords):
 
         def run(tx: WriteTransaction) -> Written:
             now = from_micros(tx.now())
-            past = self._past(tx.db, name)
-            verdict = judge(past, at, asked.nonce)
+            name_state = self._name_state(tx.db, name)
+            verdict = judge(name_state, at, asked.nonce)
             if isinstance(verdict, Write):
                 return Written(Outcome.DONE, None if verdict.deleted else str(verdict.version), now)
             if verdict is not None:
                 return Written(verdict, None, now)
-            version = self._store(tx, name, past, asked)
+            version = self._store(tx, name, name_state, asked)
             if asked.emit:
-                append(tx, asked.emit)  # where there is no room for it, the record is not written either
+                append(tx, asked.emit)  # if there is no space for it, the record is not written either
             return Written(Outcome.DONE, None if value is None else str(version), now)
 
         return await self._writer.do(run)
 
-    def _past(self, db: apsw.Connection, name: bytes) -> Past:
+    def _name_state(self, db: apsw.Connection, name: bytes) -> NameState:
         found = db.execute(_FIND, (self._collection, name)).get
         if found is not None:
             version, since, writes, live = found
             try:
                 known = _decode_writes(writes)
             except (msgspec.MsgspecError, ValueError, RecursionError):
-                since, known = version, []  # another program wrote over them: all writes up to now are forgotten
-            return Past(version if live else None, since, known)
+                since, known = version, []  # another program overwrote them: all writes up to now count as dropped
+            return NameState(version if live else None, since, known)
         forgotten = db.execute("SELECT version FROM forgotten WHERE collection = ?", (self._collection,)).get
-        return Past(None, forgotten or 0, [])
+        return NameState(None, forgotten or 0, [])
 
-    def _store(self, tx: WriteTransaction, name: bytes, past: Past, asked: RecordWrite) -> int:
+    def _store(self, tx: WriteTransaction, name: bytes, name_state: NameState, asked: RecordWrite) -> int:
         value, index_entry = asked.value, asked.index_entry
         version = tx.draw()
-        writes = [*past.writes, Write(asked.nonce, version, deleted=value is None)]
-        since = max(past.since, *(write.version for write in writes[:-NONCES_KEPT]), 0)
+        writes = [*name_state.writes, Write(asked.nonce, version, deleted=value is None)]
+        since = max(name_state.since, *(write.version for write in writes[:-NONCES_KEPT]), 0)
         text = msgspec.json.encode(writes[-NONCES_KEPT:]).decode()
         stands = (None, None) if index_entry is None else (index_entry.status, index_entry.position)
         tx.db.execute(_STORE, (self._collection, name, version, since, micros(asked.due_at), text, value, *stands))
         if value is None:
             _forget(tx, tx.gone(1) - GONE_MAX)
-        elif past.version is None and past.writes:
+        elif name_state.version is None and name_state.writes:
             tx.gone(-1)
         return version
 
@@ -224,7 +228,7 @@ class SqliteRecords(ConditionalRecords):
 
 
 def _forget(tx: WriteTransaction, count: int) -> None:
-    """Forgets so many deleted names, the oldest."""
+    """Drops the oldest deleted names."""
     if count <= 0:
         return
     rows = tx.db.execute(_OLDEST_GONE, (count,)).fetchall()
@@ -239,7 +243,7 @@ def _name(key: str) -> bytes:
 
 
 def _record(name: bytes, value: bytes, version: int, due: int | None, *, now: int) -> Record:
-    """A name that is no UTF-8 and a time outside of the calendar are shown as near as can be."""
+    """A name that is not UTF-8 and a time outside of the calendar are shown as closely as possible."""
     return Record(key_of(text(name)), value, str(version), instant(in_calendar(due, now)))
 
 
@@ -253,12 +257,12 @@ def _bytes(name: str) -> bytes:
 
 
 def _version(at: str) -> int:
-    """What is no version of ours was never anybody's: it is above all of them."""
+    """A version as a number; a text that is not one of ours is above all of them, and so matches none."""
     return int(at) if at.isdecimal() and len(at) < 19 else 1 << 62
 
 
 def _status_cursor(row: _Row) -> str:
-    assert row[4] is not None, "what has a status has a position"
+    assert row[4] is not None, "a row with a status has a position"
     return index_cursor(row[4], _text(row[0]))
 
 

@@ -1,6 +1,6 @@
-"""How a row becomes what the port shows. Rows come as JSON arrays, in one blob for a whole batch (see bulk).
+"""Decodes rows to the values of the port. Rows are read as JSON arrays, in one blob for a whole batch (see bulk).
 
-A batch is decoded at once. Only where that fails is it decoded row by row, so that an invalid row costs that job alone.
+A batch is decoded at once. Only if that fails it is decoded row by row, so that an invalid row affects that job alone.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ STATES = {
     DONE: JobState.DONE,
     DEAD: JobState.DEAD,
 }
-INLINE_BYTES_MAX = 1_024  # longer payloads stand apart
+INLINE_BYTES_MAX = 1_024  # longer payloads are stored separately
 _MICROSECOND = timedelta(microseconds=1)
 Micros = TypeVar("Micros", int, int | None)
 
 
 class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a change looks at before it is made."""
+    """The columns that a change needs to decide."""
 
     seq: int
     id: str
@@ -49,16 +49,16 @@ class Fact(msgspec.Struct, frozen=True, array_like=True, gc=False):
     interruptions: int
     lasting: int
     size: int
-    team: str | None  # the group that has not counted it yet
+    member_of: str | None  # the group that has not counted it yet
     kept_until: int  # of a done job whose result is kept, else 0
 
     def held_by(self, claim: Claim) -> bool:
-        """Whether this hold is the newest one."""
+        """Whether this claim is the current one."""
         return self.token == claim.token and self.nonce == claim.nonce
 
 
 class StateRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A row as a listing needs it. `order` and `seq` are its position there."""
+    """A row for a listing. `order` and `seq` are its position there."""
 
     order: int
     seq: int
@@ -87,7 +87,7 @@ class StateRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Extras(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What few jobs have, as it is stored: durations in microseconds."""
+    """Rarely used columns in their stored form: durations in microseconds."""
 
     unique: str = ""
     window: int = 0
@@ -96,7 +96,7 @@ class Extras(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BodyRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A row as whoever runs the job needs it. `payload` is in hex; None if it is long."""
+    """A row for the worker that runs the job. `payload` is in hex; None if it is long."""
 
     seq: int
     id: str
@@ -120,7 +120,7 @@ class BodyRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """A row that is no job, and why."""
+    """A row that is not a valid job, and why."""
 
     seq: int
     error: str
@@ -134,7 +134,7 @@ def _columns(row: type[msgspec.Struct], *renamed: tuple[str, str]) -> str:
 
 FACT = _columns(
     Fact,
-    ("team", "iif(member AND json_valid(extras), extras ->> '$.group', NULL)"),
+    ("member_of", "iif(member AND json_valid(extras), extras ->> '$.group', NULL)"),
     ("kept_until", "iif(keep > 0 AND state = 3, finished_at + keep, 0)"),
 )
 BODY = _columns(BodyRow, ("payload", "CASE WHEN payload IS NOT NULL THEN hex(payload) END"))
@@ -155,7 +155,7 @@ def state_columns(order: str) -> str:
 
 
 def decode_texts(column: bytes) -> list[str]:
-    """The texts of a column, with a mark for each byte that is none."""
+    """The texts of a column, with a replacement for each invalid byte."""
     try:
         return _decode_texts(column)
     except UnicodeDecodeError:
@@ -163,7 +163,7 @@ def decode_texts(column: bytes) -> list[str]:
 
 
 def decode_facts(rows: bytes) -> list[Fact]:
-    """The rows of a batch. An invalid one is read as near as can be: with another id or nonce it is nobody's."""
+    """The rows of a batch. An invalid one is read as closely as possible: another id or nonce matches no claim."""
     try:
         return _decode_facts(rows)
     except UNREADABLE:
@@ -187,7 +187,7 @@ def decode_bodies(rows: bytes) -> tuple[list[BodyRow], list[Invalid]]:
 
 
 def decode_states(rows: bytes) -> list[StateRow]:
-    """The rows of a batch; an invalid one says so in its reason and error."""
+    """The rows of a batch; an invalid one has a reason and an error that say so."""
     try:
         return _decode_states(rows)
     except UNREADABLE:
@@ -205,20 +205,20 @@ def _state_row(raw: msgspec.Raw) -> StateRow:
 
 
 def _values(raw: msgspec.Raw) -> list[Any]:
-    """The columns of an invalid row, with a mark for each byte that is no text."""
+    """The columns of an invalid row, with a replacement for each invalid byte."""
     found: list[Any] = msgspec.json.decode(bytes(raw).decode("utf-8", "replace"))
     return found
 
 
 def _converted_to(row: type[msgspec.Struct], raw: msgspec.Raw) -> list[Any]:
-    """The values of such a row, each as near as can be."""
+    """The values of such a row, each as closely as possible."""
     return [
         _converted(value, field.type) for value, field in zip(_values(raw), msgspec.structs.fields(row), strict=True)
     ]
 
 
 def _converted(value: object, kind: Any) -> Any:
-    """The value of a column, or one that stands for nothing."""
+    """The value of a column, or an empty one."""
     try:
         return msgspec.convert(value, kind)
     except UNREADABLE:
@@ -226,13 +226,12 @@ def _converted(value: object, kind: Any) -> Any:
 
 
 def flaw_of(seq: int, error: str) -> str:
-    """What is said of an invalid row."""
+    """The error text of an invalid row."""
     return f"the row {seq} of the table jobs is invalid: {error}"
 
 
 def state_of(row: StateRow, now: int) -> JobInfo:
-    """As a listing shows it; a row with values that no job has is shown without them, and with a reason and an error
-    that say so."""
+    """A row for a listing; one with invalid values is shown without them, with a reason and an error that say so."""
     try:
         return _state_of(row, now)
     except UNREADABLE as error:
@@ -254,7 +253,7 @@ def in_calendar(micros: Micros, now: int) -> Micros | int:
 
 
 def _state_of(row: StateRow, now: int) -> JobInfo:
-    """What was delayed until now is ready, whether or not anybody has moved it yet."""
+    """A scheduled job that is due by now is ready, whether or not it has been promoted yet."""
     return JobInfo(
         id=row.id,
         kind=row.kind,
@@ -282,7 +281,7 @@ def _state_of(row: StateRow, now: int) -> JobInfo:
 
 
 def long_payloads(db: apsw.Connection, seqs: Sequence[int], longest: int) -> dict[int, bytes]:
-    """Those payloads of these jobs that stand apart."""
+    """Those payloads of these jobs that are stored separately."""
     if longest <= INLINE_BYTES_MAX:
         return {}
     return dict(db.execute("SELECT seq, payload FROM payloads WHERE seq IN carray(?)", (numbers(seqs),)))
@@ -294,10 +293,10 @@ def instant(micros: int | None) -> datetime | None:
 
 
 def micros(instant: datetime | None) -> int | None:
-    """An instant that may be missing, as it is stored."""
+    """An instant that may be missing, in its stored form."""
     return None if instant is None else to_micros(instant)
 
 
 def span(duration: timedelta) -> int:
-    """A duration as it is stored."""
+    """A duration in its stored form."""
     return duration // _MICROSECOND

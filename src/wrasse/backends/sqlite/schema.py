@@ -1,7 +1,7 @@
-"""The schema's version: an old database is brought up to date when it is opened, a newer or foreign one is refused.
+"""The schema's version: an old database is migrated when it is opened, a newer or foreign one is refused.
 
 All missing steps are made in one transaction under the write lock, and the version is read again inside it, so two
-processes that open a database at once make each step once. Until a file is known to be ours nothing is written to it.
+processes that open a database at once make each step once. Nothing is written to a file before it is known to be ours.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ def load_steps() -> tuple[str, ...]:
 
 
 def prepare(db: apsw.Connection, where: str, steps: Sequence[str]) -> None:
-    """Makes the database what this version of wrasse works with, or says why not."""
+    """Migrates the database to this version of wrasse, or raises the reason why not."""
     if _version(db, where, steps) < len(steps) or db.pragma("journal_mode") != "wal":
         _use_wal(db, where)
         _apply(db, where, steps)
 
 
 def identity(db: apsw.Connection) -> str:
-    """The name this database was given when it was made; of a damaged one its bytes, so that it is another one."""
+    """The name given to this database when it was made; of an invalid one its bytes, so that the identity differs."""
     name = db.execute("SELECT CAST(name AS BLOB) FROM identity").get
     return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name)
 
@@ -59,8 +59,8 @@ def _version(db: apsw.Connection, where: str, steps: Sequence[str]) -> int:
 
 
 def _use_wal(db: apsw.Connection, where: str) -> None:
-    """Readers beside the writer need the write-ahead log. SQLite gives up at once while another process makes the same
-    switch, so we are the ones who try again."""
+    """Enables the write-ahead log, which lets readers work beside the writer. SQLite fails at once while another
+    process makes the same switch, so the retry is here."""
     pause = threading.Event()
     for _ in range(_SWITCH_TRIES):
         try:
@@ -73,7 +73,7 @@ def _use_wal(db: apsw.Connection, where: str) -> None:
                 f"{where} cannot keep a write-ahead log, only {mode}", do="put it on a local disk, not on a share"
             )
         return
-    raise apsw.BusyError("another process kept the database from using its write-ahead log")
+    raise apsw.BusyError("another process prevented the switch to the write-ahead log")
 
 
 def _apply(db: apsw.Connection, where: str, steps: Sequence[str]) -> None:
@@ -82,7 +82,7 @@ def _apply(db: apsw.Connection, where: str, steps: Sequence[str]) -> None:
         version = _version(db, where, steps)
         for tx in steps[version:]:
             for _ in db.execute(tx):
-                pass  # a statement that gives rows would hold back those after it
+                pass  # a statement that returns rows must be read to its end before the next one
         db.pragma("application_id", APPLICATION_ID)
         db.pragma("user_version", len(steps))
         db.execute("COMMIT")

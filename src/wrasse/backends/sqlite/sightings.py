@@ -1,7 +1,7 @@
-"""Sightings on SQLite: one row per orphan, in the order of their units, and the last round.
+"""Sightings on SQLite: one row per orphan, in the order of their units, and the last scan.
 
-A round is committed by the one thread that writes, in one transaction, so that a crash leaves the round before it. A
-row is written when a unit becomes an orphan and again only when it ceases to be one: looks in between cost nothing.
+A scan is committed by the writer thread, in one transaction, so that a crash leaves the scan before it. A row is
+written when a unit becomes an orphan and again only when it ceases to be one: scans in between cost nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from wrasse.ports.sightings import (
 )
 
 PAGE_MAX = 10_000
-_CACHE_KIB = 256  # while sightings pass by: each is met once, and to remember them would only displace others
+_CACHE_KIB = 256  # while sightings are read: each is read once, and caching them would displace other pages
 
 _READ = ", ".join(
     f"CAST({name} AS BLOB)" if name in ("evidence", "fingerprint", "state", "state_round") else name for name in COLUMNS
@@ -136,7 +136,7 @@ class SqliteSightings:
             tx.db.execute("DELETE FROM orphan_rounds WHERE root = ? AND number < ?", (made.root, made.number))
             return True
 
-        # It goes alone: if something else in its transaction failed, all of it would be done again.
+        # It runs alone: if another operation in its transaction failed, all of it would be done again.
         return await self._writer.do(run, GROUP_ROWS_MAX)
 
     async def mark(self, root: str, marks: Sequence[SightingChange]) -> Sequence[Outcome]:
@@ -151,7 +151,7 @@ class SqliteSightings:
 
 @contextmanager
 def _small_cache(db: apsw.Connection) -> Iterator[None]:
-    """What a look costs in memory must not follow how many sightings there are."""
+    """Keeps the memory of a scan independent of the number of sightings."""
     usual = db.pragma("cache_size")
     db.pragma("cache_size", -_CACHE_KIB)
     try:
@@ -188,13 +188,13 @@ def _last(db: apsw.Connection, root: str) -> CompleteScan | None:
 
 
 def _sighting(row: Sequence[Any]) -> Sighting | None:
-    """None for a row that is invalid: its unit counts as not seen, so that nothing is done to it."""
+    """None for an invalid row: its unit counts as not seen, so that no action is taken on it."""
     try:
         return sighting(row)
     except UNREADABLE as error:
         _log.error(
-            "the unit %r is passed over: its row in the table sightings is invalid (%s); delete the row, and the next"
-            " round sees the unit anew",
+            "the unit %r is skipped: its row in the table sightings is invalid (%s); delete the row, and the next"
+            " scan sees the unit anew",
             row[0],
             why(error),
         )

@@ -1,8 +1,8 @@
-"""Streams on SQLite: every change is one transaction, every look one moment of the database.
+"""Streams on SQLite: every change is one transaction, every read one snapshot of the database.
 
-Entries of a stream in columns, for whoever drains it: ids as texts, bodies as slices of one blob.
+Entries of a stream in columns, for consumers of whole chunks: ids as texts, bodies as slices of one blob.
 
-What SQLite can join is joined there: one text of ids, one of lengths, one blob of bodies, whatever their number.
+SQLite does the joining: one text of ids, one of lengths, one blob of bodies, whatever their number.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ _decode_lengths = msgspec.json.Decoder(list[int]).decode
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Entries as SQLite gave them: to be taken apart by whoever asked, after the transaction."""
+    """Entries in SQLite's format: decoded by the caller, after the transaction."""
 
     ids: str
     lengths: str
@@ -70,7 +70,7 @@ def load(db: apsw.Connection, stream: int, found: Range) -> Columns:
 
 
 def taken_apart(loaded: Columns) -> tuple[Sequence[bytes], Sequence[bytes], Mapping[int, Mapping[str, bytes]]]:
-    """Ids, bodies, and by place the fields beside them."""
+    """Ids, bodies, and by position the fields beside them."""
     blob, ids, lengths = loaded.bodies, loaded.ids.encode().split(), _decode_lengths(loaded.lengths)
     ends = [0, *accumulate(lengths)]
     assert ends[-1] == len(blob), "bodies that were joined keep their lengths"
@@ -113,7 +113,7 @@ class SqliteStreams:
             return ()
         subject = drafts[0].subject
         if all(not draft.key and draft.fields is None and draft.subject == subject for draft in drafts):
-            # The common case. What can be done here is not done by the writer, whom others wait for.
+            # The common case. Work that can be done here is not done in the writer, which others wait for.
             bodies = [draft.body for draft in drafts]
             run = partial(entries.append_plain, subject=subject, bodies=bodies, size=sum(map(len, bodies)))
             ms, first = await self._writer.do(run, len(drafts))
@@ -128,7 +128,7 @@ class SqliteStreams:
         return Page(shown, tuple(str(entry.id) for entry in shown), self._clock.now(), loaded[1] and bool(shown))
 
     async def chunk(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
-        """Entries in columns, as the port promises."""
+        """Entries in columns, for `Streams.chunk`."""
         loaded = await self._loaded(subject, after, limit, load)
         if loaded is None:
             return EntryChunk(subject, (), (), {}, self._clock.now(), False)
@@ -138,7 +138,7 @@ class SqliteStreams:
     async def _loaded(
         self, subject: str, after: EntryId, limit: int, load: Callable[[apsw.Connection, int, Range], T]
     ) -> tuple[T, bool] | None:
-        """The entries that follow, as `load` has them, and whether there are more; None without a stream."""
+        """The entries that follow, in the format of `load`, and whether there are more; None without a stream."""
         check_subject(subject)
         most = check_limit(limit, "entries", PAGE_MAX)
 
@@ -187,7 +187,7 @@ class SqliteStreams:
                 subject = text(stored)
                 if subject.encode() != stored or not is_subject(subject):
                     odd = stored[:SUBJECT_BYTES_MAX]
-                    _log.error("a row of the table streams is passed over: %r is no subject", odd)
+                    _log.error("a row of the table streams is skipped: %r is not a subject", odd)
                 elif matches(pattern, subject):
                     found.append(subject)
                     if len(found) > min(limit, PAGE_MAX):
@@ -203,8 +203,8 @@ class SqliteStreams:
     ) -> Trimmed:
         check_subject(subject)
         check_limit(limit, "entries")
-        wish = entries.Wish(age, below, tuple(protect), min(limit, PAGE_MAX))
-        return await self._writer.do(partial(entries.trim, subject=subject, wish=wish), wish.limit)
+        limits = entries.TrimLimits(age, below, tuple(protect), min(limit, PAGE_MAX))
+        return await self._writer.do(partial(entries.trim, subject=subject, limits=limits), limits.limit)
 
 
 class _GroupRow(msgspec.Struct, frozen=True, array_like=True):
@@ -225,7 +225,7 @@ def _groups(db: apsw.Connection, stream: entries.Head, now: int) -> Iterator[Gro
         delivered, oldest = EntryId(row.ms, row.seq), None
         if row.pending_ms is not None and row.pending_seq is not None:
             oldest = EntryId(row.pending_ms, row.pending_seq)
-        # Numbers have no gap, so the first entry that was not delivered says how many there are.
+        # Numbers have no gap, so the number of the first undelivered entry gives the count.
         following = db.execute(_FIRST, (stream.id, row.ms, row.seq)).get
         yield GroupState(
             row.name,

@@ -1,7 +1,7 @@
-"""Who waits for a job, and what wakes them: a put of this process at once, another process or a due job within a tick.
+"""Wakeups of waiting workers: by an enqueue of this process at once, by another process or a due job within a tick.
 
-The watching thread works only while somebody waits. A tick costs one look at the database's version; only when that
-has changed does it look which queues have something.
+The watching thread works only while a worker waits. A tick reads the database's version; only if that has changed it
+reads which queues have ready jobs.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from datetime import timedelta
 import apsw
 
 from wrasse.backends.sqlite.connection import File
-from wrasse.backends.wakeup import Wakeup, hung
+from wrasse.backends.wakeup import Wakeup, registered
 from wrasse.clock import Clock, to_micros
 
 TICK = 0.025
-CHANGED = "\0changed"  # rings with every change that anybody made; no queue has such a name
+CHANGED = "\0changed"  # fires with every change of any process; no queue has this name
 _PAUSE_AFTER_FAILURE = 1.0
 
 
 class SqliteWakeups:
-    """All bells of one process, and the thread that rings them for what happens outside it."""
+    """All wakeups of one process, and the thread that fires them for changes of other processes."""
 
     def __init__(self, file: File, clock: Clock) -> None:
         self._file = file
@@ -37,9 +37,9 @@ class SqliteWakeups:
 
     @contextmanager
     def listen(self, queues: Iterable[str], wait: timedelta) -> Iterator[Wakeup]:
-        """A bell for these queues, which rings at the latest after `wait`."""
+        """A wakeup for these queues, which fires after `wait` at the latest."""
         try:
-            with hung(self._wakeups, queues, wait) as wakeup:
+            with registered(self._wakeups, queues, wait) as wakeup:
                 self._wanted.set()
                 if self._thread.ident is None and not self._stopped.is_set():
                     self._thread.start()
@@ -48,14 +48,14 @@ class SqliteWakeups:
             if not self._wakeups:
                 self._wanted.clear()
 
-    def ring(self, queues: frozenset[str] | None) -> None:
-        """Rings for all who want one of these queues; None is every queue."""
+    def fire(self, queues: frozenset[str] | None) -> None:
+        """Fires the wakeups for these queues; None is every queue."""
         for wakeup in self._wakeups:
             if queues is None or not queues.isdisjoint(wakeup.names):
-                wakeup.ring()
+                wakeup.fire()
 
     def close(self) -> None:
-        """Ends the watching and wakes everybody."""
+        """Ends the watching and fires all wakeups."""
         self._stopped.set()
         self._wanted.set()
         for wakeup in self._wakeups:
@@ -72,12 +72,12 @@ class SqliteWakeups:
                 finally:
                     db.close()
             except Exception:
-                # Whoever is woken asks the writer, which says what is wrong; here we only look again later.
+                # A woken worker asks the writer, which raises the error; here the check is only repeated later.
                 self._tell(None)
                 self._stopped.wait(_PAUSE_AFTER_FAILURE)
 
     def _look(self, db: apsw.Connection) -> None:
-        """Looks once a tick until the end, but only while somebody waits."""
+        """Polls once a tick until the end, but only while a worker waits."""
         seen = due = None
         while self._wanted.wait() and not self._stopped.wait(TICK):
             version = db.execute("PRAGMA data_version").get
@@ -87,9 +87,9 @@ class SqliteWakeups:
                 due = db.execute("SELECT min(ready_at) FROM jobs WHERE state = 1").get
                 self._tell(frozenset((CHANGED, *ready)))
             if due is not None and due <= to_micros(self._clock.now()):
-                due = None  # whoever is woken moves it on, and that is a new version
+                due = None  # the woken worker promotes it, and that makes a new version
                 self._tell(None)
 
     def _tell(self, queues: frozenset[str] | None) -> None:
-        with suppress(RuntimeError):  # the event loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self.ring, queues)
+        with suppress(RuntimeError):  # the event loop is closed: no worker waits any more
+            self._loop.call_soon_threadsafe(self.fire, queues)

@@ -1,8 +1,8 @@
-"""One write transaction, and what the operations of a group share in it.
+"""One write transaction, and the numbers that the operations of a group share in it.
 
-What they need to know is read in one statement when the first of them asks; what they change of it is kept in memory
-while they run and written once at the end, by `close`, in the same transaction. If anything is rolled back, the whole
-Step is thrown away with it.
+They are read in one statement when the first operation needs them, kept in memory while operations run and written once
+at the end, by `close`, in the same transaction. If anything is rolled back, the whole WriteTransaction is discarded
+with it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from wrasse.clock import Clock, to_micros
 from wrasse.ports.jobs import REQUESTS_KEPT
 
 READY, SCHEDULED, RUNNING, DONE, DEAD = range(5)  # the column `state`
-NOWHERE = "(state < 0 OR state > 4)"  # what no step of ours writes; it has an index of its own
+NOWHERE = "(state < 0 OR state > 4)"  # invalid states, which wrasse never writes; they have an index of their own
 
-# Monotonic time decides, for as long as the machine runs; what was written before it started is judged by the wall.
+# Within one boot of the machine monotonic time decides; answers from before it are judged by the wall clock.
 _LOAD = """
     SELECT back, front, gone, done,
       (SELECT min(ready_at) FROM jobs WHERE state = 1),
@@ -46,11 +46,11 @@ class _Numbers(msgspec.Struct):
 
 
 class WriteTransaction:
-    """What an operation gets to work with. `asked` names the requests that the group may ask about."""
+    """The context of an operation. `asked` has the requests that the group may recall."""
 
     def __init__(self, db: apsw.Connection, clock: Clock, asked: Sequence[str] = ()) -> None:
         self.db = db
-        self.rung: set[str] = set()  # queues in which a job became ready
+        self.ready_queues: set[str] = set()  # queues in which a job became ready
         self._clock = clock
         self._asked = asked
         self._stored: _Numbers | None = None
@@ -61,23 +61,23 @@ class WriteTransaction:
         self._moved: defaultdict[tuple[str, int], int] = defaultdict(int)
 
     def now(self) -> int:
-        """The backend's clock; an operation asks once."""
+        """The backend's clock; an operation reads it once."""
         return to_micros(self._clock.now())
 
     def draw(self, count: int = 1) -> int:
-        """The first of so many fresh numbers: greater than any drawn before, by anybody."""
+        """The first of `count` fresh numbers: greater than any drawn before by any process."""
         numbers = self._numbers()
         numbers.back += count
         return numbers.back - count
 
     def draw_front(self) -> int:
-        """A fresh turn before all others."""
+        """A fresh rank before all others."""
         numbers = self._numbers()
         numbers.front -= 1
         return numbers.front + 1
 
     def gone(self, count: int) -> int:
-        """Notes that so many more deleted records are remembered, and gives how many there are now."""
+        """Adds to the number of remembered deleted records, and returns it."""
         numbers = self._numbers()
         numbers.gone += count
         return numbers.gone
@@ -87,24 +87,24 @@ class WriteTransaction:
         return self._numbers().done
 
     def moved(self, queue: str, start: int | None, end: int | None, count: int = 1) -> None:
-        """Notes that jobs left one state and came to another; None is outside."""
+        """Notes that jobs left one state and entered another; None is outside."""
         if start is not None:
             self._moved[queue, start] -= count
         if end is not None:
             self._moved[queue, end] += count
         self._numbers().done += count * ((end == DONE) - (start == DONE))
         if end == READY:
-            self.rung.add(queue)
+            self.ready_queues.add(queue)
 
     def next_due(self) -> int | None:
-        """When the next delayed job is due."""
+        """When the next scheduled job is due."""
         self._numbers()
         if self._next_due is None:
             self._next_due = (self.db.execute("SELECT min(ready_at) FROM jobs WHERE state = 1").get,)
         return self._next_due[0]
 
     def due_changed(self, added: int | None = None) -> None:
-        """Delayed jobs came, due no earlier than `added`, or (None) went."""
+        """Scheduled jobs were added, due no earlier than `added`, or (None) removed."""
         if added is None:
             self._next_due = None
         elif self._next_due is not None:
@@ -112,23 +112,23 @@ class WriteTransaction:
             self._next_due = (added if due is None else min(added, due),)
 
     def recall(self, request: str) -> bytes | None:
-        """The answer that was given to this request, if it was not too long ago."""
-        assert request in self._asked, "the writer was told about every request of the group"
+        """The answer to an earlier try of this request, if it is recent enough."""
+        assert request in self._asked, "every request of the group was passed to the writer"
         self._numbers()
         return self._known.get(request)
 
     def remember(self, request: str, answer: bytes) -> None:
-        """Keeps the answer to a request that `recall` did not know."""
+        """Stores the answer to a request that `recall` did not know."""
         self._known[request] = self._answers[request] = answer
 
     def forget(self, request: str) -> None:
-        """Forgets the answer to a request: it is as if nobody had asked."""
+        """Deletes the answer to a request, as if it had not been made."""
         self._known.pop(request, None)
         self._answers.pop(request, None)
         self.db.execute("DELETE FROM requests WHERE request = ?", (request,))
 
     def close(self) -> None:
-        """Writes what was noted; the last thing before the commit."""
+        """Writes the noted changes; the last call before the commit."""
         if self._loaded is not None and self._loaded != self._stored:
             new = self._loaded
             values = (new.back, new.front, new.gone, new.done)
@@ -142,13 +142,13 @@ class WriteTransaction:
         if self._answers:
             now, ticks = self.now(), self._clock.monotonic()
             rows = [(request, answer, now, ticks) for request, answer in self._answers.items()]
-            # A trigger forgets old ones by the way.
+            # A trigger deletes old ones.
             write_rows(self.db, "INSERT OR REPLACE INTO requests (request, answer, answered_at, ticks)", rows)
 
     def _add_counts(self, moved: Sequence[tuple[str, int, int]]) -> None:
-        """Rows that are not there yet: what comes to them is all that comes, so it is not negative."""
+        """Rows that do not exist yet: only additions go there, so the sum is not negative."""
         known = set(self.db.execute(_KNOWN, (texts(queue for queue, _, _ in moved),)))
-        # A number that another program spoilt never ends a step; fsck counts again.
+        # A count that another program corrupted never fails a transaction; fsck counts again.
         new = [(queue, state, max(0, n)) for queue, state, n in moved if (queue, state) not in known]
         write_rows(self.db, "INSERT INTO counts (queue, state, n)", new)
 

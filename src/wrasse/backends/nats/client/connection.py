@@ -1,8 +1,8 @@
-"""The link to NATS: publishes, asks and hears over one connection; comes back by itself after a restart or a failover.
+"""The connection to NATS: publishes, requests and subscriptions; reconnects after a restart or a failover.
 
-A question is sent once. If its answer is lost, `StoreUnavailable` says so, and the caller finds out what became of it.
-Whoever asks next connects again, to any server of the list or of the cluster that the last one named, and everything
-that is listened to is listened to again. What was said in between is not heard: who listens asks again as well.
+A request is sent once. If its answer is lost, `StoreUnavailable` is raised, and the caller finds out whether it was
+done. The next request connects again, to any server of the list or of the cluster that the last server named, and all
+subscriptions are renewed. Messages sent in between are missed: subscribers request them again.
 """
 
 from __future__ import annotations
@@ -15,25 +15,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 
-from wrasse.backends.nats.client.transport import Heard, NatsDenied, NatsTransport, ServerInfo, Taken, dial
+from wrasse.backends.nats.client.transport import (
+    FrameHandler,
+    MessageHandler,
+    NatsDenied,
+    NatsTransport,
+    ServerInfo,
+    dial,
+)
 from wrasse.backends.nats.options import NatsOptions, parse_addresses
 from wrasse.backends.tcp import Connecting, ConnectionLost, Silent
 from wrasse.errors import ConfigError, StoreUnavailable, WrasseError, reason_of
 
 _STATUS = re.compile(rb"NATS/1\.0 +(\d{3})")
 _DENIED = re.compile(r'Permissions Violation for (?:Publish|Subscription) to "([^"]+)"', re.IGNORECASE)
-_TURNS = 3  # how often the whole list is tried before it is said that nobody answers
+_TURNS = 3  # how often the whole list is tried before StoreUnavailable
 _PAUSE, _PAUSE_MAX = 0.02, 0.5
 _NODES_MAX = 32
 
 
 class NoResponders(StoreUnavailable):
-    """The server says that nobody serves this subject: no JetStream, or no such stream."""
+    """The server has no responder for this subject: no JetStream, or no such stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class NatsAnswer:
-    """An answer. `header` is the block as it came, empty without one."""
+    """An answer. `header` is the raw header block, empty without one."""
 
     payload: bytes
     header: bytes = b""
@@ -55,12 +62,12 @@ def status_of(header: bytes) -> int:
 
 
 def field_of(header: bytes, name: bytes) -> bytes:
-    """One field of a header block, empty without it. Names are compared as they are written."""
+    """One field of a header block, empty without it. Names are case-sensitive."""
     return _field_at(header, name, header.find(b"\r\n" + name + b":"))
 
 
 def server_field_of(header: bytes, name: bytes) -> bytes:
-    """A field that the server adds: the last of that name, since a publisher may have written one of the same."""
+    """A field that the server adds: the last of that name, since a publisher may have written one of the same name."""
     return _field_at(header, name, header.rfind(b"\r\n" + name + b":"))
 
 
@@ -72,12 +79,12 @@ def _field_at(header: bytes, name: bytes, at: int) -> bytes:
 
 
 def packed_header(fields: Mapping[str, str]) -> bytes:
-    """A header block as it is sent."""
+    """A header block in wire format."""
     return b"NATS/1.0\r\n" + b"".join(b"%b:%b\r\n" % (k.encode(), v.encode()) for k, v in fields.items()) + b"\r\n"
 
 
 def packed(subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b"") -> bytes:
-    """A publish as it is sent."""
+    """A publish in wire format."""
     if header:
         return b"HPUB %b %b %d %d\r\n%b%b\r\n" % (
             subject, reply, len(header), len(header) + len(payload), header, payload,
@@ -85,7 +92,7 @@ def packed(subject: bytes, payload: bytes, reply: bytes = b"", header: bytes = b
     return b"PUB %b %b %d\r\n%b\r\n" % (subject, reply, len(payload), payload)
 
 
-class _Asked:
+class _PendingRequest:
     __slots__ = ("future", "subject")
 
     def __init__(self, future: asyncio.Future[NatsAnswer], subject: str) -> None:
@@ -93,20 +100,24 @@ class _Asked:
         self.subject = subject
 
 
-class _Inbox:
-    __slots__ = ("asking", "denied", "heard", "lost")
+class _AnswerInbox:
+    __slots__ = ("asking", "denied", "lost", "on_message")
 
     def __init__(
-        self, heard: Heard, lost: Callable[[str], None], asking: str, denied: Callable[[WrasseError], None] | None
+        self,
+        heard: MessageHandler,
+        lost: Callable[[str], None],
+        asking: str,
+        denied: Callable[[WrasseError], None] | None,
     ) -> None:
-        self.heard = heard
+        self.on_message = heard
         self.lost = lost
         self.asking = asking
         self.denied = denied
 
 
 class Subscription:
-    """Something that is listened to, until `end`."""
+    """One subscription, until `end`."""
 
     __slots__ = ("_connection", "number", "subject")
 
@@ -120,22 +131,35 @@ class Subscription:
         self._connection._unsubscribe(self)
 
     def drain(self) -> None:
-        """Hears what the server has sent until it knows, and nothing more then."""
+        """Unsubscribes after the messages that the server has already sent."""
         self._connection._drain(self)
 
 
 class NatsConnection:
-    """Make it with `open`. It serves the event loop that opened it, until `close`."""
+    """Made by `open`. It serves the event loop that opened it, until `close`."""
 
     __slots__ = (
-        "_asked", "_closed", "_connecting", "_heard", "_inbox", "_inboxes", "_nodes", "_numbers",
-        "_subscriptions", "_taken", "_tokens", "_wire", "connections", "options", "server",
+        "_closed",
+        "_connecting",
+        "_heard",
+        "_inbox",
+        "_inboxes",
+        "_nodes",
+        "_numbers",
+        "_pending",
+        "_subscriptions",
+        "_taken",
+        "_tokens",
+        "_wire",
+        "connections",
+        "options",
+        "server",
     )  # fmt: skip
 
     def __init__(self, options: NatsOptions) -> None:
         self.options = options
         self.server = ServerInfo()
-        self.connections = 0  # how many there have been: after a change, what was heard has a hole
+        self.connections = 0  # how many there have been: after a change, messages may have been missed
         self._wire: NatsTransport | None = None
         self._nodes: list[tuple[str, int]] = list(options.nodes)
         self._connecting: Connecting[NatsTransport] = Connecting()
@@ -143,26 +167,26 @@ class NatsConnection:
         self._inbox = b"_INBOX.%032x." % random.getrandbits(128)
         self._tokens = count(1)
         self._numbers = count(2)
-        self._asked: dict[bytes, _Asked] = {}
-        self._inboxes: dict[bytes, _Inbox] = {}
-        self._heard: dict[bytes, Heard] = {b"1": self._answered}
+        self._pending: dict[bytes, _PendingRequest] = {}
+        self._inboxes: dict[bytes, _AnswerInbox] = {}
+        self._heard: dict[bytes, MessageHandler] = {b"1": self._answered}
         self._subscriptions: dict[bytes, bytes] = {b"1": self._inbox + b"*"}
-        self._taken: dict[bytes, Taken] = {}
+        self._taken: dict[bytes, FrameHandler] = {}
 
     @classmethod
     async def open(cls, options: NatsOptions) -> NatsConnection:
-        """A link that has been connected once."""
+        """A connection that was established once."""
         connection = cls(options)
         await connection.ready()
         return connection
 
     async def request(self, subject: str, payload: bytes = b"", headers: Mapping[str, str] | None = None) -> NatsAnswer:
-        """Asks once. Raises NoResponders where nobody serves the subject, StoreUnavailable where no answer came: what
-        was asked may have been done."""
+        """One request. Raises NoResponders if the subject has none, StoreUnavailable if no answer came: the request may
+        have been done."""
         wire = await self.ready()
         token = b"%d" % next(self._tokens)
         future: asyncio.Future[NatsAnswer] = asyncio.get_running_loop().create_future()
-        self._asked[token] = _Asked(future, subject)
+        self._pending[token] = _PendingRequest(future, subject)
         seconds = self.options.read_timeout.total_seconds()
         try:
             header = packed_header(headers) if headers else b""
@@ -176,17 +200,17 @@ class NatsConnection:
         except ConnectionLost as cut:
             raise self._unavailable(str(cut)) from cut
         finally:
-            del self._asked[token]
+            del self._pending[token]
         if answer.header and answer.status == 503:
             raise NoResponders(
-                f"nobody serves {subject!r} on {self.options.where}",
+                f"no responder for {subject!r} on {self.options.where}",
                 do="check that JetStream is on (nats-server -js) and that the stream exists",
             )
         return answer
 
-    async def listen(self, subject: bytes, heard: Heard, taken: Taken | None = None) -> Subscription:
-        """Calls back with every message of the subject from now on, also after the link came back; `taken` is asked
-        first where they come by the thousand."""
+    async def listen(self, subject: bytes, heard: MessageHandler, taken: FrameHandler | None = None) -> Subscription:
+        """Calls back with every message of the subject from now on, also after a reconnect; `taken` is called first,
+        for subscriptions with very many messages."""
         wire = await self.ready()
         number = b"%d" % next(self._numbers)
         self._heard[number] = heard
@@ -202,23 +226,24 @@ class NatsConnection:
 
     def open_inbox(
         self,
-        heard: Heard,
+        heard: MessageHandler,
         lost: Callable[[str], None],
         asking: str = "",
         denied: Callable[[WrasseError], None] | None = None,
     ) -> bytes:
-        """A subject for many answers to one question; `lost` is told if the connection ends, `denied` if the server
-        does not let us publish to the subject that is `asking`. Close it."""
+        """A subject for several answers to one request; `lost` is called when the connection ends, `denied` if the
+        server does not let us publish to the subject `asking`. Close it with `close_inbox`."""
         token = b"%d" % next(self._tokens)
-        self._inboxes[token] = _Inbox(heard, lost, asking, denied)
+        self._inboxes[token] = _AnswerInbox(heard, lost, asking, denied)
         return self._inbox + token
 
     def close_inbox(self, subject: bytes) -> None:
-        """Hears no more answers there."""
+        """Drops later answers."""
         self._inboxes.pop(subject[len(self._inbox) :], None)
 
     async def send(self, data: bytes, *, now: bool = False) -> None:
-        """Sends packed publishes, and waits while the server does not read. `now`: before anything else is done."""
+        """Sends packed publishes, and waits while the server does not read. `now`: at once, not at the next loop
+        turn."""
         wire = await self.ready()
         try:
             wire.send_now(data) if now else wire.send(data)
@@ -226,19 +251,19 @@ class NatsConnection:
             raise self._unavailable(str(cut)) from cut
 
     def post(self, data: bytes) -> None:
-        """Sends packed publishes if the connection stands and the server reads; nobody is told whether they arrived."""
+        """Sends packed publishes if connected and writable; whether they arrived stays unknown."""
         if data and self._wire is not None and self._wire.open and not self._wire.crowded:
             self._wire.send(data)
 
     async def close(self) -> None:
-        """Ends the connection. Whoever waits for an answer gets StoreUnavailable."""
+        """Ends the connection. Requests that wait for an answer fail with StoreUnavailable."""
         self._closed = True
         if self._wire is not None:
             self._wire.end("this process closed the connection")
             self._wire = None
 
     async def ready(self) -> NatsTransport:
-        """The connection, made again if it is gone, with room to write."""
+        """The connection, reconnected if needed, with room to write."""
         wire = self._standing() or await self._connecting.once(self._standing, self._connect)
         if wire.crowded:
             await wire.room(self.options.read_timeout.total_seconds())
@@ -275,53 +300,55 @@ class NatsConnection:
         token = subject[len(self._inbox) :]
         inbox = self._inboxes.get(token)
         if inbox is not None:
-            inbox.heard(subject, reply, header, payload)
+            inbox.on_message(subject, reply, header, payload)
             return
-        asked = self._asked.get(token)
-        if asked is not None and not asked.future.done():
-            asked.future.set_result(NatsAnswer(payload, header))
+        pending = self._pending.get(token)
+        if pending is not None and not pending.future.done():
+            pending.future.set_result(NatsAnswer(payload, header))
 
-    def _complained(self, words: str) -> None:
-        """What the server refuses while the connection goes on; nobody else would answer that question."""
+    def _refused_operation(self, words: str) -> None:
+        """Handles a refusal that does not end the connection; the refused request would get no other answer."""
         denied = _DENIED.search(words)
         if denied is None:
             return
         refusal = ConfigError(
             f"{self.options.where} does not let us use {denied[1]!r}", do="give this user the permission for it"
         )
-        for asked in self._asked.values():
-            if asked.subject == denied[1] and not asked.future.done():
-                asked.future.set_exception(refusal)
+        for pending in self._pending.values():
+            if pending.subject == denied[1] and not pending.future.done():
+                pending.future.set_exception(refusal)
         for inbox in list(self._inboxes.values()):
             if inbox.denied is not None and inbox.asking == denied[1]:
                 inbox.denied(refusal)
 
     def _lost(self, why: str) -> None:
-        for asked in list(self._asked.values()):
-            if not asked.future.done():
-                asked.future.set_exception(ConnectionLost(why))
+        for pending in list(self._pending.values()):
+            if not pending.future.done():
+                pending.future.set_exception(ConnectionLost(why))
         for inbox in list(self._inboxes.values()):
             inbox.lost(why)
 
     async def _connect(self) -> NatsTransport:
         old, self._wire = self._wire, None
         if old is not None:
-            old.end("the link goes to another server")
+            old.end("the connection moves to another server")
         why = "no server is known"
         for turn in range(_TURNS):
             quick = False
             for host, port in self._order():
                 if self._closed:
-                    raise StoreUnavailable(f"the link to {self.options.where} is closed", do="open it again")
+                    raise StoreUnavailable(f"the connection to {self.options.where} is closed", do="open it again")
                 try:
-                    return self._begin(await dial(host, port, self.options, self._heard, self._complained, self._taken))
+                    return self._begin(
+                        await dial(host, port, self.options, self._heard, self._refused_operation, self._taken)
+                    )
                 except NatsDenied as denied:
                     raise self._denied(str(denied)) from denied
                 except (OSError, ssl.SSLError, TimeoutError, ConnectionLost) as error:
                     why = _reason(error)
                     quick = quick or not isinstance(error, TimeoutError | Silent)
             if not quick:
-                break  # every server was waited for as long as may be: another turn would find the same
+                break  # every server has used its whole timeout: another turn would end the same
             if turn < _TURNS - 1:
                 await asyncio.sleep(_pause(turn))
         raise self._unavailable(why)
@@ -340,7 +367,7 @@ class NatsConnection:
         return wire
 
     def _learn(self, urls: Sequence[str]) -> None:
-        """Servers of the cluster that the list does not name."""
+        """Adds servers of the cluster that the list does not name."""
         for url in urls:
             try:
                 (node,) = parse_addresses(url)
@@ -350,7 +377,7 @@ class NatsConnection:
                 self._nodes.append(node)
 
     def _order(self) -> list[tuple[str, int]]:
-        """Those of the list first, then those it led to; a different one each time, so that clients spread."""
+        """Servers of the list first, then those of the cluster; shuffled, so that clients spread."""
         own, learned = list(self.options.nodes), self._nodes[len(self.options.nodes) :]
         random.shuffle(own)
         random.shuffle(learned)
@@ -380,6 +407,6 @@ def _reason(error: Exception) -> str:
 
 
 def _pause(attempt: int) -> float:
-    """A little longer each time, and never the same for two processes."""
+    """Grows with each attempt, with a random factor so that processes differ."""
     longest: float = min(_PAUSE_MAX, _PAUSE * 4**attempt)
     return longest * (0.5 + random.random() / 2)

@@ -1,7 +1,7 @@
-"""Who we are to a NATS server, and the proof of it: the server sends a nonce, and what we sign it with never leaves us.
+"""The login at a NATS server: the server sends a nonce, and the private key that signs it never leaves this process.
 
-Files are read anew for every connection, so that credentials that somebody renews are used without a restart. Neither
-a seed, a token nor a file's contents is ever part of an error.
+Files are read again for every connection, so that renewed credentials are used without a restart. No error contains a
+seed, a token or a file's contents.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _BLOCK = r"-{3,}BEGIN %s-{3,}\s*(\S+)\s*-{3,}END %s-{3,}"
 _JWT = re.compile(_BLOCK % (("NATS USER JWT",) * 2))
 _NKEY = re.compile(_BLOCK % (("USER NKEY SEED",) * 2))
 _FILE_BYTES_MAX = 1 << 20
-CREDS, NKEY = "the file of nats.creds", "the file of nats.nkey"  # what errors call them: a path may be a secret
+CREDS, NKEY = "the file of nats.creds", "the file of nats.nkey"  # their names in errors: a path may be a secret
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """The fields of CONNECT that say who we are; empty ones are left out."""
+    """The fields of CONNECT that identify the user; empty ones are left out."""
 
     user: str = ""
     password: str = field(default="", repr=False)
@@ -40,7 +40,7 @@ class Login:
     sig: str = field(default="", repr=False)
 
     def fields(self) -> dict[str, str]:
-        """As CONNECT names them."""
+        """The fields by their names in CONNECT."""
         named = {
             "user": self.user,
             "pass": self.password,
@@ -53,7 +53,7 @@ class Login:
 
 
 def sign(options: NatsOptions, nonce: str) -> Login:
-    """The login for one connection; `nonce` is what the server's INFO gave, empty where it gave none."""
+    """The login for one connection; `nonce` is from the server's INFO, empty if it sent none."""
     if options.creds:
         jwt, seed = _creds(options.creds)
         return Login(jwt=jwt, sig=_signed(seed, nonce, CREDS))
@@ -70,14 +70,14 @@ def public_key(seed: str, where: str = "the seed") -> str:
 
 
 def encoded(key: bytes) -> str:
-    """A key with its prefix and checksum, in the letters of NATS."""
+    """A key with its prefix and checksum, in the base32 text of NATS."""
     check = binascii.crc_hqx(key, 0).to_bytes(_CHECK_BYTES, "little")
     return base64.b32encode(key + check).decode().rstrip("=")
 
 
 def _signed(seed: str, nonce: str, where: str) -> str:
     if not nonce:
-        return ""  # a server that asks for no proof takes anybody, or refuses us by itself
+        return ""  # a server without a nonce accepts any user, or refuses the login itself
     return base64.urlsafe_b64encode(_private(seed, where).sign(nonce.encode())).decode().rstrip("=")
 
 
@@ -99,9 +99,9 @@ def _raw(seed: str, where: str) -> bytes:
         raw = b""
     whole = len(raw) == 2 + _SEED_BYTES + _CHECK_BYTES
     if not whole or binascii.crc_hqx(raw[:-_CHECK_BYTES], 0).to_bytes(_CHECK_BYTES, "little") != raw[-_CHECK_BYTES:]:
-        raise ConfigError(f"{where} holds no seed of a NATS key", do="use the file that nsc or nk made for this user")
+        raise ConfigError(f"{where} has no seed of a NATS key", do="use the file that nsc or nk made for this user")
     if raw[0] & 0xF8 != _SEED or ((raw[0] & 7) << 5 | raw[1] >> 3) != _USER:
-        raise ConfigError(f"{where} holds the seed of a key that is no user's", do="use a user's: it begins with SU")
+        raise ConfigError(f"{where} has the seed of a key that is not a user's", do="use a user's: it begins with SU")
     return raw[2 : 2 + _SEED_BYTES]
 
 
@@ -109,7 +109,7 @@ def _creds(path: str) -> tuple[str, str]:
     text = _read(path, CREDS)
     jwt = _JWT.search(text)
     if jwt is None:
-        raise ConfigError(f"{CREDS} holds no JWT of a NATS user", do="use the .creds file that nsc made for this user")
+        raise ConfigError(f"{CREDS} has no JWT of a NATS user", do="use the .creds file that nsc made for this user")
     return jwt[1], _seed_in(text, CREDS)
 
 
@@ -120,7 +120,7 @@ def _seed_in(text: str, where: str) -> str:
     bare = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
     if len(bare) == 1 and bare[0].startswith("S"):
         return bare[0]
-    raise ConfigError(f"{where} holds no seed of a NATS key", do="use the file that nsc or nk made for this user")
+    raise ConfigError(f"{where} has no seed of a NATS key", do="use the file that nsc or nk made for this user")
 
 
 def _read(path: str, where: str) -> str:
@@ -129,4 +129,4 @@ def _read(path: str, where: str) -> str:
             return file.read(_FILE_BYTES_MAX).decode("ascii", "replace")
     except OSError as error:
         what = f"{where} cannot be read: {error.strerror}"
-        raise ConfigError(what, do="check its path, and who may read it") from error
+        raise ConfigError(what, do="check its path and its permissions") from error

@@ -1,6 +1,6 @@
-"""Calls of the JetStream API: JSON out, JSON in, and errors with a code that callers tell apart.
+"""Calls of the JetStream API: JSON in both directions, and errors with a code.
 
-A refusal means that nothing was done. Which refusals are answers and which are failures, the caller knows.
+A refusal means that nothing was done. The caller decides which refusals are answers and which are failures.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ CONSUMER_NOT_FOUND = 10014
 STORE_FAILED = 10077
 NO_BATCHES = 10174
 NO_JETSTREAM = 10039
-_WAIT_AND_SEE = (10008, 10009, 10074, 10023)  # no leader, no peers, short of resources: it may pass
+_WAIT_AND_SEE = (10008, 10009, 10074, 10023)  # no leader, no peers, short of resources: may be temporary
 
 
 class JsError(StoreUnavailable):
-    """JetStream refused; `code` is its own number. Nothing was done."""
+    """JetStream refused; `code` is its err_code. Nothing was done."""
 
     def __init__(self, message: str, *, do: str = "", code: int = 0) -> None:
         super().__init__(message, do=do)
@@ -42,7 +42,7 @@ class JsError(StoreUnavailable):
 
 
 class JsAnswer(dict[str, Any]):
-    """The JSON object of an answer. What is missing in it is an error of the server's, not a KeyError."""
+    """The JSON object of an answer. A missing field raises StoreUnavailable, not KeyError."""
 
     def __missing__(self, name: str) -> Any:
         raise StoreUnavailable(f"NATS answered without {name!r}", do=_LOOK)
@@ -52,21 +52,21 @@ _LOOK = "look at the server's log, and check that nothing but nats-server serves
 
 
 def parsed(payload: bytes, where: str) -> JsAnswer:
-    """The object in an answer, whatever its bytes are."""
+    """The JSON object in an answer; StoreUnavailable for any other bytes."""
     try:
-        told = json.loads(payload, object_hook=JsAnswer)
+        answered = json.loads(payload, object_hook=JsAnswer)
     except (ValueError, RecursionError):
-        told = None
-    if not isinstance(told, JsAnswer):
-        raise StoreUnavailable(f"{where} answered with what is no JSON object", do=_LOOK)
-    return told
+        answered = None
+    if not isinstance(answered, JsAnswer):
+        raise StoreUnavailable(f"{where} answered with something that is not a JSON object", do=_LOOK)
+    return answered
 
 
 def number(value: object) -> int:
     """A sequence or a count in an answer."""
     if isinstance(value, int) and 0 <= value < 1 << 64:
         return value
-    raise StoreUnavailable(f"NATS answered with {printable(repr(value), 40)} for a number", do=_LOOK)
+    raise StoreUnavailable(f"NATS answered with {printable(repr(value), 40)} instead of a number", do=_LOOK)
 
 
 def refusal(answer: bytes, where: str) -> JsError | None:
@@ -77,24 +77,24 @@ def refusal(answer: bytes, where: str) -> JsError | None:
     if not error:
         return None
     if not isinstance(error, JsAnswer):
-        raise StoreUnavailable(f"{where} answered with an error that is no JSON object", do=_LOOK)
+        raise StoreUnavailable(f"{where} answered with an error that is not a JSON object", do=_LOOK)
     code, words = number(error.get("err_code", 0)), printable(str(error.get("description", "")))
     if code == NO_JETSTREAM:
-        return JsError(f"JetStream is not on for us on {where}", do="start nats-server with -js", code=code)
+        return JsError(f"JetStream is not enabled for us on {where}", do="start nats-server with -js", code=code)
     do = "wait: the cluster has no leader now" if code in _WAIT_AND_SEE else "look at the server's log"
     return JsError(f"{where} refused: {words} ({code})", do=do, code=code)
 
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """Where a message was stored; `duplicate`: before, under the same name."""
+    """Where a message was stored; `duplicate`: earlier, under the same message id."""
 
     seq: int
     duplicate: bool = False
 
 
 class JetStream:
-    """The API behind one link."""
+    """The API over one connection."""
 
     __slots__ = ("api", "connection")
 
@@ -102,9 +102,9 @@ class JetStream:
         self.connection = connection
         self.api = connection.options.api
 
-    async def call(self, verb: str, asked: Mapping[str, object] | None = None) -> JsAnswer:
+    async def call(self, verb: str, params: Mapping[str, object] | None = None) -> JsAnswer:
         """One call, such as `STREAM.INFO.name`. Raises JsError with the server's code."""
-        body = json.dumps(asked, separators=(",", ":")).encode() if asked else b""
+        body = json.dumps(params, separators=(",", ":")).encode() if params else b""
         try:
             answer = await self.connection.request(f"{self.api}.{verb}", body)
         except NoResponders as nobody:
@@ -118,30 +118,30 @@ class JetStream:
         return parsed(answer.payload, self.connection.options.where)
 
     async def pages(
-        self, verb: str, of: str, asked: Mapping[str, object] | None = None, *, whole: bool = False
+        self, verb: str, of: str, params: Mapping[str, object] | None = None, *, whole: bool = False
     ) -> AsyncIterator[Collection[Any]]:
         """The pages of a listing: `of` is streams, consumers or subjects. With `whole`, none may be left out."""
-        offset, rounds = 0, PageLoop(self.connection.options.where, verb)
+        offset, page_loop = 0, PageLoop(self.connection.options.where, verb)
         while True:
-            rounds.turn(offset)
-            told = await self.call(verb, {**(asked or {}), "offset": offset})
-            if whole and (missing := told.get("missing")):
+            page_loop.turn(offset)
+            answered = await self.call(verb, {**(params or {}), "offset": offset})
+            if whole and (missing := answered.get("missing")):
                 raise StoreUnavailable(f"{len(missing)} {of} of {verb} have no leader now", do="wait and try again")
-            page = (told["state"] if of == "subjects" else told).get(of) or ()
+            page = (answered["state"] if of == "subjects" else answered).get(of) or ()
             yield page
             offset += len(page)
-            if not page or offset >= number(told.get("total", 0)):
+            if not page or offset >= number(answered.get("total", 0)):
                 return
 
     async def receipt(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> Receipt:
-        """Publishes to a stream; gives where it was stored."""
+        """Publishes to a stream; returns where it was stored."""
         answer: NatsAnswer = await self.connection.request(subject, payload, headers)
         refused = refusal(answer.payload, self.connection.options.where)
         if refused is not None:
             raise refused
-        told = parsed(answer.payload, self.connection.options.where)
-        return Receipt(number(told["seq"]), bool(told.get("duplicate", False)))
+        answered = parsed(answer.payload, self.connection.options.where)
+        return Receipt(number(answered["seq"]), bool(answered.get("duplicate", False)))
 
     async def store(self, subject: str, payload: bytes, headers: Mapping[str, str] | None = None) -> int:
-        """Publishes to a stream; gives the sequence it was stored at, or the first one's where it is known already."""
+        """Publishes to a stream; returns its sequence, or that of the earlier message with the same id."""
         return (await self.receipt(subject, payload, headers)).seq

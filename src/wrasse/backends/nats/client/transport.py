@@ -1,7 +1,8 @@
-"""One connection to one NATS server: lines of text and counted bytes, any number of questions under way.
+"""One connection to one NATS server: lines of text and counted bytes, any number of requests in flight.
 
-Nothing is ever sent twice from here. When the connection ends, `lost` is called once with why; whoever waits for an
-answer decides what that means. A server that does not answer two PINGs in a row is deaf, and the connection ends.
+The transport never sends anything twice. When the connection ends, `lost` is called once with the reason; the callers
+that wait decide what that means. A server that does not answer two PINGs in a row counts as dead, and the connection
+ends.
 
 The server is not trusted: every size, line and INFO field is checked against the limits below, and bytes that break the
 protocol end the connection with `ConnectionLost`, as a broken connection does. Before the login nothing is delivered to
@@ -23,20 +24,20 @@ from wrasse.backends.nats.client.parser import Frame, frames_in
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.tcp import ConnectionLost, Silent, TcpConnection, Tls, reach
 
-# What hears the messages of a subscription: subject, reply, header and payload, as they came.
-Heard = Callable[[bytes, bytes, bytes, bytes], None]
-# What takes messages of a consumer, as many of one subscription as came one after the other.
-Taken = Callable[[Sequence[Frame]], None]
+# Receives the messages of a subscription: subject, reply, header and payload, raw.
+MessageHandler = Callable[[bytes, bytes, bytes, bytes], None]
+# Receives messages of a consumer, all consecutive ones of one subscription at once.
+FrameHandler = Callable[[Sequence[Frame]], None]
 
 CONTROL_LINE_MAX = 1 << 16
 """Bytes of one line from a NATS server, INFO included."""
 PAYLOAD_MAX = 64 << 20
 """Bytes: the largest max_payload that a NATS server may announce. It is nats-server's own ceiling."""
 HEADERS_MAX = 1 << 16
-"""Bytes of headers that a NATS message may have beyond its payload: JetStream adds its own to what is stored."""
+"""Bytes of headers that a NATS message may have beyond its payload: JetStream adds headers to stored messages."""
 ANSWER_MAX = 32 << 20
 """Bytes of one message from a NATS server, or twice its max_payload where that is more. JetStream's own answers are not
-held to max_payload: one lists up to 100,000 subjects, another has a stored message in base64."""
+limited by max_payload: one lists up to 100,000 subjects, another has a stored message in base64."""
 CONNECT_URLS_MAX = 1_000
 """Addresses of a cluster that a NATS server may name in INFO."""
 STEADY_BYTES = 1 << 16
@@ -44,16 +45,16 @@ STEADY_BYTES = 1 << 16
 
 _DEAF_AFTER = 2
 _DIGITS_MAX = 9  # of a size
-_WORDS_MAX = 200  # characters of a server's own words in an error
+_WORDS_MAX = 200  # characters of a server's message in an error
 _WRITE_HIGH = 1 << 20
 
 
 class ProtocolError(ValueError):
-    """Bytes that are not the protocol of NATS."""
+    """Bytes that violate the NATS protocol."""
 
 
 class NatsDenied(Exception):
-    """The server refused the connection or the login; its own words."""
+    """The server refused the connection or the login; the text is the server's message."""
 
 
 _Text = Annotated[str, msgspec.Meta(max_length=512)]
@@ -70,15 +71,15 @@ class ServerInfo(msgspec.Struct, frozen=True):
     nonce: _Text = ""
     tls_required: bool = False
     connect_urls: Annotated[list[_Text], msgspec.Meta(max_length=CONNECT_URLS_MAX)] | None = None
-    leaving: bool = msgspec.field(default=False, name="ldm")  # it is about to stop: its clients are to go elsewhere
+    leaving: bool = msgspec.field(default=False, name="ldm")  # lame duck mode: it is about to stop
 
     def at_least(self, *wanted: int) -> bool:
-        """Whether the server is of this version or newer."""
+        """Whether the server has this version or a newer one."""
         return self.numbers >= wanted
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The version in numbers; what is no number ends it, as in 2.11.0-beta."""
+        """The version in numbers; parsing ends at the first part that is not a number, as in 2.11.0-beta."""
         parts = self.version.partition("-")[0].split(".")
         return tuple(int(part) for part in parts if part.isdecimal())
 
@@ -96,17 +97,17 @@ _decode_info = msgspec.json.Decoder(ServerInfo).decode
 
 
 class NatsTransport(TcpConnection):
-    """An open connection. Make it with `dial`."""
+    """An open connection. Made by `dial`."""
 
     __slots__ = (
-        "_buffer", "_encrypts", "_largest", "_need", "_out", "_owes_pong", "_pongs", "_scheduled", "_silent", "_steady",
-        "_timer", "complained", "greeted", "heard", "info", "lost", "retired", "taken",
+        "_buffer", "_encrypts", "_largest", "_need", "_out", "_owes_pong", "_pongs", "_scheduled", "_silent",
+        "_steady", "_timer", "frame_handlers", "greeted", "handlers", "info", "lost", "on_refusal", "retired",
     )  # fmt: skip
 
-    def __init__(self, complained: Callable[[str], None], *, encrypts: bool = False) -> None:
+    def __init__(self, on_refusal: Callable[[str], None], *, encrypts: bool = False) -> None:
         super().__init__()
-        self._buffer = bytearray()  # of a message that is not whole
-        self._need = 0  # bytes that must be there before it is
+        self._buffer = bytearray()  # of an incomplete message
+        self._need = 0  # bytes that must be there before it is complete
         self._steady = 0  # bytes of it that were there at the last PING
         self._largest = ANSWER_MAX + HEADERS_MAX
         self._encrypts = encrypts  # INFO is followed by the TLS handshake
@@ -116,16 +117,16 @@ class NatsTransport(TcpConnection):
         self._owes_pong = False
         self._silent = 0
         self._timer: asyncio.TimerHandle | None = None
-        self.heard: dict[bytes, Heard] = {}  # by the number of the subscription; none before the login
-        self.taken: dict[bytes, Taken] = {}  # for those that are heard by the thousand
-        self.complained = complained
+        self.handlers: dict[bytes, MessageHandler] = {}  # by the number of the subscription; empty before the login
+        self.frame_handlers: dict[bytes, FrameHandler] = {}  # for subscriptions with very many messages
+        self.on_refusal = on_refusal
         self.lost: Callable[[str], None] | None = None
         self.greeted: asyncio.Future[ServerInfo] = self._loop.create_future()
         self.info: ServerInfo | None = None
-        self.retired = False  # asked by the server to go elsewhere
+        self.retired = False  # whether the server asked its clients to reconnect elsewhere
 
     def send(self, data: bytes) -> None:
-        """Sends; what is sent within one turn of the event loop goes out together."""
+        """Sends; everything sent within one turn of the event loop goes out together."""
         if self._transport is None or self._transport.is_closing():
             raise ConnectionLost(self._why)
         self._out.append(data)
@@ -134,19 +135,19 @@ class NatsTransport(TcpConnection):
             self._loop.call_soon(self._flush)
 
     def send_now(self, data: bytes) -> None:
-        """Sends at once, so that the server begins while the rest is made."""
+        """Sends at once, so that the server begins while the next bytes are prepared."""
         self.send(data)
         self._flush()
 
     def ping(self) -> asyncio.Future[None]:
-        """Asks for a PONG: when it comes, everything sent before has been read."""
+        """Sends PING: its PONG proves that everything sent before was read."""
         pong: asyncio.Future[None] = self._loop.create_future()
         self._pongs.append(pong)
         self.send(b"PING\r\n")
         return pong
 
     def watch(self, seconds: float) -> None:
-        """From now on ends the connection when the server has been deaf for two such spans."""
+        """Ends the connection when two PINGs in a row, `seconds` apart, stay unanswered."""
         self._timer = self._loop.call_later(seconds, self._tick, seconds)
 
     def _flush(self) -> None:
@@ -161,14 +162,14 @@ class NatsTransport(TcpConnection):
         if self._silent >= _DEAF_AFTER:
             self.end(f"no answer to a PING within {seconds * _DEAF_AFTER:g}s")
             return
-        # A message that is under way counts as life only if it moves: one that trickles would hold up all behind it.
+        # An incomplete message counts as activity only if it grows fast enough: a slow one would block all behind it.
         moves = len(self._buffer) - self._steady >= STEADY_BYTES
         self._silent = 0 if moves else self._silent + 1
         self._steady = len(self._buffer)
         self.ping()
         self._timer = self._loop.call_later(seconds, self._tick, seconds)
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The connection stands."""
@@ -200,8 +201,8 @@ class NatsTransport(TcpConnection):
         self._buffer, self._need = bytearray(), 0
 
     def _read(self, data: bytes) -> tuple[int, int]:
-        """Takes all whole messages; gives how much was used, and how much there must be before it goes on."""
-        at, size, heard, taken = 0, len(data), self.heard, self.taken
+        """Reads all complete messages; returns how many bytes were used, and how many must be there to continue."""
+        at, size, heard, taken = 0, len(data), self.handlers, self.frame_handlers
         while True:
             end = data.find(b"\r\n", at)
             if (size if end < 0 else end) - at > CONTROL_LINE_MAX:
@@ -221,10 +222,10 @@ class NatsTransport(TcpConnection):
                     if at == size:
                         return at, 0
                     continue
-                taken = {}  # who writes such a message may have written more: the rest is read by its sizes
+                taken = {}  # the writer of such a message may have written more of them: the rest is read by its sizes
             digits, body = words[-1], end + 2
             if not digits.isdigit() or len(digits) > _DIGITS_MAX:
-                raise ProtocolError("a size that is no number")
+                raise ProtocolError("a size that is not a number")
             stop = body + int(digits)
             if stop + 2 > size:
                 self._wait_for(stop + 2 - at)
@@ -234,7 +235,7 @@ class NatsTransport(TcpConnection):
                 digits = words.pop(-2)
                 split += int(digits) if digits.isdigit() and len(digits) <= _DIGITS_MAX else size
             if split > stop or not 4 <= len(words) <= 5 or data[stop : stop + 2] != b"\r\n":
-                raise ProtocolError("a message whose line and sizes do not fit it")
+                raise ProtocolError("a message that does not have the sizes of its line")
             hear = heard.get(words[2])
             if hear is None:
                 self._ignore()
@@ -245,9 +246,9 @@ class NatsTransport(TcpConnection):
                 return at, 0
 
     def _wait_for(self, size: int) -> None:
-        """The rest of a message is waited for, if it may be as long as it says."""
+        """Waits for the rest of a message, if its size is allowed."""
         if size > self._largest:
-            raise ProtocolError(f"a message of {size} bytes, and {self._largest} are the limit")
+            raise ProtocolError(f"a message of {size} bytes, and the limit is {self._largest}")
 
     def _ignore(self) -> None:
         if self.info is None:
@@ -255,12 +256,12 @@ class NatsTransport(TcpConnection):
 
     def _take(self, frames: list[Frame]) -> None:
         number, begin = frames[0][1], 0
-        if [frame[1] for frame in frames].count(number) < len(frames):  # of several, one after the other
+        if [frame[1] for frame in frames].count(number) < len(frames):  # of several subscriptions, one after the other
             for place, frame in enumerate(frames):
                 if frame[1] != number:
-                    self.taken[number](frames[begin:place])
+                    self.frame_handlers[number](frames[begin:place])
                     number, begin = frame[1], place
-        self.taken[number](frames[begin:] if begin else frames)
+        self.frame_handlers[number](frames[begin:] if begin else frames)
 
     def _told(self, line: bytes, *, last: bool) -> None:
         word = line[:4].upper()
@@ -287,21 +288,21 @@ class NatsTransport(TcpConnection):
         self._largest = max(ANSWER_MAX, 2 * info.max_payload) + HEADERS_MAX
         self.retired = self.retired or info.leaving
         if first and (self._encrypts or info.tls_required) and not self.encrypted:
-            # What somebody on the way puts behind INFO would otherwise be read as if it had come encrypted.
+            # Bytes that an attacker inserts behind INFO would otherwise be read as if they had been encrypted.
             if not last:
                 raise ProtocolError("bytes between INFO and the TLS handshake")
             if self._transport is not None:
-                self._transport.pause_reading()  # the handshake reads on
+                self._transport.pause_reading()  # the handshake reads from now on
         if not self.greeted.done():
             self.greeted.set_result(info)
 
     @property
     def encrypted(self) -> bool:
-        """Whether it is in TLS."""
+        """Whether the connection uses TLS."""
         return self._transport is not None and self._transport.get_extra_info("sslcontext") is not None
 
     def _answer_ping(self) -> None:
-        """One PONG answers all PINGs that come while the server does not read: they would pile up here."""
+        """One PONG answers all PINGs that arrive while the server does not read: answers would pile up here."""
         if self._room is not None:
             self._owes_pong = True
         elif self.open:
@@ -314,7 +315,7 @@ class NatsTransport(TcpConnection):
         for future in waiting:
             if logging_in and not future.done():
                 future.set_exception(NatsDenied(words))
-        self.complained(words)
+        self.on_refusal(words)
 
     def resume_writing(self) -> None:
         """It reads again."""
@@ -333,7 +334,7 @@ class NatsTransport(TcpConnection):
         for future in waiting:
             if not future.done():
                 future.set_exception(ConnectionLost(self._why))
-                future.exception()  # whoever waits for it gets it; nobody has to
+                future.exception()  # marks the exception as retrieved, whether or not a caller waits for it
         lost, self.lost = self.lost, None
         if lost is not None:
             lost(self._why)
@@ -343,17 +344,17 @@ async def dial(
     host: str,
     port: int,
     options: NatsOptions,
-    heard: dict[bytes, Heard],
-    complained: Callable[[str], None],
-    taken: dict[bytes, Taken] | None = None,
+    heard: dict[bytes, MessageHandler],
+    on_refusal: Callable[[str], None],
+    taken: dict[bytes, FrameHandler] | None = None,
 ) -> NatsTransport:
-    """An open connection, logged in. Raises OSError, ssl.SSLError, TimeoutError, Cut or Denied."""
+    """An open connection, logged in. Raises OSError, ssl.SSLError, TimeoutError, ConnectionLost or NatsDenied."""
     wire: NatsTransport | None = None
     try:
         async with asyncio.timeout(options.dial_timeout.total_seconds()):
             first = options.tls is not None and options.tls.first
             wire = await reach(
-                host, port, lambda: NatsTransport(complained, encrypts=options.tls is not None and not first),
+                host, port, lambda: NatsTransport(on_refusal, encrypts=options.tls is not None and not first),
                 options.tls.context("nats.tls") if options.tls is not None and first else None,
             )  # fmt: skip
             info = await wire.greeted
@@ -367,12 +368,12 @@ async def dial(
         wire.end("logging in failed")
         if wire.info is not None:
             raise
-        raise Silent("no answer in time: it takes connections and sends no INFO; is it a NATS server?") from None
+        raise Silent("no answer in time: it accepts connections and sends no INFO; is it a NATS server?") from None
     except BaseException:
         if wire is not None:
             wire.end("logging in failed")
         raise
-    wire.heard, wire.taken = heard, {} if taken is None else taken
+    wire.handlers, wire.frame_handlers = heard, {} if taken is None else taken
     wire.watch(options.ping_interval.total_seconds())
     return wire
 

@@ -1,9 +1,9 @@
 """The due index of a collection on NATS: one small message per record and due bucket, and one per bucket.
 
-An entry is there before the record that names it, and goes after it. Each has a mark of its own, so that taking one
-away never takes another's: a writer that loses leaves at worst an entry that no record names, which costs a look and
-goes once nobody can be on the way to its record any more. A bucket's own message is written after an entry in it, and
-taken away only up to the number that was seen before the bucket was found empty: so whoever sees no bucket misses none.
+An entry is stored before the record that names it, and removed after it. Each has a unique mark, so that deleting one
+never deletes another: a writer whose condition fails leaves at worst an unused entry, which costs one read and is
+deleted once no writer can still need it. A bucket's own message is written after an entry in it, and deleted only up to
+the sequence seen before the bucket was found empty: so a listing without a bucket misses no entry.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from wrasse.backends.record_files.due_bucket import DueBuckets
 from wrasse.clock import Clock
 from wrasse.ports.records import Collection, stored_name
 
-FRESH = timedelta(minutes=2)  # how long an entry of ours may wait for its record before another one is made
-STALE = timedelta(minutes=10)  # from when on no writer can be on its way to the record of an entry
-RETIRED_AFTER = timedelta(minutes=5)  # how long a bucket must be over before its message may go
+FRESH = timedelta(minutes=2)  # how long an entry may wait for its record before another one is made
+STALE = timedelta(minutes=10)  # the age at which no writer can still need an unused entry
+RETIRED_AFTER = timedelta(minutes=5)  # how long a bucket must have passed before its message is deleted
 ANNOUNCED_MAX = 1_000
 LISTING_KEPT = 30.0  # seconds
-LISTING_LONG = 1_000  # entries from which on a listing is worth keeping
-LISTED_MAX = 10_000  # buckets whose message we know to be there
+LISTING_LONG = 1_000  # entries from which on a listing is worth caching
+LISTED_MAX = 10_000  # buckets whose message is known to exist
 
 
 @dataclass(frozen=True, slots=True)
 class _Announced:
-    """An entry that was made beside a read, and when, by the monotonic clock."""
+    """An entry that was made concurrently with a read, and when, by the monotonic clock."""
 
     entry: DueEntry
     at: float
@@ -39,7 +39,7 @@ class _Announced:
 
 @dataclass(frozen=True, slots=True)
 class _Listing:
-    """The entries of a bucket as they were at some moment of the monotonic clock."""
+    """The entries of a bucket, read at some moment of the monotonic clock."""
 
     due_bucket: str
     at: float
@@ -59,7 +59,7 @@ class KvDueIndex:
         self._announced: OrderedDict[tuple[str, str], _Announced] = OrderedDict()
 
     async def announce(self, key: str, due_at: datetime) -> None:
-        """An entry for a write that is about to follow."""
+        """Makes an entry for a write that is about to follow."""
         bucket = self.due_buckets.due_bucket(due_at)
         known = self._announced.get((key, bucket))
         if known is None or not self._fresh(known):
@@ -67,21 +67,21 @@ class KvDueIndex:
             self._keep(key, made)
 
     async def enter(self, key: str, due_at: datetime) -> DueEntry:
-        """An entry for a write that follows at once: the one that was announced, or a new one."""
+        """The entry for a write that follows at once: the announced one, or a new one."""
         bucket = self.due_buckets.due_bucket(due_at)
         known = self._announced.pop((key, bucket), None)
         return known.entry if known is not None and self._fresh(known) else await self._enter(key, bucket)
 
     def give_back(self, key: str, entry: DueEntry) -> None:
-        """The write did not come to be: its entry serves the next one."""
+        """The write was not made: its entry is kept for the next one."""
         self._keep(key, _Announced(entry, self._clock.monotonic() - FRESH.total_seconds() / 2))
 
     async def leave(self, key: str, entries: Sequence[DueEntry]) -> None:
-        """Takes away entries that no record names any more, and none will."""
+        """Deletes entries that no record names any more and no writer will use."""
         await self._kv.purge_many([self._names.entry(key, entry) for entry in entries])
 
     async def leave_stale(self, key: str, entries: Sequence[DueEntry]) -> None:
-        """Takes away those that are too old for a writer to be on its way."""
+        """Deletes those that are too old for a writer to need them."""
         subjects = [self._names.entry(key, entry) for entry in entries]
         found = await self._kv.get_many(subjects)
         horizon = await self._kv.time.server() - STALE
@@ -89,7 +89,7 @@ class KvDueIndex:
         await self._kv.purge_many(old)
 
     async def over(self, horizon: datetime | None, first: str) -> tuple[list[str], datetime]:
-        """Buckets that are over (None: now), earliest first, from `first` on; and the time."""
+        """Buckets that have passed (None: by now), earliest first, from `first` on; and the time."""
         subjects, at = await self._kv.subjects(self._names.buckets)
         buckets = sorted(self._names.bucket_of(subject) for subject in subjects)
         shown = [each for each in buckets if each >= first and self.due_buckets.is_one(each)]
@@ -102,7 +102,7 @@ class KvDueIndex:
         return sorted(found, key=lambda each: (stored_name(each[0]).encode(), each[1].mark))
 
     async def listing(self, bucket: str, *, goes_on: bool) -> list[tuple[str, DueEntry]]:
-        """The same; a long one is asked for once, and read to its end. Whoever reads it looks at the records."""
+        """The same; a long one is cached and read to its end. The reader checks the records."""
         known, now = self._listing, self._clock.monotonic()
         if goes_on and known is not None and known.due_bucket == bucket and now - known.at < LISTING_KEPT:
             return known.entries
@@ -112,7 +112,7 @@ class KvDueIndex:
         return found
 
     async def retire(self, bucket: str) -> None:
-        """Takes away the message of a bucket that has been over for a while, if it is empty."""
+        """Deletes the message of a bucket that has passed a while ago, if it is empty."""
         if not self.due_buckets.is_over(bucket, await self._kv.time.now() - RETIRED_AFTER):
             return
         subject = self._names.due_bucket(bucket)
@@ -124,7 +124,7 @@ class KvDueIndex:
     async def _enter(self, key: str, bucket: str) -> DueEntry:
         entry = DueEntry(bucket, secrets.token_hex(8))
         await self._kv.set(self._names.entry(key, entry))
-        # Asked after the write: what took long may have ended in a bucket that was taken away meanwhile.
+        # Announced after the write: during a slow write the bucket's message may have been deleted.
         if bucket not in self._listed or self.due_buckets.is_over(bucket, await self._kv.time.now()):
             await self._kv.set(self._names.due_bucket(bucket))
             self._listed[bucket] = None

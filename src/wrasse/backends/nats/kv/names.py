@@ -1,13 +1,13 @@
-"""What records, due entries and namespaces are called in a JetStream key-value bucket. Pure.
+"""Subjects of records, due entries and namespaces in a JetStream key-value bucket. Pure.
 
     $KV.<root>.<collection>.r.<key>                       a record
-    $KV.<root>.<collection>.due.<bucket>.<key>.<mark>     that it is due in this bucket; the record names the mark
-    $KV.<root>.<collection>.buckets.<bucket>              that there are, or were, entries in this bucket
-    $KV.<root>.ns.<namespace>                             that this namespace has, or had, keys
+    $KV.<root>.<collection>.due.<bucket>.<key>.<mark>     its entry in this due bucket; the record names the mark
+    $KV.<root>.<collection>.buckets.<bucket>              this due bucket has, or had, entries
+    $KV.<root>.ns.<namespace>                             this namespace has, or had, keys
 
-A bucket takes letters, digits and `-/_=.` only, and a dot ends a token: every other byte of UTF-8 is written as `=` and
-two hexadecimal digits, so that any key comes back as it was. Order is none of the server's business: whoever lists
-sorts by `stored_name`.
+A bucket allows letters, digits and `-/_=.` only, and a dot ends a token: every other byte of UTF-8 is written as `=`
+and two hexadecimal digits, so that any key can be decoded. The server does not sort: listings are sorted by
+`stored_name` here.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _TOKEN = re.compile(r"(?:[A-Za-z0-9_/-]|=[0-9A-F]{2})+")
 
 
 def token(text: str) -> str:
-    """One token of a subject that stands for the text."""
+    """The text as one token of a subject."""
     return _OTHERS.sub(lambda found: b"=%02X" % found[0][0], text.encode()).decode()
 
 
 def text_of(written: str) -> str | None:
-    """What `token` wrote; None for what it never writes, such as a key of somebody else's."""
+    """The inverse of `token`; None for a token it never writes, such as another program's key."""
     if not _TOKEN.fullmatch(written):
         return None
     try:
@@ -37,7 +37,8 @@ def text_of(written: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class DueEntry:
-    """That a record is due in a bucket. No two entries have the same mark, so that one is never taken for another."""
+    """A record's entry in a due bucket. No two entries have the same mark, so that one is never mistaken for
+    another."""
 
     due_bucket: str
     mark: str
@@ -51,12 +52,12 @@ class KvNames:
 
     @property
     def records(self) -> str:
-        """What matches every record."""
+        """The filter of all records."""
         return f"{self._start}r.*"
 
     @property
     def buckets(self) -> str:
-        """What matches every bucket."""
+        """The filter of all due buckets."""
         return f"{self._start}buckets.*"
 
     def record(self, key: str) -> str:
@@ -64,7 +65,7 @@ class KvNames:
         return f"{self._start}r.{token(key)}"
 
     def due_bucket(self, due_bucket: str) -> str:
-        """That there are entries in a bucket."""
+        """The message of a due bucket."""
         return f"{self._start}buckets.{due_bucket}"
 
     def entry(self, key: str, entry: DueEntry) -> str:
@@ -72,7 +73,7 @@ class KvNames:
         return f"{self._start}due.{entry.due_bucket}.{token(key)}.{entry.mark}"
 
     def entries(self, bucket: str, key: str | None = None) -> str:
-        """What matches every entry of a bucket, or of one key in it."""
+        """The filter of all entries of a due bucket, or of one key in it."""
         return f"{self._start}due.{bucket}.{'*' if key is None else token(key)}.*"
 
     def key(self, subject: str) -> str | None:
@@ -80,7 +81,7 @@ class KvNames:
         return text_of(subject.removeprefix(f"{self._start}r."))
 
     def bucket_of(self, subject: str) -> str:
-        """The bucket of its subject."""
+        """The due bucket of its subject."""
         return subject.rpartition(".")[2]
 
     def entry_of(self, subject: str) -> tuple[str, DueEntry] | None:
@@ -92,5 +93,5 @@ class KvNames:
 
 
 def namespace_subject(root: str, name: str) -> str:
-    """That a namespace has keys; the name `*` matches each."""
+    """The message of a namespace; the name `*` is the filter of all."""
     return f"$KV.{root}.ns.{name if name == '*' else token(name)}"

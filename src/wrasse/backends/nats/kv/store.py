@@ -1,8 +1,7 @@
-"""A JetStream key-value bucket: messages by subject, of which only the newest is kept, written under a condition.
+"""A JetStream key-value bucket: messages by subject, of which only the newest is kept, written conditionally.
 
-It is a bucket like any other: `nats kv ls <root>` lists its keys. Reads are those of the leader wherever there are
-copies, since a copy may be behind. No write is sent twice: what became of one whose answer was lost is the
-caller's to find out.
+It is a standard bucket: `nats kv ls <root>` lists its keys. With copies, reads go to the leader, since a copy may be
+behind. No write is sent twice: after a lost answer the caller finds out whether it was made.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ from wrasse.clock import Clock
 from wrasse.errors import ConfigError, Refused, StoreFull, StoreUnavailable, TooLarge
 
 ASKED_AT_ONCE = 64
-HEADER_BYTES = 256  # room for the conditions of a write and the server's own fields
-REPEATS_KNOWN = timedelta(minutes=2)  # how long the server recognises a write that arrives twice
+HEADER_BYTES = 256  # for the conditions of a write and the server's own fields
+REPEATS_KNOWN = timedelta(minutes=2)  # how long the server recognises a repeated write
 _NO_CLUSTER = 10074
 _FULL = (STORE_FAILED, 10028, 10047, 10122)
 _LAST = re.compile(r"wrong last sequence: (\d+)")
@@ -44,7 +43,7 @@ _In = TypeVar("_In")
 
 @dataclass(frozen=True, slots=True)
 class KvMessage:
-    """One message of the bucket: its number, when the server stored it, and what it holds."""
+    """One message of the bucket: its sequence, when the server stored it, and its bytes."""
 
     seq: int
     at: datetime
@@ -52,11 +51,11 @@ class KvMessage:
 
 
 class StaleServer(StoreUnavailable):
-    """A server showed what is known to be over; the leader is about to change."""
+    """A server returned outdated data; the leader is about to change."""
 
 
 class Overtaken(Exception):
-    """The condition of a write did not hold. `seq`: what the last message's number is now, where the server says so."""
+    """The condition of a write failed. `seq`: the sequence of the last message, if the server sent it."""
 
     def __init__(self, seq: int) -> None:
         super().__init__(f"the last message is {seq}")
@@ -109,16 +108,16 @@ class _Got(msgspec.Struct):
     data: bytes = b""
 
 
-class _Found(msgspec.Struct):
+class _FoundMessage(msgspec.Struct):
     message: _Got
 
 
 _info = msgspec.json.Decoder(Info).decode
-_found = msgspec.json.Decoder(_Found).decode
+_found = msgspec.json.Decoder(_FoundMessage).decode
 
 
 class KvBucket:
-    """The bucket of one root. `open` makes it if there is none, or takes it for empty."""
+    """The bucket of one root. `open` makes it if there is none, or treats it as empty."""
 
     def __init__(self, connection: NatsConnection, clock: Clock, told: Clock | None = None) -> None:
         self._connection = connection
@@ -128,7 +127,7 @@ class KvBucket:
         self.replicas = 1  # copies, as `open` found them
         self.there = True
         self._clock = clock
-        self.time = ServerTime(clock, self._asked_time, told, within=MARGIN)
+        self.time = ServerTime(clock, self._time_by_message, told, within=MARGIN)
 
     @property
     def stream(self) -> str:
@@ -142,23 +141,23 @@ class KvBucket:
 
     @property
     def where(self) -> str:
-        """How the user knows it."""
+        """Its name in messages to the user."""
         return f"the bucket {self._options.root} on {self._options.where}"
 
     @property
     def bytes_max(self) -> int:
-        """The longest message that the server takes, less what travels with it."""
+        """The longest message that the server accepts, less its headers."""
         return self._connection.server.max_payload - HEADER_BYTES
 
     async def connection(self) -> int:
-        """The number of the connection that stands, made again if there is none. What was read over another one is
-        doubtful: a server that lost its disk counts from a lower number."""
+        """The number of the current connection, reconnected if needed. What was read over another one is uncertain: a
+        server that lost its disk counts from a lower sequence."""
         await self._connection.ready()
         return self._connection.connections
 
     async def open(self, *, create: bool = True) -> None:
-        """Makes the bucket, or finds that the one that is there keeps what it is given. Without `create` one that is
-        not there is empty."""
+        """Makes the bucket, or checks that the existing one keeps every record. Without `create` a missing one is
+        empty."""
         try:
             info = await self.info()
         except JsError as error:
@@ -183,7 +182,7 @@ class KvBucket:
                     f"nats.replicas is {self._options.replicas}, and {self._options.where} is no cluster",
                     do="set nats.replicas: 1, or name the servers of a cluster",
                 ) from error
-            if error.code != STREAM_NAME_IN_USE:  # somebody was faster, with settings of his own
+            if error.code != STREAM_NAME_IN_USE:  # another process was faster, with its own settings
                 raise
 
     async def ask(self, verb: str, body: bytes = b"") -> bytes:
@@ -204,7 +203,7 @@ class KvBucket:
         return self._decoded(_info, answer)
 
     async def subjects(self, matching: str) -> tuple[list[str], datetime]:
-        """Every subject with a message that matches, and the time by which is decided."""
+        """Every subject with a message that matches, and the time that decides what is due."""
         info = await self.info(matching)
         at = self.time.read(info.ts) if info.ts is not None else await self.time.now()
         found = dict.fromkeys(info.state.subjects)
@@ -212,12 +211,12 @@ class KvBucket:
             before = len(found)
             info = await self.info(matching, before)
             found |= dict.fromkeys(info.state.subjects)
-            if len(found) == before:  # the server's total is not what it lists: what is there was listed
+            if len(found) == before:  # the server's total differs from what it lists: all that exists was listed
                 break
         return list(found), at
 
     async def get(self, subject: str, at_least: int = 0) -> KvMessage | None:
-        """The message of a subject; not an older one than `at_least`, which a server that is behind might give."""
+        """The message of a subject; never an older one than `at_least`, which a server that is behind might return."""
         if not self.there:
             found = None
         elif self._by_leader:
@@ -225,7 +224,7 @@ class KvBucket:
         else:
             found = await self._directly(subject)
         if at_least and self._by_leader and (found is None or found.seq < at_least):
-            raise StaleServer(f"{self.where} shows what is no longer so", do="try again; its leader changes")
+            raise StaleServer(f"{self.where} returned outdated data", do="try again; its leader changes")
         return found
 
     async def get_many(self, subjects: Sequence[str]) -> list[KvMessage | None]:
@@ -237,9 +236,9 @@ class KvBucket:
         return found
 
     async def write(self, subject: str, data: bytes, *, after: int, seen: int, name: str) -> tuple[int, int]:
-        """The number of the new message, if the subject's last one is still `after` (0: there is none), as was read
-        over the connection `seen`; else Overtaken. And over which connection it was written. `name` is that of the
-        write: one that arrives twice is made once."""
+        """Writes a message if the subject's last one is still `after` (0: there is none), as read over the connection
+        `seen`; else Overtaken. Returns the new sequence and the connection. `name` is the message id: a write that
+        arrives twice is made once."""
         here = await self.connection()
         if after and here != seen:
             raise Overtaken(0)
@@ -253,12 +252,12 @@ class KvBucket:
             raise Overtaken(int(last[1]) if last else 0) from None
 
     async def set(self, subject: str) -> None:
-        """An empty message, whatever was there."""
+        """Writes an empty message, unconditionally."""
         await self._store(subject, b"", {})
 
     async def purge(self, subject: str, seq: int = 0, seen: int = 0) -> bool:
-        """Takes the subject's message away, if its number is not above `seq` (0: whatever it is), as was read over the
-        connection `seen`; whether it did."""
+        """Deletes the subject's message, if its sequence is not above `seq` (0: whatever it is), as read over the
+        connection `seen`; returns whether it did."""
         if seen and await self.connection() != seen:
             return False
         upto = {"seq": seq + 1} if seq else {}
@@ -266,7 +265,7 @@ class KvBucket:
         return bool(answer.get("purged"))
 
     async def purge_many(self, subjects: Sequence[str]) -> None:
-        """Takes the messages of these subjects away."""
+        """Deletes the messages of these subjects."""
         for begin in range(0, len(subjects), ASKED_AT_ONCE):
             part = subjects[begin : begin + ASKED_AT_ONCE]
             _all_of(await asyncio.gather(*(self.purge(each) for each in part), return_exceptions=True))
@@ -276,22 +275,22 @@ class KvBucket:
             limit = self._connection.server.max_payload
             raise TooLarge(
                 f"a record of {len(data)} bytes, and {self._options.where} takes messages of at most {limit}",
-                do="raise max_payload in the settings of nats-server to 2MB, or keep what is large as an object",
+                do="raise max_payload in the settings of nats-server to 2MB, or store large values as objects",
             )
         try:
             return await self._js.store(self._reached(subject), data, headers)
         except JsError as error:
             if error.code in _FULL:
-                what = f"{self.where} has no room: {error.message}"
+                what = f"{self.where} is full: {error.message}"
                 raise StoreFull(what, do="give JetStream more storage, or the bucket a larger max_bytes") from error
             raise
 
     def _reached(self, subject: str) -> str:
-        """The subject to publish to: in another domain, it is behind that one's API."""
+        """The subject to publish to: in another domain, behind that domain's API prefix."""
         return f"{self._options.api}.{subject}" if self._options.domain else subject
 
     async def _read(self, subject: str, body: bytes = b"") -> Answer:
-        """Asks what may be asked twice: once more over a new connection, if the old one broke before the answer."""
+        """A read, which is safe to repeat: once more over a new connection, if the old one broke before the answer."""
         asked = self._clock.monotonic()
         try:
             return await self._connection.request(subject, body)
@@ -325,18 +324,18 @@ class KvBucket:
             return decode(answer)
         except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
             raise StoreUnavailable(
-                f"{self.where} answered with what is not JetStream's", do="look at the server's log"
+                f"{self.where} sent an answer that is not JetStream's", do="look at the server's log"
             ) from error
 
-    async def _asked_time(self) -> datetime:
+    async def _time_by_message(self) -> datetime:
         info = await self.info()
         if info.ts is not None:
             return info.ts
-        subject = f"$KV.{self.root}.clock"  # servers before 2.10 tell the time only of what they store
+        subject = f"$KV.{self.root}.clock"  # servers before 2.10 send the time only of stored messages
         await self.set(subject)
         clock = await self.get(subject)
         if clock is None:
-            raise StoreUnavailable(f"{self.where} did not keep what it was given", do="look at the server's log")
+            raise StoreUnavailable(f"{self.where} did not keep a message", do="look at the server's log")
         return clock.at
 
     def _wanted(self) -> Mapping[str, object]:
@@ -356,12 +355,12 @@ class KvBucket:
 
 def _problem(config: _Config) -> str:
     if config.max_age:
-        return "drops what is older than its max_age"
+        return "drops messages older than its max_age"
     if config.max_msgs_per_subject != 1:
         return "keeps more than the newest message of a key"
     if config.discard != "new":
         return "drops the oldest when it is full"
-    return "does not let anything be taken away (deny_purge)" if config.deny_purge else ""
+    return "does not allow purges (deny_purge)" if config.deny_purge else ""
 
 
 def _direct(answer: Answer) -> KvMessage:

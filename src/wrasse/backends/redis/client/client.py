@@ -1,7 +1,7 @@
-"""What this backend needs of a connection to Redis. Two clients have it: ours (`connection.py`), and redis-py behind
-`redis_py.py`, for its credential providers and proxies. `redis.client` chooses.
+"""The interface of a connection to Redis. Two clients implement it: ours (`connection.py`), and redis-py in
+`redis_py.py`, for its credential providers and proxies. The setting `redis.client` chooses.
 
-Replies are RESP2 as it comes: bytes, int, None and lists of them. Errors are ours (`failure.py`).
+Replies are plain RESP2: bytes, int, None and lists of them. Errors are ours (`failure.py`).
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from wrasse.errors import StoreUnavailable
 
 
 class RedisClient(ABC):
-    """A connection, or several, to the server that serves our keys. It serves the event loop that opened it, until
-    `close`. `time` is what scripts believe in instead of the server's clock: only for tests that let hours pass."""
+    """One or several connections to the server that serves our keys. It serves the event loop that opened it, until
+    `close`. `time` replaces the server's clock in scripts: only for tests that let hours pass."""
 
-    __slots__ = ("_seats", "_time", "options", "replies")
+    __slots__ = ("_blocking_limit", "_time", "options", "replies")
 
     def __init__(self, options: RedisOptions, time: Clock | None = None) -> None:
         self.options = options
         self._time = time
-        self._seats = asyncio.Semaphore(max(1, options.pool_size - 1))
-        self.replies = 0  # grows with every reply, refusals aside: while it is the same, none has come
+        self._blocking_limit = asyncio.Semaphore(max(1, options.pool_size - 1))
+        self.replies = 0  # grows with every reply except refusals: while it is the same, none has come
 
     @property
     def told(self) -> int:
-        """ARGV[1] of every script: 0 for the server's own clock, or the time to believe in, in microseconds."""
+        """ARGV[1] of every script: 0 for the server's own clock, or the time to use, in microseconds."""
         return 0 if self._time is None else to_micros(self._time.now())
 
     def time_in(self, answer: Sequence[bytes]) -> int:
-        """What the server answered to TIME, in microseconds; in tests the time that scripts believe in."""
+        """The answer of the server to TIME, in microseconds; in tests the time that scripts use."""
         seconds, micros = answer
         return self.told or int(seconds) * 1_000_000 + int(micros)
 
     @property
     @abstractmethod
     def connections(self) -> int:
-        """Grows with every connection: while it is the same, it was the same server that answered."""
+        """Grows with every connection: while it is the same, the same server answered."""
 
     @property
-    def has_seat(self) -> bool:
-        """Whether a connection for waiting is free."""
-        return not self._seats.locked()
+    def has_free_connection(self) -> bool:
+        """Whether a connection for a blocking command is free."""
+        return not self._blocking_limit.locked()
 
     @abstractmethod
     async def run(self, script: Script, keys: Sequence[str | bytes], args: Sequence[Word] = ()) -> Any:
@@ -57,8 +57,8 @@ class RedisClient(ABC):
 
     @abstractmethod
     async def together(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
-        """Runs commands as one step (MULTI), once. A command that was refused has its Refusal among the answers; the
-        others were done all the same."""
+        """Runs commands atomically (MULTI), once. A refused command has its RedisRefusal among the answers; the others
+        were executed all the same."""
 
     async def ask(self, *command: Word) -> Any:
         """A read; repeated if its answer is lost."""
@@ -71,18 +71,18 @@ class RedisClient(ABC):
 
     @abstractmethod
     async def block(self, *command: Word, timeout: float) -> Any:
-        """A command that waits at the server for at most `timeout` seconds, on a connection of its own; never
+        """A command that blocks at the server for at most `timeout` seconds, on a connection of its own; never
         repeated."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Ends all connections. Whoever waits for an answer gets StoreUnavailable."""
+        """Ends all connections. Callers that wait for an answer get StoreUnavailable."""
 
     @asynccontextmanager
-    async def _seat(self, timeout: float) -> AsyncIterator[None]:
+    async def _require_free_connection(self, timeout: float) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(timeout):
-                await self._seats.acquire()
+                await self._blocking_limit.acquire()
         except TimeoutError:
             raise StoreUnavailable(
                 f"all {self.options.pool_size} connections to {self.options.where} are in use",
@@ -91,7 +91,7 @@ class RedisClient(ABC):
         try:
             yield
         finally:
-            self._seats.release()
+            self._blocking_limit.release()
 
 
 def sections(text: bytes) -> Mapping[str, str]:

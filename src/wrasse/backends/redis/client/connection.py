@@ -1,8 +1,8 @@
-"""The link to one Redis: asks, runs scripts, waits for wake-ups; comes back by itself after a restart or a failover.
+"""Our client of one Redis: reads, scripts and blocking commands; reconnects after a restart or a failover.
 
-A script is sent once. If its answer is lost, `StoreUnavailable` says so, and the caller asks again under the same
-request id: only the script knows whether it was done. A server that refuses (wrong node, script unknown, slot on the
-move) has done nothing, so that is followed at once. Reads may be repeated.
+A script is sent once. If its answer is lost, `StoreUnavailable` is raised, and the caller asks again under the same
+request id: only the script knows whether it was executed. A server that refuses (wrong node, unknown script, migrating
+slot) has executed nothing, so such a refusal is followed at once. Reads may be repeated.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from wrasse.errors import ConfigError, StoreUnavailable
 
 _HOPS_MAX = 5
 _PAUSE, _PAUSE_MAX = 0.008, 0.512
-# The server that said so is not the one to ask: find out again who serves our keys.
+# This server does not serve our keys (any more): find out again which one does.
 _ELSEWHERE = ("READONLY", "CLUSTERDOWN", "MASTERDOWN", "LOADING", "MOVED")
 
 
 class OwnRedisClient(RedisClient):
-    """Make it with `open`. It serves the event loop that opened it, until `close`."""
+    """Made by `open`. It serves the event loop that opened it, until `close`."""
 
     __slots__ = ("_closed", "_connecting", "_route", "_serving", "_spare", "_wire")
 
@@ -44,14 +44,14 @@ class OwnRedisClient(RedisClient):
 
     @classmethod
     async def open(cls, options: RedisOptions, time: Clock | None = None) -> OwnRedisClient:
-        """A link that has been connected once."""
+        """A client that has been connected once."""
         client = cls(options, time)
         await client._ready()
         return client
 
     @property
     def connections(self) -> int:
-        """Grows with every attempt to connect: while it is the same, it was the same server that answered."""
+        """Grows with every attempt to connect: while it is the same, the same server answered."""
         return self._connecting.attempts
 
     async def run(self, script: Script, keys: Sequence[str | bytes], args: Sequence[Word] = ()) -> Any:
@@ -68,8 +68,8 @@ class OwnRedisClient(RedisClient):
             raise ours(refusal, self.options.where, keys) from refusal
 
     async def together(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
-        """Runs commands as one step, once. A command that was refused has its Refusal among the answers; the others
-        were done all the same."""
+        """Runs commands atomically, once. A refused command has its RedisRefusal among the answers; the others were
+        executed all the same."""
         packed = b"".join([pack(each) for each in (("MULTI",), *commands, ("EXEC",))])
         for hop in range(_HOPS_MAX):
             wire = await self._ready()
@@ -82,12 +82,12 @@ class OwnRedisClient(RedisClient):
             if refusal is not None:
                 self._note(refusal, wire)
             if refusal is not None and refusal.code == "ASK":
-                # ASKING holds from MULTI to EXEC.
+                # ASKING applies from MULTI to EXEC.
                 answers = await self._asking(packed, len(commands) + 2, refusal)
                 refusal = _refusal_among(answers)
             if refusal is None and isinstance(answers[-1], list):
                 return answers[-1]
-            failure = refusal or ConnectionLost("EXEC was answered with what is no list")
+            failure = refusal or ConnectionLost("the answer to EXEC is not a list")
             if refusal is None or refusal.code not in ("MOVED", "ASK", "TRYAGAIN") or hop == _HOPS_MAX - 1:
                 raise ours(failure, self.options.where) from failure
             await asyncio.sleep(_pause(hop))
@@ -99,7 +99,7 @@ class OwnRedisClient(RedisClient):
             return []
         packed = b"".join([pack(each) for each in commands])
         for attempt in range(self.options.max_retries + 1):
-            wire = await self._ready()  # which tries to connect as often by itself
+            wire = await self._ready()  # which itself tries to connect as often
             try:
                 return await self._read(wire, packed, commands)
             except ReplyTooLarge:
@@ -111,9 +111,9 @@ class OwnRedisClient(RedisClient):
         raise AssertionError("the last attempt answers or raises")
 
     async def block(self, *command: Word, timeout: float) -> Any:
-        """A command that waits at the server for at most `timeout` seconds, on a connection of its own; never
+        """A command that blocks at the server for at most `timeout` seconds, on a connection of its own; never
         repeated."""
-        async with self._seat(timeout):
+        async with self._require_free_connection(timeout):
             serving = self._serving
             wire = self._spare.pop() if self._spare else None
             try:
@@ -124,7 +124,7 @@ class OwnRedisClient(RedisClient):
                 self.replies += 1
             except BaseException as error:
                 if wire is not None:
-                    wire.end("the wait was given up")
+                    wire.end("the wait was cancelled")
                 if wire is not None and isinstance(error, RedisRefusal):
                     self._note(error, wire)
                 if isinstance(error, FAILURES):
@@ -137,7 +137,7 @@ class OwnRedisClient(RedisClient):
             return answer
 
     async def close(self) -> None:
-        """Ends all connections. Whoever waits for an answer gets StoreUnavailable."""
+        """Ends all connections. Callers that wait for an answer get StoreUnavailable."""
         self._closed = True
         self._route.close()
         for wire in (*self._spare, *([self._wire] if self._wire is not None else [])):
@@ -164,7 +164,7 @@ class OwnRedisClient(RedisClient):
         return answers
 
     async def _follow(self, packed: bytes) -> Any:
-        """Sends one command to whichever node takes it. Refusals mean that nothing was done; a cut ends it."""
+        """Sends one command, following redirects. A refusal means that nothing was done; a lost connection ends it."""
         for hop in range(_HOPS_MAX):
             wire = self._wire
             if wire is None or wire.crowded or not wire.open:
@@ -190,12 +190,12 @@ class OwnRedisClient(RedisClient):
         raise AssertionError("the last hop answers or raises")
 
     async def _asking(self, packed: bytes, count: int, refusal: RedisRefusal) -> list[Any]:
-        """What a slot on the move has sent to its new node: one command, or one MULTI to EXEC; what comes after goes to
-        the old one again. Refusals are among the answers."""
+        """Sends to the new node what a migrating slot redirects: one command, or one MULTI to EXEC; later commands go
+        to the old node again. Refusals are among the answers."""
         try:
             address = redirected(refusal, self.options.nodes[0][0])
             if address is None:
-                raise ConnectionLost("it sends us to an address that is none")
+                raise ConnectionLost("it redirects to an invalid address")
             wire = await dial(*address, self.options)
             try:
                 answers = await wire.ask_many(pack(("ASKING",)) + packed, count + 1)
@@ -212,12 +212,12 @@ class OwnRedisClient(RedisClient):
         self._leave(refusal, wire)
 
     def _leave(self, refusal: RedisRefusal, wire: RedisTransport) -> None:
-        """Who else was sent the same way by the same server has found the new one already, perhaps."""
+        """Ends the use of a server that redirected; concurrent callers may have connected to the new one already."""
         if refusal.code not in _ELSEWHERE or (self._wire is not wire and self._wire is not None):
             return
         if refusal.code == "MOVED" and (address := redirected(refusal, self.options.nodes[0][0])) is not None:
             self._route.moved(address)
-        wire.retire(f"this server is not the one to ask any more ({refusal.code})")
+        wire.retire(f"this server does not serve our keys any more ({refusal.code})")
         self._wire = None
 
     def _another_serves(self) -> None:
@@ -246,7 +246,7 @@ class OwnRedisClient(RedisClient):
     async def _connect(self) -> RedisTransport:
         for attempt in range(self.options.max_retries + 1):
             if self._closed:
-                raise StoreUnavailable(f"the link to {self.options.where} is closed", do="open it again")
+                raise StoreUnavailable(f"the connection to {self.options.where} is closed", do="open it again")
             try:
                 return await self._route.connect()
             except StoreUnavailable as error:
@@ -259,11 +259,11 @@ class OwnRedisClient(RedisClient):
 
 
 def _refusal_among(answers: Sequence[Any]) -> RedisRefusal | None:
-    """Why a MULTI was not run. A refusal within the list of its EXEC is one command's own."""
+    """Why a MULTI was not run. A refusal inside the answer to EXEC belongs to one command."""
     return next((answer for answer in answers if isinstance(answer, RedisRefusal)), None)
 
 
 def _pause(attempt: int) -> float:
-    """A little longer each time, and never the same for two processes."""
+    """Grows with each attempt, with a random factor so that processes differ."""
     longest: float = min(_PAUSE_MAX, _PAUSE * 2**attempt)
     return longest * (0.5 + random.random() / 2)

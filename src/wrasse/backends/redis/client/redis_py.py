@@ -1,10 +1,10 @@
-"""`client.py` over redis-py, for what it has and we have not: credential providers (IAM, Entra ID), proxies, and
-clients that a program makes itself. `redis.client: redis-py`, or `module:callable` that returns a
+"""`client.py` over redis-py, for features that our client does not have: credential providers (IAM, Entra ID), proxies,
+and clients that a program makes itself. `redis.client: redis-py`, or `module:callable` that returns a
 `redis.asyncio.Redis`.
 
 Commands are packed and read on connections of its pool: nothing of redis-py retries a command or changes a reply. Its
-parser gets a reader that ends a connection whose replies are longer than ours may be, or announce too long an array. A
-Cluster is refused: ours finds the one node that a root needs, redis-py's cluster client has no connection to read from.
+parser gets a reader that ends a connection whose replies exceed our limits, or announce too long an array. A Cluster is
+refused: our client finds the one node that a root needs, redis-py's cluster client has no connection to read from.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PAUSE = 0.02
 
 
 class RedisPyClient(RedisClient):
-    """Make it with `open`. It serves the event loop that opened it, until `close`."""
+    """Made by `open`. It serves the event loop that opened it, until `close`."""
 
     def __init__(self, options: RedisOptions, client: Redis, time: Clock | None = None) -> None:
         super().__init__(options, time)
@@ -61,7 +61,7 @@ class RedisPyClient(RedisClient):
 
     @classmethod
     async def open(cls, options: RedisOptions, time: Clock | None = None) -> RedisPyClient:
-        """A link that has been connected once."""
+        """A client that has been connected once."""
         client = cls(options, _client(options), time)
         try:
             await client.ask("PING")
@@ -84,13 +84,13 @@ class RedisPyClient(RedisClient):
         return self._accepted(answer, keys)
 
     async def together(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
-        """Runs commands as one step, once."""
+        """Runs commands atomically, once."""
         packed = b"".join([pack(each) for each in (("MULTI",), *commands, ("EXEC",))])
         answers = await self._exchange(packed, len(commands) + 2)
         refusal = next((answer for answer in answers if isinstance(answer, RedisRefusal)), None)
         done = self._accepted(answers[-1] if refusal is None else refusal)
         if not isinstance(done, list):
-            raise ours(ConnectionLost("EXEC was answered with what is no list"), self.options.where)
+            raise ours(ConnectionLost("the answer to EXEC is not a list"), self.options.where)
         return done
 
     async def ask_many(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
@@ -108,8 +108,8 @@ class RedisPyClient(RedisClient):
         raise AssertionError("the last attempt answers or raises")
 
     async def block(self, *command: Word, timeout: float) -> Any:
-        """A command that waits at the server for at most `timeout` seconds; never repeated."""
-        async with self._seat(timeout):
+        """A command that blocks at the server for at most `timeout` seconds; never repeated."""
+        async with self._require_free_connection(timeout):
             (answer,) = await self._exchange(pack(command), 1, timeout)
         return self._accepted(answer)
 
@@ -130,9 +130,10 @@ class RedisPyClient(RedisClient):
         return answer
 
     async def _exchange(self, packed: bytes, count: int, waits: float = 0.0) -> list[Any]:
-        """Sends once; gives as many replies, refusals among them. A connection that is not read to the end is cut."""
+        """Sends once; returns as many replies, refusals among them. A connection that is not read to the end is
+        closed."""
         seconds = self.options.read_timeout.total_seconds() + waits
-        _ROOM.set(_Room(self.options.reply_bytes_max, REPLIES_MAX if count > 1 else 1))
+        _ROOM.set(_ReplyAllowance(self.options.reply_bytes_max, REPLIES_MAX if count > 1 else 1))
         async with self._connection() as connection:
             try:
                 async with asyncio.timeout(seconds):
@@ -180,42 +181,42 @@ class RedisPyClient(RedisClient):
             cause = error.__cause__ or error.__context__
             met = cause if isinstance(cause, OSError) else ConnectionLost(printable(str(error), 200))
             return ours(met, self.options.where)
-        # A credential provider's own: its words may hold a secret.
+        # A credential provider's own error: its text may have a secret.
         return StoreUnavailable(
             f"redis-py could not connect to {self.options.where}: {type(error).__name__}",
             do="check redis.credential_provider, or what makes the client",
         )
 
 
-class _Room:
-    """How many bytes the replies to one question may still take."""
+class _ReplyAllowance:
+    """How many bytes the replies to one request may still have."""
 
     def __init__(self, largest: int, times: int) -> None:
         self._largest, self._times, self._used = largest, times, 0
 
-    def take(self, data: bytes) -> None:
+    def spend(self, data: bytes) -> None:
         self._used += cost_of(data, self._used)
         if self._used > self._largest * self._times:
             what = "a reply beyond" if self._times == 1 else f"replies beyond {self._times} times"
             raise Oversized(f"{what} redis.reply_bytes_max ({self._largest} bytes)")
 
 
-_ROOM: ContextVar[_Room] = ContextVar("room")
+_ROOM: ContextVar[_ReplyAllowance] = ContextVar("room")
 
 
 class _BoundedReader:
-    """hiredis's reader as redis-py's parser uses it. It is fed no more than there is room for, and no line of an array
-    that is too long: hiredis would make room for as many elements as it announces."""
+    """hiredis's reader as redis-py's parser uses it. It is fed no more bytes than allowed, and no line of an array that
+    is too long: hiredis would allocate as many elements as the line announces."""
 
     def __init__(self, reader: Any) -> None:
         self._reader = reader
-        self._nothing = reader.gets()  # what it says where no reply is whole
+        self._nothing = reader.gets()  # its result while no reply is complete
         self._held_back = b""
         self._answers: deque[Any] = deque()
 
     def feed(self, data: bytes) -> None:
-        if (room := _ROOM.get(None)) is not None:
-            room.take(data)
+        if (allowance := _ROOM.get(None)) is not None:
+            allowance.spend(data)
         data, self._held_back = whole_lines(self._held_back + data)
         at = 0
         for found in HUGE_ANYWHERE.finditer(data) if announces_huge(data) else ():
@@ -237,7 +238,7 @@ class _BoundedReader:
 def _bounded_parser() -> type[Any]:
     from redis.asyncio import connection
 
-    base: Any = connection.DefaultParser  # chosen when redis-py is imported: the one of hiredis, which we need anyway
+    base: Any = connection.DefaultParser  # chosen when redis-py is imported: that of hiredis, which we need anyway
 
     class Parser(base):  # type: ignore[misc]
         _reader: Any
@@ -254,7 +255,7 @@ async def _send(connection: AbstractConnection, packed: bytes) -> None:
     assert task is not None, "this runs in a task"
     cancelled = task.cancelling()
     await connection.send_packed_command(packed, check_health=False)
-    if task.cancelling() > cancelled:  # asyncio.wait_for of Python 3.11, which redis-py sends with, may swallow it
+    if task.cancelling() > cancelled:  # asyncio.wait_for of Python 3.11, which redis-py uses, may swallow it
         raise asyncio.CancelledError
 
 
@@ -273,7 +274,7 @@ async def _reply(connection: AbstractConnection) -> Any:
 
 
 def _refusal(error: Exception) -> RedisRefusal:
-    """The server's own words: redis-py takes the code away from those that it knows."""
+    """The server's own error text: redis-py removes the code from those that it knows."""
     code = getattr(error, "status_code", None)
     return RedisRefusal(f"{code} {error}" if code else str(error))
 
@@ -317,7 +318,7 @@ def _settings(options: RedisOptions) -> dict[str, Any]:
         "db": options.db,
         "username": options.username or None,
         "password": options.password or None,
-        "socket_timeout": None,  # every exchange has its own
+        "socket_timeout": None,  # every exchange has its own timeout
         "socket_connect_timeout": options.dial_timeout.total_seconds(),
         "protocol": 2,
         "client_name": "wrasse",

@@ -1,7 +1,8 @@
-"""Which server to talk to: the address itself, the master that the sentinels name, or the Cluster node of our slot.
+"""Finds the server to connect to: the address itself, the master that the sentinels name, or the Cluster node of our
+slot.
 
-The answer is asked for when a connection is made, never cached beyond it: whoever loses a connection, or is told that
-this is the wrong server, comes back here.
+It is determined for each new connection and never cached beyond it: after a lost connection, or a redirect, it is
+determined again.
 """
 
 from __future__ import annotations
@@ -15,33 +16,33 @@ from wrasse.backends.redis.options import SLOTS, RedisOptions
 from wrasse.backends.tcp import Address, ConnectionLost
 from wrasse.errors import Refused, StoreUnavailable
 
-_NODES_MAX = 64  # of a cluster, that are asked when one is gone
+_NODES_MAX = 64  # of a cluster, that are tried when one is down
 _REPLICAS_MAX = 64  # of a range of slots
-_UNREADABLE = "its answer about who serves our keys cannot be read"
+_UNREADABLE = "its answer about which server serves our keys cannot be read"
 FAILURES = (OSError, ssl.SSLError, TimeoutError, ConnectionLost, RedisRefusal)
 
 
 class ServerRoute:
-    """The way to the one server that serves our keys now."""
+    """Connects to the one server that serves our keys now."""
 
     __slots__ = ("_changed", "_known", "_options", "_told", "_watch")
 
     def __init__(self, options: RedisOptions, changed: Callable[[], None]) -> None:
         self._options = options
         self._changed = changed
-        self._watch: RedisTransport | None = None  # a sentinel that tells when another becomes the master
-        self._known: tuple[Address, ...] = options.nodes  # those that worked last come first
+        self._watch: RedisTransport | None = None  # a sentinel that announces a new master
+        self._known: tuple[Address, ...] = options.nodes  # those that answered last come first
         self._told: Address | None = None
 
     def moved(self, address: Address) -> None:
-        """A node said that the slot is served there."""
+        """A node redirected to this address."""
         self._told = address
 
     def close(self) -> None:
-        """Nobody needs to know any more who serves our keys."""
+        """Ends the connection to the sentinel."""
         if self._watch is not None:
             self._watch.heard = None
-            self._watch.end("the link was closed")
+            self._watch.end("the client was closed")
             self._watch = None
 
     async def connect(self) -> RedisTransport:
@@ -51,7 +52,7 @@ class ServerRoute:
             try:
                 return await dial(*address, self._options)
             except FAILURES:
-                pass  # it is gone again already: ask the others
+                pass  # that server is down again: try the others
         if not self._options.sentinel and not self._options.cluster:
             return await self._first()
         last: Exception = StoreUnavailable(f"{self._options.where} is nowhere", do="check redis.addr")
@@ -77,7 +78,7 @@ class ServerRoute:
         raise ours(last, self._options.where) from last
 
     async def _ask(self, node: Address) -> Address:
-        """What one sentinel, or one node of the cluster, says about who serves our keys."""
+        """The server of our keys, according to one sentinel or one node of the cluster."""
         options = self._options
         wire = await dial(*node, options, sentinel=bool(options.sentinel))
         try:
@@ -91,8 +92,8 @@ class ServerRoute:
             wire.end("its question was answered")
 
     async def _listen(self, wire: RedisTransport) -> None:
-        """Hears of a failover when it happens: the old master takes writes for seconds more, and they would be lost.
-        Before the question who is master now, so that no change falls between the two."""
+        """Subscribes to failovers: the old master accepts writes for seconds more, and they would be lost. Before the
+        master is looked up, so that no change falls between the two."""
         name = self._options.sentinel.encode() + b" "
 
         def heard(message: object) -> None:
@@ -130,13 +131,13 @@ class ServerRoute:
                 found = addresses[0]
         if found is None:
             raise RedisRefusal("CLUSTERDOWN no node serves the slot")
-        # Every node can be asked the next time, and the configured ones stay: the others may all be replaced.
+        # Every node can be tried the next time, and the configured ones stay: the others may all be replaced.
         self._known = (asked, *dict.fromkeys(each for each in (*nodes, *self._options.nodes) if each != asked))
         return found
 
 
 def _address(node: object, asked: Address) -> Address:
-    """A node of CLUSTER SLOTS. A node that does not know its own address is the one that was asked."""
+    """A node of CLUSTER SLOTS. A node that does not know its own address is the one that answered."""
     if not isinstance(node, list) or len(node) < 2 or not _is_port(str(node[1])):
         raise ConnectionLost(_UNREADABLE)
     host = node[0].decode("utf-8", "replace") if isinstance(node[0], bytes) else ""
@@ -144,7 +145,7 @@ def _address(node: object, asked: Address) -> Address:
 
 
 def redirected(refusal: RedisRefusal, asked: str) -> Address | None:
-    """Where a MOVED or ASK points to, or None if it does not say. An empty host is the one that said it."""
+    """The target of a MOVED or ASK, or None if it has none. An empty host is the one that answered."""
     words = str(refusal).split()
     host, _, port = words[2].rpartition(":") if len(words) > 2 else ("", "", "")
     return (host or asked, int(port)) if _is_port(port) else None

@@ -1,1 +1,1 @@
-"""Damage on Redis: the lists, and what is kept beside them, compared from all sides."""
+"""Inconsistencies on Redis: the lists are compared with the indexes and texts beside them."""

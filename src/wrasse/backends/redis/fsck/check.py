@@ -1,13 +1,13 @@
-"""Damages on Redis: the looks in their order, as often as a repair needs.
+"""The consistency check on Redis: its passes in their order, as often as a repair needs.
 
-A repair may uncover what it hid: an index entry of which nothing is known is dropped, and then its job's entry has no
-hold. So a check that repairs looks again until it finds nothing.
+A repair may reveal another inconsistency: an index entry without a claim is dropped, and then its job's entry has no
+claim. So a check that repairs runs again until it finds nothing.
 
-Finished jobs: their texts, the two indexes, the list of dead letters, and the way to a job by its id.
+Finished jobs: their texts, the two indexes, the dead letter list, and the index of jobs by id.
 
-Running jobs from three sides: the index of takes, the claims, and the entries of the processing lists.
+Running jobs: the index of claims, the claims, and the entries of the processing lists.
 
-What is not about single jobs: heartbeats, workers, remembered answers, the names of queues, the numbers of jobs.
+Everything else: heartbeats, workers, remembered answers, the names of queues, the counts of jobs.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from wrasse.backends.redis.scripts import load
 from wrasse.ports.inconsistency import NAMES_MAX, Inconsistency
 from wrasse.ports.jobs import JobState
 
-_BESIDE = (":delayed", ":wake", ":rate")  # what stands beside a queue's own list
-_COUNTED_MAX = 20_000  # in one script, which is then over within some 20 ms
+_BESIDE = (":delayed", ":wake", ":rate")  # the suffixes of a queue's other keys
+_COUNTED_MAX = 20_000  # in one script, which then ends within some 20 ms
 _OF = {
     "held": (
         Kind.UNREADABLE,
@@ -67,8 +67,8 @@ _OF = {
 }
 
 
-async def surroundings(client: RedisClient, keys: RedisKeys, seen: Seen) -> AsyncIterator[FsckSuspect]:
-    """All but the numbers."""
+async def other_suspects(client: RedisClient, keys: RedisKeys, seen: Seen) -> AsyncIterator[FsckSuspect]:
+    """All but the counts."""
     for n, key in enumerate(keys.requests, 1):
         if await client.ask("PTTL", key) == -1:
             yield FsckSuspect(Kind.REQUESTS_WITHOUT_END, key, (n,))
@@ -88,7 +88,7 @@ async def surroundings(client: RedisClient, keys: RedisKeys, seen: Seen) -> Asyn
 
 
 async def _queues(client: RedisClient, keys: RedisKeys) -> AsyncIterator[str]:
-    """Queues by what they have on the server. One that is called by its key is known by a job in it."""
+    """Queues by their keys on the server. One whose name is its key is known by a job in it."""
     before = f"{keys.root}:queue:"
     for kind, end in (("list", ""), ("zset", ":delayed")):
         async for names in keys_like(client, pattern_glob(f"{keys.root}:%s{end}"), kind):
@@ -113,7 +113,7 @@ async def _has_job(client: RedisClient, key: str) -> bool:
 
 
 async def recount(client: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
-    """Compares the numbers of jobs with the jobs. What else is wrong about a place is repaired first."""
+    """Compares the counts of jobs with the jobs. Other inconsistencies of a state are repaired first."""
     indexes = {"held": (keys.holds, keys.held), "done": (keys.finished, keys.done), "dead": (keys.finished, keys.dead)}
     for place, (texts, index) in indexes.items():
         if judge.found(*_OF[place]):
@@ -129,14 +129,14 @@ async def recount(client: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen
 async def _recount_many(
     client: RedisClient, keys: RedisKeys, place: str, texts: str, judge: Judge, seen: Seen
 ) -> list[bytes]:
-    """Too many for one step. They are read page by page, and that counts only if no number changed meanwhile."""
+    """Too many for one script. They are read page by page, which counts only if no count changed meanwhile."""
     before = await _numbers(client, keys, place)
     right: Counter[bytes] = Counter()
     met: set[bytes] = set()
     async for page in pairs(client, texts, seen, large=True):
-        for take, text in page:
-            if take not in met and (queue := _queue_of(place, text)) is not None:
-                met.add(take)
+        for claim_key, text in page:
+            if claim_key not in met and (queue := _queue_of(place, text)) is not None:
+                met.add(claim_key)
                 right[queue] += 1
     if before != await _numbers(client, keys, place):
         return []
@@ -161,26 +161,26 @@ def _queue_of(place: str, text: bytes) -> bytes | None:
     return finished.queue if finished.state.value == place else None
 
 
-_Place = tuple[str, bytes]  # a worker, and the digest of what it holds
+_Place = tuple[str, bytes]  # a worker, and the digest of an entry in its list
 
 
 class ClaimedJobsFound:
-    """What one look at running jobs found."""
+    """The findings of one pass over running jobs."""
 
     def __init__(self, client: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
         self.client, self.keys, self.judge, self.seen = client, keys, judge, seen
-        self.token = 0  # the highest that was met
-        self._takes: dict[_Place, list[bytes]] = {}
+        self.token = 0  # the highest that was seen
+        self._claim_keys: dict[_Place, list[bytes]] = {}
         self._ids: dict[bytes, str] = {}
 
     async def suspects(self) -> AsyncIterator[FsckSuspect]:
-        """All but holds without an entry, of which `without_entry` says more."""
+        """All but claims without an entry, for which see `without_entry`."""
         async for page in pairs(self.client, self.keys.held, self.seen):
-            takes = [take for take, _ in page]
-            for take, known in zip(takes, await there(self.client, self.keys.holds, takes), strict=True):
-                self.token = max(self.token, ClaimKey.of(take).token)
+            claim_keys = [claim_key for claim_key, _ in page]
+            for claim_key, known in zip(claim_keys, await there(self.client, self.keys.holds, claim_keys), strict=True):
+                self.token = max(self.token, ClaimKey.of(claim_key).token)
                 if not known:
-                    yield FsckSuspect(Kind.INDEX_WITHOUT_CLAIM, text_of(take), (take,))
+                    yield FsckSuspect(Kind.INDEX_WITHOUT_CLAIM, text_of(claim_key), (claim_key,))
         async for page in pairs(self.client, self.keys.holds, self.seen, large=True):
             async for suspect in self._holds(page):
                 yield suspect
@@ -188,57 +188,61 @@ class ClaimedJobsFound:
             yield suspect
 
     async def _holds(self, page: Sequence[tuple[bytes, bytes]]) -> AsyncIterator[FsckSuspect]:
-        takes, texts = [take for take, _ in page], [read_claim(text) for _, text in page]
-        (index,) = await scores(self.client, [self.keys.held], takes)
+        claim_keys, texts = [claim_key for claim_key, _ in page], [read_claim(text) for _, text in page]
+        (index,) = await scores(self.client, [self.keys.held], claim_keys)
         newest = await claim_keys_of(self.client, self.keys, [text.id for text in texts])
-        for take, text, score, other in zip(takes, texts, index, newest, strict=True):
-            self.token = max(self.token, ClaimKey.of(take).token)
+        for claim_key, text, score, other in zip(claim_keys, texts, index, newest, strict=True):
+            self.token = max(self.token, ClaimKey.of(claim_key).token)
             if not text.readable:
                 place = self.keys.shared.index(self.keys.holds) + 1
-                yield FsckSuspect(Kind.UNREADABLE, f"the claim {text_of(take)}", (place, take, text.bytes))
+                yield FsckSuspect(Kind.UNREADABLE, f"the claim {text_of(claim_key)}", (place, claim_key, text.bytes))
                 continue
-            known = self._takes.setdefault((text_of(text.worker), digest(text.bytes)), [])
-            if take not in known:
-                known.append(take)
-            self._ids[take] = text_of(text.id)
+            known = self._claim_keys.setdefault((text_of(text.worker), digest(text.bytes)), [])
+            if claim_key not in known:
+                known.append(claim_key)
+            self._ids[claim_key] = text_of(text.id)
             if score is None:
-                yield FsckSuspect(Kind.CLAIM_WITHOUT_INDEX, text_of(text.id), (take,))
+                yield FsckSuspect(Kind.CLAIM_WITHOUT_INDEX, text_of(text.id), (claim_key,))
             if other is None and text.id:
-                yield FsckSuspect(Kind.WHERE_MISSING, text_of(text.id), (text.id, take))
+                yield FsckSuspect(Kind.WHERE_MISSING, text_of(text.id), (text.id, claim_key))
 
     async def _entries(self) -> AsyncIterator[FsckSuspect]:
         met: Counter[_Place] = Counter()
         for worker in await workers_with(self.client, self.client.options.processing_list_pattern, "list"):
             async for raw in entries(self.client, self.keys.processing(worker), self.seen):
                 place = worker, digest(raw)
-                takes = self._takes.get(place, [])
+                claim_keys = self._claim_keys.get(place, [])
                 met[place] += 1
-                if met[place] == len(takes) + 1:
-                    words: tuple[Word, ...] = (worker, raw, *takes[:GROUP_MAX])
+                if met[place] == len(claim_keys) + 1:
+                    words: tuple[Word, ...] = (worker, raw, *claim_keys[:GROUP_MAX])
                     yield FsckSuspect(Kind.ENTRY_WITHOUT_CLAIM, worker, words, worker, raw=raw)
-        # Only those that lack an entry are of interest from here on.
-        self._takes = {place: takes for place, takes in self._takes.items() if len(takes) > met[place]}
+        # From here on only entries that are missing matter.
+        self._claim_keys = {
+            place: claim_keys for place, claim_keys in self._claim_keys.items() if len(claim_keys) > met[place]
+        }
 
     async def without_entry(self) -> AsyncIterator[FsckSuspect]:
-        """Holds whose entries are gone, told apart by whether their jobs are anywhere else. After `suspects`."""
+        """Claims without an entry, by whether their jobs are stored anywhere else. After `suspects`."""
         missing = [
-            FsckSuspect(Kind.CLAIM_LEFT_OVER, self._ids[takes[0]], tuple(takes[:GROUP_MAX]), worker)
-            for (worker, _), takes in self._takes.items()
+            FsckSuspect(Kind.CLAIM_LEFT_OVER, self._ids[claim_keys[0]], tuple(claim_keys[:GROUP_MAX]), worker)
+            for (worker, _), claim_keys in self._claim_keys.items()
         ]
-        guilty = await self.judge.guilty(missing)
-        for start in range(0, len(guilty), GROUP_MAX):
-            some = guilty[start : start + GROUP_MAX]
+        confirmed = await self.judge.confirmed(missing)
+        for start in range(0, len(confirmed), GROUP_MAX):
+            some = confirmed[start : start + GROUP_MAX]
             elsewhere = await self._elsewhere(some)
             for each in some:
                 yield each if each.name in elsewhere else replace(each, kind=Kind.ENTRY_LOST)
 
     async def _elsewhere(self, suspects: Sequence[FsckSuspect]) -> set[str]:
-        """The ids of jobs that are somewhere else. What has no id cannot be looked for: it is put back."""
+        """The ids of jobs that are stored elsewhere. A job without an id cannot be searched for: it is put back."""
         ids = [each.name for each in suspects if each.name]
         found = set(await find_waiting(self.client, self.keys, ids)) if ids else set()
         newest = await claim_keys_of(self.client, self.keys, ids)
         own = {each.name: {*each.words} for each in suspects}
-        found |= {id for id, take in zip(ids, newest, strict=True) if take is not None and take not in own[id]}
+        found |= {
+            id for id, claim_key in zip(ids, newest, strict=True) if claim_key is not None and claim_key not in own[id]
+        }
         workers = await workers_with(self.client, self.client.options.processing_list_pattern, "list")
         lists = [self.keys.completed, self.keys.dead_letter, *map(self.keys.processing, workers)]
         for each in suspects:
@@ -247,7 +251,8 @@ class ClaimedJobsFound:
         return found
 
     async def _listed(self, suspect: FsckSuspect, lists: Sequence[str]) -> bool:
-        """Whether one of these has the very bytes: another worker took them, or another program finished the job."""
+        """Whether one of these lists has the same bytes: another worker claimed them, or another program finished the
+        job."""
         text = await self.client.ask("HGET", self.keys.holds, suspect.words[0])
         if text is None:
             return True
@@ -256,70 +261,72 @@ class ClaimedJobsFound:
 
 
 class FinishedJobsFound:
-    """What one look at finished jobs found."""
+    """The findings of one pass over finished jobs."""
 
     def __init__(self, client: RedisClient, keys: RedisKeys, judge: Judge, seen: Seen) -> None:
         self.client, self.keys, self.judge, self.seen = client, keys, judge, seen
-        self.token = 0  # the highest that was met
+        self.token = 0  # the highest that was seen
         self._dead: dict[bytes, list[bytes]] = {}  # digest of a dead job to its claims
 
     async def suspects(self) -> AsyncIterator[FsckSuspect]:
-        """Texts without index, and indexes without text."""
+        """Texts that no index names, and index entries without a text."""
         async for page in pairs(self.client, self.keys.finished, self.seen, large=True):
-            takes = [take for take, _ in page]
+            claim_keys = [claim_key for claim_key, _ in page]
             texts = [read_finished(text) for _, text in page]
-            done, dead = await scores(self.client, [self.keys.done, self.keys.dead], takes)
+            done, dead = await scores(self.client, [self.keys.done, self.keys.dead], claim_keys)
             newest = await claim_keys_of(self.client, self.keys, [text.id for text in texts])
-            for take, text, *known, way in zip(takes, texts, done, dead, newest, strict=True):
-                self.token = max(self.token, ClaimKey.of(take).token)
+            for claim_key, text, *known, way in zip(claim_keys, texts, done, dead, newest, strict=True):
+                self.token = max(self.token, ClaimKey.of(claim_key).token)
                 if text.state is JobState.DEAD:
-                    self._met(digest(text.bytes), take)
+                    self._met(digest(text.bytes), claim_key)
                 if known == [None, None]:
-                    yield FsckSuspect(Kind.FINISHED_WITHOUT_INDEX, text_of(text.id), (take,))
+                    yield FsckSuspect(Kind.FINISHED_WITHOUT_INDEX, text_of(text.id), (claim_key,))
                 if way is None and text.id:
-                    yield FsckSuspect(Kind.WHERE_MISSING, text_of(text.id), (text.id, take))
+                    yield FsckSuspect(Kind.WHERE_MISSING, text_of(text.id), (text.id, claim_key))
         for index in (self.keys.done, self.keys.dead):
             async for page in pairs(self.client, index, self.seen):
-                takes = [take for take, _ in page]
-                for take, known_here in zip(takes, await there(self.client, self.keys.finished, takes), strict=True):
+                claim_keys = [claim_key for claim_key, _ in page]
+                for claim_key, known_here in zip(
+                    claim_keys, await there(self.client, self.keys.finished, claim_keys), strict=True
+                ):
                     if not known_here:
-                        yield FsckSuspect(Kind.INDEX_WITHOUT_FINISHED, text_of(take), (take,))
+                        yield FsckSuspect(Kind.INDEX_WITHOUT_FINISHED, text_of(claim_key), (claim_key,))
 
-    def _met(self, mark: bytes, take: bytes) -> None:
-        takes = self._dead.setdefault(mark, [])
-        if take not in takes:
-            takes.append(take)
+    def _met(self, mark: bytes, claim_key: bytes) -> None:
+        claim_keys = self._dead.setdefault(mark, [])
+        if claim_key not in claim_keys:
+            claim_keys.append(claim_key)
 
     async def letters(self) -> AsyncIterator[FsckSuspect]:
-        """The list of dead letters beside the index. After `suspects`."""
+        """Compares the dead letter list with the index. After `suspects`."""
         met: Counter[bytes] = Counter()
         new: list[FsckSuspect] = []
         place = 0
         async for raw in dead_letters(self.client, self.keys):
             self.seen(1)
             mark, place = digest(raw), place + 1
-            takes = self._dead.get(mark, [])
+            claim_keys = self._dead.get(mark, [])
             met[mark] += 1
-            if met[mark] > len(takes):
+            if met[mark] > len(claim_keys):
                 wire = decode(raw)
                 name = "" if wire is None else wire.id
-                words: tuple[Word, ...] = (raw, place, met[mark], *takes[:GROUP_MAX])
+                words: tuple[Word, ...] = (raw, place, met[mark], *claim_keys[:GROUP_MAX])
                 new.append(FsckSuspect(Kind.DEAD_ENTRY_WITHOUT_INDEX, name, words, raw=raw, place=place))
-        for mark, takes in self._dead.items():
-            if len(takes) > met[mark]:
-                yield FsckSuspect(Kind.DEAD_WITHOUT_ENTRY, text_of(takes[0]), tuple(takes[:GROUP_MAX]))
-        # An index entry of which nothing is known stands for a letter, and is damage of its own kind.
+        for mark, claim_keys in self._dead.items():
+            if len(claim_keys) > met[mark]:
+                yield FsckSuspect(Kind.DEAD_WITHOUT_ENTRY, text_of(claim_keys[0]), tuple(claim_keys[:GROUP_MAX]))
+        # An index entry without a text stands for a dead letter, and is an inconsistency of its own kind.
         for each in new[self.judge.tally(Kind.INDEX_WITHOUT_FINISHED).count :] if not self.judge.repair else new:
             yield each
 
     async def ways(self) -> AsyncIterator[FsckSuspect]:
-        """Ids that lead nowhere."""
+        """Ids that lead to no job."""
         async for page in pairs(self.client, self.keys.where, self.seen):
-            takes = [take for _, take in page]
-            held, done, dead = await scores(self.client, [self.keys.held, self.keys.done, self.keys.dead], takes)
-            for (id, take), *known in zip(page, held, done, dead, strict=True):
+            claim_keys = [claim_key for _, claim_key in page]
+            held, done, dead = await scores(self.client, [self.keys.held, self.keys.done, self.keys.dead], claim_keys)
+            for (id, claim_key), *known in zip(page, held, done, dead, strict=True):
                 if known == [None, None, None]:
-                    yield FsckSuspect(Kind.WHERE_LEFT_OVER, text_of(id), (id, take))
+                    yield FsckSuspect(Kind.WHERE_LEFT_OVER, text_of(id), (id, claim_key))
 
 
 _ROUNDS_MAX = 5
@@ -327,7 +334,7 @@ _ROUNDS_MAX = 5
 
 @reads_replies
 class RedisFsck:
-    """The damage of one root."""
+    """The consistency check of one root."""
 
     def __init__(self, client: RedisClient) -> None:
         self._client, self._keys = client, RedisKeys(client.options)
@@ -342,8 +349,8 @@ class RedisFsck:
             kind, names = Kind.WRONG_TYPE, tuple(map(str, misfits))
             about = kind.value.about, kind.value.repair
             found[kind.shown] = Inconsistency(kind.shown, *about, len(misfits), 0, names[:NAMES_MAX])
-        rounds = 0 if {each.key for each in misfits} & {*KeyTypes(self._client, self._keys).shared} else _ROUNDS_MAX
-        for _ in range(rounds):
+        passes = 0 if {each.key for each in misfits} & {*KeyTypes(self._client, self._keys).shared} else _ROUNDS_MAX
+        for _ in range(passes):
             judge = Judge(self._client, self._keys, repair=repair, heartbeat_timeout=heartbeat_timeout)
             await self._look(judge, seen, every_queue=not misfits)
             for each in judge.report():
@@ -354,23 +361,23 @@ class RedisFsck:
         return tuple(sorted(found.values(), key=lambda each: order.index(each.kind)))
 
     async def _look(self, judge: Judge, seen: Callable[[int], None], *, every_queue: bool) -> None:
-        # A job that is not found may be where nothing can be read.
-        await judge.hear(surroundings(self._client, self._keys, seen))
+        # A job that is not found may be in a key that cannot be read.
+        await judge.judge_all(other_suspects(self._client, self._keys, seen))
         held = ClaimedJobsFound(self._client, self._keys, judge, seen)
-        await judge.hear(held.suspects())
+        await judge.judge_all(held.suspects())
         if every_queue:
-            await judge.hear(held.without_entry())
+            await judge.judge_all(held.without_entry())
         finished = FinishedJobsFound(self._client, self._keys, judge, seen)
-        await judge.hear(finished.suspects())
-        await judge.hear(finished.letters())
-        await judge.hear(finished.ways())
+        await judge.judge_all(finished.suspects())
+        await judge.judge_all(finished.letters())
+        await judge.judge_all(finished.ways())
         names = NamesFound(self._client, self._keys, seen)
-        # Whether a job waits can be said only once all queues are known; and what a way led past looks as if it were
-        # nowhere until the next look has found it.
+        # Whether a job waits is known only once all queues are known; and a job that the index led past seems missing
+        # until the next pass has found it.
         unknown = Kind.WHERE_LEFT_OVER if judge.repair else Kind.QUEUE_NOT_LISTED
         if every_queue and not judge.found(unknown):
-            await judge.hear(names.suspects())
-        await judge.hear(_tokens(max(held.token, finished.token, names.token)))
+            await judge.judge_all(names.suspects())
+        await judge.judge_all(_tokens(max(held.token, finished.token, names.token)))
         await recount(self._client, self._keys, judge, seen)
 
 

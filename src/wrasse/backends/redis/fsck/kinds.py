@@ -1,4 +1,4 @@
-"""Every kind of damage, in the order it is repaired: what later ones are judged by comes first."""
+"""Every kind of inconsistency, in the order of repair: later kinds are judged by earlier ones."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What stands in the report; `letter` is what lua/mend.lua calls it."""
+    """The texts of the report; `letter` is the kind's name in lua/mend.lua."""
 
     letter: str
     about: str
@@ -16,65 +16,65 @@ class About:
 
 
 class Kind(Enum):
-    """Its name in lower case is what users see."""
+    """The name in lower case is shown to users."""
 
     WRONG_TYPE = About(
-        "", "a key of ours with a value of another type; what depends on it is left unjudged",
+        "", "a key of ours with a value of another type; what depends on it is not checked",
         "not repaired: move it away with RENAME, or DEL it, and check again",
     )  # fmt: skip
-    TOKEN_BEHIND = About("K", "the counter of tokens is behind a token that was given", "it goes on behind that token")
-    REQUESTS_WITHOUT_END = About("Y", "remembered answers that would stay for ever", "they end in ten minutes")
-    WORKER_LEFT_OVER = About("L", "a worker's description without its row among the workers", "it is forgotten")
+    TOKEN_BEHIND = About("K", "the counter of tokens is behind an issued token", "it continues after that token")
+    REQUESTS_WITHOUT_END = About("Y", "remembered answers without an expiry", "they expire in ten minutes")
+    WORKER_LEFT_OVER = About("L", "a worker's description without its row among the workers", "it is deleted")
     HEARTBEAT_WITHOUT_END = About(
         "B",
-        "a heartbeat that never expires: what its worker holds looks safe for ever",
+        "a heartbeat that never expires: its worker's jobs would never be rescued",
         "it expires in one heartbeat timeout",
     )
     UNREADABLE = About(
-        "S", "what is stored of a claim, a unique name or a group's numbers cannot be read: another program wrote it",
+        "S", "a stored claim, unique name or group's count cannot be read: another program wrote it",
         "it is dropped; a running job's entry gets a new claim",
     )  # fmt: skip
-    QUEUE_NOT_LISTED = About("Q", "a queue with jobs that is not among the known ones", "it is known again")
+    QUEUE_NOT_LISTED = About("Q", "a queue with jobs that is not among the known ones", "it is listed again")
     SCHEDULED_WITHOUT_NUMBER = About(
         "Z", "a scheduled entry without its number, which would be cut", "it gets a number"
     )
-    INVALID_ENTRY = About("X", "a waiting entry that cannot be decoded as a job", "it goes to the dead letters")
+    INVALID_ENTRY = About("X", "a waiting entry that cannot be decoded as a job", "it is dead-lettered")
     INDEX_WITHOUT_CLAIM = About(
         "I",
-        "the index of running jobs names a claim of which nothing is known",
+        "the index of running jobs names a claim that does not exist",
         "it is dropped; the entry is found again",
     )
     CLAIM_WITHOUT_INDEX = About(
-        "T", "a claim that the index does not name: nobody would rescue it", "it is overdue one heartbeat timeout later"
+        "T", "a claim without an index entry: it would never be rescued", "it is overdue one heartbeat timeout later"
     )
     ENTRY_LOST = About(
-        "P", "a claim whose entry is gone, and its job is nowhere else", "the entry is put back from the claim"
+        "P", "a claim whose entry is missing, and its job is nowhere else", "the entry is put back from the claim"
     )
-    CLAIM_LEFT_OVER = About("H", "a claim whose entry is gone; the job is elsewhere", "the claim is dropped")
+    CLAIM_LEFT_OVER = About("H", "a claim whose entry is missing; the job is elsewhere", "the claim is dropped")
     ENTRY_WITHOUT_CLAIM = About(
         "E",
         "an entry of a worker without a heartbeat, or of one of ours, that no claim names",
         "it gets a claim, and is rescued",
     )
     FINISHED_WITHOUT_INDEX = About("F", "a finished job that no index names: it would stay for ever", "it is indexed")
-    INDEX_WITHOUT_FINISHED = About("N", "the index of finished jobs names one that is not known", "it is dropped")
-    DEAD_WITHOUT_ENTRY = About("D", "a dead job that is not in the list of dead letters any more", "it is forgotten")
+    INDEX_WITHOUT_FINISHED = About("N", "the index of finished jobs names one that does not exist", "it is dropped")
+    DEAD_WITHOUT_ENTRY = About("D", "a dead job that is not in the dead letter list any more", "it is deleted")
     DEAD_ENTRY_WITHOUT_INDEX = About("A", "a dead letter that the index does not name", "it is indexed")
-    WHERE_LEFT_OVER = About("W", "an id that leads to a claim of which nothing is known", "the way is forgotten")
-    WHERE_MISSING = About("M", "a running or finished job that cannot be found by its id", "it is found again")
+    WHERE_LEFT_OVER = About("W", "an id that leads to a claim that does not exist", "the entry is dropped")
+    WHERE_MISSING = About("M", "a running or finished job that cannot be found by its id", "it is indexed again")
     ID_LEFT_OVER = About(
-        "J", "the id of a job that is nowhere: it could not be enqueued again", "it is forgotten, or lasts for its time"
+        "J", "the id of a job that does not exist: it could not be enqueued again", "it is dropped, or expires in time"
     )
-    PROGRESS_LEFT_OVER = About("O", "the progress of a job that is nowhere", "it is forgotten")
+    PROGRESS_LEFT_OVER = About("O", "the progress of a job that does not exist", "it is dropped")
     UNIQUE_LEFT_OVER = About("U", "a unique name of a job that neither waits nor runs", "the name is free again")
-    REMEMBERED_FOR_EVER = About("R", "what is remembered for a time, without the end of it", "it gets its end")
-    GROUP_WITHOUT_CALLBACK = About("C", "a group without callback or size: nothing can follow it", "it is closed")
+    REMEMBERED_FOR_EVER = About("R", "an id, a unique name or a group without its expiry", "it gets its expiry")
+    GROUP_WITHOUT_CALLBACK = About("C", "a group without callback or size: it cannot fire", "it is closed")
     GROUP_CANNOT_FIRE = About(
-        "G", "a group some of whose members are gone: it would wait for ever", "those count as dead, and it goes on"
+        "G", "a group some of whose members do not exist: it would wait for ever", "those count as dead"
     )
-    WRONG_COUNT = About("", "a number of jobs that is not the number there are", "it is counted again")
+    WRONG_COUNT = About("", "a count of jobs that differs from their number", "it is counted again")
 
     @property
     def shown(self) -> str:
-        """What users call it."""
+        """The name that users see."""
         return self.name.lower()

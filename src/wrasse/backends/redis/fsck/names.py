@@ -1,9 +1,9 @@
-"""What is remembered by a job's id while the job is there: given ids, unique names, progress, groups. Whether the job
-is there takes a look at everything that waits.
+"""What is remembered by a job's id while the job exists: given ids, unique names, progress, groups. Finding out whether
+a job exists needs a scan of everything that waits.
 
-A job that is claimed and requeued during the look may be missed where it was and where it is. So there are two looks,
-and the script asks for claims and finished jobs as well. Were all of that to miss it, its id could be enqueued again,
-or its group's callback would run before it; no job would be lost.
+A job that is claimed and requeued during the scan may be missed in both places. So there are two scans, and the script
+checks claims and finished jobs as well. If all of that missed it, its id could be enqueued again, or its group's
+callback would run before it; no job would be lost.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from wrasse.backends.redis.key_types import usable_queues
 from wrasse.backends.redis.keys import QueueKeys, RedisKeys
 from wrasse.bounded import clamped_ms
 
-_LOOK = 500  # ids that are looked for at once
+_LOOK = 500  # ids that are searched for at once
 GROUPS_KEPT = 30 * 86_400_000  # ms, as in lua/putting.lua
-SETTLED = 3_600_000  # ms after its opening: until then the members of a group may still be on their way
-TOKEN_MAX = 1 << 52  # no counter of ours comes that far; a job that says so is another program's
+SETTLED = 3_600_000  # ms after its opening: until then the members of a group may still be enqueued
+TOKEN_MAX = 1 << 52  # no counter of ours gets that far; a job with a higher token is another program's
 
 
 class _Group:
     def __init__(self) -> None:
         self.size = self.done = self.dead = self.opened = 0
         self.callback = False
-        self.members: set[str] = set()  # that wait or are held
+        self.members: set[str] = set()  # that wait or run
 
     @property
     def gone(self) -> int:
@@ -40,14 +40,14 @@ class _Group:
 
 
 class NamesFound:
-    """What one look at names found."""
+    """The findings of one pass over names."""
 
     def __init__(self, client: RedisClient, keys: RedisKeys, seen: Seen) -> None:
         self.client, self.keys, self.seen = client, keys, seen
         self.token = 0  # the highest that a waiting job has
-        self._ids: set[str] = set()  # given, and of a job that is neither held nor finished
-        self._told: set[str] = set()  # of progress
-        self._uniques: dict[str, str] = {}  # the id that has a name, to that name
+        self._ids: set[str] = set()  # given, and of a job that neither runs nor is finished
+        self._told: set[str] = set()  # ids with progress
+        self._uniques: dict[str, str] = {}  # from the id that has a unique name to that name
         self._groups: dict[str, _Group] = {}
 
     async def suspects(self) -> AsyncIterator[FsckSuspect]:
@@ -67,13 +67,13 @@ class NamesFound:
         await self._held()
         async for suspect in self._waiting():
             yield suspect
-        await self._held()  # again: what was claimed meanwhile was perhaps in neither place
+        await self._held()  # again: a job claimed meanwhile may have been missed in both places
         async for suspect in self._left():
             yield suspect
 
     async def _unfound(self, into: set[str], ids: Sequence[str]) -> None:
-        takes = await claim_keys_of(self.client, self.keys, ids)
-        into.update(id for id, take in zip(ids, takes, strict=True) if take is None)
+        claim_keys = await claim_keys_of(self.client, self.keys, ids)
+        into.update(id for id, claim_key in zip(ids, claim_keys, strict=True) if claim_key is None)
 
     async def _endless(self, which: str, names: Sequence[str]) -> AsyncIterator[FsckSuspect]:
         expiry = {"ids": self.keys.ids_expiry, "uniques": self.keys.uniques_expiry, "groups": self.keys.groups_expiry}
@@ -94,8 +94,8 @@ class NamesFound:
         async for suspect in self._endless("uniques", [name for name, moment, _ in owned if moment]):
             yield suspect
         owners = {id: name for name, moment, id in owned if not moment}
-        takes = await claim_keys_of(self.client, self.keys, list(owners))
-        known = {take: id for id, take in zip(owners, takes, strict=True) if take is not None}
+        claim_keys = await claim_keys_of(self.client, self.keys, list(owners))
+        known = {claim_key: id for id, claim_key in zip(owners, claim_keys, strict=True) if claim_key is not None}
         if known:
             (held,) = await scores(self.client, [self.keys.held], list(known))
             for id, score in zip(known.values(), held, strict=True):
@@ -116,7 +116,7 @@ class NamesFound:
         self._groups = {id: group for id, group in self._groups.items() if group.size}
         async for suspect in self._endless("groups", sorted(told)):
             yield suspect
-        for id in self._groups:  # the script says whether its callback can be read
+        for id in self._groups:  # the script checks whether its callback can be read
             yield FsckSuspect(Kind.GROUP_WITHOUT_CALLBACK, id, (id,))
         if self._groups:
             (ends,) = await scores(self.client, [self.keys.groups_expiry], list(self._groups))
@@ -140,7 +140,7 @@ class NamesFound:
         return FsckSuspect(Kind.UNREADABLE, f"{what} {text_of(name)}", (where, name, value))
 
     def _job(self, raw: bytes) -> bool:
-        """A job that is there; False if the bytes are none."""
+        """A job that exists; False if the bytes are not a job."""
         wire = decode(raw)
         if wire is None:
             return False
@@ -154,7 +154,7 @@ class NamesFound:
         return payload_of(wire) is not None
 
     async def _held(self) -> None:
-        """Held by whomever: other programs keep no claims."""
+        """Jobs in processing lists, including those of other programs, which keep no claims."""
         for worker in await workers_with(self.client, self.client.options.processing_list_pattern, "list"):
             async for raw in entries(self.client, self.keys.processing(worker), self.seen):
                 self._job(raw)
@@ -163,7 +163,7 @@ class NamesFound:
                 self._job(read_claim(text).bytes)
 
     async def _waiting(self) -> AsyncIterator[FsckSuspect]:
-        """Delayed sets first: what becomes due meanwhile goes from there to a list."""
+        """Delayed sets first: a job that becomes due meanwhile moves from there to a list."""
         queues = [self.keys.queue(name) for name in await usable_queues(self.client, self.keys)]
         for queue in queues:
             async for page in pairs(self.client, queue.delayed, self.seen, large=True):
@@ -192,7 +192,7 @@ class NamesFound:
                 yield FsckSuspect(Kind.GROUP_CANNOT_FIRE, id, words)
 
     async def _nowhere(self, ids: Iterable[str]) -> list[str]:
-        """Those that a second look does not find either."""
+        """Those that a second scan does not find either."""
         every, left = sorted(ids), []
         for start in range(0, len(every), _LOOK):
             some = every[start : start + _LOOK]
@@ -202,7 +202,7 @@ class NamesFound:
 
 
 def _number(text: bytes) -> int | None:
-    """As `number_in` of lua/types.lua reads it."""
+    """The number in a text, with the rules of `number_in` in lua/types.lua."""
     return int(text) if len(text) <= 15 and text.isdigit() else None
 
 

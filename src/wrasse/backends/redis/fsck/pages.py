@@ -1,4 +1,4 @@
-"""Whole structures, a page at a time, while others change them: what is there all the while is met at least once."""
+"""Reads whole structures page by page while others change them: what exists all the while is read at least once."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ async def workers_with(client: RedisClient, pattern: str, kind: str) -> list[str
 
 
 async def entries(client: RedisClient, key: str, seen: Seen) -> AsyncIterator[bytes]:
-    """A list from the end where it is pushed."""
-    start, rounds = 0, PageLoop(client.options.where, f"LRANGE {key}")
+    """A list from the end where jobs are pushed."""
+    start, page_loop = 0, PageLoop(client.options.where, f"LRANGE {key}")
     while True:
-        rounds.turn(start)
+        page_loop.turn(start)
         asked = await fitting(_LARGE, lambda count: client.ask("LRANGE", key, start, start + count - 1))  # noqa: B023
         found: list[bytes] = asked[0]
         seen(len(found))
@@ -54,12 +54,12 @@ async def entries(client: RedisClient, key: str, seen: Seen) -> AsyncIterator[by
 
 
 async def scores(client: RedisClient, sets: Sequence[str], members: Sequence[Word]) -> list[list[bytes | None]]:
-    """Of each sorted set the scores of the same members."""
+    """For each sorted set the scores of the same members."""
     return await client.ask_many([("ZMSCORE", key, *members) for key in sets])
 
 
 async def there(client: RedisClient, key: str, names: Sequence[Word]) -> list[bool]:
-    """Which of these a hash has; without reading what it has of them."""
+    """Which of these fields a hash has; without reading their values."""
     return [found == 1 for found in await client.ask_many([("HEXISTS", key, name) for name in names])]
 
 

@@ -1,7 +1,7 @@
-"""What a look from outside found strange, and the one script that says whether it is damage.
+"""Suspects: what a pass found inconsistent, and the one script that decides whether it is.
 
-Reading all structures takes many round trips, in which jobs move on. So whatever seems wrong is only a suspect; the
-script looks at it again, whole, and repairs it in the same step.
+Reading all structures takes many round trips, in which jobs move. So whatever seems wrong is only a suspect; the script
+checks it again, completely, and repairs it atomically.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.fsck.kinds import Kind
 from wrasse.backends.redis.jobs.dead_list import DeadListEntry, adopt_dead
-from wrasse.backends.redis.jobs.enqueue import Ring, in_ms
+from wrasse.backends.redis.jobs.enqueue import CallKeys, in_ms
 from wrasse.backends.redis.jobs.strays import Unclaimed, adopt
 from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.scripts import load
@@ -22,12 +22,12 @@ from wrasse.ports.inconsistency import NAMES_MAX, Inconsistency
 from wrasse.ports.jobs import IDS_KEPT
 
 _BATCH, _BATCH_BYTES = 200, 4 << 20
-GROUP_MAX = 1_000  # takes of equal bytes that are looked at together
+GROUP_MAX = 1_000  # claims of equal bytes that are checked together
 
 
 @dataclass(frozen=True, slots=True)
 class FsckSuspect:
-    """`words` are what the script needs to judge it; `name` is what a person would look for."""
+    """`words` are the script's arguments; `name` is what a person would search for."""
 
     kind: Kind
     name: str
@@ -42,21 +42,21 @@ class FsckSuspect:
         """Bytes to send, nearly."""
         return sum(len(word) for word in self.words if isinstance(word, str | bytes))
 
-    def item(self, ring: Ring) -> tuple[Word, ...]:
+    def item(self, call_keys: CallKeys) -> tuple[Word, ...]:
         """The arguments of the script."""
-        first = ring.worker(self.worker) if self.worker else ring.queue(self.queue) if self.queue else 0
+        first = call_keys.worker(self.worker) if self.worker else call_keys.queue(self.queue) if self.queue else 0
         return self.kind.value.letter, 1 + len(self.words), first, *self.words
 
 
 class FsckTally:
-    """What was found of one kind."""
+    """The findings of one kind."""
 
     def __init__(self) -> None:
         self.count = self.repaired = 0
         self.names: list[str] = []
 
     def add(self, name: str, count: int, *, repaired: int) -> None:
-        """So much of it, here."""
+        """Adds findings, with an example name."""
         self.count += count
         self.repaired += repaired
         if len(self.names) < NAMES_MAX:
@@ -76,57 +76,57 @@ class Judge:
         }
 
     def tally(self, kind: Kind) -> FsckTally:
-        """What was found of this kind so far."""
+        """The findings of this kind so far."""
         return self._tallies.setdefault(kind, FsckTally())
 
     def found(self, *kinds: Kind) -> bool:
-        """Whether there was any of these, or of all."""
+        """Whether there are findings of these kinds, or of any."""
         return any(self.tally(kind).count for kind in kinds or Kind)
 
     def report(self) -> tuple[Inconsistency, ...]:
-        """What was found, in the order of the kinds."""
+        """The findings, in the order of the kinds."""
         return tuple(
             Inconsistency(kind.shown, kind.value.about, kind.value.repair, each.count, each.repaired, tuple(each.names))
             for kind in Kind
             if (each := self.tally(kind)).count
         )
 
-    async def hear(self, suspects: AsyncIterator[FsckSuspect]) -> None:
-        """Judges them all, some at a time."""
+    async def judge_all(self, suspects: AsyncIterator[FsckSuspect]) -> None:
+        """Judges all suspects, in batches."""
         async for some in _batches(suspects):
             counts = await self._run(some, repair=self.repair)
             for suspect, count in zip(some, counts, strict=True):
                 if count:
                     self.tally(suspect.kind).add(suspect.name, count, repaired=count if self.repair else 0)
             for kind, mend in self._repairs.items() if self.repair else ():
-                guilty = [each for each, count in zip(some, counts, strict=True) if count and each.kind is kind]
-                if guilty:
-                    await mend(guilty)
+                confirmed = [each for each, count in zip(some, counts, strict=True) if count and each.kind is kind]
+                if confirmed:
+                    await mend(confirmed)
 
-    async def guilty(self, suspects: Iterable[FsckSuspect]) -> list[FsckSuspect]:
-        """Those that are damage at this moment. Changes nothing."""
-        every, guilty = list(suspects), []
+    async def confirmed(self, suspects: Iterable[FsckSuspect]) -> list[FsckSuspect]:
+        """Those that are inconsistent at this moment. Changes nothing."""
+        every, confirmed = list(suspects), []
         for start in range(0, len(every), _BATCH):
             some = every[start : start + _BATCH]
             counts = await self._run(some, repair=False)
-            guilty += [each for each, count in zip(some, counts, strict=True) if count]
-        return guilty
+            confirmed += [each for each, count in zip(some, counts, strict=True) if count]
+        return confirmed
 
     async def _run(self, suspects: Sequence[FsckSuspect], *, repair: bool) -> list[int]:
-        ring = Ring(self._keys, (*self._keys.shared, self._keys.workers, self._keys.workers_info))
-        items = [word for each in suspects for word in each.item(ring)]
+        call_keys = CallKeys(self._keys, (*self._keys.shared, self._keys.workers, self._keys.workers_info))
+        items = [word for each in suspects for word in each.item(call_keys)]
         args = [int(repair), in_ms(self._heartbeat_timeout), in_ms(IDS_KEPT), len(suspects), *items]
-        counts: list[int] = await self._client.run(load("mend"), ring.keys, args)
+        counts: list[int] = await self._client.run(load("mend"), call_keys.keys, args)
         return counts
 
-    async def _adopt(self, guilty: Sequence[FsckSuspect]) -> None:
-        # One that is silent now may turn out to live: the rescue of what it had asks for its heartbeat again.
-        beats = await self._client.ask_many([("EXISTS", self._keys.heartbeat(each.worker)) for each in guilty])
-        unheld = [Unclaimed(each.worker, each.raw, ours=beat == 1) for each, beat in zip(guilty, beats, strict=True)]
+    async def _adopt(self, confirmed: Sequence[FsckSuspect]) -> None:
+        # A worker without a heartbeat may turn out to live: the rescue of its jobs checks the heartbeat again.
+        beats = await self._client.ask_many([("EXISTS", self._keys.heartbeat(each.worker)) for each in confirmed])
+        unheld = [Unclaimed(each.worker, each.raw, ours=beat == 1) for each, beat in zip(confirmed, beats, strict=True)]
         await adopt(self._client, self._keys, unheld, self._heartbeat_timeout)
 
-    async def _index(self, guilty: Sequence[FsckSuspect]) -> None:
-        await adopt_dead(self._client, self._keys, [DeadListEntry(each.place, each.raw) for each in guilty])
+    async def _index(self, confirmed: Sequence[FsckSuspect]) -> None:
+        await adopt_dead(self._client, self._keys, [DeadListEntry(each.place, each.raw) for each in confirmed])
 
 
 async def _batches(suspects: AsyncIterator[FsckSuspect]) -> AsyncIterator[list[FsckSuspect]]:

@@ -1,1 +1,1 @@
-"""JobQueue on Redis: the queue, and what each of its operations sends and reads."""
+"""JobQueue on Redis: the queue, and the messages of each of its operations."""

@@ -1,9 +1,9 @@
-"""Moves of jobs by anybody but their workers: rescues, burials, revivals, cancels; and deletes of jobs that nobody
-holds.
+"""Moves of jobs by anyone but their workers: rescue, dead-letter, requeue, cancel; and deletes of jobs that are not
+claimed.
 
-The bytes that a move writes are made here from those that are stored, under a token that no holder has; the script
-then compares everything again at the very step. What changed in between makes a move `conflict`, except a cancel: that
-is looked for again where the job is now, since it means the job and not where it was.
+The bytes that a move writes are made here from the stored ones, under a new token; the script then compares everything
+again when it runs. A change in between makes a move a `conflict`, except a cancel: then the job is searched for again,
+since a cancel is for the job in any state.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from wrasse.backends.redis.jobs.changes import (
     requeued_dead,
 )
 from wrasse.backends.redis.jobs.claim_codec import FinishedText, Flag, read_claim, read_finished
-from wrasse.backends.redis.jobs.enqueue import Ring, in_ms
+from wrasse.backends.redis.jobs.enqueue import CallKeys, in_ms
 from wrasse.backends.redis.jobs.job_json import JobFields, decode
 from wrasse.backends.redis.jobs.queue_guess import Router, known_queues
 from wrasse.backends.redis.jobs.ready_search import WaitingJob, find_waiting
@@ -35,14 +35,14 @@ from wrasse.backends.redis.scripts import load
 from wrasse.ports.jobs import Cancel, DeadLetterJob, Delete, JobState, Move, Reason, Requeue, RequeueDead
 from wrasse.ports.outcome import Outcome
 
-SCRIPT_BYTES_MAX = 8 << 20  # of jobs that one script moves or deletes, and the one that goes beyond
+SCRIPT_BYTES_MAX = 8 << 20  # of jobs that one script moves or deletes, and the one that exceeds it
 _FINISHED = {JobState.DONE: "D", JobState.DEAD: "X"}
-_TRIES = 5  # how often a cancel follows a job that moves on
+_TRIES = 5  # how often a cancel follows a moving job
 
 
 @dataclass(frozen=True, slots=True)
-class _Holding:
-    """A running job, and whether its worker's heartbeat is evidence beside the deadline."""
+class _RunningClaim:
+    """A running job, and whether its worker's heartbeat is checked beside the deadline."""
 
     claimed: ClaimedBytes
     foreign: bool
@@ -50,19 +50,19 @@ class _Holding:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What was read about the jobs of a batch: by take what is held or dead, by id where a job is."""
+    """The stored state of the jobs of a batch: running or dead ones by claim, the claim of each id."""
 
-    claimed: Mapping[str, _Holding]
+    claimed: Mapping[str, _RunningClaim]
     dead: Mapping[str, FinishedText]
     where: Mapping[str, str]
     waiting: Mapping[str, WaitingJob]
 
 
 async def move(client: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> tuple[Outcome, ...]:
-    """Makes the moves, in two round trips where nothing is cancelled that waits and the jobs are small."""
+    """Makes the moves, in two round trips if no waiting job is cancelled and the jobs are small."""
     try:
         ends = await _tried(client, keys, moves)
-    except ReplyTooLarge:  # nothing was moved: what the jobs are is read first
+    except ReplyTooLarge:  # nothing was moved: the jobs are read first
         if len(moves) == 1:
             raise
         half = len(moves) // 2
@@ -77,25 +77,27 @@ async def move(client: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> t
 
 
 async def _tried(client: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> list[Outcome | None]:
-    """The outcomes; None for a cancel whose job was there, but moved on before the script ran."""
+    """The outcomes; None for a cancel whose job existed, but moved before the script ran."""
     now, first, known = await _read(client, keys, moves)
     queues = await known_queues(client, keys) if any(isinstance(each, RequeueDead) for each in moves) else []
     router = Router(client.options, queues)
     ends: list[Outcome | None] = []
     while len(ends) < len(moves):
-        sending = _Sending(Ring(keys, keys.shared), router, now, first + len(ends))
-        ends += await _sent(client, sending, moves[len(ends) :], known)
+        arguments = _MoveArguments(CallKeys(keys, keys.shared), router, now, first + len(ends))
+        ends += await _sent(client, arguments, moves[len(ends) :], known)
     return ends
 
 
-async def _sent(client: RedisClient, sending: _Sending, moves: Sequence[Move], known: _Known) -> list[Outcome | None]:
+async def _sent(
+    client: RedisClient, arguments: _MoveArguments, moves: Sequence[Move], known: _Known
+) -> list[Outcome | None]:
     """The outcomes of as many moves as one script makes: the server does nothing else meanwhile."""
     sent: list[bool] = []
     for each in moves:
-        if sending.bytes > SCRIPT_BYTES_MAX:
+        if arguments.bytes > SCRIPT_BYTES_MAX:
             break
-        sent.append(sending.add(each, known))
-    run = client.run(load("move"), sending.ring.keys, [sum(sent), *sending.args]) if any(sent) else None
+        sent.append(arguments.add(each, known))
+    run = client.run(load("move"), arguments.call_keys.keys, [sum(sent), *arguments.args]) if any(sent) else None
     answer = iter(outcomes(await run)) if run is not None else iter(())
     ends: list[Outcome | None] = []
     for each, was_sent in zip(moves, sent, strict=False):
@@ -106,46 +108,50 @@ async def _sent(client: RedisClient, sending: _Sending, moves: Sequence[Move], k
 
 
 async def _read(client: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> tuple[int, int, _Known]:
-    """The time (ms), the first of as many new tokens as there are moves, and what is stored of the jobs meant."""
+    """The time (ms), the first of as many new tokens as there are moves, and the stored state of the jobs."""
     ids = list(dict.fromkeys(move.id for move in moves if isinstance(move, Cancel)))
-    held = [claim_key_of(move.claim) for move in moves if isinstance(move, Requeue | DeadLetterJob)]
+    claimed = [claim_key_of(move.claim) for move in moves if isinstance(move, Requeue | DeadLetterJob)]
     dead = [claim_key_of(move.claim) for move in moves if isinstance(move, RequeueDead)]
-    # Asked twice, some tokens are left out: they only have to grow.
+    # A retried read skips some tokens: they only have to grow.
     commands: list[Sequence[Word]] = [("TIME",), ("INCRBY", keys.token, len(moves))]
-    commands += [("HMGET", key, *names) for key, names in _asked(keys, ids, held, dead)]
+    commands += [("HMGET", key, *names) for key, names in _reads(keys, ids, claimed, dead)]
     time, last, *replies = await client.ask_many(commands)
-    told = dict(zip([key for key, _ in _asked(keys, ids, held, dead)], replies, strict=True))
-    where = {id: text_of(take) for id, take in zip(ids, told.get(keys.where, ()), strict=False) if take is not None}
-    texts = dict(zip(held, told.get(keys.holds, ()), strict=False))
+    stored = dict(zip([key for key, _ in _reads(keys, ids, claimed, dead)], replies, strict=True))
+    where = {
+        id: text_of(claim_key)
+        for id, claim_key in zip(ids, stored.get(keys.where, ()), strict=False)
+        if claim_key is not None
+    }
+    texts = dict(zip(claimed, stored.get(keys.holds, ()), strict=False))
     if where:
-        takes = list(where.values())
-        texts |= dict(zip(takes, await client.ask("HMGET", keys.holds, *takes), strict=True))
-    holds = {take: _holding(take, text) for take, text in texts.items() if text is not None}
+        claim_keys = list(where.values())
+        texts |= dict(zip(claim_keys, await client.ask("HMGET", keys.holds, *claim_keys), strict=True))
+    holds = {claim_key: _running_claim(claim_key, text) for claim_key, text in texts.items() if text is not None}
     missing = [id for id in ids if id not in where or where[id] not in holds]
     found = await find_waiting(client, keys, missing) if missing else {}
-    finished = zip(dead, told.get(keys.finished, ()), strict=False)
-    dead_ones = {take: read_finished(text) for take, text in finished if text is not None}
+    finished = zip(dead, stored.get(keys.finished, ()), strict=False)
+    dead_ones = {claim_key: read_finished(text) for claim_key, text in finished if text is not None}
     return client.time_in(time) // 1_000, int(last) - len(moves) + 1, _Known(holds, dead_ones, where, found)
 
 
-def _asked(keys: RedisKeys, ids: list[str], held: list[str], dead: list[str]) -> list[tuple[str, list[str]]]:
-    wanted = [(keys.where, ids), (keys.holds, held), (keys.finished, dead)]
+def _reads(keys: RedisKeys, ids: list[str], claimed: list[str], dead: list[str]) -> list[tuple[str, list[str]]]:
+    wanted = [(keys.where, ids), (keys.holds, claimed), (keys.finished, dead)]
     return [(key, names) for key, names in wanted if names]
 
 
-def _holding(take: str, text: bytes) -> _Holding:
+def _running_claim(claim_key: str, text: bytes) -> _RunningClaim:
     hold = read_claim(text)
     wire = decode(hold.bytes)
     id = text_of(hold.id) if wire is None else wire.id
-    held = ClaimedBytes(take, text_of(hold.worker), text_of(hold.queue), id, hold.claimed_at, hold.bytes, wire)
-    return _Holding(held, bool(hold.flags & Flag.FOREIGN))
+    claimed = ClaimedBytes(claim_key, text_of(hold.worker), text_of(hold.queue), id, hold.claimed_at, hold.bytes, wire)
+    return _RunningClaim(claimed, bool(hold.flags & Flag.FOREIGN))
 
 
-class _Sending:
+class _MoveArguments:
     """Writes the moves of one call as arguments."""
 
-    def __init__(self, ring: Ring, router: Router, now: int, first: int) -> None:
-        self.ring = ring
+    def __init__(self, call_keys: CallKeys, router: Router, now: int, first: int) -> None:
+        self.call_keys = call_keys
         self.args: list[Word] = []
         self._measured = self._bytes = 0
         self._router = router
@@ -154,7 +160,7 @@ class _Sending:
 
     @property
     def bytes(self) -> int:
-        """What the jobs take so far."""
+        """The size of the jobs so far."""
         self._bytes += sum(len(word) for word in self.args[self._measured :] if isinstance(word, bytes))
         self._measured = len(self.args)
         return self._bytes
@@ -164,15 +170,15 @@ class _Sending:
         token, self._token = self._token, self._token + 1
         match move:
             case Requeue() | DeadLetterJob():
-                held = known.claimed.get(claim_key_of(move.claim))
-                if held is None:
+                claimed = known.claimed.get(claim_key_of(move.claim))
+                if claimed is None:
                     return False
                 ending = AttemptEnd(move.reason, move.error, move.spends, self._now)
-                take = f"{token}-{move.claim.nonce}"
+                claim_key = f"{token}-{move.claim.nonce}"
                 if isinstance(move, Requeue):
-                    self._requeue(held, ending, take, in_ms(move.delay))
+                    self._requeue(claimed, ending, claim_key, in_ms(move.delay))
                 else:
-                    self._dead_letter("B", held, ending, take)
+                    self._dead_letter("B", claimed, ending, claim_key)
             case RequeueDead():
                 dead = known.dead.get(claim_key_of(move.claim))
                 if dead is None:
@@ -182,65 +188,71 @@ class _Sending:
                 return self._cancel(move, known, token)
         return True
 
-    def _requeue(self, holding: _Holding, ending: AttemptEnd, take: str, delay: int) -> None:
-        held, name = holding.claimed, holding.claimed.queue
-        raw = requeued(held, ending, take, self._router.options)
-        self.args += ("R", held.take, self.ring.worker(held.worker), int(holding.foreign), name)
-        self.args += (self.ring.queue(name), name, raw, delay)
+    def _requeue(self, running: _RunningClaim, ending: AttemptEnd, claim_key: str, delay: int) -> None:
+        claimed, name = running.claimed, running.claimed.queue
+        raw = requeued(claimed, ending, claim_key, self._router.options)
+        self.args += ("R", claimed.claim_key, self.call_keys.worker(claimed.worker), int(running.foreign), name)
+        self.args += (self.call_keys.queue(name), name, raw, delay)
 
-    def _dead_letter(self, kind: str, holding: _Holding, ending: AttemptEnd, take: str) -> None:
-        held = holding.claimed
-        raw, text = dead_lettered(held, ending, self._router.options)
-        self.args += (kind, held.take, self.ring.worker(held.worker), int(holding.foreign), held.queue)
-        self.args += (text, raw, held.id, *_ties(held.wire), take)
+    def _dead_letter(self, kind: str, running: _RunningClaim, ending: AttemptEnd, claim_key: str) -> None:
+        claimed = running.claimed
+        raw, text = dead_lettered(claimed, ending, self._router.options)
+        self.args += (
+            kind,
+            claimed.claim_key,
+            self.call_keys.worker(claimed.worker),
+            int(running.foreign),
+            claimed.queue,
+        )
+        self.args += (text, raw, claimed.id, *_group_and_unique(claimed.wire), claim_key)
 
-    def _requeue_dead(self, dead: FinishedText, take: str, new_take: str, delay: int) -> None:
+    def _requeue_dead(self, dead: FinishedText, claim_key: str, new_claim_key: str, delay: int) -> None:
         wire = decode(dead.bytes)
         counted = text_of(dead.queue)
         queue = self._router.back_to(wire, counted)
         unique = "" if wire is None or wire.window else wire.unique
-        self.args += ("V", take, dead.bytes, dead.id, unique, counted, self.ring.queue(queue), queue)
-        self.args += (requeued_dead(dead, wire, new_take), delay)
+        self.args += ("V", claim_key, dead.bytes, dead.id, unique, counted, self.call_keys.queue(queue), queue)
+        self.args += (requeued_dead(dead, wire, new_claim_key), delay)
 
     def _cancel(self, cancel: Cancel, known: _Known, token: int) -> bool:
-        held = known.claimed.get(known.where.get(cancel.id, ""))
-        if held is not None:
+        claimed = known.claimed.get(known.where.get(cancel.id, ""))
+        if claimed is not None:
             ending = AttemptEnd(Reason.CANCELLED, cancel.error, None, self._now)
-            self._dead_letter("C", held, ending, f"{token}-{held.claimed.take.partition('-')[2]}")
+            self._dead_letter("C", claimed, ending, f"{token}-{claimed.claimed.claim_key.partition('-')[2]}")
             return True
         found = known.waiting.get(cancel.id)
         wire = None if found is None else decode(found.bytes)
         if found is None or wire is None:
             return False
         raw, text = cancelled(found.bytes, wire, found.queue, cancel.error, self._now, self._router.options)
-        self.args += ("W", self.ring.queue(found.queue), found.queue, found.kind, found.entry, found.at)
-        self.args += (text, raw, wire.id, *_ties(wire), f"{token}-{wire.nonce}")
+        self.args += ("W", self.call_keys.queue(found.queue), found.queue, found.kind, found.entry, found.at)
+        self.args += (text, raw, wire.id, *_group_and_unique(wire), f"{token}-{wire.nonce}")
         return True
 
 
-def _ties(wire: JobFields | None) -> tuple[str, str]:
-    """The group that a job that ends is to be counted in, and the unique name that it releases."""
+def _group_and_unique(wire: JobFields | None) -> tuple[str, str]:
+    """The group that a finished job is counted in, and the unique name that it releases."""
     return ("", "") if wire is None else ("" if wire.counted else wire.group, wire.unique)
 
 
 async def delete(
     client: RedisClient, keys: RedisKeys, deletes: Sequence[Delete], ids_kept: timedelta
 ) -> tuple[Outcome, ...]:
-    """Deletes each that is still in its place under its token."""
+    """Deletes each that still has its state and token."""
     ids = list(dict.fromkeys(each.claim.id for each in deletes if each.state is JobState.READY))
     waiting = await find_waiting(client, keys, ids) if ids else {}
-    ring = Ring(keys, keys.shared)
-    items = [_item(each, ring, waiting) for each in deletes]
+    call_keys = CallKeys(keys, keys.shared)
+    items = [_item(each, call_keys, waiting) for each in deletes]
     left = [item for item in items if item]
     ends: list[Outcome] = []
     while left:
         sent = left[: _fitting(left)]
         args = [in_ms(ids_kept), SCRIPT_BYTES_MAX, len(sent), *(word for item in sent for word in item)]
-        some = outcomes(await client.run(load("delete"), ring.keys, args))
+        some = outcomes(await client.run(load("delete"), call_keys.keys, args))
         if not 0 < len(some) <= len(sent):
             raise ValueError(f"{len(some)} outcomes of {len(sent)} deletes")
         ends += some
-        del left[: len(some)]  # the script ends early where finished jobs are large
+        del left[: len(some)]  # the script ends early if finished jobs are large
     answer = iter(ends)
     return tuple(next(answer) if item else Outcome.CONFLICT for item in items)
 
@@ -255,7 +267,7 @@ def _fitting(items: Sequence[Sequence[Word]]) -> int:
     return len(items)
 
 
-def _item(each: Delete, ring: Ring, waiting: Mapping[str, WaitingJob]) -> tuple[Word, ...]:
+def _item(each: Delete, call_keys: CallKeys, waiting: Mapping[str, WaitingJob]) -> tuple[Word, ...]:
     """The arguments of one delete; none if there is nothing to delete."""
     if each.state in _FINISHED:
         return _FINISHED[each.state], claim_key_of(each.claim)
@@ -264,4 +276,4 @@ def _item(each: Delete, ring: Ring, waiting: Mapping[str, WaitingJob]) -> tuple[
     if found is None or wire is None or (wire.token, wire.nonce) != (each.claim.token, each.claim.nonce):
         return ()
     group = "" if wire.counted else wire.group
-    return "W", ring.queue(found.queue), found.kind, found.entry, found.at, wire.id, group, wire.unique
+    return "W", call_keys.queue(found.queue), found.kind, found.entry, found.at, wire.id, group, wire.unique

@@ -1,5 +1,5 @@
-"""What is stored of a held and of a finished job beside its bytes, as one string: numbers and lengths first, then the
-parts, then the job's bytes, so that any byte may stand in any part and a script reads it with one pattern.
+"""The stored form of a running and of a finished job beside its bytes, as one string: numbers and lengths first, then
+the parts, then the job's bytes, so that every part may have any bytes and a script reads it with one pattern.
 
 `R:holds`, under K = `<token>-<nonce>`; a script writes it when it grants the claim:
 
@@ -7,9 +7,9 @@ parts, then the job's bytes, so that any byte may stand in any part and a script
 
     local taken, heartbeat timeout, flags, w, q, i, at = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)\\n()')
 
-`bytes` are those of the processing list. `flags` is 0 for a claim that a claim granted; see `Flag`.
+`bytes` are those of the processing list. `flags` is 0 for a claim that a worker made; see `Flag`.
 
-`R:finished`, under K. The script puts the first line before what it was given, since only it knows the time:
+`R:finished`, under K. The script adds the first line, since only it knows the time:
 
     finished kept LF
     place taken attempts failures rescues interruptions len(worker) len(queue) len(id) len(reason) len(error)
@@ -18,11 +18,11 @@ parts, then the job's bytes, so that any byte may stand in any part and a script
     local finished, kept, rest = string.match(text, '^(%d+) (%d+)\\n()')
     string.match(text, '^(%a+) (%d+) %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+) (%d+) (%d+) (%-?%d+) (%d+)\\n()', rest)
 
-A text of another form is what something else wrote: it is read as one whose bytes it is, which is no job and so is
-shown, dead-lettered and deleted as such.
+A text of another form was written by another program: it is read as the bytes of an invalid job, which is shown,
+dead-lettered and deleted as such.
 
-`kept` is until when the result is kept, or 0. A result of length -1 is none. `bytes` are those of the completed or
-dead letter list. Every moment and duration is in milliseconds; 0 where there is none.
+`kept` is until when the result is kept, or 0. A result of length -1 is none. `bytes` are those of the completed or dead
+letter list. Every moment and duration is in milliseconds; 0 where there is none.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from wrasse.ports.jobs import JobState, error_text
 
 
 class Flag(IntFlag):
-    """What is special about a claim that no claim granted."""
+    """Properties of a claim that no worker made."""
 
-    FOREIGN = 1  # of a worker that keeps no claims: its heartbeat is asked for before the job is moved
+    FOREIGN = 1  # of a worker that keeps no claims: its heartbeat is checked before the job is moved
     LEFT = 2  # an entry that a fault left without a claim
     UNROUTABLE = 4  # where it came from is not known
 
 
 @dataclass(frozen=True, slots=True)
 class StoredClaim:
-    """A running job as it is stored."""
+    """The stored form of a running job."""
 
     worker: bytes
     queue: bytes
@@ -58,7 +58,7 @@ class StoredClaim:
 
 @dataclass(frozen=True, slots=True)
 class FinishedText:
-    """A finished job as it is stored. `history` is JSON, as the codec of jobs writes it."""
+    """The stored form of a finished job. `history` is JSON, made by the codec of jobs."""
 
     state: JobState
     worker: bytes
@@ -80,27 +80,27 @@ class FinishedText:
 
 def dead_text(
     raw: bytes, queue: str, id: str, counts: tuple[int, int, int, int], reason: str, error: str, history: bytes,
-    *, worker: str = "", taken: int = 0,
+    *, worker: str = "", claimed_at: int = 0,
 ) -> FinishedText:  # fmt: skip
     """A dead job; `counts` are its attempts, failures, rescues and interruptions."""
     return FinishedText(
-        JobState.DEAD, worker.encode(), queue.encode(), id.encode(), taken, *counts, reason.encode(),
+        JobState.DEAD, worker.encode(), queue.encode(), id.encode(), claimed_at, *counts, reason.encode(),
         error_text(error).encode(), None, history, raw,
     )  # fmt: skip
 
 
 def read_claim(text: bytes) -> StoredClaim:
-    """What a value in `R:holds` says."""
+    """The claim in a value of `R:holds`."""
     if found := _CLAIM(text):
-        taken, heartbeat_timeout, flags, *lengths = map(int, found.groups())
+        claimed_at, heartbeat_timeout, flags, *lengths = map(int, found.groups())
         if parts := _cut(text[found.end() :], lengths):
             worker, queue, id, body = parts
-            return StoredClaim(worker, queue, id, taken, heartbeat_timeout, flags, body)
+            return StoredClaim(worker, queue, id, claimed_at, heartbeat_timeout, flags, body)
     return StoredClaim(b"", b"", b"", 0, 0, 0, text, readable=False)
 
 
 def pack_finished(job: FinishedText) -> bytes:
-    """The value in `R:finished` but for its first line."""
+    """The value in `R:finished` except for its first line."""
     numbers = (job.claimed_at, job.attempts, job.failures, job.rescues, job.interruptions)
     parts = (job.worker, job.queue, job.id, job.reason, job.error, job.result, job.history)
     lengths = (-1 if part is None else len(part) for part in parts)
@@ -109,16 +109,16 @@ def pack_finished(job: FinishedText) -> bytes:
 
 
 def read_finished(text: bytes) -> FinishedText:
-    """What a value in `R:finished` says."""
+    """The job in a value of `R:finished`."""
     found = _FINISHED(text)
     if found and found[3] in _STATES:
         finished, kept = int(found[1]), int(found[2])
-        taken, attempts, failures, rescues, interruptions, *lengths = map(int, found.groups()[3:])
+        claimed_at, attempts, failures, rescues, interruptions, *lengths = map(int, found.groups()[3:])
         if parts := _cut(text[found.end() :], [max(length, 0) for length in lengths]):
             worker, queue, id, reason, error, result, history, body = parts
             return FinishedText(
-                _STATES[found[3]], worker, queue, id, taken, attempts, failures, rescues, interruptions, reason, error,
-                None if lengths[5] < 0 else result, history, body, finished, kept,
+                _STATES[found[3]], worker, queue, id, claimed_at, attempts, failures, rescues, interruptions, reason,
+                error, None if lengths[5] < 0 else result, history, body, finished, kept,
             )  # fmt: skip
     reason, error = b"invalid_payload", b"what is stored of it cannot be read"
     return FinishedText(JobState.DEAD, b"", b"", b"", 0, 0, 0, 0, 0, reason, error, None, b"", text)
@@ -133,7 +133,7 @@ _STATES = {b"ready": JobState.READY, b"held": JobState.RUNNING, b"done": JobStat
 
 
 def _cut(rest: bytes, lengths: list[int]) -> list[bytes] | None:
-    """Parts of these lengths, and what is left; None if there is less."""
+    """Parts of these lengths, and the rest; None if there is less."""
     if sum(lengths) > len(rest):
         return None
     parts, at = [], 0

@@ -1,9 +1,9 @@
-"""The dead letter list, where other programs dead-letter and purge too: what they push there is adopted into the index
-of dead jobs, what they remove from it vanishes from the index.
+"""The dead letter list, to which other programs also push and from which they purge: what they push is adopted into the
+index of dead jobs, what they remove is dropped from the index.
 
-The list is the truth. It is compared with the index only where their lengths differ, which costs two commands to see:
-its new end first, where others push, and as a whole only if that does not explain the difference. What the comparison
-finds is looked at again by the script that changes the index.
+The list is the truth. It is compared with the index only if their lengths differ, which two commands find out: its new
+end first, where others push, and completely only if that does not explain the difference. The script that changes the
+index checks each difference again.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _BESIDE = 100  # entries of the list read beyond those that are missing
 COMPARED_MAX = 2_000_000
 """Dead jobs up to which the list of a Redis is compared with its index as a whole; of a longer one only the new end is,
 until `wrasse jobs fsck` is run."""
-_GROWN = 10_000  # entries that may come while twice as many as were counted are read
-_BEHIND = 1_000  # entries of the index read beyond those of the list: jobs that died in one moment have no order
+_GROWN = 10_000  # entries that may be added while twice the counted number is read
+_BEHIND = 1_000  # entries of the index read beyond those of the list: jobs that died at one moment have no order
 
 
 @dataclass(frozen=True, slots=True)
 class DeadListEntry:
-    """An entry of the list, and its place counted from the old end."""
+    """An entry of the list, and its position counted from the old end."""
 
     place: int
     raw: bytes
@@ -50,12 +50,12 @@ class DeadListEntry:
 
 @dataclass(frozen=True, slots=True)
 class _Indexed:
-    take: bytes
+    claim_key: bytes
     raw: bytes
 
 
 async def compare_dead(client: RedisClient, keys: RedisKeys) -> bool:
-    """Brings the index in line with the list, if they differ in length; whether they did."""
+    """Synchronises the index with the list if their lengths differ; returns whether they did."""
     try:
         listed, indexed = await client.ask_many([("LLEN", keys.dead_letter), ("ZCARD", keys.dead)])
     except WrongType:  # nothing to compare; `jobs fsck` names the key
@@ -64,7 +64,7 @@ async def compare_dead(client: RedisClient, keys: RedisKeys) -> bool:
         return False
     if 0 < listed - indexed <= _NEW_MAX and await _adopt_newest(client, keys, listed, listed - indexed):
         return True
-    # The list first: what we dead-letter meanwhile is then in the index, and only seems to be gone from the list.
+    # The list first: jobs dead-lettered meanwhile are then in the index, and only seem to be missing from the list.
     if max(listed, indexed) > COMPARED_MAX:
         return False
     here: Counter[bytes] = Counter()
@@ -77,7 +77,7 @@ async def compare_dead(client: RedisClient, keys: RedisKeys) -> bool:
             here[digest] -= 1
         else:
             gone.append(each)
-    unknown = +here  # only what is left of each
+    unknown = +here  # only those that are left over
     for start in range(0, len(gone), _BATCH):
         await _settle(client, keys, gone[start : start + _BATCH], [])
     if unknown:
@@ -86,7 +86,7 @@ async def compare_dead(client: RedisClient, keys: RedisKeys) -> bool:
 
 
 async def _as_many(client: RedisClient, key: str, found: AsyncIterator[T], counted: int) -> AsyncIterator[T]:
-    """What is found, for all of it is kept in memory: a server that counted less and goes on is not followed."""
+    """Limits `found`, which is kept in memory: if a server sends more than it counted, the loop ends."""
     left = 2 * counted + _GROWN
     async for each in found:
         left -= 1
@@ -96,12 +96,12 @@ async def _as_many(client: RedisClient, key: str, found: AsyncIterator[T], count
 
 
 async def _adopt_newest(client: RedisClient, keys: RedisKeys, listed: int, missing: int) -> bool:
-    """Adopts what stands at the new end of the list, if that is all that is missing: what others dead-letter, they push
-    there, and a long list need not be read for it."""
+    """Adopts the new end of the list, if that is all that is missing: other programs push there, and a long list need
+    not be read for it."""
     try:
         raws: list[bytes] = await client.ask("LRANGE", keys.dead_letter, 0, missing + _BESIDE - 1)
     except ReplyTooLarge:
-        return False  # the list as a whole is read in pages that fit
+        return False  # the whole list is read in pages of a safe size
     newest = await slice_of(client, keys.dead, keys.finished, ScoreRange(newest=True), None, len(raws) + _BEHIND)
     known = Counter(read_finished(each.text).bytes for each in newest.found if each.text is not None)
     unknown = Counter(raws) - known
@@ -135,7 +135,7 @@ async def _adopt(client: RedisClient, keys: RedisKeys, unknown: Counter[bytes]) 
 
 
 async def adopt_dead(client: RedisClient, keys: RedisKeys, letters: Sequence[DeadListEntry]) -> None:
-    """Gives these entries of the list a place in the index, as far as it has fewer than the list."""
+    """Adds these entries of the list to the index, as far as it has fewer than the list."""
     router = Router(client.options, await known_queues(client, keys))
     for start in range(0, len(letters), _BATCH):
         await _settle(client, keys, [], list(_adoptions(letters[start : start + _BATCH], router)))
@@ -146,27 +146,26 @@ async def _settle(
 ) -> None:
     args: list[Word] = [in_ms(IDS_KEPT), len(gone)]
     for each in gone:
-        args += (each.take, each.raw)
+        args += (each.claim_key, each.raw)
     for words in new:
         args += words
     await client.run(load("dead_list"), keys.shared, args)
 
 
 def _adoptions(letters: Sequence[DeadListEntry], router: Router) -> Iterator[tuple[Word, ...]]:
-    """Takes begin with the place in the list, so that those who are found dead at one moment keep their order."""
+    """Claim keys begin with the position in the list, so that jobs adopted at one moment keep their order."""
     for letter in letters:
         raw = letter.raw
         wire = decode(raw)
         route = router.route(wire)
         id, mark = "" if wire is None else wire.id, f"{letter.place:08x}{_digest(raw).hex()[:8]}"
         died = 0 if wire is None or wire.failed_at is None else to_micros(wire.failed_at) // 1_000
-        take = f"{0 if wire is None else wire.token}-{mark}"
-        yield take, died, route.queue, pack_finished(_text(raw, route.queue)), id, raw, letter.place
+        claim_key = f"{0 if wire is None else wire.token}-{mark}"
+        yield claim_key, died, route.queue, pack_finished(_text(raw, route.queue)), id, raw, letter.place
 
 
 def _text(raw: bytes, queue: str) -> FinishedText:
-    """What is known of a dead job that another program dead-lettered. Without a reason it failed as far as anybody
-    knows."""
+    """The text of a job that another program dead-lettered. Without a reason it counts as failed."""
     wire = decode(raw)
     if wire is None:
         reason, error, id, counts, history = Reason.INVALID_PAYLOAD, flaw(raw), "", (0, 0, 0, 0), b""
@@ -179,14 +178,14 @@ def _text(raw: bytes, queue: str) -> FinishedText:
 
 
 async def dead_letters(client: RedisClient, keys: RedisKeys) -> AsyncIterator[bytes]:
-    """The list from its old end: what is pushed meanwhile moves nothing out of the way."""
+    """The list from its old end, where concurrent pushes shift nothing."""
     async for entry in ServedList(client, keys.dead_letter, newest=False).entries(None, SLICE_MAX):
         yield entry.raw
 
 
 async def _indexed(client: RedisClient, keys: RedisKeys) -> AsyncIterator[_Indexed]:
     async for each in slices(client, keys.dead, keys.finished, ScoreRange(), None):
-        # One without a text names nothing: no entry is like it.
+        # An entry without a text matches no entry of the list.
         yield _Indexed(each.member, b"" if each.text is None else read_finished(each.text).bytes)
 
 

@@ -1,7 +1,6 @@
-"""What an enqueue sends: the jobs as runs of plain ones, which a script only has to push, and single ones that need a
-look.
+"""The arguments of an enqueue: runs of plain jobs, which a script only has to push, and single jobs that need checks.
 
-A plain job has an id made for its enqueue, no name to itself and no time to wait for: most jobs are plain.
+A plain job has an id made for its enqueue, no unique name and no start time: most jobs are plain.
 """
 
 from __future__ import annotations
@@ -29,8 +28,8 @@ _put_id, _put_new = setters(Enqueued, "id", "new")
 _answers = msgspec.msgpack.Decoder(list[int | str]).decode
 
 
-class Ring:
-    """KEYS of one call: those every script of its kind has, then those of the workers and queues it is about."""
+class CallKeys:
+    """KEYS of one call: the fixed ones of its kind of script, then those of its workers and queues."""
 
     __slots__ = ("_first", "_keys", "keys")
 
@@ -40,12 +39,12 @@ class Ring:
         self.keys = [*fixed]
 
     def queue(self, name: str) -> int:
-        """Where in KEYS the three of this queue begin."""
+        """The position in KEYS of this queue's three keys."""
         found = self._first.get(("q", name))
         return self._added(("q", name), self._of(self._keys.queue(name))) if found is None else found
 
     def worker(self, id: str) -> int:
-        """Where in KEYS the two of this worker begin."""
+        """The position in KEYS of this worker's two keys."""
         found = self._first.get(("w", id))
         if found is not None:
             return found
@@ -64,14 +63,14 @@ class Ring:
 class EnqueueArguments:
     """Writes the jobs of one call as arguments."""
 
-    __slots__ = ("_created", "_options", "_ring")
+    __slots__ = ("_call_keys", "_created", "_options")
 
-    def __init__(self, ring: Ring, options: RedisOptions, now: datetime) -> None:
-        self._ring, self._options = ring, options
+    def __init__(self, call_keys: CallKeys, options: RedisOptions, now: datetime) -> None:
+        self._call_keys, self._options = call_keys, options
         self._created = rfc3339(now)
 
     def runs(self, jobs: Sequence[Job]) -> list[Word]:
-        """The runs of these jobs, begun by their number."""
+        """The runs of these jobs, after their number."""
         args: list[Word] = []
         runs, under_way, begun = 0, ("", ""), 0
         for job in jobs:
@@ -85,16 +84,16 @@ class EnqueueArguments:
                 args[begun] = int(args[begun]) + step
             else:
                 begun, runs, under_way = len(args), runs + 1, (kind, job.queue)
-                args += (step, self._ring.queue(job.queue), job.queue)
+                args += (step, self._call_keys.queue(job.queue), job.queue)
                 args += () if kind == "plain" else (kind,)
             args += (raw,) if kind == "plain" else (job.id, raw)
         return [runs, *args]
 
     def groups(self, groups: Sequence[JobGroup]) -> list[Word]:
-        """The groups to open, begun by their number."""
+        """The groups to open, after their number."""
         args: list[Word] = [len(groups)]
         for group in groups:
-            done, dead = uuid4().hex, uuid4().hex  # stand where the numbers will
+            done, dead = uuid4().hex, uuid4().hex  # placeholders of the numbers
             told = {GROUP_HEADER: group.id, GROUP_DONE_HEADER: done, GROUP_DEAD_HEADER: dead}
             job = group.callback
             filled = Job(
@@ -109,7 +108,7 @@ class EnqueueArguments:
 
     def _single(self, job: Job, raw: bytes) -> tuple[Word, ...]:
         due = 0 if job.not_before is None else -(-to_micros(job.not_before) // 1_000)
-        first = self._ring.queue(job.queue)
+        first = self._call_keys.queue(job.queue)
         return first, job.queue, job.id, raw, due, in_ms(job.delay), _known(job), job.unique, in_ms(job.window)
 
     def _bytes(self, job: Job) -> bytes:
@@ -120,14 +119,14 @@ class EnqueueArguments:
 
 
 def pushed(jobs: Sequence[Job], keys: RedisKeys, options: RedisOptions, now: datetime) -> tuple[list[str], list[Word]]:
-    """KEYS and ARGV (but for the request) of the script that pushes plain jobs."""
+    """KEYS and ARGV (except for the request) of the script that pushes plain jobs."""
     created, queues = rfc3339(now), options.queues
-    if len(jobs) == 1:  # most puts are of one job: nothing needs sorting
+    if len(jobs) == 1:  # most enqueues are of one job: nothing needs sorting
         (job,) = jobs
         found = keys.queue(job.queue)
         names = [*keys.requests, keys.queues, found.list, found.wake]
         return names, [1, job.queue, 1, _text(job, created, queues)]
-    runs: dict[str, list[Word]] = {}  # all of one queue together: in it they keep their order
+    runs: dict[str, list[Word]] = {}  # all of one queue together: they keep their order in it
     for job in jobs:
         run = runs.get(job.queue)
         if run is None:
@@ -154,7 +153,7 @@ def _no_text(job: Job) -> UsageError:
 
 
 def answers(answer: bytes, jobs: Sequence[Job]) -> tuple[Enqueued, ...]:
-    """What the script answered, for each job."""
+    """The script's answer for each job."""
     if answer == b"1":
         return tuple([_all_new(job.id) for job in jobs])
     return tuple(
@@ -171,15 +170,15 @@ def _all_new(id: str) -> Enqueued:
 
 
 def in_ms(time: timedelta) -> int:
-    """Whole milliseconds, rounded up: never earlier than asked for."""
+    """Whole milliseconds, rounded up: never earlier than requested."""
     return -(-time // _MILLISECOND) if time > _NO_DELAY else 0
 
 
 def _known(job: Job) -> str:
-    """How its id is remembered: one that lasts, one that was given, or not at all."""
+    """How long its id is remembered: for its lasting time, while the job exists, or not at all."""
     return "1" if job.lasting else "" if job.minted else "0"
 
 
 def is_plain_enqueue(job: Job) -> bool:
-    """Whether nothing about this job needs a look."""
+    """Whether this job needs no checks."""
     return job.minted and not job.unique and not job.delay and job.not_before is None and not job.lasting

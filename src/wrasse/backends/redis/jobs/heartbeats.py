@@ -1,4 +1,4 @@
-"""What a heartbeat sends, and what the worker's row says."""
+"""The arguments and the answer of a heartbeat, and the row of a worker."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def heartbeat_args(
     return [worker.id, in_ms(heartbeat_timeout), known, len(told) // 3, *told, *map(claim_key_of, claims)]
 
 
-def beaten(answer: list[Any]) -> HeartbeatAnswer:
-    """What the script answered."""
+def read_heartbeat(answer: list[Any]) -> HeartbeatAnswer:
+    """The script's answer."""
     now, mine = answer
     return HeartbeatAnswer(tuple([letter == 49 for letter in mine]), from_ms(now))
 
 
 def read_worker(id: bytes, text: bytes) -> WorkerState | None:
-    """A worker's row; None for one that something else wrote: nothing is decided by it."""
+    """A worker's row; None for one that another program wrote, which decides nothing."""
     try:
         heartbeat_at, until, pid, slots, host = text.decode().split(" ", 4)
         info = WorkerInfo(id.decode(), host, integer(pid), integer(slots))
@@ -51,7 +51,7 @@ def read_worker(id: bytes, text: bytes) -> WorkerState | None:
 
 
 def read_progress(text: bytes) -> Progress | None:
-    """What a handler told last; None for what something else wrote."""
+    """The last progress of a handler; None if another program wrote it."""
     try:
         at, fraction, note = text.decode("utf-8", "replace").split(" ", 2)
         share = float(fraction)

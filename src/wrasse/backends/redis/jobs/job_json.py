@@ -1,9 +1,9 @@
-"""A job as JSON: the design document's eight fields first, in its origin's order and with its escapes, then ours.
+"""A job as JSON: the design document's eight fields first, in the seed's order and with its escapes, then ours.
 
-Any program may write and read these bytes. A field that has its default is absent; fields nobody here knows survive
-every change. Durations are seconds, moments of `history` are milliseconds since 1970. What is no object with a usable
-`id`, or has a field without a meaning, is no job: `decode` gives None, `flaw` says why, and the bytes are dead-lettered
-as they are. Fields with one meaning are read in any of its spellings, see `wrasse.bounded`.
+Any program may write and read these bytes. A field that has its default is absent; unknown fields survive every change.
+Durations are seconds, moments of `history` are milliseconds since 1970. Bytes that are not an object with a usable
+`id`, or have a field with an invalid value, are not a job: `decode` returns None, `flaw` says why, and the bytes are
+dead-lettered unchanged. Fields with one meaning are read in any of its spellings, see `wrasse.bounded`.
 
 A file job is one without `payload_b64` that names a file; its payload here is `{"filepath":...,"filesize":...}`, and a
 payload of exactly that form is written as a file job. `trace_id` and `span_id` are headers of the same names.
@@ -29,21 +29,21 @@ from wrasse.ports.rules.claimed_jobs import setters
 FIELDS = ("id", "filepath", "filesize", "priority", "retries", "creation_time", "trace_id", "span_id")
 TRACE = ("trace_id", "span_id")
 _Count = Annotated[int, msgspec.Meta(ge=0, le=bounded.INTEGER_MAX)]
-_SIZE_MAX = (1 << 63) - 1  # of a file, as the origin counts
+_SIZE_MAX = (1 << 63) - 1  # of a file, the int64 of the seed
 _Size = Annotated[int, msgspec.Meta(ge=0, le=_SIZE_MAX)]
 _Ms = Annotated[int, msgspec.Meta(ge=bounded.MS_MIN, le=bounded.MS_MAX)]
 _Seconds = Annotated[float, msgspec.Meta(ge=-bounded.DURATION_SECONDS_MAX, le=bounded.DURATION_SECONDS_MAX)]
 _Timeout = Annotated[float, msgspec.Meta(ge=0, le=bounded.DURATION_SECONDS_MAX)]
 History = list[tuple[_Count, str, _Ms, _Ms, str, str]]
 
-_PLAIN = re.compile(r"[\w .,:;/@#%+=()*!?~^$|\[\]{}'`-]*", re.ASCII).fullmatch  # nothing here is ever escaped
+_PLAIN = re.compile(r"[\w .,:;/@#%+=()*!?~^$|\[\]{}'`-]*", re.ASCII).fullmatch  # characters that are never escaped
 _MICROSECOND = timedelta(microseconds=1)
 _NO_DELAY = timedelta(0)
 _new = object.__new__
 
 
 class JobFields(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=False, gc=False):
-    """All fields that mean something here. Names and order are those of the bytes."""
+    """All fields that wrasse uses. Names and order are those of the bytes."""
 
     id: str
     filepath: str = ""
@@ -78,10 +78,10 @@ class JobFields(msgspec.Struct, forbid_unknown_fields=True, omit_defaults=False,
 
 
 class _Loose(JobFields, forbid_unknown_fields=False):
-    """The same beside fields of others."""
+    """The same with unknown fields allowed."""
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
+class _FilePayload(msgspec.Struct, forbid_unknown_fields=True):
     filepath: str
     filesize: int
 
@@ -89,12 +89,12 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 _strict = msgspec.json.Decoder(JobFields).decode
 _loose = msgspec.json.Decoder(_Loose).decode
 _raw = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
-_file = msgspec.json.Decoder(_File).decode
+_file = msgspec.json.Decoder(_FilePayload).decode
 _json = msgspec.json.Encoder().encode
 
 
 def encode(job: Job, created: str, queue: str) -> bytes:
-    """The bytes of a new job. `created` is when, as `rfc3339` writes it; `queue` the one its priority stands for."""
+    """The bytes of a new job. `created` is the time in the format of `rfc3339`; `queue` the one of its priority."""
     payload, headers = job.payload, job.headers
     text = f'{{"id":{_text(job.id)},'
     if payload.startswith(b'{"filepath":') and (file := _as_file(payload)) is not None:
@@ -122,7 +122,7 @@ def encode(job: Job, created: str, queue: str) -> bytes:
 
 
 def decode(raw: bytes) -> JobFields | None:
-    """What the bytes say, or None if they are no job; its instants are in UTC."""
+    """The job in these bytes, or None if they are not a job; its instants are in UTC."""
     try:
         try:
             wire = _strict(raw)
@@ -138,7 +138,7 @@ def decode(raw: bytes) -> JobFields | None:
 
 
 def flaw(raw: bytes) -> str:
-    """Why these bytes are no job that can run, naming the field; empty for one that can."""
+    """Why these bytes are not a job that can run, naming the field; empty for one that can."""
     try:
         wire = _liberal(raw)
         if not 1 <= len(wire.id) <= ID_BYTES_MAX:
@@ -153,7 +153,7 @@ def payload_of(wire: JobFields) -> bytes | None:
     """The payload as it was enqueued; None if it cannot be read."""
     text = wire.payload_b64
     if text is None:
-        return _json(_File(wire.filepath, wire.filesize)) if wire.filepath or wire.filesize else b""
+        return _json(_FilePayload(wire.filepath, wire.filesize)) if wire.filepath or wire.filesize else b""
     try:
         return bounded.from_base64(text)
     except ValueError:
@@ -167,12 +167,12 @@ def traced(wire: JobFields) -> Mapping[str, str]:
 
 
 def seconds(number: float) -> timedelta:
-    """A duration as the bytes have it."""
+    """A duration in the bytes."""
     return timedelta(seconds=number) if number else _NO_DELAY
 
 
 def job_of(wire: JobFields, queue: str) -> Job | None:
-    """The job that was enqueued, as it is found in this queue; None if its payload cannot be read."""
+    """The job that was enqueued, as it is in this queue; None if its payload cannot be read."""
     payload = payload_of(wire)
     return None if payload is None else _made(wire, queue, payload)
 
@@ -202,12 +202,12 @@ def _made(wire: JobFields, queue: str, payload: bytes) -> Job:
 
 
 def is_plain(wire: JobFields) -> bool:
-    """Whether nothing of this job is tied to others: finishing it is only a move."""
+    """Whether no group and no unique name depends on this job: finishing it is only a move."""
     return not (wire.keep or wire.group or wire.unique)
 
 
 class JobChange(msgspec.Struct, omit_defaults=True):
-    """Fields to set in the bytes of a job that moves; what is None stays as it is."""
+    """Fields to set in the bytes of a job that moves; None leaves a field unchanged."""
 
     retries: int | None = None
     rescues: int | None = None
@@ -224,8 +224,8 @@ class JobChange(msgspec.Struct, omit_defaults=True):
 
 
 def changed(raw: bytes, change: JobChange, drop: Sequence[str] = ()) -> bytes:
-    """The bytes with these fields set and those of `drop` gone; every other field keeps its own bytes. Bytes that are
-    no object stay as they are."""
+    """The bytes with these fields set and those of `drop` removed; every other field keeps its own bytes. Bytes that
+    are not an object stay unchanged."""
     try:
         fields = _raw(raw)
     except UNREADABLE:
@@ -237,7 +237,7 @@ def changed(raw: bytes, change: JobChange, drop: Sequence[str] = ()) -> bytes:
 
 
 def attempts_of(wire: JobFields) -> tuple[Attempt, ...]:
-    """The history as the port shows it."""
+    """The history for the port."""
     return read_attempts(wire.history or ())
 
 
@@ -250,15 +250,15 @@ def read_history(text: bytes) -> History:
 
 
 def read_attempts(history: Iterable[tuple[int, str, int, int, str, str]]) -> tuple[Attempt, ...]:
-    """Attempts of a history; one whose reason nobody knows counts as failed."""
+    """Attempts of a history; one with an unknown reason counts as failed."""
     return tuple(
-        Attempt(number, worker, from_ms(taken), from_ms(ended), reason_of(reason) or Reason.FAILED, error)
-        for number, worker, taken, ended, reason, error in history
+        Attempt(number, worker, from_ms(claimed_at), from_ms(ended), reason_of(reason) or Reason.FAILED, error)
+        for number, worker, claimed_at, ended, reason, error in history
     )
 
 
 def history_json(history: History) -> bytes:
-    """A history as text, as `hold_text` stores it."""
+    """A history as text, as `claim_codec` stores it."""
     return _json(history) if history else b""
 
 
@@ -271,13 +271,13 @@ _REASONS = {reason.value: reason for reason in Reason}
 
 
 def rfc3339(moment: datetime) -> str:
-    """As the origin writes a moment: UTC, with trailing zeros cut."""
+    """A moment in the seed's format: UTC, without trailing zeros."""
     text = (moment if moment.tzinfo is UTC else moment.astimezone(UTC)).isoformat()[:-6]
     return text.rstrip("0") + "Z" if moment.microsecond else text + "Z"
 
 
 def from_ms(ms: int | float) -> datetime:
-    """The instant of so many milliseconds since 1970, the nearest that the calendar has."""
+    """The instant of these milliseconds since 1970, the nearest that the calendar has."""
     try:
         return from_micros(int(ms) * 1_000)
     except OverflowError:
@@ -285,7 +285,7 @@ def from_ms(ms: int | float) -> datetime:
 
 
 def _foreign(raw: bytes) -> JobFields:
-    """A job with fields of others, with nulls, or with fields in another spelling; raises if it is none."""
+    """A job with unknown fields, with nulls, or with fields in another spelling; raises if it is not a job."""
     bounded.check_nesting(raw)
     try:
         fields = _raw(raw)
@@ -297,7 +297,7 @@ def _foreign(raw: bytes) -> JobFields:
 
 
 def _liberal(raw: bytes) -> JobFields:
-    """A job, field by field. The ValueError names the first field that has no meaning."""
+    """A job, field by field. The ValueError names the first invalid field."""
     bounded.check_nesting(raw)
     try:
         fields = _raw(raw)
@@ -307,7 +307,7 @@ def _liberal(raw: bytes) -> JobFields:
     for name, value in fields.items():
         read = _READERS.get(name)
         if read is None and name.lower() in FIELDS:
-            # The origin takes it for that field, whatever its case.
+            # Go's decoder in the seed accepts a field name in any case.
             raise ValueError(f"field {name}: it differs from {name.lower()} by its case alone")
         if read is None or bytes(value) == b"null":
             continue
@@ -321,7 +321,7 @@ def _liberal(raw: bytes) -> JobFields:
 
 
 def _to_utc(wire: JobFields) -> None:
-    """Its instants in UTC; a ValueError if one is outside of the calendar there."""
+    """Converts its instants to UTC; a ValueError if one is outside of the calendar there."""
     for name in ("creation_time", "not_before", "failed_at"):
         at = getattr(wire, name)
         if at is not None:
@@ -375,8 +375,8 @@ _READERS: Mapping[str, Callable[[object], object]] = {
 }  # fmt: skip
 
 
-def _as_file(payload: bytes) -> _File | None:
-    """The file that a payload names, if it says exactly that and nothing else."""
+def _as_file(payload: bytes) -> _FilePayload | None:
+    """The file of a payload, if it has exactly that form."""
     try:
         file = _file(payload)
     except UNREADABLE:
@@ -414,7 +414,7 @@ def _seconds(time: timedelta) -> str:
 
 
 def _text(text: str) -> str:
-    """A JSON string as the origin escapes it."""
+    """A JSON string with the seed's escapes."""
     return f'"{text}"' if _PLAIN(text) else _escaped(_json(text))
 
 

@@ -1,8 +1,8 @@
-"""Listings of jobs: each state in its own order, with cursors that survive what happens in between.
+"""Listings of jobs: each state in its own order, with cursors that survive changes in between.
 
 Running and finished jobs are read from their sorted sets. Ready jobs are read queue by queue, in the order of the
-queues' names: first what is served, then what is scheduled. A scheduled job that is due is ready, also before a claim
-has moved it.
+queues' names: first the list, then the delayed set. A scheduled job that is due is ready, also before a claim has moved
+it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from wrasse.ports.page import Page, check_limit, no_cursor, other_listing
 
 PAGE_MAX = 10_000
 _SERVED, _DELAYED = "served", "delayed"
-_FOREIGN_MAX = 256  # bytes of a scheduled member without a number that its cursor carries
+_FOREIGN_MAX = 256  # bytes of a scheduled member without a number that its cursor contains
 
 
 @dataclass(frozen=True, slots=True)
-class _Listed:
+class _ListedJob:
     state: JobInfo
     cursor: str
 
@@ -59,14 +59,14 @@ async def page(
 async def overdue(client: RedisClient, keys: RedisKeys, after: str | None, limit: int) -> Page[JobInfo]:
     """Running jobs whose deadline has passed, longest ago first. One round trip."""
     limit = check_limit(limit, "jobs", PAGE_MAX)
-    behind, listed = _behind(JobState.RUNNING, after), list[_Listed]()
-    rounds = PageLoop(client.options.where, "the list of overdue jobs")
+    behind, listed = _behind(JobState.RUNNING, after), list[_ListedJob]()
+    page_loop = PageLoop(client.options.where, "the list of overdue jobs")
     while True:
-        rounds.turn(behind)
+        page_loop.turn(behind)
         found = await slice_of(client, keys.held, keys.holds, ScoreRange(high="now"), behind, limit)
         listed = [each for each in map(_held, found.found) if each is not None]
         behind = found.behind
-        # Of a claim whose text is gone nothing can be said, so it is passed over; an empty page would be the last.
+        # A claim whose text is missing is skipped, as nothing is known of it; an empty page would look like the last.
         if listed or behind is None:
             break
     items, cursors = tuple(each.state for each in listed), tuple(each.cursor for each in listed)
@@ -78,8 +78,8 @@ async def read_now(client: RedisClient) -> int:
     return client.time_in(await client.ask("TIME")) // 1_000
 
 
-async def _cut(listed: AsyncIterator[_Listed], where: JobFilter, limit: int, now: int) -> Page[JobInfo]:
-    shown: list[_Listed] = []
+async def _cut(listed: AsyncIterator[_ListedJob], where: JobFilter, limit: int, now: int) -> Page[JobInfo]:
+    shown: list[_ListedJob] = []
     more = False
     async for each in listed:
         if not where.allows(each.state):
@@ -93,7 +93,7 @@ async def _cut(listed: AsyncIterator[_Listed], where: JobFilter, limit: int, now
 
 async def _indexed(
     client: RedisClient, keys: RedisKeys, state: JobState, span: ScoreRange, after: str | None, limit: int
-) -> AsyncIterator[_Listed]:
+) -> AsyncIterator[_ListedJob]:
     index = {JobState.RUNNING: keys.held, JobState.DONE: keys.done, JobState.DEAD: keys.dead}[state]
     texts = keys.holds if state is JobState.RUNNING else keys.finished
     behind = _behind(state, after)
@@ -105,7 +105,7 @@ async def _indexed(
 
 async def _ready(
     client: RedisClient, keys: RedisKeys, where: JobFilter, after: str | None, limit: int, *, newest: bool, now: int
-) -> AsyncIterator[_Listed]:
+) -> AsyncIterator[_ListedJob]:
     queues = await usable_queues(client, keys) if where.queue is None else [where.queue]
     parts = [(kind, queue) for kind in (_SERVED, _DELAYED) for queue in queues]
     if where.scheduled:
@@ -126,33 +126,33 @@ async def _ready(
 
 async def _served(
     client: RedisClient, keys: RedisKeys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
-) -> AsyncIterator[_Listed]:
+) -> AsyncIterator[_ListedJob]:
     behind = None
     if cursor:
         index, last, next = cursor.split(":")
-        if not index.isdecimal() or len(index) > 18:  # more is beyond what LRANGE takes
+        if not index.isdecimal() or len(index) > 18:  # more digits than LRANGE allows
             raise no_cursor(cursor)
         behind = ListPosition(int(index), last, next)
     chunk = min(limit + 1, SLICE_MAX)
     async for entry in ServedList(client, keys.queue(queue).list, newest=newest).entries(behind, chunk):
         info = waiting_info(WaitingJob(queue, entry.raw), decode(entry.raw), now)
-        yield _Listed(info, f"{_SERVED}:{entry.mark}:{queue}")
+        yield _ListedJob(info, f"{_SERVED}:{entry.mark}:{queue}")
 
 
 async def _delayed(
     client: RedisClient, keys: RedisKeys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
-) -> AsyncIterator[_Listed]:
+) -> AsyncIterator[_ListedJob]:
     behind = _behind_delayed(cursor) if cursor else None
     span = {None: ScoreRange(), True: ScoreRange(low=f"({now}"), False: ScoreRange(high=f"{now}")}[where.scheduled]
     key = keys.queue(queue).delayed
     async for found in slices(client, key, None, replace(span, newest=newest), behind, min(limit + 1, SLICE_MAX)):
         waiting = WaitingJob(queue, found.member, found.score)
         info = waiting_info(waiting, decode(waiting.bytes), now)
-        yield _Listed(info, f"{_DELAYED}:{found.exact}:{_delayed_name(found.member)}:{queue}")
+        yield _ListedJob(info, f"{_DELAYED}:{found.exact}:{_delayed_name(found.member)}:{queue}")
 
 
 def _delayed_name(member: bytes) -> str:
-    """A scheduled member as part of a cursor: its number, or the first bytes of what another program added."""
+    """A scheduled member as part of a cursor: its number, or the first bytes of another program's member."""
     number, colon, _ = member.partition(b":")
     return f"{number.decode()}:" if colon and number.isdigit() else f":x{member[:_FOREIGN_MAX].hex()}"
 
@@ -168,27 +168,27 @@ def _behind_delayed(cursor: str) -> PageStart:
     return PageStart(score, member, begins=len(member) == _FOREIGN_MAX)
 
 
-def _held(found: SortedMember) -> _Listed | None:
+def _held(found: SortedMember) -> _ListedJob | None:
     if found.text is None:
         return None
     info = claimed_info(found.member, found.score, read_claim(found.text))
-    return _Listed(info, f"{JobState.RUNNING.value}:{found.exact}:{_name(found.member)}")
+    return _ListedJob(info, f"{JobState.RUNNING.value}:{found.exact}:{_name(found.member)}")
 
 
-def _finished(found: SortedMember, state: JobState) -> _Listed | None:
+def _finished(found: SortedMember, state: JobState) -> _ListedJob | None:
     if found.text is None:
         return None
-    text = replace(read_finished(found.text), state=state)  # of a text that cannot be read the index says it
-    return _Listed(finished_state(found.member, text), f"{state.value}:{found.exact}:{_name(found.member)}")
+    text = replace(read_finished(found.text), state=state)  # for an unreadable text the index gives the state
+    return _ListedJob(finished_state(found.member, text), f"{state.value}:{found.exact}:{_name(found.member)}")
 
 
 def _name(member: bytes) -> str:
-    """A member as part of a cursor, from which it comes back as it is."""
+    """A member as part of a cursor, from which it can be decoded unchanged."""
     return member.decode("utf-8", "surrogateescape")
 
 
 def _span(where: JobFilter, *, newest: bool) -> ScoreRange:
-    """Between which scores. Both ends of a filter are open, and scores are whole milliseconds."""
+    """The score range. Both ends of a filter are open, and scores are whole milliseconds."""
     low, high = where.finished_after, where.finished_before
     return ScoreRange(
         "-inf" if low is None else f"({to_micros(low) // 1_000}",
@@ -211,7 +211,7 @@ def _behind(state: JobState, after: str | None) -> PageStart | None:
 
 
 def _read_ready(after: str) -> tuple[str, str, str]:
-    """Of a cursor among ready jobs: which part, of which queue, and where there."""
+    """The parts of a cursor among ready jobs: list or delayed set, queue, and position there."""
     try:
         kind, first, second, third, queue = after.split(":", 4)
         _score(first)

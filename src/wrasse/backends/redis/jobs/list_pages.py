@@ -1,8 +1,8 @@
-"""Entries of a queue's list, page by page, while others push and take.
+"""Entries of a queue's list, page by page, while others push and pop.
 
-A position in a list means little a moment later, so a cursor also carries marks of the entry it stands behind and of
-the next one: the page begins where those are now. If both are gone, they were served, and so was what stood before
-them: the listing goes on with what is served next. It may show a job again; it leaves none out.
+A position in a list is soon outdated, so a cursor also has marks of the entry before it and of the next one: the page
+begins where those are now. If both are gone, they were served, and so was everything before them: the listing continues
+with what is served next. It may show a job twice; it leaves none out.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from wrasse.backends.page_loop import PageLoop
 from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.reply_limit import fitting
 
-_NEAR = 1_000  # entries per look
-_FAR = 20_000  # how far from where it stood an entry is looked for
+_NEAR = 1_000  # entries per read
+_FAR = 20_000  # how far from its old position an entry is searched for
 
-_FEW = 100  # entries of the first read, before it is known how large they are
-_BYTES = 4 << 20  # that one read should bring at most
+_FEW = 100  # entries of the first read, before their size is known
+_BYTES = 4 << 20  # the intended maximum of one read
 _NONE = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class ListPosition:
-    """Where a listing stands: behind the entry at `index`, counted from the end where it began."""
+    """The position of a listing: after the entry at `index`, counted from the end where it began."""
 
     index: int
     last: str
@@ -37,14 +37,14 @@ class ListPosition:
 
 @dataclass(frozen=True, slots=True)
 class ListEntry:
-    """One entry, and how to go on behind it."""
+    """One entry, and the position after it."""
 
     raw: bytes
     mark: ListPosition
 
 
 class ServedList:
-    """One list, in the order it is served, or turned round."""
+    """One list, in the order it is served, or reversed."""
 
     def __init__(self, client: RedisClient, key: str, *, newest: bool) -> None:
         self._client = client
@@ -52,11 +52,11 @@ class ServedList:
         self._newest = newest
 
     async def entries(self, behind: ListPosition | None, chunk: int) -> AsyncIterator[ListEntry]:
-        """The entries behind the mark, at most `chunk` per read."""
+        """The entries after the mark, at most `chunk` per read."""
         index = 0 if behind is None else await self._begin(behind)
-        count, rounds = min(chunk, _FEW), PageLoop(self._client.options.where, f"LRANGE {self._key}")
+        count, page_loop = min(chunk, _FEW), PageLoop(self._client.options.where, f"LRANGE {self._key}")
         while True:
-            rounds.turn(index)
+            page_loop.turn(index)
             found, asked = await fitting(count + 1, lambda few: self._read(index, few))  # noqa: B023
             marks = [_mark(raw) for raw in found] + [_NONE]
             ended, count = len(found) < asked, max(asked - 1, 1)
@@ -65,7 +65,7 @@ class ServedList:
             if ended:
                 return
             index += count
-            # More at once while they are small, fewer when they are large: neither side has to hold much of them.
+            # More per read while they are small, fewer when they are large: so both sides need little memory.
             size = sum(map(len, found))
             count = min(2 * count if size < _BYTES // 2 else max(count * _BYTES // size, 1), chunk)
 
@@ -83,12 +83,11 @@ class ServedList:
         return [*found, *await self._all(first + asked, count - asked)]
 
     async def _begin(self, behind: ListPosition) -> int:
-        """Where the entry after the mark stands now."""
+        """Where the entry after the mark is now."""
         at = await self._look(behind, behind.index, 2)
         if at is not None:
             return at
-        # What is claimed moves the others towards the end that is served; what is pushed moves them away from the
-        # other.
+        # Claims shift the other entries towards the served end; pushes shift them away from the other end.
         for distance in range(0, _FAR, _NEAR):
             before = behind.index - distance - _NEAR
             wanted = [behind.index + distance, before] if self._newest else [before, behind.index + distance]

@@ -1,4 +1,4 @@
-"""The lists themselves, as the design document's own admin commands show and purge them."""
+"""The raw lists, as the seed's own admin commands show and purge them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class RedisLists:
         return {**queues, "completed": self._keys.completed, "dead_letter": self._keys.dead_letter}
 
     async def lengths(self, limiter: str) -> ListLengths:
-        """How long each is now."""
+        """The current length of each list."""
         options, names = self._client.options, self.names
         holding = await workers_with(self._client, options.processing_list_pattern, "list")
         processing = [self._keys.processing(worker) for worker in holding]
@@ -61,7 +61,8 @@ class RedisLists:
         return found
 
     async def purge(self, limiter: str, *, force: bool, dry: bool) -> Purged:
-        """One script. The counter of tokens stays, since a token is never given twice; so do remembered answers."""
+        """Runs one script. The counter of tokens stays, since a token is never issued twice; so do remembered
+        answers."""
         options, keys = self._client.options, self._keys
         beating = await workers_with(self._client, options.heartbeat_key_pattern, "string")
         holding = await workers_with(self._client, options.processing_list_pattern, "list")
@@ -76,6 +77,6 @@ class RedisLists:
         if alive and not (dry or force):
             return Purged({}, tuple(map(text_of, told)))
         if len(told) != len(names):
-            raise StoreUnavailable("the purge was answered in part", do="ask again with --dry-run")
+            raise StoreUnavailable("only a part of the purge was answered", do="ask again with --dry-run")
         sizes = {name: size for name, size in zip(names, told, strict=True) if size}
         return Purged(sizes, tuple(names[: len(beating)]) if alive else ())

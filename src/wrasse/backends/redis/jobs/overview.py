@@ -1,4 +1,4 @@
-"""One job whole, and all of them in numbers."""
+"""One job with all details, and the counts of all jobs."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ DEAD_WORKERS_KEPT = timedelta(hours=1)
 
 
 async def record(client: RedisClient, keys: RedisKeys, id: str) -> JobRecord | None:
-    """One job, whole. What is neither held nor finished is looked for among those that wait; a job that was claimed
-    meanwhile is then held."""
+    """One job with all details. A job that neither runs nor is finished is searched for among those that wait; if it is
+    claimed meanwhile, it runs."""
     asked: list[Word] = [id, id.removeprefix(UNREADABLE)] if id.startswith(UNREADABLE) else [id]
     misled = False
     for look_for_waiting in (True, False):
@@ -44,41 +44,41 @@ async def record(client: RedisClient, keys: RedisKeys, id: str) -> JobRecord | N
 
 
 async def _misplaced(client: RedisClient, keys: RedisKeys, id: str) -> JobRecord | None:
-    """A job that the index leads past, since another program wrote there: from the listings, until fsck mends it."""
+    """A job that the index leads past, since another program wrote there: from the listings, until fsck repairs it."""
     for state in (JobState.RUNNING, JobState.DEAD, JobState.DONE):
         after: str | None = None
-        rounds = PageLoop(client.options.where, "a search for a job that its index does not lead to")
+        page_loop = PageLoop(client.options.where, "a search for a job that its index does not lead to")
         while True:
             seen = await page(client, keys, state, JobFilter(), after, _PAGE, newest=False)
-            take = next((f"{info.token}-{info.nonce}" for info in seen if info.id == id), None)
-            if take is not None:
-                return (await _indexed(client, keys, id, [id, take, "found"]))[0]
+            claim_key = next((f"{info.token}-{info.nonce}" for info in seen if info.id == id), None)
+            if claim_key is not None:
+                return (await _indexed(client, keys, id, [id, claim_key, "found"]))[0]
             if seen.cursor is None:
                 break
             after = seen.cursor
-            rounds.turn(after)
+            page_loop.turn(after)
     return None
 
 
 async def _indexed(
     client: RedisClient, keys: RedisKeys, id: str, asked: Sequence[Word]
 ) -> tuple[JobRecord | None, bool]:
-    """A running or finished job; else whether its id leads to a claim of which nothing is known."""
+    """A running or finished job; else whether its id leads to a claim that does not exist."""
     names = [keys.where, keys.held, keys.holds, keys.finished, keys.progress]
     reply: list[Any] = [*await client.run(load("get"), names, asked), None, None, None, None]
-    told, take, until, hold, finished = reply[1:6]
+    told, claim_key, until, hold, finished = reply[1:6]
     progress = None if told is None else read_progress(told)
     if until is not None and hold is not None:
         text = read_claim(hold)
-        info, wire = claimed_info(take, clamped_ms(until), text), decode(text.bytes)
+        info, wire = claimed_info(claim_key, clamped_ms(until), text), decode(text.bytes)
         job = job_in(text.bytes, wire, info.queue, info.id)
         return JobRecord(job, info, () if wire is None else attempts_of(wire), None, progress), False
     if finished is not None:
         ended = read_finished(finished)
-        info, wire = finished_state(take, ended), decode(ended.bytes)
+        info, wire = finished_state(claim_key, ended), decode(ended.bytes)
         job = job_in(ended.bytes, wire, info.queue, info.id)
         return JobRecord(job, info, read_attempts(read_history(ended.history)), ended.result, progress), False
-    return None, take is not None
+    return None, claim_key is not None
 
 
 async def _waiting(client: RedisClient, keys: RedisKeys, id: str) -> JobRecord | None:
@@ -95,7 +95,7 @@ async def _waiting(client: RedisClient, keys: RedisKeys, id: str) -> JobRecord |
 
 
 async def counts(client: RedisClient, keys: RedisKeys) -> Counts:
-    """Jobs per queue and state, and the workers. Its cost follows their number, not that of the jobs."""
+    """Jobs per queue and state, and the workers. Its cost follows the number of queues, not that of the jobs."""
     now = await read_now(client)
     damage = await KeyTypes(client, keys).of_jobs()
     bad = {each.key for each in damage}
@@ -125,7 +125,7 @@ def _questions(queue: QueueKeys, now: int) -> tuple[Sequence[Word], ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Waits:
-    """What was answered about one queue. A scheduled job that is due is ready, also before a claim has moved it."""
+    """The answers about one queue. A scheduled job that is due is ready, also before a claim has moved it."""
 
     listed: int
     scheduled: int
@@ -134,7 +134,7 @@ class _Waits:
     first_due: Sequence[Any]
 
     def since(self) -> datetime | None:
-        """Since when the oldest is ready, as far as its own bytes say: what is served next is the oldest, or older."""
+        """Since when the oldest is ready, by its own bytes: the one served next is the oldest, or older."""
         moments = [from_ms(clamped_ms(score)) for _, score in _pairs(self.first_due)]
         wire = None if self.first is None else decode(self.first)
         if wire is not None:

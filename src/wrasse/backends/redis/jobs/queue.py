@@ -1,17 +1,16 @@
-"""JobQueue on Redis. Every change is one script, in which the lists that other programs see and what the port promises
-change together; see docs/design/008-redis-layout.md.
+"""JobQueue on Redis. Every change is one script, which changes the lists that other programs see together with the data
+of the port; see docs/design/008-redis-layout.md.
 
-A script whose answer is lost is never sent again from here: whoever asked does so under the same request id.
+A script whose answer is lost is never sent again from here: the caller does so under the same request id.
 
-What a claim sends, and what a worker gets. The hottest loop outside the server.
+What a claim sends, and what a worker gets, is the hottest code outside the server.
 
-Waking workers that wait: one listener per process hears of our own puts at once.
+Wakeups of waiting workers: one listener per process receives a token for every enqueue of wrasse at once.
 
-An enqueue leaves tokens in the wake list of its queue; the listener blocks on the lists of all who wait, on a
-connection of its own. Whoever waits also looks by himself every POLL seconds, so that a job pushed by another program,
-one that became due, and one whose token somebody else got, are found soon all the same; and so that a listener that
-cannot listen costs some milliseconds, never a job. It asks again after any error, for as long as somebody waits, and
-says so.
+An enqueue adds tokens to the wake list of its queue; the listener blocks on the lists of all waiting workers, on a
+connection of its own. Each waiting worker also polls every POLL seconds, so that a job pushed by another program, one
+that became due, and one whose token another process got, are found soon all the same; and so that a listener without a
+connection costs some milliseconds, never a job. It tries again after any error, while a worker waits, and logs it.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ from wrasse.backends.redis.jobs.admin_changes import delete, move
 from wrasse.backends.redis.jobs.changes import ClaimedBytes
 from wrasse.backends.redis.jobs.claim_codec import read_claim
 from wrasse.backends.redis.jobs.dead_list import compare_dead
-from wrasse.backends.redis.jobs.enqueue import EnqueueArguments, Ring, answers, in_ms, is_plain_enqueue, pushed
-from wrasse.backends.redis.jobs.heartbeats import beaten, heartbeat_args, heartbeat_keys
+from wrasse.backends.redis.jobs.enqueue import CallKeys, EnqueueArguments, answers, in_ms, is_plain_enqueue, pushed
+from wrasse.backends.redis.jobs.heartbeats import heartbeat_args, heartbeat_keys, read_heartbeat
 from wrasse.backends.redis.jobs.job_json import decode, flaw, from_ms, job_of
 from wrasse.backends.redis.jobs.settle import Settling, claim_key_of, outcomes
 from wrasse.backends.redis.jobs.states import ClaimKey, text_of
@@ -41,7 +40,7 @@ from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.replies import not_its_answer, reads_replies
 from wrasse.backends.redis.reply_limit import in_pieces
 from wrasse.backends.redis.scripts import load
-from wrasse.backends.wakeup import Wakeup, hung
+from wrasse.backends.wakeup import Wakeup, registered
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import WrasseError
 from wrasse.ports.jobs import (
@@ -80,14 +79,14 @@ from wrasse.ports.rules.claimed_jobs import claimed_job, setters
 from wrasse.ports.rules.store_time import StoreTime
 
 POLL = 0.04  # seconds: foreign pushes are to be found within 50 ms
-_BLOCK = 1  # seconds one blocking command lasts at most
+_BLOCK = 1  # seconds, the longest wait of one blocking command
 _PAUSE = 0.2  # seconds after an error
 
 _log = logging.getLogger("wrasse.jobs")
 
 
 class RedisWakeups:
-    """Whoever waits in this process, and the task that listens for them."""
+    """The waiting workers of this process, and the task that listens for them."""
 
     __slots__ = ("_client", "_task", "_waiting")
 
@@ -98,14 +97,14 @@ class RedisWakeups:
 
     @contextmanager
     def waiting(self, keys: Iterable[str], wait: timedelta) -> Iterator[Wakeup]:
-        """A bell for these wake lists, which rings at the latest after `wait`."""
-        with hung(self._waiting, keys, wait) as wakeup:
+        """A wakeup for these wake lists, which fires after `wait` at the latest."""
+        with registered(self._waiting, keys, wait) as wakeup:
             if self._task is None or self._task.done():
                 self._task = asyncio.create_task(self._listen(), name="redis wake-ups")
             yield wakeup
 
     async def close(self) -> None:
-        """Stops listening, and wakes everybody."""
+        """Stops listening, and wakes all waiting workers."""
         for wakeup in self._waiting:
             wakeup.expire()
         task, self._task = self._task, None
@@ -122,25 +121,25 @@ class RedisWakeups:
                 key = None if heard is None else _key_in(heard, self._client)
             except WrasseError as error:
                 if not deaf:
-                    _log.warning("wake-ups are not heard, so jobs are looked for instead: %s", error.message)
+                    _log.warning("wakeups are not received, so jobs are polled instead: %s", error.message)
                 deaf = True
                 await asyncio.sleep(_PAUSE)
                 continue
             if deaf:
-                _log.info("wake-ups are heard again")
+                _log.info("wakeups are received again")
             deaf = False
             if key is not None:
-                self._ring(key)
-                await asyncio.sleep(0)  # who was woken claims the job before this listens again
+                self._fire(key)
+                await asyncio.sleep(0)  # the woken worker claims the job before this listens again
 
-    def _ring(self, key: str) -> None:
+    def _fire(self, key: str) -> None:
         for wakeup in self._waiting:
             if key in wakeup.names:
-                wakeup.ring()
+                wakeup.fire()
 
 
 def _key_in(heard: object, client: RedisClient) -> str:
-    """The list that BLPOP took a token from."""
+    """The list from which BLPOP popped a token."""
     match heard:
         case [bytes(key), _]:
             return key.decode(errors="replace")
@@ -152,7 +151,7 @@ _new = object.__new__
 
 @dataclass(frozen=True, slots=True)
 class ClaimRequest:
-    """What a worker asks for."""
+    """The request of a worker."""
 
     queues: tuple[str, ...]
     limit: int
@@ -181,7 +180,7 @@ class ClaimRequest:
 
 @dataclass(frozen=True, slots=True)
 class ClaimAnswer:
-    """The answer: jobs and, for whoever ends them, their claims; and what turned out to be no job."""
+    """The answer: jobs with their claims, and entries that are not jobs."""
 
     jobs: list[ClaimedJob]
     claimed: list[ClaimedBytes]
@@ -194,52 +193,54 @@ def granted(answer: list[Any], wanted: ClaimRequest, nonce: str) -> ClaimAnswer:
     now, token, *found = answer
     given = ClaimAnswer([], [], [], now)
     if token == 0:
-        for take, until, text in zip(found[::3], found[1::3], found[2::3], strict=True):
+        for claim_key, until, text in zip(found[::3], found[1::3], found[2::3], strict=True):
             hold = read_claim(text)
-            held = _held(text_of(take), text_of(hold.worker), text_of(hold.queue), hold.claimed_at, hold.bytes)
-            known = ClaimKey.of(take)
-            _add(given, held, known.token, known.nonce, from_ms(float(until)))
+            claimed = _claimed_bytes(
+                text_of(claim_key), text_of(hold.worker), text_of(hold.queue), hold.claimed_at, hold.bytes
+            )
+            known = ClaimKey.of(claim_key)
+            _add(given, claimed, known.token, known.nonce, from_ms(float(until)))
         return given
     until = from_ms(now + in_ms(wanted.heartbeat_timeout))
     for queue, raws in zip(wanted.queues, found, strict=True):
         for raw in raws:
-            _add(given, _held(f"{token}-{nonce}", wanted.worker, queue, now, raw), token, nonce, until)
+            _add(given, _claimed_bytes(f"{token}-{nonce}", wanted.worker, queue, now, raw), token, nonce, until)
             token += 1
     return given
 
 
-def _held(take: str, worker: str, queue: str, taken: int, raw: bytes) -> ClaimedBytes:
+def _claimed_bytes(claim_key: str, worker: str, queue: str, claimed_at: int, raw: bytes) -> ClaimedBytes:
     wire = decode(raw)
-    held = _new(ClaimedBytes)
-    _set_take(held, take)
-    _set_worker(held, worker)
-    _set_held_queue(held, queue)
-    _set_held_id(held, "" if wire is None else wire.id)
-    _set_taken(held, taken)
-    _set_raw(held, raw)
-    _set_wire(held, wire)
-    return held
+    claimed = _new(ClaimedBytes)
+    _set_claim_key(claimed, claim_key)
+    _set_worker(claimed, worker)
+    _set_claimed_queue(claimed, queue)
+    _set_claimed_id(claimed, "" if wire is None else wire.id)
+    _set_claimed_at(claimed, claimed_at)
+    _set_raw(claimed, raw)
+    _set_wire(claimed, wire)
+    return claimed
 
 
-def _add(given: ClaimAnswer, held: ClaimedBytes, token: int, nonce: str, until: datetime) -> None:
-    wire = held.wire
-    job = None if wire is None else job_of(wire, held.queue)
+def _add(given: ClaimAnswer, claimed: ClaimedBytes, token: int, nonce: str, until: datetime) -> None:
+    wire = claimed.wire
+    job = None if wire is None else job_of(wire, claimed.queue)
     if wire is None or job is None:
-        given.bad.append(held)
+        given.bad.append(claimed)
         return
     counts = wire.attempts + 1, wire.retries, wire.rescues, wire.interruptions
     given.jobs.append(claimed_job(job, token, nonce, counts, wire.creation_time, until))
-    given.claimed.append(held)
+    given.claimed.append(claimed)
 
 
-_set_take, _set_worker, _set_held_queue, _set_held_id, _set_taken, _set_raw, _set_wire = setters(
-    ClaimedBytes, "take", "worker", "queue", "id", "taken", "raw", "wire"
+_set_claim_key, _set_worker, _set_claimed_queue, _set_claimed_id, _set_claimed_at, _set_raw, _set_wire = setters(
+    ClaimedBytes, "claim_key", "worker", "queue", "id", "claimed_at", "raw", "wire"
 )
 
 
-_LOOKS_MAX = 100  # of one claim, at entries of which none is a job
-_TIME_KEPT = 3_600.0  # seconds until the server is asked for its time again: it tells it with every claim
-_KNOWN_MAX = 20_000  # holds whose bytes are remembered; those of others are read when they are needed
+_LOOKS_MAX = 100  # tries of one claim that find only invalid entries
+_TIME_KEPT = 3_600.0  # seconds until the server's time is read again: every claim also returns it
+_KNOWN_MAX = 20_000  # claims whose bytes are cached; others are read when they are needed
 
 
 @reads_replies
@@ -286,7 +287,7 @@ class RedisJobs:
             return claimed
         with self._wakeups.waiting([self._keys.queue(queue).wake for queue in wanted.queues], wait) as wakeup:
             while not (claimed.jobs or claimed.rejected or wakeup.late):
-                await wakeup.rung(POLL)
+                await wakeup.fired(POLL)
                 claimed = await self._claim(wanted, request)
         return claimed
 
@@ -305,8 +306,8 @@ class RedisJobs:
         check_settlements(settlements)
         if not settlements:
             return ()
-        held = await self._known([claim_key_of(settlement.claim) for settlement in settlements])
-        return await self._settle(settlements, held, request)
+        claimed = await self._known([claim_key_of(settlement.claim) for settlement in settlements])
+        return await self._settle(settlements, claimed, request)
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
         return await move(self._client, self._keys, bounded(moves))
@@ -339,8 +340,8 @@ class RedisJobs:
         await self._wakeups.close()
 
     async def _claim(self, wanted: ClaimRequest, request: str) -> Claimed:
-        """One look. What turns out to be no job is dead-lettered, and the look is repeated under a request id that
-        follows from the first: asked again, the same steps are found."""
+        """One claim. Invalid entries are dead-lettered, and the claim is repeated under a request id that is derived
+        from the first: a retry finds the same steps."""
         rejected: list[Rejected] = []
         looks = 0
         while True:
@@ -357,8 +358,8 @@ class RedisJobs:
         answer = await self._client.run(load("claim"), wanted.keys(self._keys), wanted.args(request, nonce))
         found = granted(answer, wanted, nonce)
         self._time.note(from_ms(found.now))
-        for held in found.claimed:
-            self._claimed[held.take] = held
+        for claimed in found.claimed:
+            self._claimed[claimed.claim_key] = claimed
         while len(self._claimed) > _KNOWN_MAX:
             del self._claimed[next(iter(self._claimed))]
         return found
@@ -376,27 +377,31 @@ class RedisJobs:
         return [Rejected(held.queue, held.id, each.error) for held, each, is_ in ended if is_ is Outcome.DONE]
 
     async def _settle(
-        self, settlements: Sequence[Settlement], held: Mapping[str, ClaimedBytes], request: str
+        self, settlements: Sequence[Settlement], claimed: Mapping[str, ClaimedBytes], request: str
     ) -> Sequence[Outcome]:
-        ring = Ring(self._keys, self._keys.shared)
-        putting = EnqueueArguments(ring, self._client.options, self._clock.now())
-        settling = Settling(ring, putting, self._client.options, to_micros(await self._time.now()) // 1_000)
-        args = [request, self._done_max, in_ms(IDS_KEPT), *settling.args(settlements, held)]
-        answer = await self._client.run(load("settle"), ring.keys, args)
-        for take in held:
-            self._claimed.pop(take, None)
+        call_keys = CallKeys(self._keys, self._keys.shared)
+        enqueues = EnqueueArguments(call_keys, self._client.options, self._clock.now())
+        settling = Settling(call_keys, enqueues, self._client.options, to_micros(await self._time.now()) // 1_000)
+        args = [request, self._done_max, in_ms(IDS_KEPT), *settling.args(settlements, claimed)]
+        answer = await self._client.run(load("settle"), call_keys.keys, args)
+        for claim_key in claimed:
+            self._claimed.pop(claim_key, None)
         return outcomes(answer)
 
-    async def _known(self, takes: Sequence[str]) -> Mapping[str, ClaimedBytes]:
-        """What is held under each of these takes: mostly our own, else read."""
-        known = {take: held for take in takes if (held := self._claimed.get(take)) is not None}
-        missing = [take for take in takes if take not in known]
-        texts = await in_pieces(missing, lambda takes: self._client.ask("HMGET", self._keys.holds, *takes))
-        for take, text in zip(missing, texts, strict=True):
+    async def _known(self, claim_keys: Sequence[str]) -> Mapping[str, ClaimedBytes]:
+        """The running jobs of these claims: mostly from the cache, else read."""
+        known = {
+            claim_key: claimed for claim_key in claim_keys if (claimed := self._claimed.get(claim_key)) is not None
+        }
+        missing = [claim_key for claim_key in claim_keys if claim_key not in known]
+        texts = await in_pieces(missing, lambda claim_keys: self._client.ask("HMGET", self._keys.holds, *claim_keys))
+        for claim_key, text in zip(missing, texts, strict=True):
             if text is not None:
                 hold = read_claim(text)
                 worker, queue, id = text_of(hold.worker), text_of(hold.queue), text_of(hold.id)
-                known[take] = ClaimedBytes(take, worker, queue, id, hold.claimed_at, hold.bytes, decode(hold.bytes))
+                known[claim_key] = ClaimedBytes(
+                    claim_key, worker, queue, id, hold.claimed_at, hold.bytes, decode(hold.bytes)
+                )
         return known
 
     async def _asked(self) -> datetime:

@@ -1,4 +1,4 @@
-"""Which queue a job belongs to that is found outside of one. Pure, but for the names of the queues."""
+"""The queue of a job that is found outside of one. Pure, except for the names of the queues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wrasse.backends.redis.options import RedisOptions
 
 
 async def known_queues(client: RedisClient, keys: RedisKeys) -> list[str]:
-    """Every queue that a job was put into or that the settings name, in order."""
+    """Every queue that a job was enqueued in or that the settings name, in order."""
     try:
         put = {name.decode("utf-8", "replace") for name in await client.ask("SMEMBERS", keys.queues)}
     except WrongType:  # costs only the names in it; `jobs fsck` names the key
@@ -23,7 +23,7 @@ async def known_queues(client: RedisClient, keys: RedisKeys) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class QueueGuess:
-    """A queue, and whether that is where the job came from as far as anybody can tell."""
+    """A queue, and whether the job's own bytes name it."""
 
     queue: str
     right: bool = True
@@ -31,14 +31,14 @@ class QueueGuess:
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """The rule: the queue a job names if it is known; without a name that of its priority, else the default's. A name
-    that nobody knows is not guessed at."""
+    """The rule: the queue a job names if it is known; without a name that of its priority, else the default's. For an
+    unknown name there is no guess."""
 
     options: RedisOptions
     queues: Collection[str]
 
     def route(self, wire: JobFields | None) -> QueueGuess:
-        """Where a job belongs that another program left."""
+        """The queue of a job that another program left."""
         default = self.options.queues.get(self.options.default_priority, self.options.default_priority)
         if wire is None:
             return QueueGuess(default)
@@ -49,5 +49,5 @@ class Router:
         return QueueGuess(by_priority if by_priority in self.queues else default)
 
     def back_to(self, wire: JobFields | None, queue: str) -> str:
-        """Where a dead job goes when it is made ready again: where it came from, else where it was held."""
+        """The queue of a dead job that is requeued: where it came from, else the queue of its last claim."""
         return wire.origin_queue if wire is not None and wire.origin_queue in self.queues else queue

@@ -1,10 +1,9 @@
-"""Waiting jobs by their ids. No index names them, so that a queued job costs no more than its bytes: a script looks
-through the lists, so many entries and bytes a call.
+"""Finds waiting jobs by their ids. No index names them, so that a queued job costs no more than its bytes: a script
+scans the lists, a bounded number of entries and bytes per call.
 
-Nothing that stays where it is can be missed. What is due moves from a scheduled set to a list, and is looked for in
-that order; a list is read from the end where jobs are pushed, so that what is pushed or taken meanwhile moves no entry
-out of the way. Before that, one call looks at those that are served next: who deletes a page of a listing finds them
-there.
+A job that does not move cannot be missed. A due job moves from a delayed set to a list, and both are scanned in that
+order; a list is scanned from the end where jobs are pushed, so that concurrent pushes and claims skip no entry. Before
+that, one call scans the entries that are served next: a delete of a page of a listing finds them there.
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.scripts import load
 from wrasse.bounded import clamped_ms
 
-ENTRIES_MAX, BYTES_MAX = 5_000, 32 << 20  # looked at per call, so that a script is over within milliseconds
+ENTRIES_MAX, BYTES_MAX = 5_000, 32 << 20  # scanned per call, so that a script ends within milliseconds
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingJob:
-    """An entry of a queue, as it stands in its list, or in its delayed set with when it is due (ms). `at` is where it
-    stood when it was found, from the end that moves less."""
+    """An entry of a queue in its list, or in its delayed set with its due time (ms). `at` is its position when it was
+    found, from the end that moves less."""
 
     queue: str
     entry: bytes
@@ -37,7 +36,7 @@ class WaitingJob:
 
     @property
     def kind(self) -> str:
-        """What it is an entry of."""
+        """The kind of its entry."""
         return "list" if self.due is None else "set"
 
     @property
@@ -47,7 +46,7 @@ class WaitingJob:
 
 
 async def find_waiting(client: RedisClient, keys: RedisKeys, ids: Collection[str]) -> dict[str, WaitingJob]:
-    """Of these ids, the jobs that wait, each where it is. Looks no further once all are found."""
+    """The waiting jobs with these ids. Ends once all are found."""
     queues = await usable_queues(client, keys)
     found: dict[str, WaitingJob] = {}
     async for each in _looks(client, keys, ids, queues):
@@ -63,12 +62,12 @@ async def find_waiting(client: RedisClient, keys: RedisKeys, ids: Collection[str
 async def _looks(
     client: RedisClient, keys: RedisKeys, ids: Collection[str], queues: Sequence[str]
 ) -> AsyncIterator[list[WaitingJob]]:
-    """What may be meant, look by look; the same entry may come twice."""
+    """Possible matches, call by call; the same entry may come twice."""
     needles = [needle for id in ids for needle in _spelled(id)]
     most = min(BYTES_MAX, client.options.reply_bytes_max // 3)
 
     async def look(queue: str, kind: str, first: int, last: int) -> tuple[int, list[WaitingJob]]:
-        """How many were looked at, 0 if those were the last; and what was found."""
+        """The number of entries scanned, 0 at the end; and the matches."""
         names = keys.queue(queue)
         key = names.list if kind == "list" else names.delayed
         count, more, *rest = await client.run(load("find"), [key], [kind, first, last, most, *needles])
@@ -77,9 +76,9 @@ async def _looks(
     for queue in queues:
         yield (await look(queue, "list", -ENTRIES_MAX, -1))[1]
     for kind, queue in [(kind, queue) for kind in ("set", "list") for queue in queues]:
-        seen, count, rounds = 0, 1, PageLoop(client.options.where, "a search for waiting jobs")
+        seen, count, page_loop = 0, 1, PageLoop(client.options.where, "a search for waiting jobs")
         while count > 0:
-            rounds.turn(seen)
+            page_loop.turn(seen)
             count, found = await look(queue, kind, seen, seen + ENTRIES_MAX - 1)
             seen += count
             yield found
@@ -91,7 +90,7 @@ def _entries(queue: str, reply: Sequence[Any]) -> Iterator[WaitingJob]:
 
 
 def _spelled(id: str) -> set[str]:
-    """How JSON may spell this id: as it is, in ASCII, and with the escapes of Go."""
+    """The spellings of this id in JSON: unchanged, in ASCII, and with the escapes of Go."""
     plain = json.dumps(id, ensure_ascii=False)[1:-1]
     escaped = json.dumps(id)[1:-1]
     go = plain.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")

@@ -1,6 +1,6 @@
-"""Slices of a sorted set of jobs: the next few after a cursor, with their texts, in one round trip.
+"""Pages of a sorted set of jobs: the next few after a cursor, with their texts, in one round trip.
 
-A cursor is a score and a member, not a rank: the slice begins behind it even if that member has moved on.
+A cursor is a score and a member, not a rank: the page begins after it even if that member has moved.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.scripts import load
 from wrasse.bounded import clamped_ms
 
-SLICE_MAX = 2_000  # members per round trip: what one script hands out at once
+SLICE_MAX = 2_000  # members per round trip: the most that one script returns
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreRange:
-    """Which part of a set, by score: ends as Redis writes them, and the direction."""
+    """A part of a set by score: its ends in Redis syntax, and the direction."""
 
     low: str = "-inf"
     high: str = "+inf"
@@ -27,30 +27,30 @@ class ScoreRange:
 
 @dataclass(frozen=True, slots=True)
 class PageStart:
-    """After which member a slice begins; `begins`: after the one that begins like this."""
+    """The member after which a page begins; `begins`: the member is only the beginning of one."""
 
-    score: str  # as the server writes it: another program's may have a fraction, or be infinite
+    score: str  # in the server's format: another program's may have a fraction, or be infinite
     member: bytes
     begins: bool = False
 
     def bound(self, *, newest: bool) -> bytes:
-        """What stands between that member and the next one in this direction."""
+        """A bound between that member and the next one in this direction."""
         return self.member if newest else self.member + (b"\xff" if self.begins else b"\0")
 
 
 @dataclass(frozen=True, slots=True)
 class SortedMember:
-    """A member with its score and its text; no text where the member is the text, or where it is gone."""
+    """A member with its score and its text; no text if the member is the text, or if it is missing."""
 
     member: bytes
     score: int
     text: bytes | None
-    exact: str  # the score as the server writes it
+    exact: str  # the score in the server's format
 
 
 @dataclass(frozen=True, slots=True)
 class SortedPage:
-    """The next members, the server's time in milliseconds, and whether there are more: a slice may end early."""
+    """The next members, the server's time in milliseconds, and whether there are more: a page may end early."""
 
     found: tuple[SortedMember, ...]
     now: int
@@ -58,7 +58,7 @@ class SortedPage:
 
     @property
     def behind(self) -> PageStart | None:
-        """Where the next slice begins; None if this was the last."""
+        """Where the next page begins; None if this was the last."""
         return PageStart(self.found[-1].exact, self.found[-1].member) if self.more else None
 
 
@@ -83,10 +83,10 @@ def _found(reply: list[bytes | None]) -> Iterator[SortedMember]:
 async def slices(
     client: RedisClient, key: str, texts: str | None, span: ScoreRange, behind: PageStart | None, chunk: int = SLICE_MAX
 ) -> AsyncIterator[SortedMember]:
-    """Everything behind the cursor, read in slices of so many."""
-    rounds = PageLoop(client.options.where, f"the entries of {key}")
+    """Everything after the cursor, read in pages of `chunk`."""
+    page_loop = PageLoop(client.options.where, f"the entries of {key}")
     while True:
-        rounds.turn(behind)
+        page_loop.turn(behind)
         found = await slice_of(client, key, texts, span, behind, chunk)
         for each in found.found:
             yield each

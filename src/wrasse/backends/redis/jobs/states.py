@@ -1,4 +1,4 @@
-"""What the port shows of a job, from what is stored of it. Pure."""
+"""Converts stored jobs to the values of the port. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wrasse.backends.redis.jobs.ready_search import WaitingJob
 from wrasse.ports.jobs import Job, JobInfo, JobState, Reason
 
 _TOKEN = re.compile(r"\d{1,16}", re.ASCII).fullmatch
-UNREADABLE = "unreadable-"  # begins what a running or finished entry without an id is called; its claim follows
+UNREADABLE = "unreadable-"  # the prefix of a name for a running or finished entry without an id; its claim follows
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,25 +24,25 @@ class ClaimKey:
 
     @classmethod
     def of(cls, key: bytes) -> ClaimKey:
-        """What `K` says; for a name that is none of ours, which no change can be made under, the whole of it."""
+        """The claim of a key `K`; a foreign name becomes the token part as a whole, which no change matches."""
         token, _, nonce = text_of(key).partition("-")
         return cls(int(token), nonce) if _TOKEN(token) else cls(0, text_of(key))
 
 
 def text_of(raw: bytes) -> str:
-    """A name as text, whoever wrote it."""
+    """A name as text, whichever program wrote it."""
     return raw.decode("utf-8", "replace")
 
 
 def job_in(raw: bytes, wire: JobFields | None, queue: str, id: str) -> Job:
-    """The job in these bytes; where they are no job, one whose payload they are."""
+    """The job in these bytes; if they are not a job, one with them as its payload."""
     found = None if wire is None else job_of(wire, queue)
     return found if found is not None else Job(id, queue=queue, priority="", payload=raw)
 
 
 def waiting_info(found: WaitingJob, wire: JobFields | None, now: int) -> JobInfo:
-    """A job in a queue, or in its delayed set; there it is ready once it is due. A reason and an error say why an entry
-    is no job."""
+    """A job in a queue, or in its delayed set; there it is ready once it is due. For an entry that is not a job, a
+    reason and an error say why."""
     error = "" if wire is not None else flaw(found.bytes)
     if wire is None:
         wire = JobFields(id=f"{UNREADABLE}{sha1(found.entry, usedforsecurity=False).hexdigest()[:16]}")
@@ -67,8 +67,8 @@ def waiting_info(found: WaitingJob, wire: JobFields | None, now: int) -> JobInfo
 
 
 def claimed_info(key: bytes, until: int, text: StoredClaim) -> JobInfo:
-    """A running job. A reason says why it cannot go back to a queue when its worker is gone."""
-    take, wire = ClaimKey.of(key), decode(text.bytes)
+    """A running job. A reason says why it cannot be requeued if its worker is dead."""
+    claim_key, wire = ClaimKey.of(key), decode(text.bytes)
     base = wire or JobFields(id=_nameless(key))
     reason, error = (None, "") if wire is not None else (Reason.INVALID_PAYLOAD, flaw(text.bytes))
     return JobInfo(
@@ -78,8 +78,8 @@ def claimed_info(key: bytes, until: int, text: StoredClaim) -> JobInfo:
         priority=base.priority,
         size=_size(text.bytes, wire),
         state=JobState.RUNNING,
-        token=take.token,
-        nonce=take.nonce,
+        token=claim_key.token,
+        nonce=claim_key.nonce,
         attempts=base.attempts + 1,
         failures=base.retries,
         rescues=base.rescues,
@@ -96,7 +96,7 @@ def claimed_info(key: bytes, until: int, text: StoredClaim) -> JobInfo:
 
 def finished_state(key: bytes, text: FinishedText) -> JobInfo:
     """A done or dead job."""
-    take, wire = ClaimKey.of(key), decode(text.bytes)
+    claim_key, wire = ClaimKey.of(key), decode(text.bytes)
     base = wire or JobFields(id=text_of(text.id) or _nameless(key))
     return JobInfo(
         id=base.id,
@@ -105,8 +105,8 @@ def finished_state(key: bytes, text: FinishedText) -> JobInfo:
         priority=base.priority,
         size=_size(text.bytes, wire),
         state=text.state,
-        token=take.token,
-        nonce=take.nonce,
+        token=claim_key.token,
+        nonce=claim_key.nonce,
         attempts=text.attempts,
         failures=text.failures,
         rescues=text.rescues,
@@ -122,12 +122,12 @@ def finished_state(key: bytes, text: FinishedText) -> JobInfo:
 
 
 def _nameless(key: bytes) -> str:
-    """What bytes without a readable id are called."""
+    """The name of bytes without a readable id."""
     return f"{UNREADABLE}{text_of(key)}"
 
 
 def _size(raw: bytes, wire: JobFields | None) -> int:
-    """Bytes of the payload, without making it where its length says enough."""
+    """Bytes of the payload, without decoding it if its length is enough."""
     if wire is None:
         return len(raw)
     text = wire.payload_b64

@@ -1,12 +1,12 @@
-"""Strays on Redis: entries of processing lists that no claim names.
+"""Strays on Redis: entries of processing lists without a claim.
 
-Other programs move jobs into a list of their own and keep no claims; their heartbeat key is all they give. A look scans
-for such lists by the configured pattern, a page at a time. An entry whose worker has no heartbeat, and one under a live
-worker of ours that no claim names (a fault left it), gets a claim whose deadline is one heartbeat timeout away; what
-the live worker of another program has is left alone. The move that rescues it later asks for the heartbeat again.
+Other programs move jobs into a list of their own and keep no claims; they only have a heartbeat key. A search scans for
+such lists by the configured pattern, a page at a time. An entry whose worker has no heartbeat, and one under a live
+worker of ours without a claim (left by a fault), gets a claim whose deadline is one heartbeat timeout away; entries of
+another program's live worker are left alone. The rescue later checks the heartbeat again.
 
-A scan of a large database takes many searches. Workers of other programs that were seen once are remembered, so that
-every search looks at their lists first.
+A full scan of a large database takes many searches. Workers of other programs that were seen once are remembered, so
+that every search checks their lists first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.client.transport import Word
 from wrasse.backends.redis.failure import WrongType
 from wrasse.backends.redis.jobs.claim_codec import Flag, read_claim
-from wrasse.backends.redis.jobs.enqueue import Ring, in_ms
+from wrasse.backends.redis.jobs.enqueue import CallKeys, in_ms
 from wrasse.backends.redis.jobs.job_json import decode
 from wrasse.backends.redis.jobs.queue_guess import Router, known_queues
 from wrasse.backends.redis.jobs.states import text_of
@@ -32,7 +32,7 @@ from wrasse.backends.redis.scripts import load
 from wrasse.errors import UsageError
 from wrasse.ports.strays import StrayScan
 
-_ENTRIES_MAX = 1_000  # of one list, per look
+_ENTRIES_MAX = 1_000  # of one list, per search
 _REMEMBERED_MAX = 1_000
 _REMEMBERED = 24 * 3_600_000  # ms since a worker's list was last seen with an entry
 _START = "0"
@@ -48,8 +48,8 @@ class Unclaimed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """What one look saw: entries without a claim, and workers that may be another program's."""
+class _StrayScan:
+    """The result of one search: entries without a claim, and workers that may be another program's."""
 
     entries: tuple[Unclaimed, ...]
     strangers: tuple[str, ...]
@@ -67,43 +67,43 @@ class RedisStrays:
 
     async def look(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
         if limit < 1:
-            raise UsageError(f"a look at {limit} names", do="ask for at least one")
+            raise UsageError(f"a search through {limit} names", do="ask for at least one")
         cursor, remembered = (after, []) if after is not None else await self._saved()
         glob = pattern_glob(self._client.options.processing_list_pattern)
         scanned, names = await self._client.ask("SCAN", cursor, "MATCH", glob, "COUNT", limit, "TYPE", "list")
         found_here = workers_in(names, self._client.options.processing_list_pattern)
         workers = list(dict.fromkeys([*remembered, *found_here]))
-        seen = await self._seen(workers) if workers else _Seen((), (), 0)
-        found = await self._without_ours(seen.entries)
+        scan = await self._scanned(workers) if workers else _StrayScan((), (), 0)
+        found = await self._without_ours(scan.entries)
         adopted = 0 if dry or not found else await adopt(self._client, self._keys, found, heartbeat_timeout)
         cursor = text_of(scanned)
         if not dry:
-            await self._save(cursor, seen)
-        return StrayScan(seen.holders, len(found), adopted, cursor, ended=cursor == _START)
+            await self._save(cursor, scan)
+        return StrayScan(scan.holders, len(found), adopted, cursor, ended=cursor == _START)
 
     async def _saved(self) -> tuple[str, list[str]]:
-        """Where the last look stopped, and whose lists are to be looked at whatever the scan finds."""
+        """The cursor of the last search, and the workers whose lists are checked in any case."""
         asked = ("GET", self._keys.strays), ("ZRANGE", self._keys.strangers, 0, _REMEMBERED_MAX - 1)
         try:
             saved, workers = await self._client.ask_many(asked)
         except WrongType:  # a scan from the start finds them too; `jobs fsck` names the key
             return _START, []
-        # SCAN refuses a cursor that is no number of 64 bits: of another program's text the scan begins anew.
+        # SCAN refuses a cursor that is not a number of 64 bits: after another program's text the scan starts again.
         right = saved is not None and saved.isdigit() and len(saved) <= 20 and int(saved) < 1 << 64
         return text_of(saved) if right else _START, [text_of(worker) for worker in workers]
 
-    async def _save(self, cursor: str, seen: _Seen) -> None:
+    async def _save(self, cursor: str, scan: _StrayScan) -> None:
         key = self._keys.strangers
         commands: list[Sequence[Word]] = [("SET", self._keys.strays, cursor)]
-        if seen.strangers:
-            rows: list[Word] = [word for worker in seen.strangers for word in (seen.now, worker)]
+        if scan.strangers:
+            rows: list[Word] = [word for worker in scan.strangers for word in (scan.now, worker)]
             commands.append(("ZADD", key, *rows))
             commands.append(("ZREMRANGEBYRANK", key, 0, -_REMEMBERED_MAX - 1))
-        commands.append(("ZREMRANGEBYSCORE", key, "-inf", seen.now - _REMEMBERED))
-        with suppress(WrongType):  # what is remembered only saves time
+        commands.append(("ZREMRANGEBYSCORE", key, "-inf", scan.now - _REMEMBERED))
+        with suppress(WrongType):  # the remembered workers only save time
             await self._client.ask_many(commands)
 
-    async def _seen(self, workers: Sequence[str]) -> _Seen:
+    async def _scanned(self, workers: Sequence[str]) -> _StrayScan:
         keys = [self._keys.where, self._keys.held, self._keys.holds, self._keys.workers]
         for worker in workers:
             keys += (self._keys.processing(worker), self._keys.heartbeat(worker))
@@ -115,11 +115,11 @@ class RedisStrays:
             holders += state != b"none"
             if state in (b"live", b"silent"):
                 strangers.append(worker)
-        return _Seen(tuple(entries), tuple(strangers), now, holders)
+        return _StrayScan(tuple(entries), tuple(strangers), now, holders)
 
     async def _without_ours(self, found: Sequence[Unclaimed]) -> list[Unclaimed]:
-        """Without those that an older take of the same id holds. A live worker of ours has its claims in good order but
-        for a fault, so all of them are read only then; of one that stopped its heartbeat a second hold would do no
+        """Without those that an older claim of the same id has. The claims of a live worker of ours are consistent
+        except after a fault, so all of them are read only then; for a worker without a heartbeat a second claim does no
         harm."""
         doubtful = [(each.worker.encode(), each.raw) for each in found if each.ours]
         if not doubtful:
@@ -136,21 +136,21 @@ class RedisStrays:
 
 
 async def adopt(client: RedisClient, keys: RedisKeys, found: Sequence[Unclaimed], heartbeat_timeout: timedelta) -> int:
-    """Gives holds to these entries; how many got one."""
+    """Adds claims for these entries; returns how many got one."""
     router = Router(client.options, await known_queues(client, keys))
-    ring = Ring(keys, keys.shared)
+    call_keys = CallKeys(keys, keys.shared)
     args: list[Word] = [in_ms(heartbeat_timeout)]
     for each in found:
-        args += _adoption(each, router, ring)
-    adopted: int = await client.run(load("adopt"), ring.keys, args)
+        args += _adoption(each, router, call_keys)
+    adopted: int = await client.run(load("adopt"), call_keys.keys, args)
     return adopted
 
 
-def _adoption(each: Unclaimed, router: Router, ring: Ring) -> tuple[Word, ...]:
+def _adoption(each: Unclaimed, router: Router, call_keys: CallKeys) -> tuple[Word, ...]:
     wire = decode(each.raw)
     route = router.route(wire)
     flags = (Flag.LEFT if each.ours else Flag.FOREIGN) | (Flag(0) if route.right else Flag.UNROUTABLE)
     token, id = (1, "") if wire is None else (wire.token + 1, wire.id)
     mark = sha1(each.worker.encode() + b"\0" + each.raw, usedforsecurity=False).hexdigest()[:16]
-    where = ring.worker(each.worker)
+    where = call_keys.worker(each.worker)
     return where, int(not each.ours), f"{token}-{mark}", each.worker, route.queue, id, int(flags), each.raw

@@ -1,7 +1,7 @@
-"""Ending attempts and moving jobs: what each change makes of a row, and the few statements that write a batch of them.
+"""Settling and moving jobs: the new values of a row after each change, and the few statements that write a batch.
 
-All facts are read first, in one statement; what is allowed is decided from them in the order of the batch; then the
-changes are written. Inside one write transaction nothing can come between.
+All facts are read first, in one statement; the changes are decided from them in the order of the batch; then they are
+written. All of it is in one write transaction.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def heartbeat(
     heartbeat_timeout: int,
     progress: Mapping[str, Progress],
 ) -> HeartbeatAnswer:
-    """Extends the claims that are current, and the worker; or deregisters it."""
+    """Extends the current claims, and the worker; or deregisters it."""
     now = tx.now()
     facts = facts_of(tx, [claim.id for claim in claims])
     found = [facts.get(claim.id) for claim in claims]
@@ -94,7 +94,7 @@ def heartbeat(
             tx.db.execute("UPDATE jobs SET progress = ? WHERE seq = ?", (text, fact.seq))
     tx.db.execute(_WORKER, (worker.id, worker.host, worker.pid, worker.slots, now, deadline))
     tx.db.execute("DELETE FROM workers WHERE deadline < ?", (now - span(DEAD_WORKERS_KEPT),))
-    # Somebody has to, now and then: queues that were used once must not stay for ever.
+    # Cleaned up here: queues that were used once must not stay for ever.
     tx.db.execute("DELETE FROM counts WHERE n = 0")
     return HeartbeatAnswer(mine, from_micros(now))
 
@@ -113,7 +113,7 @@ _FORGET = "DELETE FROM ids WHERE id IN (SELECT id FROM ids WHERE forget_at <= ? 
 
 
 def facts_of(tx: WriteTransaction, ids: Sequence[str]) -> dict[str, Fact]:
-    """What is known about these jobs, by id."""
+    """The facts about these jobs, by id."""
     if not ids:
         return {}
     found = tx.db.execute(f"SELECT {_FACTS} FROM jobs WHERE id IN carray(?)", (texts(ids),)).get
@@ -121,7 +121,7 @@ def facts_of(tx: WriteTransaction, ids: Sequence[str]) -> dict[str, Fact]:
 
 
 def delete(tx: WriteTransaction, deletes: Sequence[Delete], ids_kept: int) -> list[Outcome]:
-    """Removes the jobs that are still where the caller saw them."""
+    """Removes the jobs whose state and token are still those the caller saw."""
     now = tx.now()
     facts = facts_of(tx, [one.claim.id for one in deletes])
     outcomes = []
@@ -144,7 +144,7 @@ def _deletable(fact: Fact, one: Delete, now: int) -> bool:
 
 
 def trim_done(tx: WriteTransaction, done_max: int, now: int) -> None:
-    """Drops the oldest done jobs beyond `done_max`; a backlog from a lower setting goes in a few steps."""
+    """Deletes the oldest done jobs beyond `done_max`; a backlog from a lower setting takes a few calls."""
     excess = min(tx.done() - done_max, 3 * BATCH_MAX)
     if excess <= 0:
         return
@@ -154,7 +154,7 @@ def trim_done(tx: WriteTransaction, done_max: int, now: int) -> None:
     if longest > INLINE_BYTES_MAX or tried > 1 or lasting:
         _drop(tx, decode_facts(tx.db.execute(_OLDEST_DONE_FACTS, (now, excess)).get), now, span(IDS_KEPT))
         return
-    # The common case: nothing is kept of them anywhere else.
+    # The common case: these jobs have no rows in other tables.
     tx.db.execute("DELETE FROM jobs WHERE seq IN carray(?)", (numbers(decode_numbers(seqs)),))
     for queue, count in Counter(decode_texts(queues)).items():
         tx.moved(queue, DONE, None, count)
@@ -183,13 +183,13 @@ SELECT_CURRENT = """
     WHERE id IN carray(?) AND state = 2 AND token = ? AND nonce = ?
 """
 _RUNNING_FACT = f"SELECT {_FACTS} FROM jobs WHERE seq = ? AND state = 2 AND token = ? AND nonce = ?"
-_GRANTS_MAX = 8  # different takes in one batch; with more it is cheaper to look at all jobs at once
+_GRANTS_MAX = 8  # different claims in one batch; with more it is cheaper to read all jobs at once
 UPDATE_DONE = "UPDATE jobs SET state = 3, deadline = NULL, finished_at = ? WHERE seq IN carray(?)"
 _RESULTS = ") UPDATE jobs SET result = one.result FROM one WHERE jobs.seq = one.seq"
 _CHANGES = (
     "WITH one (seq, state, rank, ready_at, token, failures, rescues, interruptions, finished_at, reason, error) AS ("
 )
-# Ready again means nobody's; a dead job shows who had it last.
+# A ready job has no worker; a dead job keeps its last one.
 _CHANGED = """) UPDATE jobs SET
       state = one.state, rank = one.rank, ready_at = coalesce(one.ready_at, jobs.ready_at), deadline = NULL,
       token = one.token, failures = one.failures, rescues = one.rescues, interruptions = one.interruptions,
@@ -207,7 +207,7 @@ _FORGET_OLD = """
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """What a row becomes, apart from what follows from its state."""
+    """The new values of a row, except those that follow from its state."""
 
     fact: Fact
     state: int
@@ -216,7 +216,7 @@ class RowChange:
     spends: Budget | None = None
     delay: int = 0
     front: bool = False
-    token: int | None = None  # None: stays
+    token: int | None = None  # None: unchanged
     fresh: bool = False  # failures and rescues start again
 
     @property
@@ -226,7 +226,7 @@ class RowChange:
 
 
 def settle(tx: WriteTransaction, settlements: Sequence[Settlement], now: int, done_max: int) -> list[Outcome]:
-    """Ends attempts, by their holder."""
+    """Ends attempts, by their worker."""
     if not _finish_all(tx, settlements, now):
         outcomes = _settle_each(tx, settlements, now)
     else:
@@ -236,8 +236,8 @@ def settle(tx: WriteTransaction, settlements: Sequence[Settlement], now: int, do
 
 
 def _finish_all(tx: WriteTransaction, settlements: Sequence[Settlement], now: int) -> bool:
-    """The common case: all of them finish without a result, and every claim is current. False, and nothing done,
-    if it is any other case."""
+    """The common case: all of them finish without a result, and every claim is current. False, and nothing done, in any
+    other case."""
     held: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
     for one in settlements:
         if type(one) is not Complete or one.result is not None or one.enqueues:
@@ -246,7 +246,7 @@ def _finish_all(tx: WriteTransaction, settlements: Sequence[Settlement], now: in
         held[claim.token, claim.nonce].append(claim.id)
     if not 0 < len(held) <= _GRANTS_MAX:
         return False
-    # One claim gave all its jobs one token and one nonce, so there are few of these.
+    # All jobs of one claim have one token and one nonce, so there are few of these.
     seqs: list[int] = []
     queues: Counter[str] = Counter()
     for (token, nonce), ids in held.items():
@@ -274,7 +274,7 @@ def _settle_each(tx: WriteTransaction, settlements: Sequence[Settlement], now: i
         if fact is None or fact.state != RUNNING or not fact.held_by(one.claim):
             outcomes.append(Outcome.CONFLICT)
             continue
-        del facts[fact.id]  # a second settlement of the same hold comes too late
+        del facts[fact.id]  # a second settlement of the same claim comes too late
         outcomes.append(Outcome.DONE)
         match one:
             case Complete():
@@ -292,7 +292,7 @@ def _settle_each(tx: WriteTransaction, settlements: Sequence[Settlement], now: i
 
 
 def dead_letter_invalid(tx: WriteTransaction, invalid: Sequence[Invalid], token: int, nonce: str) -> None:
-    """Dead-letters rows that a claim found to be no jobs. One whose id cannot be read stays held, and is not claimed
+    """Dead-letters rows that a claim found invalid. One whose id cannot be read stays running, and is not claimed
     again."""
     changes: list[RowChange] = []
     for one in invalid:
@@ -305,7 +305,7 @@ def dead_letter_invalid(tx: WriteTransaction, invalid: Sequence[Invalid], token:
 
 
 def move(tx: WriteTransaction, moves: Sequence[Move]) -> list[Outcome]:
-    """Moves jobs, by anybody else."""
+    """Moves jobs, by anyone but their worker."""
     now = tx.now()
     promote(tx, now)
     facts = facts_of(tx, [one.id if isinstance(one, Cancel) else one.claim.id for one in moves])
@@ -322,7 +322,7 @@ def move(tx: WriteTransaction, moves: Sequence[Move]) -> list[Outcome]:
 
 
 def _move(facts: dict[str, Fact], one: Move, now: int, tx: WriteTransaction) -> RowChange | None:
-    """The change, if what the move expects holds at this moment."""
+    """The change, if the move's condition holds."""
     fact = facts.get(one.id if isinstance(one, Cancel) else one.claim.id)
     if fact is None:
         return None

@@ -1,9 +1,9 @@
-"""Claiming jobs: in one step ready jobs become held, with a token, a nonce and a deadline. For the writer.
+"""Claiming jobs: in one transaction ready jobs become running, with a token, a nonce and a deadline. For the writer.
 
-The rows come back as text and are made into jobs after the commit (see given), by whoever asked: other processes wait
-for us only as long as SQLite works.
+The rows are returned as text and decoded to jobs after the commit (see `given`), by the caller: other processes wait
+for us only while SQLite works.
 
-What a worker gets: the rows of a grant as jobs. The hottest loop outside SQLite.
+Decoding the rows of a grant to jobs is the hottest loop outside SQLite.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TIMES = "SELECT at, n FROM limited_claims WHERE queue = ? AND at > ? ORDER BY a
 
 
 def claims_left(tx: WriteTransaction, queue: str, rates: Sequence[Rate], now: int) -> int | None:
-    """How many jobs of this queue may be claimed now; None if no rate speaks of it."""
+    """How many jobs of this queue may be claimed now; None if no rate limits it."""
     left = [
         rate.limit - int(tx.db.execute(_CLAIMED, (queue, now - span(rate.per))).get)
         for rate in rates
@@ -52,14 +52,14 @@ def claims_left(tx: WriteTransaction, queue: str, rates: Sequence[Rate], now: in
 
 
 def took(tx: WriteTransaction, queue: str, count: int, rates: Sequence[Rate], now: int) -> None:
-    """Notes that so many were claimed, and forgets what no longer matters."""
+    """Notes that `count` jobs were claimed, and deletes expired notes."""
     longest = max(span(rate.per) for rate in rates if rate.queue == queue)
     tx.db.execute(_FORGET, (queue, now - longest))
     tx.db.execute(_COUNT_CLAIMS, (queue, now, count))
 
 
 def next_at(db: apsw.Connection, queues: Sequence[str], rates: Sequence[Rate], now: int) -> int | None:
-    """When the first of the queues that are at their limit now may be taken from again."""
+    """When the first of the queues that are at their limit may be claimed from again."""
     ends = [_free_at(db, rate, now) for rate in rates if rate.queue in queues]
     return min((end for end in ends if end is not None), default=None)
 
@@ -89,7 +89,7 @@ _AGAIN = f"""
     {_ROWS} FROM (SELECT * FROM jobs WHERE seq IN carray(?) AND state = 2 AND token = ? AND nonce = ? ORDER BY rank)
 """
 _LEFT = "SELECT seq, queue FROM jobs WHERE seq IN carray(?) AND state = 2 AND token = ? AND nonce = ?"
-# Their rank was not touched, so they are back where they stood.
+# Their rank was not changed, so they return to their old positions.
 _RELEASE = """
     UPDATE jobs SET state = 0, worker = '', deadline = NULL, claimed_at = NULL, heartbeat_at = NULL,
       attempts = attempts - 1
@@ -99,7 +99,7 @@ _RELEASE = """
 
 @dataclass(frozen=True, slots=True)
 class ClaimOptions:
-    """What a worker asks for."""
+    """The request of a worker."""
 
     queues: Sequence[str]
     limit: int
@@ -110,12 +110,12 @@ class ClaimOptions:
 
     @property
     def known(self) -> str:
-        """Under which name the answer is remembered."""
+        """The name under which the answer is remembered."""
         return f"take {self.request}"
 
 
 class Grant(msgspec.Struct, frozen=True, array_like=True):
-    """Which jobs a request was given: all under one token and one nonce."""
+    """The jobs that a request got: all under one token and one nonce."""
 
     token: int
     nonce: str
@@ -138,7 +138,7 @@ class ClaimedRows:
 
 
 def claim(tx: WriteTransaction, want: ClaimOptions) -> ClaimedRows | int:
-    """Holds ready jobs, or finds those again that this request was given; only the time if there are none."""
+    """Claims ready jobs, or finds those again that this request got before; only the time if there are none."""
     now = tx.now()
     if (answer := tx.recall(want.known)) is not None:
         return _again(tx, _decode_grant(answer), now)
@@ -168,7 +168,7 @@ def claim(tx: WriteTransaction, want: ClaimOptions) -> ClaimedRows | int:
 
 
 class _Rows:
-    """What a claim has gathered so far."""
+    """The rows of a claim so far."""
 
     __slots__ = ("bodies", "full", "longest", "room", "seqs")
 
@@ -180,7 +180,7 @@ class _Rows:
         self.full = False
 
     def add(self, tx: WriteTransaction, queue: str, limit: int) -> int:
-        """Adds the first ready jobs of a queue, as many as there is room for; gives how many."""
+        """Adds the first ready jobs of a queue, as many as fit; returns how many."""
         seqs, size, longest, bodies = tx.db.execute(SELECT_READY, (queue, limit)).get
         if size is None:
             return 0
@@ -198,7 +198,7 @@ class _Rows:
         return len(found)
 
     def _fit(self, sizes: Iterable[int]) -> int:
-        """How many there is room for; the very first has room whatever its size."""
+        """How many fit; the very first always does."""
         left, fit = self.room, 0
         for size in sizes:
             left -= size
@@ -215,7 +215,7 @@ def _again(tx: WriteTransaction, grant: Grant, now: int) -> ClaimedRows:
 
 
 def release(tx: WriteTransaction, grant: Grant, known: str) -> None:
-    """Undoes a claim whose taker went away before it had the answer: as if it had not been asked for."""
+    """Undoes a claim whose worker was cancelled before it got the answer: as if it had not been made."""
     tx.forget(known)
     left: dict[int, str] = dict(tx.db.execute(_LEFT, (numbers(grant.seqs), grant.token, grant.nonce)))
     if left:
@@ -235,12 +235,12 @@ _unique, _window, _keep, _group, _minted = setters(Job, "unique", "window", "kee
 
 
 def given(granted: ClaimedRows | int) -> tuple[Claimed, list[Invalid]]:
-    """The answer as the port gives it, and the rows of the grant that are no jobs."""
+    """The answer for the port, and the rows of the grant that are invalid."""
     if isinstance(granted, int):
         return Claimed((), from_micros(granted)), []
     token, nonce, long = granted.grant.token, granted.grant.nonce, granted.long
     deadline, more = from_micros(granted.deadline), int(granted.fresh)
-    instants: dict[int, datetime] = {}  # jobs that were put together have the same, and making one is not cheap
+    instants: dict[int, datetime] = {}  # jobs that were enqueued together have the same, and making one is slow
     jobs = []
     invalid: list[Invalid] = []
     for batch in granted.bodies:
@@ -261,7 +261,7 @@ def given(granted: ClaimedRows | int) -> tuple[Claimed, list[Invalid]]:
 
 
 def job_of(row: BodyRow, long: Mapping[int, bytes]) -> Job:
-    """As its producer put it; `long` has the payloads that stand apart."""
+    """The job that was enqueued; `long` has the payloads that are stored separately."""
     job = _new(Job)
     _id(job, row.id)
     _kind(job, row.kind)
@@ -282,7 +282,7 @@ def job_of(row: BodyRow, long: Mapping[int, bytes]) -> Job:
         _window(job, _duration(extras.window))
         _keep(job, _duration(extras.keep))
         _group(job, extras.group)
-        _minted(job, False)  # said for a put only
+        _minted(job, False)  # only for an enqueue
     return job
 
 
@@ -296,5 +296,5 @@ def _duration(micros: int) -> timedelta:
 def _headers_in(text: str) -> dict[str, str]:
     found = json.loads(text)
     if type(found) is not dict or not all(type(value) is str for value in found.values()):
-        raise ValueError("its headers are not texts by name")
+        raise ValueError("its headers are not a map of texts")
     return found

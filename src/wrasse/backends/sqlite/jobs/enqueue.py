@@ -16,8 +16,8 @@ from wrasse.backends.sqlite.write_transaction import READY, SCHEDULED, WriteTran
 from wrasse.clock import to_micros
 from wrasse.ports.jobs import BATCH_MAX, Job
 
-_FORGOTTEN = 2  # names looked at for every new one
-# With an end, it is the time that counts; without one, whether the job is still to be done.
+_FORGOTTEN = 2  # expired names that are looked for at every new one
+# With an end, the time decides; without one, whether the job is finished.
 _COUNTS = """
     CASE WHEN until IS NULL THEN EXISTS (SELECT 1 FROM jobs WHERE jobs.id = uniques.id AND state < 3)
       ELSE until > ?1 END
@@ -38,13 +38,13 @@ def _in_the_way(tx: WriteTransaction, name: str, now: int) -> str | None:
 
 
 def _take_name(tx: WriteTransaction, job: Job, now: int) -> None:
-    """Gives its name to a job that was just enqueued, and forgets some that stand in nobody's way."""
+    """Gives its name to a job that was just enqueued, and drops some expired names."""
     for n, counts in list(tx.db.execute(_OLDEST, (now,))):
         tx.db.execute(_TO_THE_END if counts else "DELETE FROM uniques WHERE n = ?", (n,))
     tx.db.execute(_TAKE_NAME, (job.unique, job.id, now + span(job.window) if job.window else None))
 
 
-# Most jobs are ready at once and have nothing special about them: half of their columns are known to SQL.
+# Most jobs are ready at once and have only defaults: half of their columns are constants in SQL.
 _INSERT_PLAIN = """
     INSERT INTO jobs (seq, id, state, queue, rank, ready_at, created_at, kind, priority, size, lasting, payload)
     SELECT column1, column2, 0, column3, column1, ?, ?, column4, column5, length(column7), column6, column7 FROM (
@@ -64,7 +64,7 @@ _DUE = "SELECT seq, CAST(queue AS BLOB) FROM jobs WHERE state = 1 AND ready_at <
 
 
 def enqueue(tx: WriteTransaction, jobs: Sequence[Job], now: int) -> Sequence[bool | str]:
-    """Makes the jobs ready; False for each whose id is known already, and for each whose unique name is taken the id
+    """Makes the jobs ready; False for each whose id is known already, and for each whose unique name is in use the id
     of the job that has it."""
     if not jobs:
         return []
@@ -75,7 +75,7 @@ def enqueue(tx: WriteTransaction, jobs: Sequence[Job], now: int) -> Sequence[boo
 
 
 def _put_unique(tx: WriteTransaction, job: Job, now: int) -> bool | str:
-    """One at a time: each may stand in the way of the next. A known id is told before a taken name."""
+    """One at a time: each may conflict with the next. A known id is reported before a used name."""
     other = _in_the_way(tx, job.unique, now) if job.unique else None
     if other is not None:
         known = tx.db.execute(_IS_KNOWN, (job.id, job.id, now)).get
@@ -93,7 +93,7 @@ def _put_all(tx: WriteTransaction, jobs: Sequence[Job], now: int) -> list[bool]:
     stored = _insert(tx, fresh, first, now)
     if len(stored) == len(jobs):
         return [True] * len(jobs)
-    # Of two with one id in this batch the second was not stored, so it is not the id that tells.
+    # Of two jobs with one id in this batch the second was not stored, so the numbers decide, not the ids.
     seqs = count(first)
     return [job.id not in kept and next(seqs) in stored for job in jobs]
 
@@ -119,7 +119,7 @@ def promote(tx: WriteTransaction, now: int) -> bool:
 
 
 def _insert(tx: WriteTransaction, jobs: Sequence[Job], first: int, now: int) -> Collection[int]:
-    """Stores those whose id no job has, numbered from `first`; gives the numbers that were stored."""
+    """Stores those whose id is new, numbered from `first`; returns the numbers that were stored."""
     before = tx.db.total_changes()
     special = not all(map(_is_plain, jobs))
     if special:

@@ -1,5 +1,5 @@
-"""What another program can leave wrong about jobs in a database: rows in a state that is none, and numbers of jobs that
-are not those of the rows. Each repair is one transaction that looks again."""
+"""Inconsistencies of jobs that another program can cause in a database: rows with an invalid state, and counts of jobs
+that differ from the rows. Each repair is one transaction that checks again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _STATES = f"SELECT seq, CAST(id AS BLOB), state FROM jobs WHERE {NOWHERE} ORDER 
 _DEAD_LETTER = (
     f"UPDATE jobs SET state = ?, deadline = NULL, finished_at = ?, reason = ?, error = ? WHERE seq = ? AND {NOWHERE}"
 )
-# Rows without a state are no part of the numbers: they are dead once they are repaired.
+# Rows with an invalid state are not counted: they are dead once they are repaired.
 _WRONG = f"""
     WITH really AS (SELECT queue, state, count(*) AS n FROM jobs WHERE NOT {NOWHERE} GROUP BY queue, state)
     SELECT CAST(queue AS BLOB), state FROM (
@@ -51,8 +51,8 @@ def _found(db: apsw.Connection, *, repaired: bool) -> list[Inconsistency]:
     lost = [text(id) for _, id, _ in db.execute(_STATES)]
     wrong = [f"{text(queue)} (state {state})" for queue, state in db.execute(_WRONG)]
     kinds = [
-        ("state", "a job in a state that is none", "it is dead, with its payload", lost),
-        ("counts", "numbers of jobs that are not those of the rows", "they are counted again", wrong),
+        ("state", "a job with an invalid state", "it is dead, with its payload", lost),
+        ("counts", "a count of jobs that differs from the rows", "it is counted again", wrong),
     ]
     return [
         Inconsistency(kind, about, repair, len(names), len(names) if repaired else 0, tuple(names[:NAMES_MAX]))

@@ -36,7 +36,7 @@ Enqueue = Callable[[WriteTransaction, Sequence[Job], int], object]
 
 
 def open_all(tx: WriteTransaction, groups: Sequence[JobGroup], now: int, enqueue: Enqueue) -> None:
-    """Opens groups that are not known, and calls back where all members have finished already."""
+    """Opens groups that are not known, and enqueues the callback if all members have finished already."""
     for group in groups:
         tx.db.execute(_FORGET, (now - span(GROUPS_KEPT),))
         tx.db.execute(_OPEN, (group.id, now, group.size, _encode(group.callback)))
@@ -44,16 +44,16 @@ def open_all(tx: WriteTransaction, groups: Sequence[JobGroup], now: int, enqueue
 
 
 def count(tx: WriteTransaction, finished: Sequence[tuple[Fact, bool]], now: int, enqueue: Enqueue) -> None:
-    """Counts members that finished (True: done), each once, and calls back for groups that are complete."""
-    members = [(fact, done) for fact, done in finished if fact.team is not None]
+    """Counts members that finished (True: done), each once, and enqueues the callbacks of complete groups."""
+    members = [(fact, done) for fact, done in finished if fact.member_of is not None]
     if not members:
         return
     tx.db.execute("UPDATE jobs SET member = 0 WHERE seq IN carray(?)", (numbers(fact.seq for fact, _ in members),))
-    ends = Counter((fact.team, done) for fact, done in members)
-    for team in dict.fromkeys(fact.team for fact, _ in members):
-        assert team is not None, "only members are counted"
-        tx.db.execute(_COUNT, (team, now, ends[team, True], ends[team, False]))
-        _fire(tx, team, now, enqueue)
+    ends = Counter((fact.member_of, done) for fact, done in members)
+    for member_of in dict.fromkeys(fact.member_of for fact, _ in members):
+        assert member_of is not None, "only members are counted"
+        tx.db.execute(_COUNT, (member_of, now, ends[member_of, True], ends[member_of, False]))
+        _fire(tx, member_of, now, enqueue)
 
 
 def _fire(tx: WriteTransaction, id: str, now: int, enqueue: Enqueue) -> None:

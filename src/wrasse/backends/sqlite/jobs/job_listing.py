@@ -1,6 +1,6 @@
 """Listings of jobs, each read from the index that has its order. For the reader.
 
-A cursor is a place in an index, not a job: the next page begins there even if that job has moved on.
+A cursor is a position in an index, not a job: the next page begins there even if that job has moved.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from wrasse.ports.page import Page, check_limit, no_cursor, number_in, other_lis
 
 PAGE_MAX = 10_000
 
-_INVALID = DEAD + 1  # stands for every state that is none: listed after the dead
+_INVALID = DEAD + 1  # stands for every invalid state: listed after the dead
 _NAMES = {READY: "ready", SCHEDULED: "scheduled", RUNNING: "running", DONE: "done", DEAD: "dead", _INVALID: "invalid"}
 _CODES = {name: code for code, name in _NAMES.items()}
 _GOES_AT = "finished_at + keep"  # the expression that is indexed
 _ORDERS = {READY: "rank", SCHEDULED: "ready_at", RUNNING: "deadline", DONE: _GOES_AT, DEAD: _GOES_AT, _INVALID: "seq"}
-# The terms that lead SQLite to the index of each state.
+# The conditions that make SQLite use the index of each state.
 _STATES = {code: f"state = {code}" if code < DONE else f"state >= 3 AND state = {code}" for code in _NAMES}
 _STATES[_INVALID] = NOWHERE
 _position = attrgetter("order", "seq")
@@ -73,7 +73,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A cursor: the place it is in, and the position there."""
+    """A cursor: the state it is in, and the position there."""
 
     code: int
     order: int
@@ -81,7 +81,7 @@ class Start:
 
 
 def scheduled_are_due(db: apsw.Connection, now: int) -> bool:
-    """Whether a scheduled job is to be moved on before jobs that are ready can be listed or counted."""
+    """Whether scheduled jobs must be promoted before ready jobs can be listed or counted."""
     due = db.execute("SELECT min(ready_at) FROM jobs WHERE state = 1").get
     return due is not None and due <= now
 
@@ -139,7 +139,7 @@ def _rows(
         if where.queue is not None:
             terms.append(Term("queue = ?", (where.queue,)))
         return _select(db, code, terms, limit, newest=newest)
-    # Turns are indexed by queue, for take; the turns of all queues are merged from the first few of each.
+    # Ranks are indexed by queue, for claims; those of all queues are merged from the first few of each.
     queues = [where.queue.encode()] if where.queue is not None else _queues(db)
     own = [Term("queue = CAST(? AS TEXT)", (queue,)) for queue in queues]
     parts = [_select(db, code, [each, *terms], limit, newest=newest) for each in own]
@@ -158,8 +158,8 @@ def _terms(where: JobFilter) -> list[Term]:
 
 
 def _bounds(where: JobFilter, start: Start | None, *, newest: bool) -> list[Term]:
-    """Between which instants, and from which cursor on. Where the cursor is the narrower bound it stands alone: SQLite
-    seeks to one of two bounds and reads on from there."""
+    """The range of instants, after the cursor. If the cursor is the narrower bound it is used alone: SQLite seeks to
+    one of two bounds and reads on from there."""
     low = None if where.finished_after is None else to_micros(where.finished_after)
     high = None if where.finished_before is None else to_micros(where.finished_before)
     if start is None:
@@ -213,7 +213,7 @@ _HISTORY = """
     WHERE seq = ? ORDER BY number
 """
 _NOWHERE = f"SELECT CAST(queue AS BLOB) FROM jobs WHERE {NOWHERE}"
-# Turns below zero are served next, the newest of them first; the others wait in the order they came.
+# Ranks below zero are served next, the newest of them first; the others wait in order of arrival.
 _OLDEST = """
     SELECT CAST(queue AS BLOB),
       (SELECT ready_at FROM jobs WHERE state = 0 AND queue = counts.queue AND rank < 0 ORDER BY rank DESC LIMIT 1),
@@ -240,7 +240,7 @@ def record(db: apsw.Connection, id: str, now: int) -> JobRecord | None:
 
 
 def _nothing_of(info: JobInfo) -> Job:
-    """Stands for a job whose row is invalid."""
+    """A placeholder for a job whose row is invalid."""
     return Job(info.id, kind=info.kind, queue=info.queue, priority=info.priority)
 
 
@@ -267,7 +267,7 @@ def counts(db: apsw.Connection, now: int) -> Counts:
     numbers: defaultdict[str, dict[int, int]] = defaultdict(dict)
     for queue, state, n in db.execute("SELECT CAST(queue AS BLOB), state, n FROM counts WHERE n > 0 ORDER BY queue"):
         numbers[text(queue)][state] = n
-    for (queue,) in db.execute(_NOWHERE):  # listed among the dead, until fsck makes them so
+    for (queue,) in db.execute(_NOWHERE):  # listed among the dead, until fsck makes them dead
         numbers[text(queue)][DEAD] = numbers[text(queue)].get(DEAD, 0) + 1
     oldest = {
         text(queue): min((at for at in (front, back) if at is not None), default=None)

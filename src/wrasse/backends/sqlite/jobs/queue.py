@@ -1,7 +1,7 @@
-"""JobQueue on SQLite: every method is one transaction, or one look at one moment.
+"""JobQueue on SQLite: every method is one transaction, or one read of a snapshot.
 
-What a batch may be refused for is looked at before it is sent. The work itself is in puts, takes, changes, beats and
-drops (for the writer), listing and overview (for the reader).
+What a batch may be refused for is checked before it is sent. The statements are in enqueue, claim and changes (for the
+writer), and in job_listing (for the reader).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from wrasse.ports.jobs import (
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 
-_LOOK_AGAIN = 0.1  # seconds, while a limit is what keeps a worker waiting
+_POLL_SECONDS = 0.1  # seconds between polls while a rate limit blocks a worker
 _decode_answer = msgspec.json.Decoder(list[bool | str]).decode
 
 
@@ -113,9 +113,9 @@ class SqliteJobs:
         if claimed.jobs or wait <= timedelta(0):
             return claimed
         with self._wakeups.listen(want.queues, wait) as wakeup:
-            # Once more now that the bell is there: nothing that comes from here on is missed.
+            # Once more now that the wakeup is registered: no later change is missed.
             while not (claimed := await self._grant(want)).jobs and not wakeup.late:
-                await self._rung(wakeup, want)
+                await self._wait_for_wakeup(wakeup, want)
         return claimed
 
     async def heartbeat(
@@ -191,13 +191,14 @@ class SqliteJobs:
     async def _promote(self) -> None:
         await self._writer.do(lambda tx: enqueue.promote(tx, tx.now()))
 
-    async def _rung(self, wakeup: Wakeup, want: ClaimOptions) -> None:
-        """Waits for the bell; with limits also for the moment at which one allows more, which rings no bell."""
+    async def _wait_for_wakeup(self, wakeup: Wakeup, want: ClaimOptions) -> None:
+        """Waits for the wakeup; with rate limits also for the moment at which one allows more, which fires no
+        wakeup."""
         again = None
         if want.rates:
             again = await self._reader.do(lambda db: claim.next_at(db, want.queues, want.rates, self._now()))
-        seconds = None if again is None else min(max((again - self._now()) / 1e6, 0.001), _LOOK_AGAIN)
-        await wakeup.rung(seconds)
+        seconds = None if again is None else min(max((again - self._now()) / 1e6, 0.001), _POLL_SECONDS)
+        await wakeup.fired(seconds)
 
     async def _grant(self, want: ClaimOptions) -> Claimed:
         while (claimed := await self._grant_once(want)) is None:
@@ -205,7 +206,7 @@ class SqliteJobs:
         return claimed
 
     async def _grant_once(self, want: ClaimOptions) -> Claimed | None:
-        """What the grant holds; None if that were only invalid rows, which are dead-lettered now."""
+        """The jobs of one grant; None if it had only invalid rows, which are dead-lettered now."""
         answer = self._writer.ask(partial(claim.claim, want=want), want.limit, want.known)
         try:
             granted = await asyncio.shield(answer)
@@ -214,7 +215,7 @@ class SqliteJobs:
                 await self._dead_letter(granted.grant, invalid, None if claimed.jobs else want.known)
             return claimed if claimed.jobs or not invalid else None
         except asyncio.CancelledError:
-            # The worker will never know these jobs: they go back now and not when their deadline has passed.
+            # The worker will never get these jobs: they are released now and not when their deadline has passed.
             with suppress(StoreUnavailable, StoreBroken):
                 granted = await asyncio.shield(answer)
                 if isinstance(granted, claim.ClaimedRows) and granted.fresh:
