@@ -123,7 +123,7 @@ async def measure(objects: int, place: Path) -> Looks:
     try:
         for _ in range(2):
             began = CLOCK.monotonic()
-            counts = (await desk.look(note=True)).round.counts
+            counts = (await desk.scan(note=True)).round.counts
             taken.append(CLOCK.monotonic() - began)
             assert counts["protected"] == objects - objects // GAP, "all that are referenced"
     finally:

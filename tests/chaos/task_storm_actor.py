@@ -85,7 +85,7 @@ async def run_engine(url: str, heartbeat_timeout: timedelta) -> None:
 
 def tell_of_the_untold() -> None:
     """Says in the side log that a task was found waiting without an entry, and how much was trimmed."""
-    put, rounds = Tasks.put, Trimmer._rounds
+    put, rounds = Tasks.put, Trimmer._trim_steps
 
     async def told(tasks: Tasks, task: Task, stored: StoredJob, at: datetime, said: Sequence[Said] = ()) -> Task | None:
         written = await put(tasks, task, stored, at, said)
@@ -100,7 +100,7 @@ def tell_of_the_untold() -> None:
         return removed
 
     Tasks.put = told  # type: ignore[method-assign]
-    Trimmer._rounds = counted  # type: ignore[method-assign,assignment]
+    Trimmer._trim_steps = counted  # type: ignore[method-assign,assignment]
 
 
 def ack_before_claim() -> None:
@@ -118,7 +118,7 @@ def ack_before_claim() -> None:
 def trim_by_pending() -> None:
     """The guard of the design document: an entry is needed only while it is pending."""
     retention.Retention.protecting = lambda *_: ()  # type: ignore[method-assign,assignment]
-    rounds = Trimmer._rounds
+    rounds = Trimmer._trim_steps
 
     async def guarded(trimmer: Trimmer, *args: object) -> int:
         order = args[0]
@@ -126,7 +126,7 @@ def trim_by_pending() -> None:
         idle = state is None or all(group.pending == 0 for group in state.groups)
         return await rounds(trimmer, *args) if idle else 0  # type: ignore[arg-type]
 
-    Trimmer._rounds = guarded  # type: ignore[method-assign,assignment]
+    Trimmer._trim_steps = guarded  # type: ignore[method-assign,assignment]
 
 
 FAULTS: Mapping[str, Callable[[], None]] = {each.__name__: each for each in (ack_before_claim, trim_by_pending)}

@@ -45,7 +45,7 @@ def put(*changes: tuple[object, str, object]) -> Callable[[], Callable[[], None]
     return plant
 
 
-_list, _refer, _move = OrphanScan._list, OrphanScan._refer, Trash._put
+_list, _refer, _move = OrphanScan._list, OrphanScan._read_references, Trash._put
 
 
 async def _references_first(self: Any, place: Path, expected: CompleteScan | None) -> datetime:
@@ -67,7 +67,7 @@ def _no_time(self: Graces, evidence: Evidence) -> timedelta:
 
 def _by_one_clock(self: OrphanScan, standing: Standing, snapshot_at: datetime, listed_at: datetime) -> Scene:
     """Time as the sightings' clock alone has it."""
-    self._looked = self._ports.clock.monotonic()
+    self._scanned_at = self._ports.clock.monotonic()
     number = 1 if standing.last is None else standing.last.number + 1
     return Scene(self.root, number, to_micros(standing.at), to_micros(standing.at), to_micros(listed_at))
 

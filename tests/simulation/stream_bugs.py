@@ -115,13 +115,13 @@ class CountsAreForgotten(MemoryGroups):
 
 class AcksBeforeHandling(Consumer):
     async def _handle(self, delivery: Delivery, envelope: Envelope) -> None:
-        self._post(delivery, Ack(delivery.entry.subject, delivery.group, delivery.entry.id))
+        self._send_answer(delivery, Ack(delivery.entry.subject, delivery.group, delivery.entry.id))
         await super()._handle(delivery, envelope)
 
 
 class AcksWhatFailed(Consumer):
     def _failed(self, delivery: Delivery, received: Any, error: Exception) -> None:
-        self._post(delivery, Ack(delivery.entry.subject, delivery.group, delivery.entry.id))
+        self._send_answer(delivery, Ack(delivery.entry.subject, delivery.group, delivery.entry.id))
 
 
 BUGS = (

@@ -204,7 +204,7 @@ async def test_messages_are_read_however_they_are_cut(size: int) -> None:
     heard: list[tuple[bytes, ...]] = []
     wire = NatsTransport(lambda _: None)
     wire.data_received(b"INFO {}\r\n")
-    wire.heard = {b"1": lambda *message: heard.append(message)}
+    wire.handlers = {b"1": lambda *message: heard.append(message)}
     stream = b"".join(HEARD) * 3
     for start in range(0, len(stream), size):
         wire.data_received(stream[start : start + size])

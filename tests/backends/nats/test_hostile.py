@@ -168,7 +168,7 @@ async def test_bytes_before_the_handshake_that_we_asked_for_are_refused() -> Non
 async def test_nothing_is_heard_before_the_login() -> None:
     wire, heard = NatsTransport(lambda _: None), []
     wire.data_received(INFO + b"MSG a 1 3\r\nabc\r\n")
-    wire.heard = {b"1": lambda *message: heard.append(message)}
+    wire.handlers = {b"1": lambda *message: heard.append(message)}
     assert heard == []
 
 
@@ -184,8 +184,8 @@ async def test_nothing_is_heard_before_the_login() -> None:
 @pytest.mark.parametrize("parts", [1, 2])
 async def test_a_line_that_breaks_off_in_a_subject_is_no_message_however_it_comes(line: bytes, parts: int) -> None:
     wire, taken = NatsTransport(lambda _: None), []
-    wire.heard = {b"2": lambda *message: taken.append(message)}
-    wire.taken = {b"2": taken.append}
+    wire.handlers = {b"2": lambda *message: taken.append(message)}
+    wire.frame_handlers = {b"2": taken.append}
     data = INFO + line + b"\r\nhi\r\n"
     piece = -(-len(data) // parts)
     for at in range(0, len(data), piece):

@@ -13,7 +13,7 @@ from backends.s3.scene import once, scene
 from servers.strict_s3 import BUSY, CUT_AFTER, CUT_BEFORE
 from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.connect import S3
-from wrasse.backends.s3.credentials import Wallet
+from wrasse.backends.s3.credentials import CredentialSource
 from wrasse.backends.s3.failures import failure_of
 from wrasse.backends.s3.transport import TRIES, StoreClock
 from wrasse.clock import ManualClock
@@ -115,10 +115,10 @@ async def test_credentials_come_from_the_url_the_environment_or_the_profile_in_t
     named = {**profile, "AWS_ACCESS_KEY_ID": "env", "AWS_SECRET_ACCESS_KEY": "s"}
     url = S3Address.parse("bbb?access_key=url&secret_key=s")
     found = [
-        (await Wallet(address, ManualClock(), environ).credentials()).key
+        (await CredentialSource(address, ManualClock(), environ).credentials()).key
         for address, environ in ((url, named), (HERE, named), (HERE, profile))
     ]
-    regions = [Wallet(HERE, ManualClock(), profile | more).region() for more in ({"AWS_PROFILE": "other"}, {})]
+    regions = [CredentialSource(HERE, ManualClock(), profile | more).region() for more in ({"AWS_PROFILE": "other"}, {})]
     assert (found, regions) == (["url", "env", "file"], ["x-1", "us-east-1"])
 
 

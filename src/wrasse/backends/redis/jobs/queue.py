@@ -264,10 +264,10 @@ class RedisJobs:
         if not groups and all(map(is_plain_enqueue, jobs)):
             keys, words = pushed(jobs, self._keys, self._client.options, self._clock.now())
             return answers(await self._client.run(load("push"), keys, [request, *words]), jobs)
-        ring = Ring(self._keys, self._keys.putting)
-        putting = EnqueueArguments(ring, self._client.options, self._clock.now())
-        args = [request, *putting.runs(jobs), *putting.groups(groups)]
-        return answers(await self._client.run(load("enqueue"), ring.keys, args), jobs)
+        call_keys = CallKeys(self._keys, self._keys.putting)
+        enqueues = EnqueueArguments(call_keys, self._client.options, self._clock.now())
+        args = [request, *enqueues.runs(jobs), *enqueues.groups(groups)]
+        return answers(await self._client.run(load("enqueue"), call_keys.keys, args), jobs)
 
     async def claim(
         self,
@@ -300,7 +300,7 @@ class RedisJobs:
         progress: Mapping[str, Progress] = NO_PROGRESS,
     ) -> HeartbeatAnswer:
         args = heartbeat_args(worker, bounded(claims), heartbeat_timeout, progress)
-        return beaten(await self._client.run(load("heartbeat"), heartbeat_keys(self._keys, worker.id), args))
+        return read_heartbeat(await self._client.run(load("heartbeat"), heartbeat_keys(self._keys, worker.id), args))
 
     async def settle(self, settlements: Sequence[Settlement], *, request: str) -> Sequence[Outcome]:
         check_settlements(settlements)
@@ -365,16 +365,21 @@ class RedisJobs:
         return found
 
     async def _dead_letter(self, bad: Sequence[ClaimedBytes]) -> list[Rejected]:
-        """Dead-letters what cannot be decoded; gives those of which that is certain."""
+        """Dead-letters entries that cannot be decoded; returns those for which that is certain."""
         settlements = []
-        for held in bad:
-            token, _, nonce = held.take.partition("-")
+        for claimed in bad:
+            token, _, nonce = claimed.claim_key.partition("-")
             settlements.append(
-                DeadLetterJob(Claim(held.id, int(token), nonce), Reason.INVALID_PAYLOAD, error=flaw(held.raw))
+                DeadLetterJob(Claim(claimed.id, int(token), nonce), Reason.INVALID_PAYLOAD, error=flaw(claimed.raw))
             )
-        done = await self._settle(settlements, {held.take: held for held in bad}, f"bad {bad[0].take}")
+        texts = {claimed.claim_key: claimed for claimed in bad}
+        done = await self._settle(settlements, texts, f"bad {bad[0].claim_key}")
         ended = zip(bad, settlements, done, strict=True)
-        return [Rejected(held.queue, held.id, each.error) for held, each, is_ in ended if is_ is Outcome.DONE]
+        return [
+            Rejected(claimed.queue, claimed.id, each.error)
+            for claimed, each, is_ in ended
+            if is_ is Outcome.DONE
+        ]
 
     async def _settle(
         self, settlements: Sequence[Settlement], claimed: Mapping[str, ClaimedBytes], request: str
