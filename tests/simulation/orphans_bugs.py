@@ -145,7 +145,7 @@ BUGS = (
     OrphanBug(
         "references are read before the listing",
         "order",
-        put((OrphanScan, "_list", _references_first), (OrphanScan, "_refer", _read_already)),
+        put((OrphanScan, "_list", _references_first), (OrphanScan, "_read_references", _read_already)),
     ),
     OrphanBug("nobody asks again before a removal", "asked", put((Removal, "_unreferenced", _nobody_asks))),
     OrphanBug("no grace", "early", put((Graces, "of", _no_time))),

@@ -118,7 +118,8 @@ async def test_credentials_come_from_the_url_the_environment_or_the_profile_in_t
         (await CredentialSource(address, ManualClock(), environ).credentials()).key
         for address, environ in ((url, named), (HERE, named), (HERE, profile))
     ]
-    regions = [CredentialSource(HERE, ManualClock(), profile | more).region() for more in ({"AWS_PROFILE": "other"}, {})]
+    profiles = ({"AWS_PROFILE": "other"}, {})
+    regions = [CredentialSource(HERE, ManualClock(), profile | more).region() for more in profiles]
     assert (found, regions) == (["url", "env", "file"], ["x-1", "us-east-1"])
 
 
