@@ -56,7 +56,7 @@ def test_archived_messages_are_published_again_once_someone_says_so(place: Path)
     wrasse_publish(range(5))
     assert asyncio.run(drained()) == ""
     asked = ("archives", "replay", AUDIT, "--into=test.again")
-    assert "say --yes" in wrasse(*asked).err
+    assert "add --yes" in wrasse(*asked).err
     assert wrasse(*asked, "--dry-run", "--json").json["messages"] == 5
     assert wrasse("streams", "read", "test.again").out == ""
     for _ in range(2):

@@ -110,7 +110,7 @@ def test_exit_codes_tell_what_happened(args: tuple[str, ...], code: int) -> None
 def test_an_error_of_ours_shows_no_traceback_unless_asked(place: Path) -> None:
     (place / "wrasse.yaml").write_text("worker: {count: 0}")
     plain, debug = typed("jobs", "stats", cwd=place), typed("jobs", "stats", "--debug", cwd=place)
-    said = "error: wrasse.yaml line 1: worker.count is 0: a worker without a slot runs nothing\ndo: use 1 or more\n"
+    said = "error: wrasse.yaml line 1: worker.count is 0: a worker without a slot runs no jobs\ndo: use 1 or more\n"
     assert (plain.code, plain.err) == (2, said)
     assert "Traceback" in debug.err
 

@@ -48,7 +48,7 @@ def shown_invalid(name: str, found: bytes) -> None:
         assert (job["id"], job["queue"], job["reason"]) == (name, "mail", "invalid_payload")
         assert wrasse(*args).code == 0
     assert wrasse("jobs", "show", name, "--payload").raw == found
-    assert any("mend it, or delete it" in line for line in answer.json["next"])
+    assert any("repair or delete it" in line for line in answer.json["next"])
 
 
 def shown_lease_invalid() -> None:

@@ -222,7 +222,7 @@ def test_a_root_inside_another_is_refused(place: Path, named: str) -> None:
     inside = f"  deep:\n    template: {prefix}{{op}}/{{file}}\n    store: 'file:{store}'\n    database: sqlite:app.db\n"
     (place / "wrasse.yaml").write_text(CONFIG + inside + "    queries: [workspaces]\n")
     answer = wrasse("orphans", "list")
-    assert (answer.code, "lies in the root archives" in answer.err) == (2, True)
+    assert (answer.code, "is nested with the root archives" in answer.err) == (2, True)
 
 
 def test_the_documents_variables_set_interval_and_delay(place: Path) -> None:

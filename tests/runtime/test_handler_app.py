@@ -163,7 +163,7 @@ def test_a_command_that_does_not_import_the_app_says_that_it_looks_elsewhere(
     (place / "wrasse.yaml").write_text(f"worker: {{handler: 'shop:app'}}\n{backends}")
     answer = wrasse("jobs", "list")
     assert ("worker.handler shop:app makes an App with settings of its own" in answer.err) is warned
-    assert (f"looks at sqlite://{place}/wrasse.db" in answer.err) is warned
+    assert (f"uses sqlite://{place}/wrasse.db" in answer.err) is warned
     assert ("worker.handler shop:app makes an App" in wrasse("config", "show", "--where").err) is warned
     (place / "wrasse.yaml").write_text("worker: {handler: 'shop:greet'}")
     assert wrasse("jobs", "list").err == ""

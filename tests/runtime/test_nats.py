@@ -113,7 +113,7 @@ def test_a_server_keeps_a_stream_to_its_age_until_its_rule_is_gone(shop: Path) -
 def test_jobs_on_nats_are_refused_with_what_to_use_instead(place: Path) -> None:
     (place / "wrasse.yaml").write_text("backends: {jobs: 'nats://127.0.0.1:4222'}")
     answer = wrasse("config", "check")
-    assert (answer.code, "no jobs in nats" in answer.err, "sqlite:" in answer.err) == (2, True, True)
+    assert (answer.code, "does not support jobs in nats" in answer.err, "sqlite:" in answer.err) == (2, True, True)
 
 
 def test_a_job_is_refused_where_only_nats_is_named(place: Path, server: Nats) -> None:

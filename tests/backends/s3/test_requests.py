@@ -129,7 +129,7 @@ def test_the_environment_may_name_the_endpoint(monkeypatch: pytest.MonkeyPatch) 
     own = S3Address("bbb", endpoint="http://own")
     assert [address.reached().endpoint for address in (HERE, own)] == ["http://s3", "http://own"]
     monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "nonsense")
-    with pytest.raises(ConfigError, match="AWS_ENDPOINT_URL_S3 is no address"):
+    with pytest.raises(ConfigError, match="AWS_ENDPOINT_URL_S3 is not an address"):
         HERE.reached()
 
 

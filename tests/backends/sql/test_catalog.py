@@ -109,7 +109,7 @@ async def test_a_stream_that_is_shorter_than_its_count_gives_no_verdict(
 
     user.run("CREATE TABLE refs AS SELECT unnest(ARRAY['a', 'b', 'c']) AS key")
     monkeypatch.setattr(Postgres, "ordered", cut_short)
-    with pytest.raises(StoreBroken, match="gave 2 of 3 references"):
+    with pytest.raises(StoreBroken, match="sent 2 of 3 references"):
         await shown(user.catalog("refs"))
 
 

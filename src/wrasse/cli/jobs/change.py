@@ -172,7 +172,7 @@ def purge(ctx: CommandContext, state: str, where: JobFilter, older: timedelta | 
       wrasse jobs purge done --yes
     """
     if not (yes or dry_run):
-        raise Refused(f"deleting {state} jobs cannot be undone", do="look with --dry-run, then say --yes")
+        raise Refused(f"deleting {state} jobs cannot be undone", do="check with --dry-run, then add --yes")
     finish(_purge(ctx, state, where, older, dry_run))
 
 
@@ -239,7 +239,7 @@ def replay(
       wrasse jobs replay --kind=mail --rate=10/s --yes
     """
     if not (yes or dry_run):
-        raise Refused("a replay runs many jobs again", do="look with --dry-run, then say --yes")
+        raise Refused("a replay runs many jobs again", do="check with --dry-run, then add --yes")
     plan = ReplayPlan(canary, watch, share, None if rate is None else parse_rate("", rate))
     finish(_replay(ctx, where, span, plan, dry_run))
 
