@@ -241,7 +241,8 @@ async def test_a_delivery_of_fewer_than_no_words_is_refused(met: tuple[Liar, Red
 async def test_the_error_names_the_server_and_keeps_its_cause(met: tuple[Liar, Redis]) -> None:
     liar, redis = met
     liar.answers = repeat(7)
-    with pytest.raises(StoreBroken, match=r"127\.0\.0\.1:\d+ answered RedisLimiter\.allow with an unreadable reply") as told:
+    unreadable = r"127\.0\.0\.1:\d+ answered RedisLimiter\.allow with an unreadable reply"
+    with pytest.raises(StoreBroken, match=unreadable) as told:
         await redis.limiter.allow("k", 1, rate=5, burst=5)
     assert isinstance(told.value.__cause__, TypeError)
     assert "redis.addr" in told.value.do
