@@ -26,6 +26,7 @@ from servers.nats import SHARED_NATS, Nats
 from servers.postgres import postgres
 from servers.seaweed import S3, careless_s3, seaweed
 from servers.valkey import SHARED, Valkey, newest
+from wrasse.config import redaction
 from wrasse.config.schema import leaves
 
 # Without shrinking: on a real backend that takes longer than a test may, and then a timeout is all that is seen of what
@@ -139,6 +140,14 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _secrets_end_with_their_test() -> Iterator[None]:
+    """What the settings of one test hold as a secret is not cut out of the texts of the next."""
+    before = set(redaction._known)
+    yield
+    redaction._known.intersection_update(before)
 
 
 @pytest.fixture(scope="session")
