@@ -80,8 +80,8 @@ def _apply(db: apsw.Connection, where: str, steps: Sequence[str]) -> None:
     db.execute("BEGIN IMMEDIATE")
     try:
         version = _version(db, where, steps)
-        for tx in steps[version:]:
-            for _ in db.execute(tx):
+        for step in steps[version:]:
+            for _ in db.execute(step):
                 pass  # a statement that returns rows must be read to its end before the next one
         db.pragma("application_id", APPLICATION_ID)
         db.pragma("user_version", len(steps))
