@@ -18,8 +18,7 @@ from wrasse.clock import SystemClock
 from wrasse.engine.sweep import Action
 from wrasse.ports.streams import Draft
 from wrasse.streams.alerts import ALERTS, Alerts
-from wrasse.streams.retention import Retention, RetentionRule
-from wrasse.streams.trimmer import RetentionTally, Trimmer
+from wrasse.streams.retention import Retention, RetentionRule, RetentionTally, Trimmer
 from wrasse.sweeps.aged_entries import AgedEntries
 
 ABOUT = __doc__.splitlines()[0]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from bench.measure import Benchmark, Rate, Ratio, Result
 from wrasse.clock import SystemClock
-from wrasse.orphans.presets import Workspaces, workspaces_queries
+from wrasse.orphans.root import Workspaces, workspaces_queries
 
 TARGET = 20_000
 BATCH = 500

@@ -15,9 +15,8 @@ from pathlib import Path
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite.connection import File
+from wrasse.backends.sqlite.connection import File, load_steps, prepare
 from wrasse.backends.sqlite.jobs import changes, claim
-from wrasse.backends.sqlite.schema import load_steps, prepare
 from wrasse.ports.jobs import BATCH_MAX
 
 DONE_MAX = 10_000

@@ -20,10 +20,9 @@ from wrasse.backends.redis.connect import Redis
 from wrasse.clock import SystemClock
 from wrasse.engine.sweep import Action
 from wrasse.ids import Ids
-from wrasse.jobs.stray_search import StraySearch
 from wrasse.ports.jobs import BATCH_MAX, Complete, Job
 from wrasse.ports.outcome import Outcome
-from wrasse.sweeps.stuck_jobs import StuckJobs
+from wrasse.sweeps.stuck_jobs import StraySearch, StuckJobs
 
 DUE = 100
 ABOUT = __doc__.splitlines()[0]

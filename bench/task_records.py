@@ -31,8 +31,7 @@ from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
 from wrasse.jobs.stream_tasks.store import read_task
 from wrasse.ports.jobs import JobFilter, JobState
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.records import Record
-from wrasse.ports.status_index import IndexEntry
+from wrasse.ports.records import IndexEntry, Record
 from wrasse.runtime.stream_tasks import TaskPost
 from wrasse.sweeps.stuck_jobs import StuckJobs
 

@@ -13,23 +13,23 @@ import msgspec
 
 import decoders_of_servers
 from backends.redis.peer import GARBAGE
+from wrasse.archives.codec import entry_of
 from wrasse.archives.cursor import decode_cursor
-from wrasse.archives.lines import entry_of
-from wrasse.backends.nats import message_codec as nats_stored, old_groups, records, stream_map
-from wrasse.backends.record_files import envelope as record_envelope
-from wrasse.backends.record_files.due_bucket import DueBuckets
-from wrasse.backends.redis.jobs import claim_codec, heartbeats, job_json
+from wrasse.backends import record_files as record_envelope
+from wrasse.backends.nats import groups, message_codec as nats_stored, records, stream_map
+from wrasse.backends.record_files import DueBuckets
+from wrasse.backends.redis.jobs import changes, job_json, states
 from wrasse.backends.redis.jobs.states import claimed_info, finished_state
 from wrasse.clock import ManualClock
-from wrasse.engine import record_journal, state as sweep_state
+from wrasse.engine import record_journal, turn as sweep_state
 from wrasse.errors import WrasseError
 from wrasse.jobs.record_queue.store import Recorded, decode_recorded, encode_recorded
 from wrasse.jobs.scheduler import read_mark
 from wrasse.jobs.stream_tasks.fields import decode_fields, encode_fields, read_flat
 from wrasse.jobs.worker.breakers import ShutQueue, read_shut
 from wrasse.leases import lease
-from wrasse.leases.transactions import states
-from wrasse.orphans.approval import read_approval
+from wrasse.leases.transactions import states as transaction_states
+from wrasse.orphans.scan import read_approval
 from wrasse.ports.jobs import Job, JobState
 from wrasse.ports.journal import Intent, Line
 from wrasse.ports.records import Record
@@ -83,18 +83,18 @@ def _bucket_job(data: bytes) -> object:
 
 
 def _hold(data: bytes) -> object:
-    return claimed_info(data[:12], 0, claim_codec.read_claim(data))
+    return claimed_info(data[:12], 0, states.read_claim(data))
 
 
 def _finished(data: bytes) -> object:
-    text = claim_codec.read_finished(data)
+    text = states.read_finished(data)
     job_json.read_attempts(job_json.read_history(text.history))
     return finished_state(data[:12], text)
 
 
 def _worker(data: bytes) -> object:
-    heartbeats.read_progress(data)
-    return heartbeats.read_worker(data[:5], data)
+    changes.read_progress(data)
+    return changes.read_worker(data[:5], data)
 
 
 def _due_buckets(data: bytes) -> object:
@@ -133,8 +133,10 @@ _RUNNING = claim(
     heartbeat_timeout=timedelta(seconds=1),
 )  # fmt: skip
 assert _RUNNING is not None, "what is ready is taken"
-_TRANSACTION = states.begun("key", states.Decision.PENDING, (states.Participant("n", "k", 1),), _NOW, _NOW)
-_FINISHED = claim_codec.FinishedText(
+_TRANSACTION = transaction_states.begun(
+    "key", transaction_states.Decision.PENDING, (transaction_states.Participant("n", "k", 1),), _NOW, _NOW
+)
+_FINISHED = states.FinishedText(
     JobState.DEAD, b"w", b"q", b"i", 5, 1, 1, 0, 0, b"failed", b"why", b"r", b'[[1,"w",1,2,"failed","e"]]', b"{}"
 )
 _NATS_RECORD = records.pack(
@@ -163,7 +165,7 @@ DECODERS = (
     )),
     Decoder("bucket job", _bucket_job, (encode_recorded(Recorded(_RUNNING, "mark")),)),
     Decoder("Redis hold", _hold, (b"5 9 0 1 1 1\nwqi{}",)),
-    Decoder("Redis finished job", _finished, (b"7 0\n" + claim_codec.pack_finished(_FINISHED),)),
+    Decoder("Redis finished job", _finished, (b"7 0\n" + states.pack_finished(_FINISHED),)),
     Decoder("Redis worker", _worker, (b"1739539200123 1739539230123 77 4 host", b"1739539200123 0.5 half")),
     Decoder("due buckets", _due_buckets, (b'["2026010203","2026010204"]', b'["9999123123"]')),
     Decoder("NATS record", _nats_record, (_NATS_RECORD,)),
@@ -175,13 +177,13 @@ DECODERS = (
     Decoder("NATS stream note", _nats_note, (
         b'{"entries_max":1,"bytes_max":null,"last":[1,2,3,4],"known":true,"pen":"p"}',
     )),
-    Decoder("NATS ledger", lambda data: old_groups.floor_of([data]), (
+    Decoder("NATS ledger", lambda data: groups.floor_of([data]), (
         b'["a",1,"n",[1,[[0,1,2,7,0]]]]',
         b'["S",1,"",{"delivered":[7,9],"runs":[[3,2,7,0,1,5]]}]', b'["m",1,"n",[7,4]]',
     )),
-    Decoder("transaction", _record(states.decode_transaction), (states.encode(_TRANSACTION),)),
-    Decoder("decision", _record(states.decode_decision), (
-        states.encode(states.Decided("key", states.Decision.COMMIT, _NOW)),
+    Decoder("transaction", _record(transaction_states.decode_transaction), (transaction_states.encode(_TRANSACTION),)),
+    Decoder("decision", _record(transaction_states.decode_decision), (
+        transaction_states.encode(transaction_states.Decided("key", transaction_states.Decision.COMMIT, _NOW)),
     )),
     Decoder("journal batch", _journal, (
         msgspec.json.encode((Line(Intent("i", "r", "s", "v", "x", "y"), _NOW), Line(Intent("j", *"rsvxy"), _NOW))),

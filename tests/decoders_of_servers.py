@@ -22,11 +22,11 @@ from yarl import URL
 from wrasse.archives.naming import parse_name
 from wrasse.backends.memory import status_index as memory_shelves
 from wrasse.backends.nats import message_codec
-from wrasse.backends.nats.client import connection as client_connection, jetstream, parser, transport as nats_wire
-from wrasse.backends.record_files.named_records import DueCursor
-from wrasse.backends.redis import record_writes
+from wrasse.backends.nats.client import connection as client_connection, jetstream, transport, transport as nats_wire
+from wrasse.backends.record_files import DueCursor
+from wrasse.backends.redis import records
 from wrasse.backends.redis.client import transport as redis_wire
-from wrasse.backends.s3 import failures, xml
+from wrasse.backends.s3 import xml
 from wrasse.backends.sql import catalog as sql_catalog
 from wrasse.backends.sql.address import SqlAddress
 from wrasse.backends.sqlite import catalog, records as sqlite_records
@@ -34,10 +34,9 @@ from wrasse.backends.sqlite.jobs.job_listing import parse_cursor
 from wrasse.cli.archives import moment_of
 from wrasse.cli.streams import start_at
 from wrasse.clock import EPOCH, ManualClock, to_micros
-from wrasse.config.addresses import parse_address
 from wrasse.config.load import load
 from wrasse.config.redaction import hide
-from wrasse.config.urls import parse_objects, parse_store
+from wrasse.config.urls import parse_address, parse_objects, parse_store
 from wrasse.duration import format_duration, parse_duration
 from wrasse.errors import WrasseError
 from wrasse.jobs.file_producer.files import parse_globs
@@ -45,9 +44,9 @@ from wrasse.jobs.periodic import parse_cron
 from wrasse.jobs.stream_tasks import fields as task_fields
 from wrasse.jobs.worker.queue_selector import parse_rate, parse_weight
 from wrasse.lease_server import request_parsing, wire
-from wrasse.lease_server.responses import WireError
+from wrasse.lease_server.wire import WireError
 from wrasse.orphans.root import parse_template
-from wrasse.ports.status_index import read_cursor
+from wrasse.ports.records import read_cursor
 
 
 class _Transport(asyncio.Transport):
@@ -97,7 +96,7 @@ def _nats_heard(*parts: bytes) -> list[object]:
     heard: list[object] = []
     connection = nats_wire.NatsTransport(lambda words: None)
     connection.handlers[b"1"] = lambda *message: heard.append((client_connection.status_of(message[2]), *message))
-    connection.handlers[b"2"] = lambda _, *message: heard.append(message_codec.stored_of(parser.frame_of(*message)))
+    connection.handlers[b"2"] = lambda _, *message: heard.append(message_codec.stored_of(transport.frame_of(*message)))
     connection.frame_handlers[b"2"] = lambda frames: heard.extend(map(message_codec.stored_of, frames))
     connection.connection_made(_Transport())
     for part in parts:
@@ -223,7 +222,7 @@ def _cron(text: str) -> object:
 
 def _cursor(text: str) -> object:
     reads: tuple[Callable[[str], object], ...] = (
-        read_cursor, parse_cursor, sqlite_records._moment, record_writes._moment,
+        read_cursor, parse_cursor, sqlite_records._moment, records._moment,
         catalog._place, sql_catalog._place, memory_shelves._position,
         task_fields.read_position, DueCursor.parse,
     )  # fmt: skip
@@ -264,7 +263,7 @@ def rows() -> Iterator[tuple[str, Callable[[bytes], object], tuple[bytes, ...], 
     yield "S3 deletes", lambda body: xml.parse_refusals(body, "s3"), (
         b"<DeleteResult><Error><Key>k</Key><Code>AccessDenied</Code></Error></DeleteResult>",
     ), 1  # fmt: skip
-    yield "S3 error", lambda body: (failures.failure_of(500, {}, body), failures.failure_in(body)), (
+    yield "S3 error", lambda body: (xml.failure_of(500, {}, body), xml.failure_in(body)), (
         b"<Error><Code>SlowDown</Code></Error>",
     ), 1  # fmt: skip
     yield "S3 date", _unless(ValueError, _text(xml.parse_date)), (b"Fri, 02 Jan 2026 03:04:05 GMT",), 1

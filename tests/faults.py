@@ -17,7 +17,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from wrasse.errors import StoreUnavailable
-from wrasse.ports.health_check import HealthCheck, HealthSample
+from wrasse.ports.guard import HealthCheck, HealthSample
 from wrasse.ports.jobs import (
     IDS_KEPT,
     NO_PROGRESS,
@@ -43,8 +43,7 @@ from wrasse.ports.jobs import (
 from wrasse.ports.journal import Intent, Journal, Line, LineFilter, SettledIntent
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.records import Record, Records, Written
-from wrasse.ports.status_index import IndexEntry
+from wrasse.ports.records import IndexEntry, Record, Records, Written
 from wrasse.ports.streams import Draft
 
 T = TypeVar("T")

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from faults import Network
-from wrasse.ports.entry_chunks import EntryChunk
 from wrasse.ports.groups import Answer, ConsumerState, Delivery, Groups, StartAt
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.streams import Draft, Entry, EntryId, Streams, StreamState, Trimmed
+from wrasse.ports.streams import Draft, Entry, EntryChunk, EntryId, Streams, StreamState, Trimmed
 
 
 class FaultyStreams:

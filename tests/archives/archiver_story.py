@@ -27,8 +27,8 @@ from servers.nats import SHARED_NATS
 from servers.seaweed import S3
 from servers.valkey import Valkey
 from wrasse.archives.archiver import Archiver
+from wrasse.archives.codec import entry_of
 from wrasse.archives.drain import GROUP
-from wrasse.archives.lines import entry_of
 from wrasse.archives.reader import lines_at
 from wrasse.archives.verify import verify
 from wrasse.clock import SystemClock

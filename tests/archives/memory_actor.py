@@ -20,11 +20,10 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
 from wrasse.leases.core import leases_in
 from wrasse.leases.manager import LeaseManager
-from wrasse.ports.entry_chunks import PLAIN, EntryChunk
 from wrasse.ports.groups import StartAt
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.streams import START, Draft, EntryId, GroupState, StreamState
+from wrasse.ports.streams import PLAIN, START, Draft, EntryChunk, EntryId, GroupState, StreamState
 from wrasse.streams.envelope import Envelope, encode
 
 SUBJECT = "gbe.events.audit.change"

@@ -21,8 +21,8 @@ from servers.replica import replicated
 from servers.sentinel import watched
 from servers.valkey import Valkey
 from wrasse.archives.archiver import Archiver
+from wrasse.archives.codec import entry_of
 from wrasse.archives.drain import GROUP
-from wrasse.archives.lines import entry_of
 from wrasse.archives.reader import lines_at
 from wrasse.archives.verify import Verified, verify
 from wrasse.clock import SystemClock

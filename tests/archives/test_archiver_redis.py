@@ -26,10 +26,9 @@ from servers.seaweed import S3
 from servers.valkey import Valkey, valkey
 from wrasse.archives.archiver import ArchivePorts, Archiver
 from wrasse.archives.batch import BatchLimits
-from wrasse.archives.cursor import CURSORS
+from wrasse.archives.cursor import CURSORS, StreamLeases
 from wrasse.archives.drain import GROUP
 from wrasse.archives.rule import Rule
-from wrasse.archives.stream_lease import StreamLeases
 from wrasse.archives.verify import Verified, verify
 from wrasse.clock import SystemClock
 from wrasse.config.load import load

@@ -13,7 +13,7 @@ import zstandard
 
 from cli.command_line import Answer, wrasse
 from processes.daemons import running, until
-from wrasse.archives.lines import line_of
+from wrasse.archives.codec import line_of
 from wrasse.ports.streams import Entry, EntryId
 
 AUDIT = "gbe.events.audit.change"

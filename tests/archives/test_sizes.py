@@ -15,7 +15,7 @@ from archives.archiver_story import Yards
 from archives.test_archiver_kills import yards
 from archives.test_archiver_redis import CHANGE, KEY, drained, opened
 from cli.command_line import wrasse
-from wrasse.archives.lines import ENTRY_BYTES_MAX, LINE_BYTES_MAX, entry_of, line_of
+from wrasse.archives.codec import ENTRY_BYTES_MAX, LINE_BYTES_MAX, entry_of, line_of
 from wrasse.archives.reader import read
 from wrasse.archives.restart import replay
 from wrasse.clock import SystemClock

@@ -17,8 +17,8 @@ from wrasse.backends.nats.connect import Nats
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.redis.connect import Redis
 from wrasse.errors import Refused
+from wrasse.ports.backend import FAIL, OK, WARN
 from wrasse.ports.groups import StartAt
-from wrasse.ports.rules.check_result import FAIL, OK, WARN
 
 pytestmark = pytest.mark.full
 PROCESSES = 8

@@ -22,7 +22,7 @@ from processes.kill_actor import CLOCK, log, waited_for, work_off
 from wrasse.config.load import load
 from wrasse.config.settings import STREAM_SWEEPS, RetentionSettings, Settings, StuckTasksSettings, TaskTypeSettings
 from wrasse.engine.loop import ENGINE_LEASES, Engine
-from wrasse.engine.state import ENGINE_STATE
+from wrasse.engine.turn import ENGINE_STATE
 from wrasse.jobs.record_core.claims import RecordClaim
 from wrasse.jobs.stream_tasks.events import Said
 from wrasse.jobs.stream_tasks.queue import TaskClaims
@@ -34,7 +34,7 @@ from wrasse.runtime.backends import journal_of
 from wrasse.runtime.engine import build_stream_sweep, build_task_sweep
 from wrasse.runtime.open_ports import OpenPorts
 from wrasse.streams import retention
-from wrasse.streams.trimmer import Trimmer
+from wrasse.streams.retention import Trimmer
 
 OFTEN = timedelta(milliseconds=300)
 KEPT = timedelta(seconds=1)  # entries of queues and of progress; what tells of the end is never trimmed

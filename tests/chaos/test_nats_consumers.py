@@ -18,13 +18,13 @@ import pytest
 from chaos.nats_consumer_actor import ACK_TIMEOUT, G, S
 from servers.nats import nats, nats_cluster
 from wrasse.backends.nats.connect import Nats
-from wrasse.backends.nats.layout import stream_name
+from wrasse.backends.nats.message_codec import stream_name
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import SystemClock
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.groups import StartAt
 from wrasse.ports.streams import START
-from wrasse.streams.dead_letter import envelope_in
+from wrasse.streams.delivery import envelope_in
 from wrasse.streams.publisher import Publication, Publisher
 
 ACTOR = Path(__file__).with_name("nats_consumer_actor.py")

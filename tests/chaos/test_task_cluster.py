@@ -15,7 +15,7 @@ from chaos.task_scene import TYPE
 from chaos.test_task_storm import MILD, weathered
 from servers.cluster import Cluster, cluster
 from servers.nats import NatsCluster, nats_cluster
-from wrasse.backends.nats.layout import stream_name
+from wrasse.backends.nats.message_codec import stream_name
 from wrasse.jobs.stream_tasks.fields import queue_of
 
 ELECTION_MAX_S = 60

@@ -11,7 +11,7 @@ import pytest
 from cli.command_line import wrasse
 from wrasse.backends.directory.connect import Directory
 from wrasse.clock import SystemClock
-from wrasse.lease_server.queues.service import ConsumerProof, QueueService
+from wrasse.lease_server.queue_service import ConsumerProof, QueueService
 from wrasse.leases.leases import Leases
 from wrasse.ports.jobs import DeadLetterJob, Job, Reason
 

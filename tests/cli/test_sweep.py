@@ -15,7 +15,7 @@ from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.cli.sweep import exit_code
 from wrasse.clock import ManualClock, SystemClock
 from wrasse.engine.report import Report
-from wrasse.engine.state import ENGINE_STATE, LoadedState, SweepState, save
+from wrasse.engine.turn import ENGINE_STATE, LoadedState, SweepState, save
 from wrasse.ports.jobs import Complete, Job, JobQueue, WorkerInfo
 from wrasse.runtime.backends import open_store
 from wrasse.sweeps import CATALOGUE

@@ -15,7 +15,7 @@ from servers.valkey import Valkey
 from wrasse.backends.memory.connect import Memory
 from wrasse.backends.memory.limiter import MemoryLimiter
 from wrasse.clock import ManualClock, SystemClock
-from wrasse.jobs.record_core.limiter import BUDGETS, RecordedLimiter
+from wrasse.jobs.rate_limiter import BUDGETS, RecordedLimiter
 from wrasse.ports.limiter import Limiter
 
 LIMITERS = ("memory", "sqlite", "redis", "records")

@@ -8,7 +8,7 @@ import pytest
 
 from wrasse.clock import Clock
 from wrasse.jobs.record_queue.queue import RecordedJobs, RecordedOptions
-from wrasse.ports.health_check import HealthSample
+from wrasse.ports.guard import HealthSample
 from wrasse.ports.objects import Objects
 from wrasse.ports.records import Collection, Records
 

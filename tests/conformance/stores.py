@@ -22,7 +22,7 @@ from servers.seaweed import S3 as S3Server
 from servers.valkey import SHARED, newest, oldest
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock, ManualClock, SystemClock
-from wrasse.ports.health_check import HealthSample
+from wrasse.ports.guard import HealthSample
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
 from wrasse.ports.records import Collection, Records, stored_name

@@ -10,10 +10,9 @@ import pytest
 
 from conformance.stores import JOBS_BACKENDS, RECORDS_BACKENDS, Store
 from wrasse.errors import UsageError
-from wrasse.ports.backend import Backend, JobStore, ObjectStore
-from wrasse.ports.capabilities import GROUPS, OBJECTS, RECORDS, Capabilities
+from wrasse.ports.backend import GROUPS, OBJECTS, RECORDS, Backend, Capabilities, JobStore, ObjectStore
 from wrasse.ports.jobs import Job, JobGroup, Rate
-from wrasse.ports.status_index import IndexEntry
+from wrasse.ports.records import IndexEntry
 from wrasse.runtime.backends import RecordsAlone
 
 PORTS = {field.name for field in fields(Capabilities)} - GROUPS - OBJECTS - RECORDS - {"billed", "job_extras"}

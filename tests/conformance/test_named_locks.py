@@ -7,7 +7,7 @@ from datetime import timedelta
 import pytest
 
 from conformance.stores import Store
-from wrasse.ports.named_locks import PlainLocks
+from wrasse.ports.guard import PlainLocks
 
 pytestmark = pytest.mark.parametrize("open_store", ["redis"], indirect=True)
 KEY, LONG, SHORT = "gbe:lock:sweeper", timedelta(minutes=1), timedelta(milliseconds=30)

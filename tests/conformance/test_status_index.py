@@ -8,8 +8,7 @@ import pytest
 
 from conformance.stores import EMITTING_BACKENDS, Store
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.records import Collection, Record, Records
-from wrasse.ports.status_index import IndexEntry, StatusRange, index_cursor
+from wrasse.ports.records import Collection, IndexEntry, Record, Records, StatusRange, index_cursor
 
 LONG = [pytest.param(name, marks=pytest.mark.full) for name in ("redis-7.0", "redis-6.2", "redis-cluster")]
 pytestmark = pytest.mark.parametrize("open_store", [*EMITTING_BACKENDS, *LONG], indirect=True)

@@ -15,14 +15,14 @@ from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, Desk
 from conformance.stores import REDIS_SERVERS, Store, forget
 from servers.valkey import SHARED
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.jobs.strays import RedisStrays
+from wrasse.backends.redis.jobs.lists import RedisStrays
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action
 from wrasse.errors import StoreUnavailable, UsageError
+from wrasse.ports.inconsistency import StrayScan
 from wrasse.ports.jobs import Budget, JobFilter, JobState, Reason, Requeue
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.strays import StrayScan
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 MANY = 10_000

@@ -13,14 +13,11 @@ from wrasse.engine.report import Report
 from wrasse.engine.run import AnySweep, RunContext, run_once
 from wrasse.ids import Ids
 from wrasse.ports.groups import Groups
-from wrasse.ports.streams import START, Draft, EntryId, Streams
-from wrasse.ports.surveys import Surveys
+from wrasse.ports.streams import START, Draft, EntryId, Streams, Surveys
 from wrasse.streams.alerts import ALERTS, Alerts
 from wrasse.streams.envelope import decode
-from wrasse.streams.group_census import IDLE_OBSERVATIONS, Census, IdleObservations
-from wrasse.streams.retention import Retention, RetentionRule
-from wrasse.streams.survey import PlainSurvey
-from wrasse.streams.trimmer import RetentionTally, Trimmer
+from wrasse.streams.group_census import IDLE_OBSERVATIONS, Census, IdleObservations, PlainSurvey
+from wrasse.streams.retention import Retention, RetentionRule, RetentionTally, Trimmer
 from wrasse.sweeps.aged_entries import AgedEntries
 from wrasse.sweeps.dead_consumers import DeadConsumers
 

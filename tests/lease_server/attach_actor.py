@@ -19,7 +19,7 @@ from pathlib import Path
 
 from wrasse.backends.directory.connect import Directory
 from wrasse.clock import SystemClock
-from wrasse.config.addresses import Address
+from wrasse.config.urls import Address
 from wrasse.lease_server.access import Access
 from wrasse.lease_server.server import LeaseServer
 from wrasse.leases.attachments import Sent

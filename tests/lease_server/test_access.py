@@ -10,10 +10,10 @@ import pytest
 from aiohttp import ClientSession
 
 from lease_server.test_server import running
-from wrasse.config.addresses import Address
 from wrasse.config.dump import shown
 from wrasse.config.lease_settings import LeaseSettings, Role
 from wrasse.config.load import load
+from wrasse.config.urls import Address
 from wrasse.errors import ConfigError
 from wrasse.lease_server.access import Access, TokenOwner, access_of, check_access
 from wrasse.lease_server.openapi import CALLS

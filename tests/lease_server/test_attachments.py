@@ -18,10 +18,8 @@ from wrasse.clock import SystemClock
 from wrasse.errors import StoreUnavailable, TooLarge
 from wrasse.leases.attachments import Sent
 from wrasse.leases.client import LeaseClient
-from wrasse.leases.lease import public
-from wrasse.leases.lease_scope import lease_key
-from wrasse.leases.operations import Operations
-from wrasse.leases.refusal import KeyRefused, Refusal
+from wrasse.leases.lease import KeyRefused, Refusal, public
+from wrasse.leases.lease_scope import Operations, lease_key
 
 CLOCK = SystemClock()
 TTL = timedelta(seconds=20)

@@ -14,7 +14,7 @@ from schemathesis import checks
 
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
-from wrasse.config.addresses import Address
+from wrasse.config.urls import Address
 from wrasse.lease_server.access import Access
 from wrasse.lease_server.openapi import document
 from wrasse.lease_server.server import LeaseServer

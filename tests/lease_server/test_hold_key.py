@@ -13,9 +13,8 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock, SystemClock
 from wrasse.errors import LeaseLost
 from wrasse.leases.client import LeaseClient
-from wrasse.leases.lease_scope import lease_key
+from wrasse.leases.lease_scope import Operations, lease_key
 from wrasse.leases.leases import Leases
-from wrasse.leases.operations import Operations
 
 CLOCK = SystemClock()
 TTL = timedelta(seconds=20)

@@ -15,7 +15,7 @@ from aiohttp import ClientSession
 from lease_server.test_server import running
 from wrasse.lease_server import request_parsing, server as serving
 from wrasse.lease_server.access import Access, TokenOwner
-from wrasse.lease_server.responses import WireError
+from wrasse.lease_server.wire import WireError
 from wrasse.web import listener
 from wrasse.web.listener import ConnectionLimits, caps_within
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, strategies as st
 
-from wrasse.lease_server.multipart import PART_HEAD_BYTES_MAX, PARTS_MAX, NoParts, Part, parts_of
+from wrasse.lease_server.queues import PART_HEAD_BYTES_MAX, PARTS_MAX, NoParts, Part, parts_of
 
 RELATED = "multipart/related; boundary=B"
 PIECES = st.sampled_from(

@@ -12,7 +12,7 @@ from aiohttp import ClientSession
 
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
-from wrasse.config.addresses import Address
+from wrasse.config.urls import Address
 from wrasse.errors import ConfigError
 from wrasse.lease_server import request_parsing
 from wrasse.lease_server.access import Access, TokenOwner

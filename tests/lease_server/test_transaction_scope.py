@@ -16,11 +16,10 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
 from wrasse.errors import LeaseLost, StoreUnavailable, UsageError
 from wrasse.leases.client import LeaseClient
+from wrasse.leases.lease_scope import Operations, transact
 from wrasse.leases.leases import Leases
-from wrasse.leases.operations import Operations
-from wrasse.leases.transactions.scope import transact
+from wrasse.leases.names import Xids
 from wrasse.leases.transactions.states import Decision
-from wrasse.leases.xid import Xids
 from wrasse.ports.records import Collection, Records
 
 CLOCK = SystemClock()
@@ -150,7 +149,7 @@ async def test_a_cancellation_from_outside_stays_one() -> None:
 async def test_an_end_that_nobody_knows_names_the_transaction_by_which_it_can_be_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("wrasse.leases.transactions.scope.DECIDE_MAX", 0.3)
+    monkeypatch.setattr("wrasse.leases.lease_scope.DECIDE_MAX", 0.3)
     memory, network = Memory(CLOCK), Network(Script({}))
 
     def records(collection: Collection) -> Records:

@@ -14,9 +14,8 @@ from leases.places import NS, Backend
 from object_faults import FaultyObjects
 from wrasse.clock import Clock
 from wrasse.errors import Gone, StoreUnavailable
-from wrasse.leases.lease import KeyRecord
+from wrasse.leases.lease import KeyRecord, KeyRefused, Refusal
 from wrasse.leases.leases import Leases
-from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.ports.objects import NO_METADATA, Data, WriteResult
 from wrasse.ports.records import Collection, Records
 

@@ -9,9 +9,8 @@ from typing import TypeVar
 from faults import Fault, FaultyRecords, Network, Plan
 from leases.places import Backend, Between
 from object_faults import FaultyObjects
-from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.objects import Objects
-from wrasse.ports.records import Collection, Records
+from wrasse.ports.records import Collection, Namespaces, Records
 
 T = TypeVar("T")
 

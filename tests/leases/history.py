@@ -15,8 +15,7 @@ from wrasse.clock import Clock
 from wrasse.leases.lease import KeyRecord, decode
 from wrasse.ports.objects import Objects
 from wrasse.ports.page import Page
-from wrasse.ports.records import Record, Records, Written, refuse_emit, refuse_index_entry
-from wrasse.ports.status_index import IndexEntry
+from wrasse.ports.records import IndexEntry, Record, Records, Written, refuse_emit, refuse_index_entry
 from wrasse.ports.streams import Draft
 
 

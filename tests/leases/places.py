@@ -20,9 +20,8 @@ from wrasse.engine.sweep import Action
 from wrasse.leases.core import EXACT, leases_in
 from wrasse.leases.lease import Terms
 from wrasse.leases.leases import Leases
-from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.objects import ObjectInfo, Objects
-from wrasse.ports.records import Collection, Records
+from wrasse.ports.records import Collection, Namespaces, Records
 from wrasse.sweeps.expired_leases import ExpiredLeases
 
 PLACES = ("memory", "directory", "strict s3", "s3")

@@ -12,9 +12,8 @@ from leases.places import HOURS, HOURS_PASS, NS, TTL, Place
 from wrasse.errors import StoreBroken
 from wrasse.leases.attachments import ATTACHMENTS_MAX, Attached, AttachmentTooLarge, Sent
 from wrasse.leases.fsck import Fsck, Trouble
-from wrasse.leases.lease import KeyRecord, Lease, public
+from wrasse.leases.lease import KeyRecord, KeyRefused, Lease, Refusal, public
 from wrasse.leases.leases import Leases
-from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.ports.objects import ObjectDelete
 
 KEY = "orders/42"

@@ -14,10 +14,9 @@ from leases.places import HOURS, HOURS_PASS, NS, TTL, Place
 from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action
 from wrasse.errors import WrasseError
-from wrasse.leases.lease import DROPPED_MAX, KeyRecord
+from wrasse.leases.lease import DROPPED_MAX, KeyRecord, KeyRefused, Refusal
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import BadName
-from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.ports.outcome import Outcome
 from wrasse.sweeps.aged_records import AgedRecords
 from wrasse.sweeps.expired_leases import ExpiredLeases

@@ -31,8 +31,8 @@ from wrasse.clock import ManualClock, SystemClock
 from wrasse.errors import StoreUnavailable
 from wrasse.leases.client import LeaseClient
 from wrasse.leases.core import leases_in
+from wrasse.leases.lease import KeyRefused, Refusal
 from wrasse.leases.leases import Leases
-from wrasse.leases.refusal import KeyRefused, Refusal
 
 ACTOR = Path(__file__).with_name("lease_actor.py")
 CLOCK = SystemClock()

@@ -19,11 +19,10 @@ from leases.test_transactions_crashes import AtWrite, deaths_are_no_news
 from leases.transaction_scene import name_of
 from wrasse.errors import StoreUnavailable
 from wrasse.jobs.record_queue.store import JobRecordNames
-from wrasse.lease_server.queues.service import ConsumerProof, QueueService, failure, state_key
+from wrasse.lease_server.queue_service import ConsumerProof, QueueService, failure, state_key
 from wrasse.leases.core import leases_in
-from wrasse.leases.lease import Terms
+from wrasse.leases.lease import KeyRefused, Terms
 from wrasse.leases.leases import Leases
-from wrasse.leases.refusal import KeyRefused
 from wrasse.leases.transactions.states import TRANSACTIONS
 from wrasse.ports.jobs import ClaimedJob, Job, JobState as In
 

@@ -13,9 +13,8 @@ from leases.faulty_store import Gate, behind, faulty
 from leases.places import HOURS, HOURS_PASS, NS, TTL, Place
 from wrasse.engine.sweep import Action
 from wrasse.errors import StoreUnavailable
-from wrasse.leases.lease import KeyRecord, Terms
+from wrasse.leases.lease import KeyRecord, KeyRefused, Refusal, Terms
 from wrasse.leases.leases import Leases
-from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.ports.outcome import Outcome
 from wrasse.sweeps.expired_leases import CleanUp, Clear, ExpiredLeases
 

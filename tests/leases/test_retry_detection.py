@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from leases.places import NS, TTL, Place
-from wrasse.leases.lease import KeyRecord
+from wrasse.leases.lease import KeyRecord, KeyRefused, Refusal
 from wrasse.leases.leases import Leases
-from wrasse.leases.refusal import KeyRefused, Refusal
 
 OURS = pytest.mark.parametrize("place", ["memory", "directory", "strict s3"], indirect=True)
 

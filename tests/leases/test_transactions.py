@@ -14,9 +14,8 @@ from leases.transaction_scene import DAY, held_by_nobody, name_of, run
 from wrasse.clock import EPOCH
 from wrasse.engine.sweep import Action
 from wrasse.errors import TooLarge, UsageError
-from wrasse.leases.lease import KeyRecord
+from wrasse.leases.lease import KeyRecord, KeyRefused, Refusal
 from wrasse.leases.leases import Leases
-from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.leases.transactions.states import DECISIONS, PARTICIPANTS_MAX, TRANSACTIONS, Decision, Participant, begun
 from wrasse.ports.outcome import Outcome
 from wrasse.sweeps.open_transactions import OpenTransactions

@@ -21,9 +21,8 @@ from leases.places import Place
 from leases.transaction_scene import KEYS, Told, check, marks, name_of, nothing_is_left, release, settle, stage
 from wrasse.clock import ManualClock
 from wrasse.errors import StoreUnavailable
-from wrasse.leases.lease import KeyRecord
+from wrasse.leases.lease import KeyRecord, KeyRefused
 from wrasse.leases.leases import Leases
-from wrasse.leases.refusal import KeyRefused
 from wrasse.leases.transactions.states import Decision
 
 FIRST, MARK = name_of(1), name_of(2)

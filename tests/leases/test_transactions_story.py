@@ -24,9 +24,8 @@ from virtual_time import VirtualClock, run_virtual
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock, ManualClock
 from wrasse.errors import StoreUnavailable, UsageError
-from wrasse.leases.lease import KeyRecord
+from wrasse.leases.lease import KeyRecord, KeyRefused
 from wrasse.leases.leases import Leases
-from wrasse.leases.refusal import KeyRefused
 from wrasse.leases.transactions import log as book_module
 from wrasse.leases.transactions.states import Decision
 from wrasse.ports.records import Collection, Records

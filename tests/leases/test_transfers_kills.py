@@ -28,11 +28,11 @@ from wrasse.backends.s3.connect import S3
 from wrasse.clock import ManualClock
 from wrasse.errors import LeaseLost, StoreUnavailable
 from wrasse.leases.client import LeaseClient
+from wrasse.leases.lease import KeyRefused
+from wrasse.leases.lease_scope import transact
 from wrasse.leases.leases import Leases
-from wrasse.leases.refusal import KeyRefused
-from wrasse.leases.transactions.scope import transact
+from wrasse.leases.names import Xids
 from wrasse.leases.transactions.states import TRANSACTIONS
-from wrasse.leases.xid import Xids
 from wrasse.sweeps.expired_leases import ExpiredLeases
 from wrasse.sweeps.open_transactions import OpenTransactions
 

@@ -18,9 +18,8 @@ from wrasse.clock import ManualClock
 from wrasse.engine.run import AnySweep
 from wrasse.engine.sweep import Action
 from wrasse.leases.core import leases_in
-from wrasse.leases.lease import KeyRecord, decode
+from wrasse.leases.lease import KeyRecord, KeyRefused, Refusal, decode
 from wrasse.leases.leases import Leases
-from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.leases.transactions.states import DECISIONS, TRANSACTIONS
 from wrasse.sweeps.expired_leases import ExpiredLeases
 from wrasse.sweeps.open_transactions import OpenTransactions

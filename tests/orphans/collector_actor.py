@@ -29,9 +29,8 @@ from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
 from wrasse.engine.run import RunContext, run_once
 from wrasse.ids import Ids
-from wrasse.orphans.approval import Approval, write_approval
-from wrasse.orphans.presets import Workspaces, workspaces_queries
-from wrasse.orphans.scan import Ports
+from wrasse.orphans.root import Workspaces, workspaces_queries
+from wrasse.orphans.scan import Approval, Ports, write_approval
 from wrasse.orphans.scanner import Scanner
 from wrasse.ports.journal import Intent, Journal, Line, LineFilter, SettledIntent
 from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, WriteResult

@@ -30,10 +30,8 @@ from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock
 from wrasse.engine.run import RunContext, run_once
 from wrasse.ids import Ids
-from wrasse.orphans.approval import Approval, write_approval
-from wrasse.orphans.presets import Workspaces, workspaces_queries
-from wrasse.orphans.root import Graces, WriterTime
-from wrasse.orphans.scan import Ports
+from wrasse.orphans.root import Graces, Workspaces, WriterTime, workspaces_queries
+from wrasse.orphans.scan import Approval, Ports, write_approval
 from wrasse.orphans.scanner import Scanner
 from wrasse.ports.objects import Objects
 from wrasse.sweeps.orphan_objects import OrphanObjects

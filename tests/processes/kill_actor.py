@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from wrasse.clock import SystemClock
-from wrasse.engine.guard import MassDeath
-from wrasse.engine.health import backend_guards
+from wrasse.engine.guard import MassDeath, backend_guards
 from wrasse.engine.loop import ENGINE_LEASES, Engine, Scheduled
-from wrasse.engine.state import ENGINE_STATE
+from wrasse.engine.turn import ENGINE_STATE
 from wrasse.errors import StoreUnavailable
 from wrasse.jobs.command_handler import Command
 from wrasse.jobs.handlers import Handlers

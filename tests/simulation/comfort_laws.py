@@ -21,8 +21,7 @@ from wrasse.backends.memory.status_index import JobRow
 from wrasse.jobs.periodic import LATE_MAX, Every, Missed
 from wrasse.jobs.scheduler import PeriodicMark
 from wrasse.ports.jobs import Enqueued, Job, JobGroup, JobRecord, JobState, Rate
-from wrasse.ports.records import Records, Written
-from wrasse.ports.status_index import IndexEntry
+from wrasse.ports.records import IndexEntry, Records, Written
 from wrasse.ports.streams import Draft
 
 SLOW = Rate("slow", 3, timedelta(seconds=20))

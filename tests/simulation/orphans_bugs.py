@@ -20,8 +20,7 @@ from wrasse.orphans.removal import Removal, Trash
 from wrasse.orphans.root import Graces, Root
 from wrasse.orphans.scan import OrphanScan
 from wrasse.orphans.spool import Referred, SpooledObject
-from wrasse.orphans.units import Unit
-from wrasse.orphans.verdict import KnownSighting, Scene, Verdict, judge_protected
+from wrasse.orphans.verdict import KnownSighting, Scene, Unit, Verdict, judge_protected
 from wrasse.ports.objects import ObjectDelete
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page

@@ -26,13 +26,11 @@ from virtual_time import VirtualClock, run_virtual
 from wrasse.backends.memory.journal import MemoryJournal
 from wrasse.backends.memory.objects import MemoryObjects
 from wrasse.backends.memory.sightings import MemorySightings
-from wrasse.engine.budget import RunBudget
 from wrasse.engine.report import Report
-from wrasse.engine.run import RunContext, run_once
+from wrasse.engine.run import RunBudget, RunContext, run_once
 from wrasse.ids import Ids
-from wrasse.orphans.approval import read_approval, write_approval
 from wrasse.orphans.root import Graces, Root
-from wrasse.orphans.scan import Ports
+from wrasse.orphans.scan import Ports, read_approval, write_approval
 from wrasse.orphans.scanner import Scanner
 from wrasse.sweeps.orphan_objects import OrphanObjects
 

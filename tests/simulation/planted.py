@@ -14,8 +14,7 @@ from typing import Any
 from wrasse.backends.memory.jobs import MemoryJobs
 from wrasse.backends.memory.status_index import JobRow
 from wrasse.clock import Clock
-from wrasse.engine.guard import MassDeath
-from wrasse.engine.health import BackendDown, BackendRestarted
+from wrasse.engine.guard import BackendDown, BackendRestarted, MassDeath
 from wrasse.ports.guard import Guard
 from wrasse.ports.jobs import (
     Budget,
@@ -30,8 +29,7 @@ from wrasse.ports.jobs import (
     Settlement,
 )
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.rules.job_transitions import JobStatus
-from wrasse.ports.rules.reply_cache import Remembered
+from wrasse.ports.rules.job_transitions import JobStatus, Remembered
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from typing import Any
 
 from simulation.stream_world import Bug
 from wrasse.backends.memory.groups import MemoryGroups
-from wrasse.backends.memory.logs import Group
-from wrasse.backends.memory.streams import MemoryStreams
+from wrasse.backends.memory.streams import Group, MemoryStreams
 from wrasse.ports.groups import Ack, Answer, DeadLetter, Delivery, Nak
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import EntryId, Trimmed

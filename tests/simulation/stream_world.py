@@ -19,9 +19,8 @@ from stream_faults import FaultyGroups, FaultyStreams
 from virtual_time import VirtualClock
 from wrasse.backends.memory.groups import MemoryGroups
 from wrasse.backends.memory.journal import MemoryJournal
-from wrasse.backends.memory.logs import Logs
 from wrasse.backends.memory.records import MemoryRecords
-from wrasse.backends.memory.streams import MemoryStreams
+from wrasse.backends.memory.streams import Logs, MemoryStreams
 from wrasse.engine.run import AnySweep, RunContext, run_once
 from wrasse.errors import StoreUnavailable
 from wrasse.ids import Ids
@@ -31,11 +30,9 @@ from wrasse.ports.streams import START, EntryId
 from wrasse.streams.alerts import Alerts
 from wrasse.streams.consumer import Consumer, ConsumerSettings
 from wrasse.streams.delivery import Received
-from wrasse.streams.group_census import Census, IdleObservations
+from wrasse.streams.group_census import Census, IdleObservations, PlainSurvey
 from wrasse.streams.publisher import Publisher
-from wrasse.streams.retention import Retention, RetentionRule, horizon
-from wrasse.streams.survey import PlainSurvey
-from wrasse.streams.trimmer import RetentionTally, Trimmer
+from wrasse.streams.retention import Retention, RetentionRule, RetentionTally, Trimmer, horizon
 from wrasse.sweeps.aged_entries import AgedEntries
 from wrasse.sweeps.dead_consumers import DeadConsumers
 

@@ -20,11 +20,9 @@ from simulation.laws import LawfulJobs, LawfulJournal, Ledger, WatchedShelves
 from simulation.planted import Bug
 from virtual_time import VirtualClock, run_virtual
 from wrasse.backends.memory.connect import Memory
-from wrasse.engine.guard import MassDeath
-from wrasse.engine.health import BackendRestarted, backend_guards
+from wrasse.engine.guard import BackendRestarted, MassDeath, backend_guards
 from wrasse.engine.loop import ENGINE_LEASES, Engine
-from wrasse.engine.state import ENGINE_STATE, load
-from wrasse.engine.turn import Scheduled
+from wrasse.engine.turn import ENGINE_STATE, Scheduled, load
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.jobs import Cancel, JobFilter, JobInfo, JobState, RequeueDead
 from wrasse.sweeps.finished_jobs import FinishedJobs

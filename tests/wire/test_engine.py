@@ -12,9 +12,8 @@ from wire.places import Place, dumped
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.loop import ENGINE_LEASES, Engine
-from wrasse.engine.state import ENGINE_STATE
-from wrasse.engine.turn import Scheduled
-from wrasse.jobs.record_core.limiter import BUDGETS, RecordedLimiter
+from wrasse.engine.turn import ENGINE_STATE, Scheduled
+from wrasse.jobs.rate_limiter import BUDGETS, RecordedLimiter
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.jobs import Job
 from wrasse.ports.journal import Intent

@@ -18,7 +18,7 @@ from wire.sqlite_before import as_sql, from_sql, play
 from wrasse.backends.memory.connect import Memory
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
-from wrasse.engine.state import ENGINE_STATE, load
+from wrasse.engine.turn import ENGINE_STATE, load
 from wrasse.jobs.scheduler import PERIODIC
 from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
 from wrasse.leases.leases import Leases

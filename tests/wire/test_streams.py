@@ -11,7 +11,7 @@ from wire.places import Place, dumped, pass_time
 from wrasse.ports.groups import Ack, Nak, StartAt
 from wrasse.ports.streams import Draft
 from wrasse.streams.alerts import ALERTS, Alert, Alerts
-from wrasse.streams.dead_letter import dead_letter
+from wrasse.streams.delivery import dead_letter
 from wrasse.streams.group_census import IDLE_OBSERVATIONS, IdleObservations
 from wrasse.streams.publisher import Publication, Publisher
 

@@ -8,17 +8,17 @@ from collections.abc import Mapping
 
 from tools.docs.markdown import code, page, table
 from wrasse.cli.doctor import KINDS, capability_table
-from wrasse.ports import capabilities
+from wrasse.ports import backend
 
 INTRO = """\
-Every backend declares once what it can do beyond what all of them must (`ports/capabilities.py`). Settings that need
+Every backend declares once what it can do beyond what all of them must (`ports/backend.py`). Settings that need
 what a backend lacks are refused when they are read. `wrasse doctor` shows the same table for the backends in use;
 `file` is a directory."""
 
 
 def meanings() -> Mapping[str, str]:
     """The docstring of each capability."""
-    (kind,) = [each for each in ast.parse(inspect.getsource(capabilities)).body if isinstance(each, ast.ClassDef)]
+    (kind,) = [each for each in ast.parse(inspect.getsource(backend)).body if isinstance(each, ast.ClassDef)]
     found: dict[str, str] = {}
     for field, text in zip(kind.body, kind.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):

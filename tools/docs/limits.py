@@ -23,7 +23,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "Jobs": ("ports.jobs", "bounded", "jobs.http_handler"),
     "Streams and archives": (
         "ports.streams", "ports.rules.subjects", "ports.groups",
-        "streams.envelope", "archives.lines",
+        "streams.envelope", "archives.codec",
     ),
     "Records and objects": ("ports.records", "ports.objects", "backends.directory.names"),
     "Leases": (
@@ -31,19 +31,19 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "leases.attachments_client",
     ),
     "HTTP servers: status page and lease API": (
-        "web.listener", "lease_server.request_parsing", "lease_server.multipart", "lease_server.leases", "web.server",
+        "web.listener", "lease_server.request_parsing", "lease_server.queues", "lease_server.leases", "web.server",
     ),
     "What a Redis may send": (
         "backends.redis.options",
         "backends.page_loop",
         "backends.redis.client.transport",
-        "backends.redis.jobs.dead_list",
-        "backends.redis.key_types",
+        "backends.redis.jobs.lists",
+        "backends.redis.replies",
     ),
     "What a NATS server may send": ("backends.nats.client.transport",),
     "What an S3 store may send": (
         "backends.s3.transport", "backends.s3.xml", "backends.s3.object_listing", "backends.s3.objects",
-        "backends.s3.versions", "backends.s3.connect",
+        "backends.s3.client", "backends.s3.connect",
     ),
     "Settings, logs and errors": ("config.yaml_file", "config.redaction", "observability.logs"),
 }  # fmt: skip

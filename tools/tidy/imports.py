@@ -47,20 +47,20 @@ VALUES_OF_SETTINGS = {
     "archives.rule": "prefixes of archives, and whether two overlap",
     "engine.run": "the type of a sweep, for sweeps of one's own",
     "jobs.file_producer.files": "patterns of paths",
-    "jobs.handler_url": "handlers behind a URL",
-    "jobs.named_import": "module:name, as handlers and sweeps are named",
+    "jobs.handler_name": "module:name and URLs, as handlers and sweeps are named",
     "jobs.new_job": "the data of a periodic job as a payload",
     "jobs.periodic": "cron expressions and intervals",
     "jobs.stream_tasks.fields": "names of types of stream tasks",
     "jobs.worker.queue_selector": "rates and weights of queues",
     "leases.names": "names of namespaces",
     "observability.tracing": "the address of a receiver of spans",
-    "orphans.presets": "queries of the preset",
     "orphans.root": "roots, templates of keys and graces",
     "sweeps": "the catalogue: the fields of a sweep are its settings",
 }
 EXCEPTIONS = frozenset({("runtime/producer.py", "wrasse.cli.output")})  # the bar that shows how many files are done
-CHOOSES_BACKENDS = frozenset({"runtime/backends.py", "testing/world.py"})  # a test's world is in memory, and says so
+CHOOSES_BACKENDS = frozenset(
+    {"runtime/backends.py", "testing/properties.py"}
+)  # a test's world is in memory, and says so
 
 
 def imported(source: Source) -> Iterator[tuple[int, str]]:

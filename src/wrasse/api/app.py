@@ -24,24 +24,21 @@ from typing import Self, TypeVar
 from wrasse.api.jobs import Jobs
 from wrasse.api.streams import AppStreams
 from wrasse.clock import Clock, SystemClock
+from wrasse.config.backend_urls import is_nats
 from wrasse.config.load import Config, load
-from wrasse.config.server_options import is_nats
 from wrasse.engine.loop import Engine
 from wrasse.errors import UnknownName, UsageError, first_error
-from wrasse.jobs.handlers import Function, Middleware
+from wrasse.jobs.handlers import Function, Middleware, Registry
 from wrasse.jobs.new_job import Duration, as_duration, encoded
 from wrasse.jobs.periodic import Cron, Every, Missed, Periodic, parse_cron
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.rate_limiter import SharedRate
-from wrasse.jobs.registry import Registry
 from wrasse.jobs.retry import Retry
 from wrasse.jobs.scheduler import PeriodicScheduler
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.worker import Worker
-from wrasse.leases.lease_scope import lease_key
-from wrasse.leases.operations import Operations
-from wrasse.leases.transactions.scope import transact
-from wrasse.leases.xid import Xids
+from wrasse.leases.lease_scope import Operations, lease_key, transact
+from wrasse.leases.names import Xids
 from wrasse.ports.backend import StreamStore
 from wrasse.ports.jobs import JobQueue
 from wrasse.runtime.backends import Stores

@@ -20,10 +20,9 @@ from wrasse.ports.groups import StartAt, check_group
 from wrasse.ports.rules.subjects import check_pattern
 from wrasse.ports.streams import APPENDS_MAX
 from wrasse.runtime.signals import on_stop
-from wrasse.streams.consumer import Consumer, ConsumerSettings
+from wrasse.streams.consumer import Consumer, ConsumerSettings, StreamTally
 from wrasse.streams.delivery import Handler, HandlerCall
 from wrasse.streams.publisher import Publication, Publisher
-from wrasse.streams.tally import StreamTally
 
 _HANDLER = TypeVar("_HANDLER", bound=Handler)
 _STARTS = {"first": StartAt(first=True), "last": StartAt()}

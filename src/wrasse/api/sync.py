@@ -34,9 +34,8 @@ from wrasse.config.load import Config
 from wrasse.errors import UsageError
 from wrasse.jobs.handlers import Function, Middleware
 from wrasse.jobs.new_job import Duration
-from wrasse.leases.attachment_files import write_file
-from wrasse.leases.lease_scope import LeasedKey
-from wrasse.leases.transactions.scope import transact
+from wrasse.leases.attachments import write_file
+from wrasse.leases.lease_scope import LeasedKey, transact
 
 S = TypeVar("S")
 R = TypeVar("R")

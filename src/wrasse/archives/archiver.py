@@ -15,13 +15,10 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from wrasse.archives.announce import Announcer
-from wrasse.archives.cursor import Cursors
+from wrasse.archives.announce import Announcer, ArchiverTally, LagLimits, LagWatch
+from wrasse.archives.cursor import TTL, Cursors, StreamLeases
 from wrasse.archives.drain import GROUP, Drain, Stepped, Tools
-from wrasse.archives.lag import LagLimits, LagWatch
 from wrasse.archives.rule import Rule
-from wrasse.archives.stream_lease import TTL, StreamLeases
-from wrasse.archives.tally import ArchiverTally
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
 from wrasse.leases.manager import LeaseManager

@@ -18,12 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from wrasse.archives.codec import Compression, Press, press
-from wrasse.archives.lines import is_marked, packed
+from wrasse.archives.codec import Compression, Press, is_marked, packed, press
 from wrasse.archives.naming import day_of
 from wrasse.errors import StoreBroken
-from wrasse.ports.entry_chunks import EntryChunk
-from wrasse.ports.streams import EntryId
+from wrasse.ports.streams import EntryChunk, EntryId
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,20 +34,16 @@ from datetime import datetime
 from enum import StrEnum
 from typing import TypeVar
 
-from wrasse.archives.announce import Announcer
-from wrasse.archives.archive_list import newest
+from wrasse.archives.announce import Announcer, ArchiverTally
 from wrasse.archives.batch import PIECE_BYTES, ArchiveBatch, ArchiveFacts, Sealed, facts_of, to_metadata
-from wrasse.archives.cursor import Cursor, Cursors
+from wrasse.archives.cursor import Cursor, Cursors, StreamLeases
 from wrasse.archives.naming import ArchiveName, check_name, day_of, parse_name
-from wrasse.archives.reader import facts_at, read_archive
+from wrasse.archives.reader import facts_at, newest, read_archive
 from wrasse.archives.rule import Rule
-from wrasse.archives.stream_lease import StreamLeases
-from wrasse.archives.tally import ArchiverTally
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable
-from wrasse.ports.entry_chunks import EntryChunk
 from wrasse.ports.groups import Groups, StartAt
 from wrasse.ports.objects import Objects
-from wrasse.ports.streams import START, Entry, EntryId, GroupState, Streams, StreamState
+from wrasse.ports.streams import START, Entry, EntryChunk, EntryId, GroupState, Streams, StreamState
 
 _PAGE = 1_000
 

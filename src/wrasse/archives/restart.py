@@ -17,10 +17,9 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from wrasse.archives.archive_list import list_archives, newest
 from wrasse.archives.cursor import Cursor, Cursors
 from wrasse.archives.drain import entries_after, same_entry
-from wrasse.archives.reader import Archived, facts_at, read_archive
+from wrasse.archives.reader import Archived, facts_at, list_archives, newest, read_archive
 from wrasse.archives.rule import Rule
 from wrasse.errors import Refused, UsageError
 from wrasse.ports.streams import START, Draft, Entry, EntryId, Streams

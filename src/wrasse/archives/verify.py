@@ -11,10 +11,9 @@ from collections.abc import AsyncIterator, Callable, Collection
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
-from wrasse.archives.archive_list import ListedArchive, list_archives, newest
 from wrasse.archives.batch import ArchiveFacts, from_metadata
 from wrasse.archives.naming import ArchiveName
-from wrasse.archives.reader import error_text, scan
+from wrasse.archives.reader import ListedArchive, error_text, list_archives, newest, scan
 from wrasse.archives.rule import Rule
 from wrasse.errors import StoreBroken
 from wrasse.ports.objects import Objects

@@ -1,4 +1,7 @@
-"""Common parts of our own clients of Redis and NATS: addresses, TLS, and a connection below any protocol."""
+"""Common parts of our own clients of Redis and NATS: addresses, TLS, and a connection below any protocol.
+
+Guesses the protocol of a server that does not speak ours, by the first bytes it sent. Pure.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,14 @@ Address = tuple[str, int]
 
 ENDED, BROKE = "the connection ended", "the connection broke"
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
+_TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # alert, handshake
+_KINDS = (
+    (b"HTTP/", "an HTTP server answers there"),
+    (b"INFO {", "a NATS server answers there"),
+    (b"SSH-", "an SSH server answers there"),
+    (b"-ERR Protocol error", "a Redis answers there"),
+    (b"-ERR unknown command", "a Redis answers there"),
+)
 
 
 class ConnectionLost(Exception):
@@ -203,3 +214,15 @@ def parse_number(name: str, text: str, what: str) -> int:
 def shown_addresses(nodes: tuple[Address, ...]) -> str:
     """The addresses as text."""
     return ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in nodes)
+
+
+def named(first: bytes) -> str:
+    """The protocol that seems to answer, or an empty text if the bytes do not tell."""
+    if first.startswith(_TLS_RECORDS):
+        return "it answers in TLS"
+    return next((kind for begins, kind in _KINDS if first.startswith(begins)), "")
+
+
+def printable(text: str, longest: int = 512) -> str:
+    """A server's message without control characters, cut to a length."""
+    return "".join(sign if sign.isprintable() else "?" for sign in text[:longest])

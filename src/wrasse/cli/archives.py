@@ -11,14 +11,12 @@ from datetime import datetime, timedelta
 
 import click
 
-from wrasse.archives.archive_list import ListedArchive, list_archives
 from wrasse.archives.batch import ArchiveFacts
-from wrasse.archives.cursor import Cursors
+from wrasse.archives.cursor import TTL, Cursors, StreamLeases
 from wrasse.archives.drain import GROUP
-from wrasse.archives.reader import Archived, BadLine, error_text, facts_at, read
+from wrasse.archives.reader import Archived, BadLine, ListedArchive, error_text, facts_at, list_archives, read
 from wrasse.archives.restart import ArchiveReplayResult, Restart, plan_restart, replay, restart
 from wrasse.archives.rule import Rule
-from wrasse.archives.stream_lease import TTL, StreamLeases
 from wrasse.archives.verify import PROBLEMS_MAX, Problem, Verified, verify, without
 from wrasse.cli.context import CommandContext, finish, with_context
 from wrasse.cli.output import counted, printable, progress, show_facts, show_table

@@ -15,7 +15,7 @@ from wrasse.config.load import Config
 from wrasse.config.redaction import hide
 from wrasse.config.urls import StoreUrl
 from wrasse.errors import ConfigError, UsageError, WrasseError
-from wrasse.ports.rules.check_result import FAIL, Finding
+from wrasse.ports.backend import FAIL, Finding
 from wrasse.runtime.doctor import examine
 from wrasse.runtime.handler_app import with_app
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import click
 
-from wrasse.cli.admin_flags import ADMIN, COMMANDS, AdminOrders, admin_options
+from wrasse.cli.admin import ADMIN, COMMANDS, AdminOrders, admin_options
 from wrasse.cli.context import CommandContext, finish, with_context
 from wrasse.config.load import load
 from wrasse.observability.logs import start_logging

@@ -32,7 +32,7 @@ from wrasse.ports.rules.subjects import check_pattern, check_subject, is_wild
 from wrasse.ports.streams import START, Entry, EntryId, Streams, StreamState
 from wrasse.runtime.backends import Stores
 from wrasse.runtime.signals import on_stop
-from wrasse.streams.dead_letter import envelope_in
+from wrasse.streams.delivery import envelope_in
 from wrasse.streams.envelope import PAYLOAD_BYTES_MAX, Envelope, check_payload
 from wrasse.streams.membership import Membership, consumer_name
 from wrasse.streams.publisher import Publication, Publisher

@@ -12,8 +12,8 @@ from wrasse.cli.output import printable, progress, show_table
 from wrasse.clock import SystemClock
 from wrasse.config.load import Config
 from wrasse.duration import format_duration
-from wrasse.engine.budget import ACTIONS_MAX, RUNTIME_MAX
 from wrasse.engine.report import Report
+from wrasse.engine.run import ACTIONS_MAX, RUNTIME_MAX
 from wrasse.errors import ConfigError, Refused, StoreBroken, UnknownName, WrasseError
 from wrasse.observability.json_format import report_json
 from wrasse.runtime.backends import Stores

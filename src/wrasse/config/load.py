@@ -19,18 +19,25 @@ from pathlib import Path
 
 import yaml
 
-from wrasse.config.backend_urls import SERVERS, BackendUrls, resolve
-from wrasse.config.convert import Unfit, convert
+from wrasse.config.backend_urls import (
+    SERVERS,
+    BackendUrls,
+    idle_keys,
+    idle_names,
+    idle_nats_names,
+    is_redis,
+    resolve,
+    with_redis_names,
+)
 from wrasse.config.lease_settings import followed
 from wrasse.config.plugins import installed_sweeps, own_sweep
 from wrasse.config.redaction import remember
 from wrasse.config.schema import Leaf, leaves, sections
-from wrasse.config.server_options import idle_keys, idle_names, idle_nats_names, is_redis, with_redis_names
 from wrasse.config.setting_key import named_in
 from wrasse.config.settings import STREAM_SWEEPS, Settings, SweepSettings
 from wrasse.config.urls import parse_store
 from wrasse.config.validate import Broken, broken_rules, unserved
-from wrasse.config.yaml_file import entries, is_null, read_yaml, scalar
+from wrasse.config.yaml_file import Unfit, convert, entries, is_null, read_yaml, scalar
 from wrasse.duration import format_duration
 from wrasse.errors import ConfigError, UnknownName, UsageError, WrasseError
 from wrasse.sweeps import CATALOGUE, Catalogued

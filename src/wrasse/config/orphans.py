@@ -15,8 +15,7 @@ from wrasse.config.redaction import hide
 from wrasse.config.setting_key import setting
 from wrasse.config.urls import parse_objects
 from wrasse.errors import ConfigError
-from wrasse.orphans.presets import Workspaces, workspaces_queries
-from wrasse.orphans.root import Caps, Graces, Root, WriterTime, parse_template
+from wrasse.orphans.root import Caps, Graces, Root, Workspaces, WriterTime, parse_template, workspaces_queries
 from wrasse.ports.catalog import Query
 
 WORKSPACES = "workspaces"

@@ -21,7 +21,7 @@ from datetime import timedelta
 from wrasse.config.settings import SweepSettings
 from wrasse.engine.run import AnySweep
 from wrasse.errors import ConfigError
-from wrasse.jobs.named_import import load_named
+from wrasse.jobs.handler_name import load_named
 from wrasse.ports.groups import Groups
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal

@@ -13,12 +13,19 @@ from functools import partial
 
 from wrasse.archives.rule import PREFIX_BYTES_MAX, overlap
 from wrasse.backends.redis.options import parse_addresses
-from wrasse.config.addresses import in_clear, parse_address
-from wrasse.config.backend_urls import PORTS, BackendUrls, resolve
+from wrasse.config.backend_urls import (
+    PORTS,
+    BackendUrls,
+    contradictions,
+    is_nats,
+    is_redis,
+    nats_options,
+    redis_options,
+    resolve,
+)
 from wrasse.config.lease_settings import lease_rules
 from wrasse.config.orphans import clashing, root_of
 from wrasse.config.periodic import as_periodic
-from wrasse.config.server_options import contradictions, is_nats, is_redis, nats_options, redis_options
 from wrasse.config.setting_key import named_in
 from wrasse.config.settings import (
     ArchiveStream,
@@ -31,11 +38,11 @@ from wrasse.config.settings import (
     TaskTypeSettings,
     WorkerSection,
 )
-from wrasse.config.urls import parse_jobs, parse_objects, parse_store, parse_streams
+from wrasse.config.urls import in_clear, parse_address, parse_jobs, parse_objects, parse_store, parse_streams
 from wrasse.duration import format_duration
 from wrasse.errors import UsageError, WrasseError
 from wrasse.jobs.file_producer.files import parse_globs
-from wrasse.jobs.handler_url import check_url, is_url
+from wrasse.jobs.handler_name import check_url, is_url
 from wrasse.jobs.stream_tasks.fields import check_task_type
 from wrasse.jobs.worker.queue_selector import parse_rate, parse_weight
 from wrasse.observability.tracing import endpoint

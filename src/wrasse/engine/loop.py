@@ -16,20 +16,21 @@ from datetime import datetime, timedelta
 
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
-from wrasse.engine.budget import first_pause
 from wrasse.engine.guard import STOPPING
 from wrasse.engine.report import BACKEND_DOWN, ERROR, Report, Totals, describe, worth_telling
-from wrasse.engine.run import RunContext
-from wrasse.engine.state import PausedBy, SweepState, load
+from wrasse.engine.run import RunContext, first_pause
 from wrasse.engine.turn import (
     Elsewhere,
     Fresh,
+    PausedBy,
     Ran,
     Scheduled,
     Shared,
     SweepBackend,
+    SweepState,
     backoff,
     dry_run,
+    load,
     remember,
     take_turns,
 )

@@ -5,6 +5,10 @@ kind that has no handler of its own; without it such a job fails with the reason
 or the next release, can run it.
 
 Handlers are async functions, which run in the event loop; plain functions, which run in a thread; commands; or URLs.
+
+What a program registers for its jobs: a handler per kind, its retry rule, and middleware.
+
+Nothing here runs anything. A worker is built from it, by this program or by `wrasse run --handler=module:app`.
 """
 
 from __future__ import annotations
@@ -12,10 +16,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from wrasse.errors import UsageError
-from wrasse.jobs.named_import import load_named
+from wrasse.jobs.handler_name import load_named
+from wrasse.jobs.periodic import Periodic
 from wrasse.jobs.retry import Retry
 from wrasse.jobs.worker.running_job import RunningJob
 from wrasse.threads import refuse_awaitable
@@ -27,6 +32,7 @@ PlainFunction = Callable[[RunningJob], object]
 Function = Callable[[RunningJob], Awaitable[object]] | PlainFunction
 CallNext = Callable[[RunningJob], Awaitable[object]]
 Middleware = Callable[[RunningJob, CallNext], Coroutine[Any, Any, object]]
+_MIDDLEWARE = TypeVar("_MIDDLEWARE", bound=Middleware)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +126,45 @@ def load(text: str) -> Function:
             f"the handler {text!r} is of type {type(found).__name__}", do="name a function that is called with the job"
         )
     return found
+
+
+class Registry:
+    """Handlers, retries, middleware and periodic jobs, in the order in which they were registered."""
+
+    __slots__ = ("functions", "middleware", "periodic", "retries")
+
+    def __init__(self) -> None:
+        self.functions: dict[str, Function] = {}
+        self.retries: dict[str, Retry] = {}
+        self.middleware: list[Middleware] = []
+        self.periodic: dict[str, Periodic] = {}
+
+    def add(self, kind: str, function: Function, retry: Retry | None = None) -> None:
+        """Registers the handler of a kind; a kind has only one."""
+        if kind in self.functions:
+            raise UsageError(f"the kind {kind!r} has two handlers", do="register one handler for each kind")
+        as_handler(function)
+        self.functions[kind] = function
+        if retry is not None:
+            self.retries[kind] = retry
+
+    def wrap(self, middleware: _MIDDLEWARE) -> _MIDDLEWARE:
+        """Registers what is called around every handler; the first registered is the outermost."""
+        if not inspect.iscoroutinefunction(middleware) and not inspect.iscoroutinefunction(type(middleware).__call__):
+            raise UsageError("a middleware that is not async", do="write `async def m(job, call_next): ...`")
+        self.middleware.append(middleware)
+        return middleware
+
+    def repeat(self, periodic: Periodic) -> None:
+        """Registers a periodic job; names are unique."""
+        if periodic.name in self.periodic:
+            raise UsageError(f"two periodic jobs are called {periodic.name!r}", do="give each a name of its own")
+        self.periodic[periodic.name] = periodic
+
+    def include(self, other: Registry) -> None:
+        """Registers everything that another registry has."""
+        for kind, function in other.functions.items():
+            self.add(kind, function, other.retries.get(kind))
+        self.middleware += other.middleware
+        for periodic in other.periodic.values():
+            self.repeat(periodic)

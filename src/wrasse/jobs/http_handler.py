@@ -23,7 +23,7 @@ from yarl import URL
 
 from wrasse.clock import Clock
 from wrasse.errors import JobFailed, OutOfResources, TooLarge, exhausted
-from wrasse.jobs.handler_url import check_url
+from wrasse.jobs.handler_name import check_url
 from wrasse.jobs.retry import GiveUp, RetryLater
 from wrasse.jobs.trace import CURRENT, parent_of
 from wrasse.jobs.worker.running_job import RunningJob

@@ -19,7 +19,7 @@ from wrasse.jobs.tally import Tally
 from wrasse.jobs.trace import carried
 from wrasse.jobs.worker.completer import RETRY_BACKOFF
 from wrasse.ports.jobs import BATCH_MAX, NOTHING, Enqueued as Enqueued, Job, JobGroup, JobQueue, check_job
-from wrasse.ports.rules.claimed_jobs import setters
+from wrasse.ports.rules.job_transitions import setters
 
 BATCH_BYTES_MAX = 32 << 20
 QUEUES: Mapping[str, str] = {"high": "high", "low": "low"}
@@ -77,7 +77,7 @@ class Producer:
             raise UsageError("a window without a unique name", do="give unique= too, which the window belongs to")
         priority = self._priority if priority is None else self._checked(priority)
         headers = carried(headers)
-        job = _new(Job)  # a third of the cost of enqueue_many, see `ports/rules/claimed_jobs.py`
+        job = _new(Job)  # a third of the cost of enqueue_many, see `ports/rules/job_transitions.py`
         _id(job, self._ids.new() if id is None else id)
         _kind(job, kind)
         _queue(job, self._queues[priority] if queue is None else queue)

@@ -3,22 +3,30 @@
 A job is enqueued after its share is reserved from the budget. The share of a job that already existed serves the next
 one or is returned, so that only new jobs count. While there is no budget nothing is reserved: a process may stop or die
 at any point.
+
+A Limiter made of Records, so that producers share a rate on any backend: a read and a conditional write.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
+from wrasse.clock import to_micros
 from wrasse.errors import UsageError
 from wrasse.jobs.producer import Producer
 from wrasse.ports.jobs import BATCH_MAX, Enqueued, Job
-from wrasse.ports.limiter import RATE_MAX, Limiter
+from wrasse.ports.limiter import RATE_MAX, Allowance, Limiter, Spent
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.records import Collection, Records
 
 _BURST = 4  # the part of a second's budget that may be used at once: a quarter
 _CREDIT_MAX = 0.05  # seconds between reservation and enqueue: no longer than a slow enqueue
+BUDGETS = Collection.named("budgets")
+_TRIES = 5
+_CROWDED = timedelta(milliseconds=50)  # after _TRIES conflicts
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,3 +101,38 @@ async def slept(wait: timedelta, stop: asyncio.Event) -> bool:
     except TimeoutError:
         return True
     return False
+
+
+class RecordedLimiter:
+    """Rate budgets in the records of one collection."""
+
+    __slots__ = ("_records",)
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+
+    async def allow(self, key: str, count: int, *, rate: int, burst: int) -> Allowance:
+        """Reserves up to `count` from the budget of this key."""
+        return await self._change(key, lambda spent, now: spent.allow(now, count, rate=rate, burst=burst))
+
+    async def give_back(self, key: str, count: int, *, rate: int) -> None:
+        """Returns an unused reservation."""
+        nothing = Allowance(0, timedelta(0))
+        await self._change(key, lambda spent, now: (spent.give_back(now, count, rate=rate), nothing))
+
+    async def _change(self, key: str, change: Callable[[Spent, int], tuple[Spent, Allowance]]) -> Allowance:
+        for _ in range(_TRIES):
+            page = await self._records.page(key, None, 1)  # not get: only a page has the backend's time
+            record = next((each for each in page if each.key == key), None)
+            before = Spent(int(record.value) if record is not None else 0)
+            after, allowance = change(before, 1_000 * to_micros(page.at))
+            if not allowance.count and allowance.wait:
+                return allowance
+            value = str(after.to).encode()
+            if record is None:
+                written = await self._records.create(key, value)
+            else:
+                written = await self._records.put(key, value, at=record.version)
+            if written.outcome is Outcome.DONE:
+                return allowance
+        return Allowance(0, _CROWDED)

@@ -18,11 +18,11 @@ from pathlib import Path
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from wrasse.config.addresses import Address
 from wrasse.config.lease_settings import LeaseSettings, Role
+from wrasse.config.urls import Address
 from wrasse.errors import ConfigError
 from wrasse.lease_server.openapi import CALLS
-from wrasse.lease_server.responses import Unnamed, WireError, failed
+from wrasse.lease_server.wire import Unnamed, WireError, failed
 from wrasse.leases.names import checked_namespace
 
 _log = logging.getLogger("wrasse.leases")

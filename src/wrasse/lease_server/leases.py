@@ -1,34 +1,260 @@
-"""The calls of the lease API. Each parses the request, calls `Leases` once, and encodes the answer."""
+"""The calls of the lease API. Each parses the request, calls `Leases` once, and encodes the answer.
+
+Transactions over HTTP: lockd's txn/{decide,commit,rollback,replay}.
+
+`decide` writes the decision and carries it out; a different decision later gets the first one as its answer. `commit`
+and `rollback` carry out an earlier decision, or decide for the keys they name. `replay` finishes one transaction.
+
+API calls for attachments: bytes are streamed in both directions, never collected in memory.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine
-from datetime import timedelta
+import re
+from collections.abc import Awaitable, Coroutine, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from aiohttp import web
 
 from wrasse.clock import Clock
-from wrasse.errors import StoreUnavailable, UsageError
+from wrasse.errors import StoreUnavailable, UsageError, WrasseError
 from wrasse.ids import uuid7
 from wrasse.lease_server import request_parsing, wire
 from wrasse.lease_server.access import CALLER, allowed_namespace
-from wrasse.lease_server.attachments import AttachmentApi
-from wrasse.lease_server.queues.routes import QueueApi
-from wrasse.lease_server.responses import Named, Unnamed, WireError, answered, failed, of_backend
-from wrasse.lease_server.transactions import TransactionApi
-from wrasse.leases.lease import KeyRecord, Lease, presented_lease
+from wrasse.lease_server.queues import QueueApi
+from wrasse.lease_server.wire import (
+    AttachAnswer,
+    AttachmentInfo,
+    AttachmentList,
+    AttachmentRemoved,
+    AttachmentsRemoved,
+    Named,
+    ParticipantBody,
+    TransactionAnswer,
+    TransactionBody,
+    Unnamed,
+    WireError,
+    Wrap,
+    answered,
+    failed,
+    of_backend,
+)
+from wrasse.leases.attachments import BYTES_MAX, CONTENT_TYPE, AttachmentTooLarge, Fetched, Sent
+from wrasse.leases.lease import Attachment, KeyRecord, Lease, presented_lease, public
 from wrasse.leases.leases import LASTS, KeyStateRead, Leases
-from wrasse.leases.names import checked_key
-from wrasse.leases.xid import is_xid
+from wrasse.leases.names import checked_key, is_xid
+from wrasse.leases.transactions.states import Decision, Participant
 
+_TRUE = ("1", "true")
+EXPIRES_MAX = 253_402_300_799  # the end of the year 9999
 KEYS_MAX = 1_000
 TTL_SECONDS_MAX = 10**9
 """Longest time that a caller may request for a lease; it gets at most leases.ttl_max."""
 _TYPED = {"Content-Type": "application/json"}
 _log = logging.getLogger("wrasse.leases")
+
+
+class AttachmentApi:
+    """The calls, over one `Leases`."""
+
+    def __init__(self, leases: Leases) -> None:
+        self._attachments = leases.attachments
+
+    def routes(self, call: Wrap) -> list[web.RouteDef]:
+        """The routes; `call` maps errors to answers."""
+        return [
+            web.post("/v1/attachments", call(self._attach)),
+            web.get("/v1/attachments", call(self._list)),
+            web.delete("/v1/attachments", call(self._remove_all)),
+            web.get("/v1/attachment", call(self._fetch), allow_head=False),
+            web.delete("/v1/attachment", call(self._remove)),
+        ]
+
+    async def _attach(self, request: web.Request, name: str) -> web.Response:
+        lease = request_parsing.held(request)
+        request_parsing.plain(request)
+        sent = _sent_attachment(request)
+        if request.content_length is not None and request.content_length > sent.bytes_max:
+            raise AttachmentTooLarge(f"the attachment has {request.content_length} bytes", do="allow more")
+        attached = await self._attachments.attach(lease, sent, request_parsing.pieces(request))
+        info = _info(attached.attachment)
+        answer = AttachAnswer(info, attached.version, noop=not attached.staged)
+        headers = {"X-Attachment-ID": info.id, "X-Key-Version": str(attached.version)}
+        return answered(answer, headers)
+
+    async def _list(self, request: web.Request, name: str) -> web.Response:
+        whose = _whose(request)
+        found = await self._attachments.list(whose)
+        infos = tuple(_info(each) for each in found) or None
+        return answered(AttachmentList(whose.namespace, request.query["key"], infos))
+
+    async def _fetch(self, request: web.Request, name: str) -> web.StreamResponse:
+        whose = _whose(request)
+        wanted, id = _name_and_id(request)
+        fetched = await self._attachments.fetch(whose, name=wanted, id=id)
+        return await _stream(request, fetched)
+
+    async def _remove(self, request: web.Request, name: str) -> web.Response:
+        request_parsing.named(request)
+        wanted, id = _name_and_id(request)
+        count, version = await self._attachments.remove(request_parsing.held(request), name=wanted, id=id)
+        return answered(AttachmentRemoved(bool(count), version if count else 0))
+
+    async def _remove_all(self, request: web.Request, name: str) -> web.Response:
+        count, version = await self._attachments.remove(request_parsing.held(request), every=True)
+        return answered(AttachmentsRemoved(count, version if count else 0))
+
+
+async def _stream(request: web.Request, fetched: Fetched) -> web.StreamResponse:
+    """Sends the bytes. An error after the first byte can only be signalled by closing the connection."""
+    attachment = fetched.attachment
+    response = web.StreamResponse(headers=_headers(attachment))
+    response.content_length = attachment.object.size
+    async with aclosing(fetched.chunks) as chunks:
+        await response.prepare(request)
+        try:
+            async for chunk in chunks:
+                await response.write(chunk)
+            await response.write_eof()
+        except WrasseError as error:
+            _log.warning("the transfer of an attachment failed: %s", type(error).__name__)
+            if request.transport is not None:
+                request.transport.abort()
+    return response
+
+
+def _headers(attachment: Attachment) -> dict[str, str]:
+    info = _info(attachment)
+    return {
+        "Content-Type": info.content_type,
+        "Content-Disposition": "attachment",  # so that a browser does not display it
+        "X-Content-Type-Options": "nosniff",
+        "X-Attachment-ID": info.id,
+        "X-Attachment-Name": info.name,
+        "X-Attachment-Size": str(info.size),
+        "X-Attachment-SHA256": info.plaintext_sha256,
+        "X-Attachment-Created-At": str(info.created_at_unix),
+        "X-Attachment-Updated-At": str(info.updated_at_unix),
+    }
+
+
+def _sent_attachment(request: web.Request) -> Sent:
+    name = request.query.get("name", "").strip()
+    if not name:
+        raise WireError("missing_attachment", "the parameter name is missing")
+    most = request.query.get("max_bytes", "")
+    if most and not re.fullmatch(r"[0-9]{1,18}", most):
+        raise WireError("invalid_max_bytes", "max_bytes is not a whole number")
+    sha256, size = request_parsing.expected(request)
+    return Sent(
+        name,
+        request.query.get("content_type", "").strip() or request.headers.get("Content-Type", "") or CONTENT_TYPE,
+        min(int(most), BYTES_MAX) if most and int(most) else BYTES_MAX,
+        sha256,
+        request.content_length if size is None else size,
+        request.query.get("prevent_overwrite", "").lower() in _TRUE,
+    )
+
+
+def _whose(request: web.Request) -> Lease:
+    return (
+        public(*request_parsing.named(request))
+        if request.query.get("public") in _TRUE
+        else request_parsing.held(request)
+    )
+
+
+def _name_and_id(request: web.Request) -> tuple[str, str]:
+    name, id = request.query.get("name", "").strip(), request.query.get("id", "").strip()
+    if not name and not id:
+        raise WireError("missing_attachment", "the parameter name or id is missing")
+    return name, id
+
+
+def _info(attachment: Attachment) -> AttachmentInfo:
+    return AttachmentInfo(
+        attachment.id,
+        attachment.name,
+        attachment.object.size,
+        attachment.sha256,
+        attachment.content_type,
+        int(attachment.created_at.timestamp()),
+        int(attachment.updated_at.timestamp()),
+    )
+
+
+class TransactionApi:
+    """The calls."""
+
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+
+    def routes(self, call: Wrap) -> list[web.RouteDef]:
+        """What to serve."""
+        posts = {"decide": self._decide, "commit": self._commit, "rollback": self._rollback, "replay": self._replay}
+        return [web.post(f"/v1/txn/{name}", call(handler)) for name, handler in posts.items()]
+
+    async def _decide(self, request: web.Request, name: str) -> web.Response:
+        body = await _transaction_body(request)
+        states = [each.value for each in Decision]
+        if body.state not in states:
+            raise WireError("invalid_txn_state", f"state is one of {', '.join(states)}")
+        return _answer(body, await self._decide_keys(body, Decision(body.state)))
+
+    async def _commit(self, request: web.Request, name: str) -> web.Response:
+        return await self._end(await _transaction_body(request), Decision.COMMIT)
+
+    async def _rollback(self, request: web.Request, name: str) -> web.Response:
+        return await self._end(await _transaction_body(request), Decision.ROLLBACK)
+
+    async def _replay(self, request: web.Request, name: str) -> web.Response:
+        body = await _transaction_body(request)
+        self._leases.note_traffic()
+        return _answer(body, await self._leases.transactions.replay(body.txn_id))
+
+    async def _end(self, body: TransactionBody, state: Decision) -> web.Response:
+        if not body.participants:
+            self._leases.note_traffic()
+            return _answer(body, await self._leases.transactions.carried_out(body.txn_id, state))
+        found = await self._decide_keys(body, state)
+        if found is not state:
+            raise WireError("txn_conflict", f"the transaction was decided for {found.value} before", status=409)
+        return _answer(body, found)
+
+    async def _decide_keys(self, body: TransactionBody, state: Decision) -> Decision:
+        self._leases.note_traffic()
+        until = datetime.fromtimestamp(body.expires_at_unix, UTC) if body.expires_at_unix else None
+        keys = _participants(body.participants)
+        namespace = keys[0].namespace if keys else ""
+        return await self._leases.transactions.decide(body.txn_id, state, keys, until, namespace)
+
+
+async def _transaction_body(request: web.Request) -> TransactionBody:
+    body = await request_parsing.json_body(request, TransactionBody)
+    if not body.txn_id:
+        raise WireError("missing_txn", "txn_id is missing")
+    request_parsing.checked_transaction(body.txn_id, "invalid_txn_id")
+    if not 0 <= body.expires_at_unix <= EXPIRES_MAX:
+        raise WireError("invalid_expiry", "expires_at_unix is no time in seconds")
+    return body
+
+
+def _participants(named: Sequence[ParticipantBody]) -> list[Participant]:
+    keys = []
+    for each in named:
+        if not each.key:
+            raise WireError("missing_key", "a participant has no key")
+        namespace = allowed_namespace(each.namespace)
+        keys.append(Participant(namespace, checked_key(each.key, namespace)))
+    return keys
+
+
+def _answer(body: TransactionBody, state: Decision) -> web.Response:
+    return answered(TransactionAnswer(body.txn_id, state.value))
 
 
 class LeaseApi:

@@ -22,11 +22,10 @@ from aiohttp import web
 from wrasse.clock import Clock
 from wrasse.ids import uuid7
 from wrasse.lease_server.access import allowed_namespace
-from wrasse.lease_server.responses import WireError
+from wrasse.lease_server.wire import WireError
 from wrasse.leases.lease import Lease, presented_lease
 from wrasse.leases.leases import STATE_BYTES_MAX
-from wrasse.leases.names import checked_key
-from wrasse.leases.xid import is_xid
+from wrasse.leases.names import checked_key, is_xid
 from wrasse.ports.jobs import PAYLOAD_BYTES_MAX
 
 JSON_BYTES_MAX = 64 << 10

@@ -15,11 +15,11 @@ from datetime import timedelta
 from aiohttp import web
 
 from wrasse.clock import Clock
-from wrasse.config.addresses import Address
+from wrasse.config.urls import Address
 from wrasse.lease_server.access import Access, Call, check_access, in_clear, middleware, tls
 from wrasse.lease_server.leases import LeaseApi
 from wrasse.lease_server.openapi import document
-from wrasse.lease_server.responses import unrouted
+from wrasse.lease_server.wire import unrouted
 from wrasse.leases.leases import Leases
 from wrasse.observability.json_format import to_json
 from wrasse.web.listener import Listener, caps_within

@@ -4,15 +4,22 @@ Each attachment is an object of its own, written once under the lease's fencing 
 the state is. A commit of state and attachments is one write, and what an expired lease left is cleaned up together with
 its state objects. Bytes are streamed, never collected in memory. Size and checksum are computed during the transfer:
 what is staged is what was sent, and a read that does not match its checksum fails before the last bytes are returned.
+
+Attachments from and to files of this host, one chunk at a time, in threads outside the event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import os
+import tempfile
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+from typing import BinaryIO
 
 from msgspec.structs import replace
 
@@ -20,8 +27,7 @@ from wrasse.clock import Clock
 from wrasse.errors import Gone, StoreBroken, TooLarge, UsageError
 from wrasse.ids import uuid7
 from wrasse.leases.key_state import KeyStates
-from wrasse.leases.lease import Attachment, KeyRecord, Lease, StateObject, staged_attachments
-from wrasse.leases.refusal import KeyRefused, Refusal
+from wrasse.leases.lease import Attachment, KeyRecord, KeyRefused, Lease, Refusal, StateObject, staged_attachments
 from wrasse.ports.objects import CHUNK_BYTES, Data
 
 ATTACHMENTS_MAX = 500  # of one key: their names and checksums stand in its record
@@ -253,3 +259,48 @@ def _check_room(there: Sequence[Attachment], name: str) -> None:
 
 def _missing(whose: Lease, wanted: str) -> KeyRefused:
     return KeyRefused(Refusal.ATTACHMENT_NOT_FOUND, f"{whose.key!r} has no attachment {wanted!r}")
+
+
+class FilePieces:
+    """A file's bytes; iterating again reads from the beginning."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            file = await asyncio.to_thread(self._path.open, "rb")
+        except OSError as error:
+            raise UsageError(
+                f"{self._path.name} cannot be read: {error.strerror}", do="check the name of the file"
+            ) from None
+        try:
+            while piece := await asyncio.to_thread(file.read, CHUNK_BYTES):
+                yield piece
+        finally:
+            file.close()
+
+
+async def write_file(path: Path, chunks: AsyncGenerator[bytes]) -> int:
+    """Writes a temporary file and renames it over `path`, so that the file is complete or absent; returns its size."""
+    size = 0
+    file, name = _temp_file(path)
+    try:
+        with file:
+            async with aclosing(chunks):
+                async for chunk in chunks:
+                    size += await asyncio.to_thread(file.write, chunk)
+        os.replace(name, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+    return size
+
+
+def _temp_file(path: Path) -> tuple[BinaryIO, str]:
+    try:
+        number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name[:100]}.")
+    except OSError as error:
+        raise UsageError(f"{path.name} cannot be written: {error.strerror}", do="check the folder") from None
+    return os.fdopen(number, "wb"), name

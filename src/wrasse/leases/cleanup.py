@@ -10,24 +10,174 @@ lease that was evicted from the LRU cache does not count as clean.
 
 If this process is acquiring the same key again, the next lease needs the index entry too. Its record then carries the
 objects that the last lease left, up to TOGETHER of them: a key in constant use costs one delete for several leases.
+
+State objects: written once, read whole, and deleted when no record names them any more.
+
+Before a key is cleaned, its lease is cleared. The cleanup lists the objects of that key, reads the record again, and
+deletes only objects whose token is not above the cleared lease's and which the record does not name: an object that a
+later holder is about to name is never deleted.
+
+Background tasks after an answer was sent: deletes of superseded objects and index entries.
+
+Nothing here is needed for correctness: what is not done, because the process died or the store was unavailable, is
+found later by its index entry. Bounded: beyond AT_ONCE_MAX tasks `add` runs the work before it returns.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
+from typing import Protocol, TypeVar
 
 from msgspec.structs import replace
 
-from wrasse.leases.background import BackgroundTasks
+from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.leases.core import Changed
 from wrasse.leases.lease import LOOK_AGAIN, KeyRecord, StateObject
-from wrasse.leases.names import token_of
-from wrasse.leases.state_objects import StateObjects
+from wrasse.leases.names import state_folder, state_name, token_of
 from wrasse.leases.store import KeyStore, Recent
+from wrasse.ports.objects import DELETES_MAX, Data, ObjectDelete, ObjectInfo, Objects
+from wrasse.ports.outcome import Outcome
+from wrasse.ports.page import Page, pages
 
+AT_ONCE_MAX = 64
+
+T = TypeVar("T")
+
+_log = logging.getLogger("wrasse.leases")
+PAGE = 100
 LEAVING_MAX = 32
 TOGETHER = 8  # objects of a key in constant use are deleted in batches of this size
 GONE_MAX = 4_096  # names of deleted objects, cached until records no longer name them
+
+
+class BackgroundTasks:
+    """Tasks that run after an answer; `finished` waits for all of them."""
+
+    __slots__ = ("_tasks", "failed")
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.failed = 0
+
+    async def add(self, work: Awaitable[object]) -> None:
+        """Runs this in the background; in the foreground if too many tasks are running."""
+        if len(self._tasks) >= AT_ONCE_MAX:
+            await self._do(work)
+            return
+        self.soon(work)
+
+    def soon(self, work: Awaitable[object]) -> None:
+        """Runs this in the background without a limit; for work that is started one at a time."""
+        task = asyncio.create_task(self._do(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def finished(self) -> None:
+        """Waits until all added work is done."""
+        while self._tasks:
+            await asyncio.wait([*self._tasks])
+
+    async def _do(self, work: Awaitable[object]) -> None:
+        try:
+            await work
+        except WrasseError as error:
+            self.failed += 1
+            _log.debug("left for a sweep: %s", error.message)
+
+
+async def beside(work: Awaitable[T], other: Awaitable[None]) -> tuple[T, WrasseError | None]:
+    """Runs both concurrently; returns the result of the first and the error of the second. Both have ended then."""
+    answer, failed = await asyncio.gather(work, other, return_exceptions=True)
+    if isinstance(answer, BaseException):
+        raise answer
+    if failed is not None and not isinstance(failed, WrasseError):
+        raise failed
+    return answer, failed
+
+
+class Measured(Protocol):
+    """Bytes in chunks, with their count."""
+
+    @property
+    def size(self) -> int:
+        """How many bytes have passed."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+
+class StateObjects:
+    """The state objects of one namespace."""
+
+    __slots__ = ("_namespace", "_objects")
+
+    def __init__(self, objects: Objects, namespace: str) -> None:
+        self._objects, self._namespace = objects, namespace
+
+    async def write(self, key: str, token: int, data: bytes) -> StateObject:
+        """Creates a new object for this key; it is ignored until a record names it."""
+        return await self._write(key, token, data, lambda: len(data))
+
+    async def write_stream(self, key: str, token: int, data: Measured) -> StateObject:
+        """Creates a new object for this key from chunks; memory use does not depend on its size."""
+        return await self._write(key, token, data, lambda: data.size)
+
+    async def _write(self, key: str, token: int, data: Data, size: Callable[[], int]) -> StateObject:
+        id = secrets.token_hex(8)
+        name = state_name(self._namespace, key, token, id)
+        stored = await self._objects.create(name, data)
+        if stored.outcome is not Outcome.DONE:
+            raise StoreUnavailable(
+                f"it is unknown whether an object of {key!r} was written", do="try again; nothing was staged"
+            )
+        assert stored.version is not None, "what is written has a version"
+        return StateObject(name, stored.version, id, size())
+
+    async def read(self, state: StateObject) -> bytes:
+        """The bytes; raises Gone if the object was superseded and deleted."""
+        return b"".join([chunk async for chunk in self.stream(state)])
+
+    def stream(self, state: StateObject) -> AsyncIterator[bytes]:
+        """The bytes in chunks, likewise."""
+        return self._objects.read(state.name)
+
+    async def drop(self, *states: StateObject) -> bool:
+        """Deletes objects that no record names any more; whether all deletes are confirmed. If not, the next cleanup of
+        the key finds them."""
+        if not states:
+            return True
+        with suppress(StoreUnavailable):
+            outcomes = await self._objects.delete([ObjectDelete(state.name, state.version) for state in states])
+            return all(outcome in (Outcome.DONE, Outcome.CONFLICT) for outcome in outcomes)
+        return False
+
+    async def of(self, key: str) -> Sequence[ObjectInfo]:
+        """Every object of this key, oldest token first. Usually one request."""
+        folder, found = state_folder(self._namespace, key), list[ObjectInfo]()
+        async for page in pages(lambda after: self._objects.page(folder, after, PAGE)):
+            found += page
+        return [info for info in found if token_of(info.key) is not None]
+
+    async def there(self, name: str) -> bool:
+        """Whether an object is there."""
+        return await self._objects.head(name) is not None
+
+    async def page(self, after: str | None, limit: int) -> Page[ObjectInfo]:
+        """Every state object of the namespace; used only by `fsck`."""
+        return await self._objects.page(f"{self._namespace}/state/", after, limit)
+
+    async def delete(self, infos: Sequence[ObjectInfo]) -> int:
+        """Deletes these objects at the versions listed; returns how many were deleted."""
+        gone = 0
+        for begin in range(0, len(infos), DELETES_MAX):
+            deletes = [ObjectDelete(info.key, info.version) for info in infos[begin : begin + DELETES_MAX]]
+            gone += sum(outcome is Outcome.DONE for outcome in await self._objects.delete(deletes))
+        return gone
 
 
 class LeaseCleanup:

@@ -30,13 +30,11 @@ from wrasse.leases.attachments_client import (
     no_lease_api,
     read_whole,
 )
-from wrasse.leases.lease import KeyRecord, Lease, StateObject
+from wrasse.leases.lease import KeyRecord, KeyRefused, Lease, Refusal, StateObject
 from wrasse.leases.leases import LASTS, STATE_BYTES_MAX, TTL_DEFAULT, TTL_MAX, KeyStateRead, check_state
-from wrasse.leases.names import DEFAULT_NAMESPACE, checked_key, checked_namespace, spoken
-from wrasse.leases.refusal import KeyRefused, Refusal
+from wrasse.leases.names import DEFAULT_NAMESPACE, Xids, checked_key, checked_namespace, spoken
 from wrasse.leases.transactions.states import Decision
 from wrasse.leases.wait_queue import NO_WAIT
-from wrasse.leases.xid import Xids
 from wrasse.ports.page import Page
 
 CALL_SECONDS_MAX = 30.0

@@ -22,6 +22,7 @@ from wrasse.leases.lease import (
     Busy,
     KeyCodec,
     KeyRecord,
+    KeyRefused,
     Lease,
     Terms,
     acquire,
@@ -32,7 +33,6 @@ from wrasse.leases.lease import (
     released,
     renewed,
 )
-from wrasse.leases.refusal import KeyRefused
 from wrasse.leases.store import RACES_MAX, KeyStore, LeaseTally, contended
 from wrasse.ports.records import Collection, Records
 

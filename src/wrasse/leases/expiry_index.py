@@ -19,9 +19,8 @@ import msgspec
 from wrasse.leases.core import leases_in
 from wrasse.leases.lease import KeyRecord, decode_listed
 from wrasse.leases.leases import Leases
-from wrasse.ports.namespaces import Namespaces, in_order
 from wrasse.ports.page import Page, no_cursor
-from wrasse.ports.records import Record
+from wrasse.ports.records import Namespaces, Record, in_order
 
 EMPTY_NAMESPACES_MAX = 50  # namespaces that one page may read without finding an entry
 _APART = "\n"  # neither namespaces nor stored names have one

@@ -18,17 +18,25 @@ from msgspec.structs import replace
 
 from wrasse.clock import Clock
 from wrasse.leases import lease as rules
-from wrasse.leases.background import BackgroundTasks, beside
-from wrasse.leases.cleanup import LeaseCleanup
+from wrasse.leases.cleanup import BackgroundTasks, LeaseCleanup, StateObjects, beside
 from wrasse.leases.core import EXACT, Change, Changed, LeaseCore
-from wrasse.leases.lease import AcquireRequest, Busy, KeyRecord, Lease, StateObject, Terms, committed, released
-from wrasse.leases.refusal import KeyRefused, Refusal
-from wrasse.leases.state_objects import StateObjects
+from wrasse.leases.lease import (
+    AcquireRequest,
+    Busy,
+    KeyRecord,
+    KeyRefused,
+    Lease,
+    Refusal,
+    StateObject,
+    Terms,
+    committed,
+    released,
+)
+from wrasse.leases.names import is_xid
 from wrasse.leases.store import LeaseTally
 from wrasse.leases.transactions.enlistment import EnlistedKeys, InTransaction, NotEnlisted
 from wrasse.leases.transactions.log import TransactionLog, refused as decided_otherwise
 from wrasse.leases.transactions.states import Decision
-from wrasse.leases.xid import is_xid
 from wrasse.ports.objects import Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Records

@@ -17,23 +17,20 @@ from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.errors import Gone, StoreBroken, TooLarge, UsageError
 from wrasse.leases.attachments import Attachments
-from wrasse.leases.background import BackgroundTasks
+from wrasse.leases.cleanup import BackgroundTasks
 from wrasse.leases.core import EXACT, leases_in
 from wrasse.leases.key_state import KeyStates
-from wrasse.leases.lease import AcquireRequest, KeyRecord, Lease, Over, Staged, StateObject, Terms
-from wrasse.leases.names import checked_key, checked_namespace
-from wrasse.leases.refusal import KeyRefused, Refusal
+from wrasse.leases.lease import AcquireRequest, KeyRecord, KeyRefused, Lease, Over, Refusal, Staged, StateObject, Terms
+from wrasse.leases.names import Xids, checked_key, checked_namespace, checked_transaction
 from wrasse.leases.store import LeaseTally
 from wrasse.leases.transactions.enlistment import FirstKeyFinder, InTransaction
 from wrasse.leases.transactions.log import TransactionLog
 from wrasse.leases.transactions.manager import TransactionReplay, Transactions
 from wrasse.leases.transactions.states import Decision
 from wrasse.leases.wait_queue import NO_WAIT, Acquiring
-from wrasse.leases.xid import Xids, checked_transaction
-from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.objects import Objects
 from wrasse.ports.page import Page
-from wrasse.ports.records import Collection, Records
+from wrasse.ports.records import Collection, Namespaces, Records
 from wrasse.ports.rules.request_counts import Counting, counted
 
 TTL_DEFAULT = timedelta(seconds=30)

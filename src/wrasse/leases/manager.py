@@ -10,8 +10,7 @@ from msgspec.structs import replace
 from wrasse.clock import Clock
 from wrasse.errors import UsageError
 from wrasse.leases.core import LeaseCore
-from wrasse.leases.lease import BARE, AcquireRequest, Lease, Terms, over
-from wrasse.leases.refusal import KeyRefused, Refusal
+from wrasse.leases.lease import BARE, AcquireRequest, KeyRefused, Lease, Refusal, Terms, over
 from wrasse.leases.wait_queue import NO_WAIT, Acquiring
 from wrasse.ports.records import Records
 

@@ -16,10 +16,9 @@ from datetime import timedelta
 from msgspec.structs import replace
 
 from wrasse.clock import Clock
-from wrasse.leases.background import BackgroundTasks
+from wrasse.leases.cleanup import BackgroundTasks
 from wrasse.leases.core import LeaseCore
-from wrasse.leases.lease import AcquireRequest, Busy, KeyRecord
-from wrasse.leases.refusal import KeyRefused, Refusal
+from wrasse.leases.lease import AcquireRequest, Busy, KeyRecord, KeyRefused, Refusal
 from wrasse.leases.store import LeaseTally
 
 POLL_FIRST = 0.05  # seconds

@@ -16,19 +16,19 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from wrasse import __version__
-from wrasse.archives.tally import ArchiverTally as ArchiveTally
+from wrasse.archives.announce import ArchiverTally as ArchiveTally
 from wrasse.engine.report import Totals
-from wrasse.engine.state import PausedBy
+from wrasse.engine.turn import PausedBy
 from wrasse.jobs.tally import BOUNDS, OTHER, QUEUES_MAX, Count, Durations, Tally
 from wrasse.jobs.worker.breakers import BreakerFacts
 from wrasse.leases.store import LeaseTally
 from wrasse.observability.logs import LogTally
 from wrasse.observability.tracing import SpanTally
-from wrasse.orphans import lag
+from wrasse.orphans import verdict
 from wrasse.ports.jobs import Counts, QueueCount
 from wrasse.ports.sightings import CompleteScan
-from wrasse.streams.tally import StreamTally
-from wrasse.streams.trimmer import RetentionTally
+from wrasse.streams.consumer import StreamTally
+from wrasse.streams.retention import RetentionTally
 
 _ORPHANS: Mapping[str, tuple[tuple[str, ...], str]] = {  # to names of a scan's counts
     "objects": (("listed",), "objects below the root in the last complete scan"),
@@ -65,7 +65,7 @@ def _orphan_gauges(facts: Sequence[OrphanFacts]) -> Iterator[tuple[str, list[tup
 
 def _orphan_lags(facts: Sequence[OrphanFacts]) -> list[tuple[tuple[str, ...], float]]:
     """The number of references by root and bound of their lag."""
-    return [((each.root, bound), count) for each in facts for bound, count in lag.histogram(each.last.counts)]
+    return [((each.root, bound), count) for each in facts for bound, count in verdict.histogram(each.last.counts)]
 
 
 STUCK_JOBS = "stuck_jobs"

@@ -18,12 +18,11 @@ import msgspec
 from wrasse.clock import from_micros
 from wrasse.duration import format_duration
 from wrasse.errors import Refused, StoreBroken, UsageError
-from wrasse.orphans.codec import name_of, unit_of
+from wrasse.orphans.merge import name_of, unit_of
 from wrasse.orphans.root import Root
 from wrasse.orphans.scan import ScanResult
 from wrasse.orphans.spool import SpooledObject
-from wrasse.orphans.units import pack, unpack
-from wrasse.orphans.verdict import KnownSighting, Suspected
+from wrasse.orphans.verdict import KnownSighting, Suspected, pack, unpack
 from wrasse.ports.sightings import CompleteScan, Standing
 from wrasse.private_files import open_private
 

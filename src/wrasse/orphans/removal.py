@@ -20,11 +20,10 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from wrasse.errors import Gone
-from wrasse.orphans.codec import live, text, upload_of
+from wrasse.orphans.merge import live, text, upload_of
 from wrasse.orphans.root import MARK, Root
 from wrasse.orphans.spool import SpooledObject
-from wrasse.orphans.units import unpack
-from wrasse.orphans.verdict import ABORT, DELETE, DISCARD, PURGE, QUARANTINE, RESTORE, KnownSighting, Suspected
+from wrasse.orphans.verdict import ABORT, DELETE, DISCARD, PURGE, QUARANTINE, RESTORE, KnownSighting, Suspected, unpack
 from wrasse.ports.catalog import Catalog
 from wrasse.ports.objects import DELETES_MAX, ObjectDelete, ObjectHead, Objects
 from wrasse.ports.outcome import Outcome

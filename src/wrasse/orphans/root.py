@@ -5,17 +5,36 @@ A grace shorter than the time that a write may take is refused: it would delete 
 A template describes the keys below a root: `archives/{id}/{op_id}/{file}`. Every name in braces stands for one part of
 a path, `{file*}` for any number of them. The directory of the last part is the unit: its files are removed together.
 The directory of the owner is the group. A key of any other shape is foreign: it is reported and never touched.
+
+The `workspaces` preset: the references of a table with `id`, `archive_key`, `op_id` and `deleted_at`. Pure.
+
+A row protects the directory of its `archive_key`, and `<prefix><id>/<op_id>/` in every state, until it is soft-deleted
+and no operation runs on it any more. The queries are plain SQL that every database understands.
+
+Pins: keys to keep regardless of the database, from a file that is read in every scan.
+
+One key per line; one that ends in `/` is a directory. Empty lines and lines that begin with # are ignored. A file that
+cannot be read is an error: without it, pinned objects would count as orphans.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
+import heapq
 import re
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
+from pathlib import Path
 
 from wrasse.duration import format_duration
-from wrasse.errors import ConfigError
+from wrasse.errors import ConfigError, StoreBroken, TooLarge
+from wrasse.ports.catalog import Catalog, CatalogSnapshot, Query, Reference
+from wrasse.ports.guard import Guard
+from wrasse.ports.objects import raw_key
+from wrasse.ports.page import Page
 from wrasse.ports.sightings import Evidence
 
 DIRECTORY = "directory"
@@ -24,6 +43,8 @@ NOBODY = "none"
 _PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]*)(\*?)\}")
 _SURROGATE = re.compile("[\ud800-\udfff]")  # how Python represents a byte of an argument that is not UTF-8
 _BRACE = re.compile(r"[{}]")
+_TABLE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)?")
+PINS_MAX = 100_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,3 +255,124 @@ class Root:
         """A digest of this configuration. Stored: it depends on the names of these classes and their fields; if it
         changes, every armed root must be armed again. `tests/wire` checks it."""
         return hashlib.sha256(repr(self).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class Workspaces:
+    """The table: its name, the prefix of its keys, and which of the optional columns it has."""
+
+    table: str = "workspaces"
+    prefix: str = "archives/"
+    columns: Collection[str] = ()
+
+    def __post_init__(self) -> None:
+        if not _TABLE.fullmatch(self.table):
+            raise ConfigError(f"{self.table!r} is not a valid table name", do="write workspaces, or schema.workspaces")
+        if "'" in self.prefix or "\\" in self.prefix:
+            raise ConfigError(f"the prefix {self.prefix!r} cannot be used in a query", do="use plain characters")
+
+
+def workspaces_queries(of: Workspaces, *, concat: str = "{} || {} || {} || {} || {}") -> tuple[Query, ...]:
+    """The queries of the preset. `concat` joins five texts in the database; in MySQL: CONCAT({}, {}, {}, {}, {})."""
+    started = "NULL"
+    if "op_started_at" in of.columns:
+        running = " AND operation <> 'NONE'" if "operation" in of.columns else ""
+        started = f"CASE WHEN deleted_at IS NOT NULL{running} THEN op_started_at END"
+    rest = f"deleted_at AS ended_at, {started} AS started_at FROM {of.table}"
+    directory = concat.format(f"'{of.prefix}'", "id", "'/'", "op_id", "'/'")
+    return (
+        Query(
+            "archive_key",
+            f"SELECT archive_key AS \"key\", 0 AS prefix, id AS owner, 'archive_key' AS rule, {rest} "
+            "WHERE archive_key IS NOT NULL AND archive_key <> ''",
+        ),
+        Query(
+            "op_id",
+            f"SELECT {directory} AS \"key\", 1 AS prefix, id AS owner, 'op_id' AS rule, {rest} "
+            "WHERE op_id IS NOT NULL AND op_id <> ''",
+        ),
+    )
+
+
+class PinnedCatalog:
+    """A catalog combined with the pins of a file."""
+
+    def __init__(self, catalog: Catalog, path: Path) -> None:
+        self._catalog = catalog
+        self._path = path
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[PinnedSnapshot]:
+        """One view of both."""
+        async with self._catalog.snapshot() as snapshot:
+            yield PinnedSnapshot(snapshot, await asyncio.to_thread(read_pins, self._path))
+
+    async def referenced(self, keys: Sequence[str], *, below: bool = False) -> Sequence[Reference | None]:
+        """Whether a pin or a row protects each key now."""
+        pins = await asyncio.to_thread(read_pins, self._path)
+        found = await self._catalog.referenced(keys, below=below)
+        return [_pinned(key, pins, below) or row for key, row in zip(keys, found, strict=True)]
+
+    def leader(self, name: str) -> Guard | None:
+        """The guard of the database."""
+        return self._catalog.leader(name)
+
+
+class PinnedSnapshot:
+    """Rows and pins in one order."""
+
+    def __init__(self, snapshot: CatalogSnapshot, pins: Sequence[Reference]) -> None:
+        self._snapshot = snapshot
+        self._pins = pins
+
+    @property
+    def at(self) -> datetime:
+        """The database's clock."""
+        return self._snapshot.at
+
+    async def page(self, after: str | None, limit: int) -> Page[Reference]:
+        """References in the byte order of their keys. A cursor is the number of pins returned, and the cursor of the
+        rows: a page has all rows of one underlying page, and the pins that sort before its last row."""
+        start, cursor = _parsed(after)
+        page = await self._snapshot.page(cursor, limit)
+        end = raw_key(page.items[-1].key) if page.more else None
+        upto = start
+        while upto < len(self._pins) and (end is None or raw_key(self._pins[upto].key) <= end):
+            upto += 1
+        rows = tuple(heapq.merge(page.items, self._pins[start:upto], key=lambda each: raw_key(each.key)))
+        # Only the last cursor can be resumed from: snapshots are read in whole pages.
+        last = f"{upto}:{page.cursors[-1] if page.cursors else ''}"
+        return Page(rows, tuple(last for _ in rows), page.at, page.more)
+
+
+def read_pins(path: Path) -> list[Reference]:
+    """The pins of a file, in order."""
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as why:
+        raise StoreBroken(
+            f"the file of pins {path} cannot be read: {why.strerror}", do="put it back, or remove pins_file"
+        ) from None
+    keys = sorted({line.rstrip(b"\r") for line in lines if line.strip() and not line.startswith(b"#")})
+    if len(keys) > PINS_MAX:
+        raise TooLarge(f"{len(keys)} pins in {path}", do=f"a file holds at most {PINS_MAX}; use a table")
+    texts = [key.decode("utf-8", "surrogateescape") for key in keys]
+    return [Reference(key, prefix=key.endswith("/"), rule=f"pin in {path.name}") for key in texts]
+
+
+def _pinned(key: str, pins: Sequence[Reference], below: bool) -> Reference | None:
+    return next(
+        (
+            pin
+            for pin in pins
+            if pin.key == key or (pin.prefix and key.startswith(pin.key)) or (below and pin.key.startswith(key))
+        ),
+        None,
+    )
+
+
+def _parsed(after: str | None) -> tuple[int, str | None]:
+    if after is None:
+        return 0, None
+    number, _, cursor = after.partition(":")
+    return int(number), cursor or None

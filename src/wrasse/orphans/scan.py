@@ -12,6 +12,10 @@ is due. An operator can approve each once by naming the scan.
 
 Spools: a directory per root, and in it one per running scan, locked by its process; an unlocked one was left by a
 process that died, and is removed. One file of the last complete scan is kept: its protected units, for the next scan.
+
+The operator's approvals for a root: that it is armed, and that one refused scan was correct. Pure.
+
+A root is armed for one configuration: after a change it only plans until it is armed again.
 """
 
 from __future__ import annotations
@@ -28,24 +32,107 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
+import msgspec
+
+from wrasse.bounded import decoded
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable, UsageError
 from wrasse.ids import Ids
-from wrasse.orphans.approval import Approval, after, read_approval, refusal, write_approval
-from wrasse.orphans.codec import change_of, known_of, referred_of, suspected_of, text
-from wrasse.orphans.merge import Before, Merge, ScanTally, Sinks, Window
+from wrasse.orphans.merge import (
+    Before,
+    Merge,
+    ScanTally,
+    Sinks,
+    Window,
+    change_of,
+    known_of,
+    referred_of,
+    suspected_of,
+    text,
+)
 from wrasse.orphans.root import Caps, Root
 from wrasse.orphans.spool import R, Referred, Spool, SpooledObject, SpoolWriter
-from wrasse.orphans.units import Units, in_order
-from wrasse.orphans.verdict import KnownSighting, Scene, Suspected
+from wrasse.orphans.verdict import KnownSighting, Scene, Suspected, Units, in_order
 from wrasse.ports.catalog import Catalog
 from wrasse.ports.objects import Objects, raw_key
 from wrasse.ports.page import Page, T, pages
 from wrasse.ports.sightings import Change, CompleteScan, Sightings, Standing
 from wrasse.private_files import make_private_folders
 
+AS_MUCH = 0.95
 Counts = Mapping[str, int]
 FEW = 3  # absolute tolerance, since shares mean nothing in a small root
+
+
+class Approval(msgspec.Struct, frozen=True, omit_defaults=True):
+    """`armed` is the digest of the configuration that may act. `refused` names the last scan that was implausible, or
+    (`plan`) whose plan was too large, with the reason and its counts; `allowed` is the same name once an operator has
+    approved it."""
+
+    armed: str = ""
+    refused: str = ""
+    why: str = ""
+    due: int = 0
+    allowed: str = ""
+    plan: bool = False
+    rows: int = 0
+    protected: int = 0
+
+    @property
+    def overruled(self) -> bool:
+        """Whether the last refusal was overruled."""
+        return bool(self.refused) and self.allowed == self.refused
+
+    def believes(self, made: CompleteScan) -> bool:
+        """Whether an operator approved an implausible scan, and this one has no fewer references than that."""
+        then, now = (self.rows, self.protected), (made.counts.get("rows", 0), made.counts.get("protected", 0))
+        return self.overruled and not self.plan and all(b >= AS_MUCH * a for a, b in zip(then, now, strict=True))
+
+    def covers(self, made: CompleteScan, more: int) -> bool:
+        """Whether a plan of about this size was approved."""
+        return self.overruled and self.plan and made.counts.get("due_objects", 0) <= self.due + more
+
+
+def refusal(approval: Approval, made: CompleteScan, why: str, *, plan: bool) -> Approval:
+    """The approval after a scan that was implausible, or whose plan is too large."""
+    counts = made.counts
+    return Approval(
+        approval.armed,
+        made.id,
+        why,
+        counts.get("due_objects", 0),
+        plan=plan,
+        rows=counts.get("rows", 0),
+        protected=counts.get("protected", 0),
+    )
+
+
+def after(approval: Approval, made: CompleteScan, held: str, *, lifted: bool) -> Approval:
+    """The approval after a scan. Permission for a large plan lasts until that plan is carried out, which may take
+    several runs; it never grows."""
+    if held:
+        return refusal(approval, made, held, plan=True)
+    if lifted:
+        return msgspec.structs.replace(approval, due=min(approval.due, made.counts.get("due_objects", 0)))
+    return Approval(approval.armed)
+
+
+_decode = msgspec.json.Decoder(Approval).decode
+
+
+def read_approval(value: bytes) -> Approval:
+    """The approval stored for a root."""
+    if not value:
+        return Approval()
+    try:
+        return decoded(_decode, value)
+    except ValueError:
+        raise StoreBroken("the stored approval of a root cannot be read", do="arm the root again") from None
+
+
+def write_approval(approval: Approval) -> bytes:
+    """The stored form of an approval."""
+    return msgspec.json.encode(approval)
 
 
 def implausible(now: Counts, last: Counts | None, caps: Caps) -> str:

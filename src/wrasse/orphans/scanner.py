@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from wrasse.orphans.codec import name_of, unit_of
-from wrasse.orphans.lag import warning
+from wrasse.orphans.merge import name_of, unit_of
 from wrasse.orphans.removal import Removal
 from wrasse.orphans.root import Root
 from wrasse.orphans.scan import OrphanScan, Ports, ScanResult
-from wrasse.orphans.verdict import ABORT, THERE_AGAIN, Suspected
+from wrasse.orphans.verdict import ABORT, THERE_AGAIN, Suspected, warning
 from wrasse.ports.catalog import Reference
 from wrasse.ports.guard import Guard
 from wrasse.ports.objects import ObjectInfo

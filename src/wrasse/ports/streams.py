@@ -12,26 +12,44 @@ Groups of readers are in `groups.py`: what appends and trims is not what deliver
 
 What comes by the hundred thousand a second (entries, their ids, drafts) is a frozen Struct instead of a frozen
 dataclass: it is made five times as fast, and the garbage collector need not look at it.
+
+Surveys: many streams looked at together, for sweeps that look at all of them.
+
+Promise. What `Streams.subjects` and `Streams.info` say of each, at about one moment; a stream that vanished in between
+is left out. A backend may have it; `streams/group_census.py` asks one by one where it has not.
+
+Costs. A few round trips a page, flat in the number of its streams.
+
+Server ages: what a server removes by age on its own, also while no sweep runs, and without asking any group.
+
+Promise. Only a stream that wrasse made gets an age, only while no group and no durable consumer of another program
+reads it, and none but ours is ever changed. Whoever makes a group has the age ended before the group counts. A backend
+may have this; elsewhere sweeps alone remove what is old.
+
+Costs. A few round trips per change; nothing while nothing changes.
+
+Stretches: entries of a stream in columns, for whoever reads millions of them and makes no value of each.
+
+Promise. `Streams.chunk` gives what `Streams.read` gives, in the same order, byte for byte.
+
+Costs. One round trip a stretch, and no object per entry beyond its id and its body.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import msgspec
 
 from wrasse.bounded import MS_MAX
 from wrasse.clock import from_micros
 from wrasse.errors import TooLarge, UsageError
+from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.rules.subjects import check_subject
-from wrasse.ports.server_ages import ServerAge
-
-if TYPE_CHECKING:
-    from wrasse.ports.entry_chunks import EntryChunk
 
 BODY_BYTES_MAX = 24 << 20  # 32 MiB in base64, which is what the file store of NATS keeps at most
 FIELDS_BYTES_MAX = 64 << 10  # so that the largest entry still has room for why it became a dead letter
@@ -40,6 +58,27 @@ APPENDS_MAX = 10_000
 KEY_BYTES_MAX = 255
 SEQ_MAX = (1 << 63) - 1
 TOO_LONG = "wrasse-too-long"  # stands, with its size, for an entry that no delivery can hold; the stream has it whole
+PLAIN: Mapping[int, Mapping[str, bytes]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAge:
+    """What the server of one stream does by itself. `age` is None where it keeps everything. `ours`: wrasse made the
+    stream, and whatever age it has was set by wrasse. `read`: another program has a durable consumer there."""
+
+    age: timedelta | None = None
+    ours: bool = False
+    read: bool = False
+    least: timedelta = timedelta(0)  # a shorter age the server does not take
+
+
+class ServerAges(Protocol):
+    """The port. Streams that have it tell the age in `StreamState.server_age`."""
+
+    async def keep_for(self, subject: str, age: timedelta | None) -> Outcome:
+        """Has the server remove what is older than this by itself, None: nothing any more. `conflict` if the stream is
+        not ours, if somebody else set its age, or if somebody reads it in a group, also one that came meanwhile."""
+        ...
 
 
 class EntryId(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -219,3 +258,47 @@ def draft_bytes(draft: Draft) -> int:
     """What an entry counts for in the size of its stream: its body and its fields."""
     beside = sum(len(name.encode()) + len(value) for name, value in draft.fields.items()) if draft.fields else 0
     return len(draft.body) + beside
+
+
+class Surveys(Protocol):
+    """The port."""
+
+    async def survey(self, pattern: str, after: str | None, limit: int) -> Page[StreamState]:
+        """Streams whose subjects match, in byte order, each with its groups. The cursors are subjects."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EntryChunk:
+    """Entries of one stream that follow each other. `ids` are written as `ms-seq`; `beside` holds, by place, the fields
+    of those entries that have any. `at` is the backend's clock, `more` says that there was more to read."""
+
+    subject: str
+    ids: Sequence[bytes]
+    bodies: Sequence[bytes]
+    beside: Mapping[int, Mapping[str, bytes]]
+    at: datetime
+    more: bool
+
+    def __post_init__(self) -> None:
+        assert len(self.ids) == len(self.bodies), "every entry has an id and a body"
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def id(self, place: int) -> EntryId:
+        """The id at this place."""
+        ms, _, seq = self.ids[place].partition(b"-")
+        return EntryId(int(ms), int(seq))
+
+    def entries(self, count: int) -> Iterator[Entry]:
+        """The first entries, as values."""
+        for place in range(count):
+            yield Entry(self.id(place), self.subject, self.bodies[place], self.beside.get(place))
+
+
+def chunk_of(subject: str, entries: Sequence[Entry], at: datetime, *, more: bool) -> EntryChunk:
+    """Entries as a stretch."""
+    beside = {place: entry.fields for place, entry in enumerate(entries) if entry.fields}
+    ids = [b"%d-%d" % (entry.id.ms, entry.id.seq) for entry in entries]
+    return EntryChunk(subject, ids, [entry.body for entry in entries], beside, at, more)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from wrasse.archives.announce import LagLimits
 from wrasse.archives.archiver import ArchivePorts, Archiver
 from wrasse.archives.batch import BatchLimits
 from wrasse.archives.codec import Compression, check_codec
 from wrasse.archives.cursor import CURSORS
-from wrasse.archives.lag import LagLimits
 from wrasse.archives.naming import DayLayout, Form
 from wrasse.archives.rule import PREFIX, Rule
 from wrasse.clock import Clock

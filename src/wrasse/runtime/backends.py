@@ -20,13 +20,12 @@ from wrasse.config.redaction import hide
 from wrasse.config.urls import StoreUrl, parse_objects, parse_store
 from wrasse.engine.record_journal import JOURNAL, RecordJournal
 from wrasse.errors import ConfigError
-from wrasse.ports.backend import Backend, JobStore, ObjectStore, StreamStore
+from wrasse.ports.backend import Backend, Finding, JobStore, ObjectStore, StreamStore
 from wrasse.ports.catalog import Catalog, Query
-from wrasse.ports.health_check import Examined, HealthSample
+from wrasse.ports.guard import Examined, HealthSample
 from wrasse.ports.journal import Journal
 from wrasse.ports.objects import Objects
 from wrasse.ports.records import Collection, Records
-from wrasse.ports.rules.check_result import Finding
 from wrasse.ports.sightings import Sightings
 
 if TYPE_CHECKING:

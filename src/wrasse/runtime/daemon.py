@@ -20,9 +20,9 @@ from wrasse import __version__
 from wrasse.api.streams import Registered, listen
 from wrasse.archives.archiver import Archiver
 from wrasse.clock import Clock
-from wrasse.config.addresses import Address, parse_address
 from wrasse.config.backend_urls import table
 from wrasse.config.load import Config
+from wrasse.config.urls import Address, parse_address
 from wrasse.engine.loop import Engine
 from wrasse.errors import StoreUnavailable, UnknownName, UsageError, first_error
 from wrasse.jobs.handlers import Handlers
@@ -63,7 +63,7 @@ from wrasse.runtime.worker import (
     message_handlers,
     owner_name,
 )
-from wrasse.streams.tally import StreamTally
+from wrasse.streams.consumer import StreamTally
 from wrasse.web.server import Server
 from wrasse.web.snapshot import Subject, SubjectWatch
 

@@ -20,24 +20,22 @@ from pathlib import Path
 
 from wrasse import __version__
 from wrasse.clock import Clock
-from wrasse.config.addresses import parse_address
 from wrasse.config.backend_urls import table
 from wrasse.config.dump import has_secrets
 from wrasse.config.lease_settings import LeaseSettings
 from wrasse.config.load import Config
 from wrasse.config.settings import EMBEDDED, EMBEDDED_OBJECTS, Settings
-from wrasse.config.urls import StoreUrl, parse_objects, parse_store
+from wrasse.config.urls import StoreUrl, parse_address, parse_objects, parse_store
 from wrasse.duration import format_duration
 from wrasse.engine.loop import SweepStatus
 from wrasse.errors import OnlyReads, StoreUnavailable, WrasseError
 from wrasse.ids import Ids
 from wrasse.observability.json_format import ago
 from wrasse.observability.tracing import INSTALL, missing_for_tracing
-from wrasse.ports.backend import Backend, StreamStore
-from wrasse.ports.health_check import Examined
+from wrasse.ports.backend import FAIL, OK, WARN, Backend, Finding, StreamStore
+from wrasse.ports.guard import Examined
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.records import Collection
-from wrasse.ports.rules.check_result import FAIL, OK, WARN, Finding
 from wrasse.ports.streams import StreamState
 from wrasse.runtime.backends import Stores, existing
 from wrasse.runtime.engine import build_engine, families, retention, surveys_of

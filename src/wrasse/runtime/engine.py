@@ -15,24 +15,19 @@ from wrasse.config.load import Config
 from wrasse.config.plugins import PortField, load_sweep, port_fields
 from wrasse.config.settings import STREAM_SWEEPS, ReaperSettings, Settings, SweepSettings
 from wrasse.config.urls import parse_store
-from wrasse.engine.budget import RunBudget
-from wrasse.engine.guard import MassDeath, PlainLockGuard, Traffic
-from wrasse.engine.health import backend_guards
+from wrasse.engine.guard import MassDeath, PlainLockGuard, Traffic, backend_guards
 from wrasse.engine.loop import Engine, Scheduled, SweepBackend
-from wrasse.engine.run import AnySweep
-from wrasse.jobs.stray_search import StraySearch
+from wrasse.engine.run import AnySweep, RunBudget
 from wrasse.jobs.stream_tasks.queue import AgedTasks, StreamedJobs
 from wrasse.ports.backend import Backend, ObjectStore, StreamStore
 from wrasse.ports.groups import Groups
-from wrasse.ports.guard import Guard
-from wrasse.ports.health_check import HealthCheck
+from wrasse.ports.guard import Guard, HealthCheck
+from wrasse.ports.inconsistency import Strays
 from wrasse.ports.jobs import JobQueue
 from wrasse.ports.journal import Journal
 from wrasse.ports.objects import Objects
 from wrasse.ports.records import Records
-from wrasse.ports.strays import Strays
-from wrasse.ports.streams import Streams
-from wrasse.ports.surveys import Surveys
+from wrasse.ports.streams import Streams, Surveys
 from wrasse.runtime.archiver import archive_streams
 from wrasse.runtime.backends import Stores
 from wrasse.runtime.open_ports import (
@@ -52,10 +47,8 @@ from wrasse.runtime.orphans import ORPHANS as ORPHAN_SWEEP, instance_of
 from wrasse.runtime.stream_tasks import task_home
 from wrasse.runtime.worker import owner_name
 from wrasse.streams.alerts import ALERTS, Alerts
-from wrasse.streams.group_census import IDLE_OBSERVATIONS, Census, IdleObservations
-from wrasse.streams.retention import Retention, RetentionRule
-from wrasse.streams.survey import PlainSurvey
-from wrasse.streams.trimmer import Trimmer
+from wrasse.streams.group_census import IDLE_OBSERVATIONS, Census, IdleObservations, PlainSurvey
+from wrasse.streams.retention import Retention, RetentionRule, Trimmer
 from wrasse.sweeps import CATALOGUE
 from wrasse.sweeps.aged_entries import AgedEntries
 from wrasse.sweeps.aged_records import AgedRecords
@@ -65,7 +58,7 @@ from wrasse.sweeps.finished_jobs import FinishedJobs
 from wrasse.sweeps.open_transactions import OpenTransactions
 from wrasse.sweeps.orphan_objects import OrphanObjects
 from wrasse.sweeps.spent_decisions import SpentDecisions
-from wrasse.sweeps.stuck_jobs import StuckJobs
+from wrasse.sweeps.stuck_jobs import StraySearch, StuckJobs
 
 JOB_SWEEPS = ("stuck_jobs", "finished_jobs")  # what every worker process also runs
 LEASE_SWEEPS = (  # what every process that serves leases also runs

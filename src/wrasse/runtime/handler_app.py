@@ -15,8 +15,7 @@ from pathlib import Path
 from wrasse.config.backend_urls import PORTS, BackendUrl, same_place
 from wrasse.config.load import Config, load
 from wrasse.errors import ConfigError
-from wrasse.jobs.handler_url import is_url
-from wrasse.jobs.named_import import load_named
+from wrasse.jobs.handler_name import is_url, load_named
 
 
 def with_app(config: Config, handler: str, file: str | None, overrides: Mapping[str, str]) -> Config:

@@ -16,19 +16,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from wrasse.clock import Clock
-from wrasse.config.addresses import in_clear
 from wrasse.config.lease_settings import LeaseSettings
 from wrasse.config.load import Config
-from wrasse.config.urls import parse_store
+from wrasse.config.urls import in_clear, parse_store
 from wrasse.engine.guard import Activity
 from wrasse.errors import ConfigError
 from wrasse.leases.lease import Terms
 from wrasse.leases.leases import Leases
 from wrasse.ports.backend import Backend
-from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.objects import NO_METADATA, Data, ObjectDelete, ObjectHead, ObjectInfo, Objects, WriteResult
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
+from wrasse.ports.records import Namespaces
 from wrasse.runtime.backends import Stores
 
 

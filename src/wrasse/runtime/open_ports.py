@@ -11,7 +11,7 @@ from wrasse.clock import Clock
 from wrasse.config.load import Config
 from wrasse.config.urls import parse_store
 from wrasse.engine.loop import ENGINE_LEASES, SweepBackend
-from wrasse.engine.state import ENGINE_STATE
+from wrasse.engine.turn import ENGINE_STATE
 from wrasse.jobs.composite_queue import RoutedJobs
 from wrasse.jobs.stream_tasks.queue import StreamedJobs
 from wrasse.leases.manager import LeaseManager
@@ -23,7 +23,7 @@ from wrasse.runtime.backends import KeepsRecords, Stores, with_jobs, with_stream
 from wrasse.runtime.leases import Leasing, open_leasing
 from wrasse.runtime.orphans import open_scanner
 from wrasse.runtime.stream_tasks import open_tasks, task_home
-from wrasse.streams.trimmer import RetentionTally
+from wrasse.streams.retention import RetentionTally
 
 # What a command or a role may need; `orphans/<root>` is one root alone.
 JOBS, RECORDS, STREAMS, OBJECTS, ENGINE, LEASES, TASKS, ORPHANS, ARCHIVES = (

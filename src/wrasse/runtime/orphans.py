@@ -12,7 +12,7 @@ from wrasse.config.orphans import OrphanRoot, queries_of, root_of
 from wrasse.config.redaction import hide
 from wrasse.config.urls import parse_store
 from wrasse.errors import ConfigError, UnknownName
-from wrasse.orphans.pins import PinnedCatalog
+from wrasse.orphans.root import PinnedCatalog
 from wrasse.orphans.scan import Ports
 from wrasse.orphans.scanner import Scanner
 from wrasse.ports.catalog import Catalog

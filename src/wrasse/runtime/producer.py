@@ -18,8 +18,7 @@ from wrasse.clock import Clock
 from wrasse.config.load import Config
 from wrasse.errors import UsageError
 from wrasse.jobs.file_producer.files import FileRules
-from wrasse.jobs.file_producer.producer import PATIENCE, Intake, IntakeSettings
-from wrasse.jobs.file_producer.walk import check_directory
+from wrasse.jobs.file_producer.producer import PATIENCE, Intake, IntakeSettings, check_directory
 from wrasse.jobs.file_producer.watcher import Watching
 from wrasse.jobs.tally import Tally
 from wrasse.runtime.open_ports import OpenPorts

@@ -22,7 +22,7 @@ from wrasse.ports.jobs import JobQueue
 from wrasse.ports.streams import Draft, Entry
 from wrasse.runtime.backends import Stores
 from wrasse.runtime.leases import LateObjects
-from wrasse.streams.dead_letter import dead_letter
+from wrasse.streams.delivery import dead_letter
 from wrasse.streams.envelope import Envelope, decode, encode
 from wrasse.sweeps.finished_jobs import FinishedJobs
 

@@ -19,12 +19,10 @@ from wrasse.config.settings import CircuitBreaker, Settings
 from wrasse.config.urls import parse_store
 from wrasse.errors import UsageError
 from wrasse.jobs.command_handler import Command
-from wrasse.jobs.handler_url import is_url
-from wrasse.jobs.handlers import ANY, Function, Handlers, load as load_handler
+from wrasse.jobs.handler_name import is_url
+from wrasse.jobs.handlers import ANY, Function, Handlers, Registry, load as load_handler
 from wrasse.jobs.producer import Producer
-from wrasse.jobs.rate_limiter import SharedRate
-from wrasse.jobs.record_core.limiter import BUDGETS, RecordedLimiter
-from wrasse.jobs.registry import Registry
+from wrasse.jobs.rate_limiter import BUDGETS, RecordedLimiter, SharedRate
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.scheduler import PERIODIC, PeriodicScheduler
 from wrasse.jobs.tally import Tally

@@ -21,7 +21,7 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import pages
 from wrasse.ports.records import Collection, Record, Records
 from wrasse.ports.streams import Streams
-from wrasse.streams.dead_letter import ROOT
+from wrasse.streams.delivery import ROOT
 from wrasse.streams.publisher import Publisher
 
 ALERTS = Collection.named("streams/alerts")

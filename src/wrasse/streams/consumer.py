@@ -16,6 +16,10 @@ extended only for deliveries that wait for a handler or are in one. Pure except 
 `Outbox`: answers that are ready at the same time are sent in one call. The caller of each answer gets the backend's
 outcome, or the error. One refused answer does not affect the others. Sending an answer twice after a lost reply is
 harmless: an ack or a dead letter that was already made gets `conflict`.
+
+Counters of the consumers of this process, read by metrics.
+
+An answer is counted once the backend has said `done`.
 """
 
 from __future__ import annotations
@@ -35,14 +39,38 @@ from wrasse.ports.groups import Ack, Answer, DeadLetter, Delivery, Groups, Nak, 
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.rules.subjects import check_pattern
 from wrasse.ports.streams import EntryId, Streams
-from wrasse.streams.dead_letter import ROOT, dead_letter, envelope_in, is_dead_letter_subject, named_only
-from wrasse.streams.delivery import Handler, HandlerCall, Received
+from wrasse.streams.delivery import (
+    ROOT,
+    Handler,
+    HandlerCall,
+    Received,
+    dead_letter,
+    envelope_in,
+    is_dead_letter_subject,
+    named_only,
+)
 from wrasse.streams.envelope import Envelope
 from wrasse.streams.membership import Membership, consumer_name
-from wrasse.streams.tally import StreamTally
 from wrasse.threads import cancelled
 
 Key = tuple[str, EntryId, int]
+
+
+class StreamTally:
+    """Numbers that only grow."""
+
+    __slots__ = ("acked", "again", "dead", "delivered", "dropped", "failed", "invalid", "nacked", "unavailable")
+
+    def __init__(self) -> None:
+        self.delivered = 0  # deliveries, of which
+        self.again = 0  # were not the first of their entry
+        self.acked = 0
+        self.nacked = 0
+        self.dead = 0  # set aside as dead letters
+        self.failed = 0  # handlers that raised or took too long
+        self.invalid = 0  # entries that are not envelopes
+        self.dropped = 0  # dead letters that would have been set aside once more
+        self.unavailable = 0  # calls that failed because the backend was unavailable
 
 
 @dataclass(slots=True)
@@ -219,9 +247,7 @@ class ConsumerSettings:
     deliveries_max: int = 5
     concurrency: int = 1  # concurrent handlers; one keeps the order
     timeout: timedelta = timedelta(hours=1)  # how long a handler may take
-    nak_delay: timedelta = timedelta(
-        milliseconds=500
-    )  # with auto_ack, after a failure; doubled for each further one
+    nak_delay: timedelta = timedelta(milliseconds=500)  # with auto_ack, after a failure; doubled for each further one
     nak_delay_max: timedelta = timedelta(seconds=10)
     discover: timedelta = timedelta(seconds=1)  # how soon a new stream that matches is found
     close_max: timedelta = timedelta(seconds=30)

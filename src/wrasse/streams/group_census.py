@@ -9,6 +9,8 @@ observations show no activity in between.
 An observation is one stored record, so that any process can make the second one: otherwise a sweep that is started anew
 for each run, or more often than `gone_for`, would never remove a consumer. There is at most one per consumer; it is
 deleted when the consumer was active or is gone.
+
+A survey of streams for backends that have none of their own: one stream at a time.
 """
 
 from __future__ import annotations
@@ -25,8 +27,7 @@ from wrasse.ports.groups import ConsumerState, Groups
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, no_cursor, pages
 from wrasse.ports.records import Collection, Record, Records
-from wrasse.ports.streams import GroupState, StreamState
-from wrasse.ports.surveys import Surveys
+from wrasse.ports.streams import GroupState, Streams, StreamState, Surveys
 from wrasse.streams.alerts import Alerts, SentAlert
 
 IDLE_OBSERVATIONS = Collection.named("streams/looks")
@@ -280,3 +281,24 @@ def _parse(text: str) -> _Place:
         return msgspec.json.decode(text, type=_Place)
     except msgspec.MsgspecError:
         raise no_cursor(text) from None
+
+
+class PlainSurvey:
+    """Queries each stream separately."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+
+    async def survey(self, pattern: str, after: str | None, limit: int) -> Page[StreamState]:
+        """See the port."""
+        names = await self._streams.subjects(pattern, after, limit)
+        states = [(name, await self._streams.info(name)) for name in names]
+        found = [state for _, state in states if state is not None]
+        if not found and names.more:
+            return await self.survey(pattern, names.cursor, limit)
+        items = tuple(found)
+        # The last cursor is that of the last name, so that a deleted stream is not queried again.
+        cursors = [state.subject for state in items]
+        if names.more and items:
+            cursors[-1] = names.cursors[-1]
+        return Page(items, tuple(cursors), names.at, names.more)

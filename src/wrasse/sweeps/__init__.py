@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from wrasse.engine.budget import RunBudget
-from wrasse.engine.run import AnySweep
+from wrasse.engine.run import AnySweep, RunBudget
 from wrasse.sweeps.aged_entries import AgedEntries
 from wrasse.sweeps.aged_records import AgedRecords
 from wrasse.sweeps.dead_consumers import DeadConsumers

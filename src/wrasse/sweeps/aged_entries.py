@@ -22,12 +22,19 @@ from wrasse.jobs.stream_tasks.events import SweepReport
 from wrasse.jobs.stream_tasks.fields import SWEEPS
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.server_ages import ServerAges
-from wrasse.ports.streams import StreamState
-from wrasse.ports.surveys import Surveys
+from wrasse.ports.streams import ServerAges, StreamState, Surveys
 from wrasse.streams.alerts import Alert, Alerts, SentAlert, Settle, Tell, worth_telling
-from wrasse.streams.retention import ARCHIVER, Bound, Judged, Retention, Stand, judge, server_age_for
-from wrasse.streams.trimmer import Trimmer, TrimOrder
+from wrasse.streams.retention import (
+    ARCHIVER,
+    Bound,
+    Judged,
+    Retention,
+    Stand,
+    Trimmer,
+    TrimOrder,
+    judge,
+    server_age_for,
+)
 
 PAGE = 1_000  # streams read at once
 

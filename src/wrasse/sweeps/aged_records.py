@@ -19,9 +19,9 @@ from wrasse.leases.expiry_index import EveryKey, FoundKey
 from wrasse.leases.lease import LOOK_AGAIN, first_token
 from wrasse.leases.leases import Leases
 from wrasse.ports.journal import Line
-from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
+from wrasse.ports.records import Namespaces
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from wrasse.streams.group_census import (
     Suspect,
     Troubled,
 )
-from wrasse.streams.trimmer import RetentionTally
+from wrasse.streams.retention import RetentionTally
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from wrasse.engine.sweep import Action, Keep
 from wrasse.leases.expiry_index import EndedKey, EndedKeys, QuietNamespaces
 from wrasse.leases.lease import over
 from wrasse.leases.leases import Leases
-from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
+from wrasse.ports.records import Namespaces
 
 
 @dataclass(frozen=True, slots=True)

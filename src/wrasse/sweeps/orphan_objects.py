@@ -16,7 +16,7 @@ from typing import ClassVar
 from wrasse.clock import from_micros
 from wrasse.duration import format_duration
 from wrasse.engine.sweep import Action, Keep
-from wrasse.orphans.codec import name_of, text, unit_of
+from wrasse.orphans.merge import name_of, text, unit_of
 from wrasse.orphans.scanner import OrphanSuspect, Scanner
 from wrasse.orphans.verdict import ABORT, DISCARD, PURGE, QUARANTINE, RESTORE, Suspected
 from wrasse.ports.journal import Line

@@ -5,17 +5,23 @@ grace         `heartbeat_timeout` since the last heartbeat: at least three heart
 precondition  the same token, and the deadline still passed in the step that moves the job; of a job that was found
               without a claim, also no heartbeat of its worker
 if wrong      a slow worker's job runs twice and the first worker's settle is refused; it is never lost
+
+The search for strays before each run of `stuck_jobs`: a few scans, with pauses of random length, until the round or
+its time is over. The next search, by any process, continues where this one stopped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+import random
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import ClassVar, Protocol
 
+from wrasse.clock import Clock
 from wrasse.engine.sweep import WIRED, Action, Keep
-from wrasse.jobs.stray_search import StraySearch
+from wrasse.ports.inconsistency import Strays
 from wrasse.ports.jobs import Budget, DeadLetterJob, JobInfo, JobQueue, JobRecord, Reason, Requeue
 from wrasse.ports.journal import Line
 from wrasse.ports.outcome import Outcome
@@ -24,6 +30,34 @@ from wrasse.ports.rules.job_transitions import rescue, rescues
 
 RETRIES_MAX = 3  # of a task whose record and type set no limit
 _OURS = (Reason.WORKER_DIED, Reason.UNROUTABLE)
+
+
+@dataclass(frozen=True, slots=True)
+class StraySearch:
+    """One search and its bounds. `chance` returns random numbers from 0 to 1."""
+
+    strays: Strays
+    clock: Clock
+    limit: int = 100
+    runtime_max: timedelta = timedelta(milliseconds=200)
+    pause: timedelta = timedelta(milliseconds=10)
+    pause_jitter: float = 0.5
+    chance: Callable[[], float] = random.random
+
+    async def search(self, heartbeat_timeout: timedelta, *, dry: bool) -> int:
+        """Scans until the round or the time is over; returns how many strays it found."""
+        begun, seen, cursor = self.clock.monotonic(), 0, None
+        while True:
+            found = await self.strays.look(cursor, self.limit, heartbeat_timeout=heartbeat_timeout, dry=dry)
+            seen += found.seen
+            cursor = found.cursor
+            if found.ended or self.clock.monotonic() - begun >= self.runtime_max.total_seconds():
+                return seen
+            await asyncio.sleep(self.next_pause().total_seconds())
+
+    def next_pause(self) -> timedelta:
+        """The pause between two scans: `pause` plus or minus its jitter, so that processes do not scan in step."""
+        return self.pause * (1 + self.pause_jitter * (2 * self.chance() - 1))
 
 
 class Reports(Protocol):

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from wrasse.api.app import App, connect
 from wrasse.clock import Clock, ManualClock
-from wrasse.testing.properties import Checked, SweepCase, check_sweep
-from wrasse.testing.world import World
+from wrasse.testing.properties import Checked, SweepCase, World, check_sweep
 
 __all__ = ["Checked", "ManualClock", "SweepCase", "World", "check_sweep", "memory_app"]
 

@@ -2,25 +2,97 @@
 
 what is held stays          decide is pure, and once ripe stays ripe          pages are bounded and miss nothing
 a dry run changes nothing, and plans what the run then does                   losing the race changes nothing
+
+A world in memory for one test: a clock, every port, and all that can be seen in them at one moment.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
-from wrasse.engine.budget import RunBudget
-from wrasse.engine.run import AnySweep, run_once
+from wrasse.backends.memory.connect import Memory
+from wrasse.clock import ManualClock
+from wrasse.engine.run import AnySweep, RunBudget, RunContext, run_once
 from wrasse.engine.sweep import Action, Keep
+from wrasse.ids import Ids
+from wrasse.ports.jobs import JobFilter, JobState
+from wrasse.ports.journal import Line, LineFilter
 from wrasse.ports.outcome import Outcome
-from wrasse.testing.world import World
+from wrasse.ports.page import Page, pages
+from wrasse.ports.records import Collection, Records
+from wrasse.ports.streams import EntryId
 
+T = TypeVar("T")
+_PAGE = 500
+_PAGES_MAX = 1_000
 IDLE = "finds nothing to do: plant something that is ripe, so that the check means something"
 LIMIT = 100
 PAGES_MAX = 1_000
 STEPS = tuple(timedelta(seconds=s) for s in (1, 10, 60, 600, 3_600, 86_400, 604_800, 2_592_000, 31_536_000))
+
+
+class World:
+    """`store` has the ports: `jobs`, `journal`, `streams`, `groups`, `objects`; records are asked for here."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.store = Memory(self.clock)
+        self._collections: dict[str, Collection] = {}
+
+    def records(self, collection: Collection) -> Records:
+        """The records of one collection; the same ones each time."""
+        self._collections[collection.data] = collection
+        return self.store.records(collection)
+
+    def context(self) -> RunContext:
+        """What a run of the engine needs."""
+        return RunContext(self.store.journal, self.clock, Ids(self.clock))
+
+    async def seen(self) -> tuple[str, ...]:
+        """Everything a reader of the ports can see now, a line each, without the journal."""
+        return tuple([line async for line in self._lines()])
+
+    async def journal(self) -> tuple[Line, ...]:
+        """Every line of the journal."""
+        return tuple([line async for line in _all(partial(self.store.journal.page, LineFilter(), limit=_PAGE))])
+
+    async def _lines(self) -> AsyncIterator[str]:
+        jobs, objects, streams = self.store.jobs, self.store.objects, self.store.streams
+        for state in JobState:
+            async for job in _all(partial(jobs.page, state, JobFilter(), limit=_PAGE)):
+                yield f"{state.value} {await jobs.get(job.id)!r}"
+        for worker in (await jobs.counts()).workers:
+            yield f"worker {worker!r}"
+        for name, collection in sorted(self._collections.items()):
+            records = self.store.records(collection)
+            async for record in _all(partial(records.page, "", limit=_PAGE)):
+                yield f"{name} {record!r}"
+        async for info in _all(partial(objects.page, "", limit=_PAGE)):
+            yield f"{info!r} {b''.join([chunk async for chunk in objects.read(info.key)])!r}"
+        async for subject in _all(partial(streams.subjects, ">", limit=_PAGE)):
+            yield f"{subject} {await streams.info(subject)!r}"
+            async for entry in self._entries(subject):
+                yield f"{subject} {entry}"
+
+    async def _entries(self, subject: str) -> AsyncIterator[str]:
+        after = EntryId(0, 0)
+        for _ in range(_PAGES_MAX):
+            page = await self.store.streams.read(subject, after, _PAGE)
+            for entry in page:
+                yield repr(entry)
+                after = entry.id
+            if not page.more:
+                return
+
+
+async def _all(read: Callable[[str | None], Awaitable[Page[T]]]) -> AsyncIterator[T]:
+    async for page in pages(read, most=_PAGES_MAX):
+        for item in page:
+            yield item
 
 
 @dataclass(frozen=True, slots=True)

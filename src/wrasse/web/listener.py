@@ -22,7 +22,7 @@ from typing import Any
 from aiohttp import StreamReader, web
 
 from wrasse.clock import Clock
-from wrasse.config.addresses import Address
+from wrasse.config.urls import Address
 from wrasse.errors import ConfigError
 
 HEAD_SECONDS_MAX = 10.0

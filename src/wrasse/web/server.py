@@ -17,7 +17,7 @@ from importlib.resources import files
 from aiohttp import web
 
 from wrasse import __version__
-from wrasse.config.addresses import Address
+from wrasse.config.urls import Address
 from wrasse.engine.loop import SweepStatus
 from wrasse.leases.lease import Lease
 from wrasse.observability.json_format import (

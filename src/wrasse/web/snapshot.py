@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from msgspec.structs import replace
 
-from wrasse.archives.tally import ArchiverTally as ArchiveTally, Lag
+from wrasse.archives.announce import ArchiverTally as ArchiveTally, Lag
 from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.engine.loop import Engine, SweepStatus
@@ -33,8 +33,8 @@ from wrasse.ports.journal import Journal, Line, LineFilter
 from wrasse.ports.records import Records
 from wrasse.ports.streams import Streams, StreamState
 from wrasse.runtime.leases import Leasing
-from wrasse.streams.tally import StreamTally
-from wrasse.streams.trimmer import RetentionTally
+from wrasse.streams.consumer import StreamTally
+from wrasse.streams.retention import RetentionTally
 
 T = TypeVar("T")
 

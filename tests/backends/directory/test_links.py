@@ -11,9 +11,8 @@ from pathlib import Path
 import pytest
 
 from conformance.object_stores import listed
-from wrasse.backends.directory.beneath import open_by_steps
 from wrasse.backends.directory.connect import Directory
-from wrasse.backends.directory.files import Files
+from wrasse.backends.directory.files import Files, open_by_steps
 from wrasse.errors import StoreBroken
 from wrasse.ports.objects import ObjectDelete
 from wrasse.ports.outcome import Outcome

@@ -11,7 +11,7 @@ from uuid import uuid4
 from wrasse.backends.nats.client.connection import NatsConnection
 from wrasse.backends.nats.client.jetstream import JetStream
 from wrasse.backends.nats.connect import Flows
-from wrasse.backends.nats.kv.store import KvBucket
+from wrasse.backends.nats.kv_store import KvBucket
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import Clock, SystemClock
 from wrasse.ports.streams import START, Draft, Entry, EntryId

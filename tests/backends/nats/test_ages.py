@@ -14,7 +14,7 @@ from servers.nats import Nats
 from wrasse.backends.memory.connect import Memory
 from wrasse.backends.nats.client.jetstream import JetStream, Receipt
 from wrasse.backends.nats.connect import Flows
-from wrasse.backends.nats.layout import stream_name
+from wrasse.backends.nats.message_codec import stream_name
 from wrasse.clock import SystemClock
 from wrasse.engine.report import Report
 from wrasse.engine.run import RunContext, run_once
@@ -22,8 +22,7 @@ from wrasse.ids import Ids
 from wrasse.ports.groups import StartAt
 from wrasse.ports.outcome import Outcome
 from wrasse.streams.alerts import ALERTS, Alerts
-from wrasse.streams.retention import Retention, RetentionRule
-from wrasse.streams.trimmer import RetentionTally, Trimmer
+from wrasse.streams.retention import Retention, RetentionRule, RetentionTally, Trimmer
 from wrasse.sweeps.aged_entries import AgedEntries
 
 FIRST = StartAt(first=True)

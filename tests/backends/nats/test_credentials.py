@@ -10,7 +10,7 @@ import pytest
 
 from servers.nats import nats
 from servers.nats_logins import NKey, nats_of_operator, nats_with_user_key
-from wrasse.backends.nats.client.credentials import public_key, sign
+from wrasse.backends.nats.client.transport import public_key, sign
 from wrasse.backends.nats.connect import Nats
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.errors import ConfigError

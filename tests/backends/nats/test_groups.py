@@ -19,7 +19,7 @@ from servers.proxy import proxy
 from wrasse.backends.nats.client.jetstream import CONSUMER_NOT_FOUND, JetStream, JsError
 from wrasse.backends.nats.connect import Flows, Nats as NatsBackend
 from wrasse.backends.nats.durables import Reads, durable_names, group_named, reads_of
-from wrasse.backends.nats.old_groups import floor_of
+from wrasse.backends.nats.groups import floor_of
 from wrasse.clock import SystemClock
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable, UsageError
 from wrasse.ports.groups import Ack, DeadLetter, Nak, StartAt

@@ -13,9 +13,9 @@ from servers.hostile import How, Script, attack, client_meets, complaints, hosti
 from wrasse.backends.nats.client.connection import NatsConnection
 from wrasse.backends.nats.client.jetstream import JetStream
 from wrasse.backends.nats.client.transport import CONTROL_LINE_MAX, PAYLOAD_MAX, NatsTransport, ServerInfo
+from wrasse.backends.nats.durables import Pulls
 from wrasse.backends.nats.message_codec import fields_of, stored
 from wrasse.backends.nats.options import NatsOptions
-from wrasse.backends.nats.pull_requests import Pulls
 from wrasse.backends.tcp import Tls
 from wrasse.errors import StoreUnavailable, WrasseError
 

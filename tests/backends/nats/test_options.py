@@ -11,8 +11,8 @@ from hypothesis import given, strategies as st
 
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.backends.tcp import Tls
+from wrasse.config.backend_urls import nats_options
 from wrasse.config.load import load
-from wrasse.config.server_options import nats_options
 from wrasse.config.settings import NatsSettings, NatsTls
 from wrasse.config.urls import parse_jobs, parse_objects, parse_store
 from wrasse.errors import ConfigError

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given, strategies as st
 
 from backends.nats.scene import Scene, drafts, scene
-from wrasse.backends.nats import page_consumer
-from wrasse.backends.nats.client import parser
+from wrasse.backends.nats import page_reader
+from wrasse.backends.nats.client import transport
 from wrasse.backends.nats.client.jetstream import JetStream
-from wrasse.backends.nats.client.parser import Frame, frame_of, frames_in
-from wrasse.backends.nats.client.transport import NatsTransport, ServerInfo
+from wrasse.backends.nats.client.transport import Frame, NatsTransport, ServerInfo, frame_of, frames_in
 from wrasse.backends.nats.message_codec import beside, ids_of, stored_of
-from wrasse.backends.nats.page_consumer import Puller
+from wrasse.backends.nats.page_reader import Puller
 from wrasse.ports.streams import START, Draft
 
 S = "gbe.events.audit"
@@ -104,7 +103,7 @@ def test_ids_never_go_back_with_a_clock() -> None:
 
 def test_a_reply_from_a_domain_has_its_numbers_further_on() -> None:
     frame = frame_of(b"$JS.ACK.hub.hash.s.c.1.12.3.1700000000000000000.4.token", b"", b"")
-    assert (frame[2], parser.place_of(frame)) == (b"12", (3, 4))
+    assert (frame[2], transport.place_of(frame)) == (b"12", (3, 4))
 
 
 # A real server
@@ -130,7 +129,7 @@ async def test_a_stream_of_ours_and_others_is_drained_as_it_is_read(stage: Scene
 
 
 async def test_a_page_of_large_messages_is_a_short_one(stage: Scene, monkeypatch) -> None:
-    monkeypatch.setattr(page_consumer, "_BYTES_MAX", 250_000)
+    monkeypatch.setattr(page_reader, "_BYTES_MAX", 250_000)
     flows = await stage.flows(batches=False)
     link = stage.links[-1]
     link.server = msgspec.structs.replace(link.server, max_payload=110_000)

@@ -14,7 +14,7 @@ from nats.js.errors import NotFoundError
 from backends.nats.scene import S, Scene, drafts, entries, scene
 from servers.nats import SHARED_NATS, Nats, nats
 from servers.old import nats_2_9
-from wrasse.backends.nats import progress
+from wrasse.backends.nats import group_cursors
 from wrasse.backends.nats.connect import Flows, Nats as Opened
 from wrasse.clock import SystemClock
 from wrasse.ports.groups import StartAt
@@ -29,7 +29,7 @@ FIRST = StartAt(first=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """As newer servers do it, or as it is done on older ones."""
     if request.param == "made anew":
-        monkeypatch.setattr(progress, "_RESETS", (99,))
+        monkeypatch.setattr(group_cursors, "_RESETS", (99,))
     return str(request.param)
 
 

@@ -16,14 +16,14 @@ from hypothesis import given, strategies as st
 
 from backends.nats.records_scene import THINGS, at, opened, version
 from servers.nats import Nats as NatsServer, nats
+from wrasse.backends.nats import due_index
 from wrasse.backends.nats.client.connection import NatsAnswer, NatsConnection
 from wrasse.backends.nats.client.jetstream import JetStream
 from wrasse.backends.nats.connect import Nats
-from wrasse.backends.nats.kv import due_index
-from wrasse.backends.nats.kv.names import DueEntry, text_of, token
-from wrasse.backends.nats.kv.store import KvBucket
+from wrasse.backends.nats.due_index import DueEntry, text_of, token
+from wrasse.backends.nats.kv_store import KvBucket
 from wrasse.backends.nats.records import KvRecord, pack, unpack
-from wrasse.backends.record_files.envelope import LastWrites
+from wrasse.backends.record_files import LastWrites
 from wrasse.clock import EPOCH, ManualClock
 from wrasse.errors import Refused, StoreBroken, TooLarge
 from wrasse.ports.outcome import Outcome

@@ -13,7 +13,7 @@ import pytest
 from backends.nats.records_scene import THINGS, at, opened, version
 from servers.nats import Nats as NatsServer, nats
 from servers.proxy import Proxy, proxy
-from wrasse.backends.nats.kv.store import KvBucket, KvMessage
+from wrasse.backends.nats.kv_store import KvBucket, KvMessage
 from wrasse.clock import ManualClock
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.outcome import Outcome

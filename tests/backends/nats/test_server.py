@@ -14,15 +14,14 @@ import pytest
 from backends.nats.records_scene import THINGS, at, opened
 from backends.nats.test_records_trouble import Told, assert_each_once, write_names
 from servers.nats import Nats as NatsServer, nats, nats_cluster, nats_leaf
-from wrasse.backends.nats.advice import UNLIMITED, NatsHealth, judge
+from wrasse.backends.nats import kv_store as kv_store
 from wrasse.backends.nats.client.transport import ServerInfo
-from wrasse.backends.nats.connect import Nats
-from wrasse.backends.nats.kv import store as kv_store
+from wrasse.backends.nats.connect import UNLIMITED, Nats, NatsHealth, judge
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import EPOCH, SystemClock
 from wrasse.errors import ConfigError, Refused, StoreUnavailable
+from wrasse.ports.backend import FAIL, OK, WARN, Finding
 from wrasse.ports.groups import StartAt
-from wrasse.ports.rules.check_result import FAIL, OK, WARN, Finding
 from wrasse.ports.streams import Draft
 
 GOOD = NatsHealth(

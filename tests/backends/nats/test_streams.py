@@ -15,7 +15,7 @@ from servers.proxy import Proxy, proxy
 from wrasse.backends.nats.append import SHARED
 from wrasse.backends.nats.client.connection import packed
 from wrasse.backends.nats.connect import Flows, Nats as NatsStore
-from wrasse.backends.nats.layout import NatsNames, stream_name, text_of, token
+from wrasse.backends.nats.message_codec import NatsNames, stream_name, text_of, token
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import ManualClock
 from wrasse.errors import ConfigError, StoreFull, StoreUnavailable, TooLarge

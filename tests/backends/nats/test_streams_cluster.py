@@ -11,7 +11,7 @@ from backends.nats.scene import G, S, entries
 from servers.nats import nats_cluster
 from wrasse.backends.nats.client.connection import NatsConnection
 from wrasse.backends.nats.connect import Flows
-from wrasse.backends.nats.layout import stream_name
+from wrasse.backends.nats.message_codec import stream_name
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import SystemClock
 from wrasse.errors import StoreUnavailable

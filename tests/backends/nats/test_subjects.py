@@ -10,7 +10,7 @@ import pytest
 from backends.nats.scene import Scene
 from servers.nats import Nats
 from wrasse.backends.nats.client.connection import NatsAnswer, NatsConnection
-from wrasse.backends.nats.kv.store import KvBucket
+from wrasse.backends.nats.kv_store import KvBucket
 from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import SystemClock
 

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from wrasse.backends.redis.advice import RedisHealth, judge
-from wrasse.ports.rules.check_result import FAIL, OK, WARN, Finding
+from wrasse.backends.redis.connect import RedisHealth, judge
+from wrasse.ports.backend import FAIL, OK, WARN, Finding
 
 GOOD = RedisHealth(
     server="valkey",

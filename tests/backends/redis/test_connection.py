@@ -21,7 +21,7 @@ from wrasse.backends.redis.options import RedisOptions
 from wrasse.backends.redis.scripts import Script
 from wrasse.backends.tcp import Tls
 from wrasse.errors import ConfigError, Refused, StoreBroken, StoreFull, StoreUnavailable
-from wrasse.ports.health_check import HealthSample
+from wrasse.ports.guard import HealthSample
 
 PUSH = Script.of("push", "return redis.call('RPUSH', KEYS[1], ARGV[2])")
 ENDLESS = Script.of("endless", "while true do end")

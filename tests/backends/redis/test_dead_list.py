@@ -13,7 +13,7 @@ from backends.redis.peer import GoPeer, go_job
 from conformance.desk import Desk
 from conformance.stores import Store
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.jobs.dead_list import compare_dead
+from wrasse.backends.redis.jobs.lists import compare_dead
 from wrasse.ports.jobs import Delete, JobFilter, JobState, Reason, RequeueDead
 from wrasse.ports.outcome import Outcome
 

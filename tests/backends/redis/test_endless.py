@@ -13,9 +13,9 @@ from backends.redis.test_shapes import HOLD, _words, resp
 from servers.hostile import hostile
 from wrasse.backends import page_loop
 from wrasse.backends.page_loop import PageLoop
-from wrasse.backends.redis import key_types
+from wrasse.backends.redis import replies
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.jobs import dead_list
+from wrasse.backends.redis.jobs import lists
 from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.errors import StoreBroken
@@ -129,16 +129,16 @@ class Growing(Endless):
 
 
 async def test_what_a_server_goes_on_to_name_is_not_kept_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dead_list, "_GROWN", 10_000)
-    monkeypatch.setattr(key_types, "WORKERS_MAX", 10_000)
+    monkeypatch.setattr(lists, "_GROWN", 10_000)
+    monkeypatch.setattr(replies, "WORKERS_MAX", 10_000)
     server = Growing()
     async with hostile(server.play) as port:
         redis = await Redis.open(RedisOptions((("127.0.0.1", port),), max_retries=0))
         async with asyncio.timeout(20):
             with pytest.raises(StoreBroken, match="jobqueue:dead_letter without end: it counted 1005"):
                 await redis.jobs.counts()
-            server.said = dead_list.COMPARED_MAX
-            assert not await dead_list.compare_dead(redis.client, RedisKeys(redis.client.options))
+            server.said = lists.COMPARED_MAX
+            assert not await lists.compare_dead(redis.client, RedisKeys(redis.client.options))
             with pytest.raises(StoreBroken, match="10000 workers were not all"):
                 await redis.lists.lengths("jobqueue:limiter")
         await redis.close()

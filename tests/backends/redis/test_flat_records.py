@@ -12,8 +12,8 @@ import pytest
 
 from servers.valkey import Valkey
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.flat_records import RedisFlatRecords
 from wrasse.backends.redis.options import RedisOptions
+from wrasse.backends.redis.records import RedisFlatRecords
 from wrasse.errors import UsageError
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Record

@@ -13,9 +13,8 @@ from backends.redis.peer import GoPeer, go_job
 from backends.redis.scene import GROUP, HOUR, MEMBERS, Chance, Plant, Scene
 from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, Desk
 from conformance.stores import CLUSTER, Store
-from wrasse.backends.redis.fsck.check import RedisFsck
-from wrasse.backends.redis.fsck.kinds import Kind
-from wrasse.backends.redis.fsck.suspects import FsckSuspect, Judge
+from wrasse.backends.redis.fsck_check import RedisFsck
+from wrasse.backends.redis.fsck_suspects import FsckSuspect, Judge, Kind
 from wrasse.ports.jobs import GROUP_DEAD_HEADER, Job, JobGroup, JobState
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
@@ -347,7 +346,7 @@ async def test_what_moved_on_after_it_was_looked_at_is_innocent(scene: Scene) ->
 async def test_more_jobs_than_one_step_may_count_are_counted_all_the_same(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wrasse.backends.redis.fsck.check._COUNTED_MAX", 0)
+    monkeypatch.setattr("wrasse.backends.redis.fsck_check._COUNTED_MAX", 0)
     await _wrong_count(scene)
     found = [await scene.check(), list(await scene.repair()), await scene.check()]
     assert found == [["wrong_count"], ["wrong_count"], []]

@@ -15,14 +15,12 @@ import pytest
 from backends.redis.scene import GARBAGE, HOUR, KINDS
 from conformance.stores import Store
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.flat_records import RedisFlatRecords
-from wrasse.backends.redis.record_writes import RecordWriter
-from wrasse.backends.redis.stream_keys import StreamKeys
+from wrasse.backends.redis.keys import StreamKeys
+from wrasse.backends.redis.records import RecordWriter, RedisFlatRecords
 from wrasse.clock import ManualClock
 from wrasse.ports.groups import Ack, DeadLetter, Nak, StartAt
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.records import Collection
-from wrasse.ports.status_index import IndexEntry, StatusRange
+from wrasse.ports.records import Collection, IndexEntry, StatusRange
 from wrasse.ports.streams import START, Draft
 
 HEARTBEAT_TIMEOUT = timedelta(seconds=30)

@@ -14,8 +14,8 @@ from conformance.desk import HEARTBEAT_TIMEOUT, Desk
 from conformance.stores import Store
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.jobs import ready_search
-from wrasse.backends.redis.jobs.admin_changes import delete, move
-from wrasse.backends.redis.jobs.overview import record
+from wrasse.backends.redis.jobs.changes import delete, move
+from wrasse.backends.redis.jobs.job_listing import record
 from wrasse.errors import UsageError
 from wrasse.ports.jobs import Cancel, Delete, Job, JobFilter, JobState, Reason
 from wrasse.ports.outcome import Outcome

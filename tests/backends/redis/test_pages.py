@@ -11,10 +11,10 @@ import pytest
 
 from servers.proxy import Proxy, proxy
 from servers.valkey import Valkey, valkey
-from wrasse.backends.redis import deliveries
+from wrasse.backends.redis import groups
 from wrasse.backends.redis.connect import Redis
-from wrasse.backends.redis.stream_entries import id_of, ids_of
-from wrasse.backends.redis.stream_keys import StreamKeys
+from wrasse.backends.redis.keys import StreamKeys
+from wrasse.backends.redis.streams import id_of, ids_of
 from wrasse.ports.groups import Ack, Delivery, Nak, StartAt
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import Draft, EntryId
@@ -191,7 +191,7 @@ async def slow(server: Valkey, redis: Redis) -> AsyncIterator[tuple[Redis, Proxy
 async def test_the_next_large_page_is_asked_for_when_the_one_before_has_come(
     slow: tuple[Redis, Proxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deliveries, "_TURN_SECONDS_MAX", 60.0)
+    monkeypatch.setattr(groups, "_TURN_SECONDS_MAX", 60.0)
     store, between = slow
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         pages = [tasks.create_task(deliver(store, 100)) for _ in range(2)]

@@ -13,9 +13,9 @@ from wrasse.backends.redis import options
 from wrasse.backends.redis.client.client import sections
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.failure import ReplyTooLarge
-from wrasse.backends.redis.jobs import admin_changes
-from wrasse.backends.redis.jobs.list_pages import ServedList
-from wrasse.backends.redis.reply_limit import in_pieces
+from wrasse.backends.redis.jobs import changes
+from wrasse.backends.redis.jobs.pages import ServedList
+from wrasse.backends.redis.replies import in_pieces
 from wrasse.errors import StoreBroken
 from wrasse.ports.groups import Delivery, StartAt
 from wrasse.ports.jobs import (
@@ -32,7 +32,7 @@ from wrasse.ports.jobs import (
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import START, Draft, EntryId
-from wrasse.streams.dead_letter import dead_letter, envelope_in
+from wrasse.streams.delivery import dead_letter, envelope_in
 
 S, KEY = "gbe.events.audit.change", "gbe:events:audit:change"
 LIMIT = 6 << 20  # beyond the bytes whose elements are not counted
@@ -183,7 +183,7 @@ async def test_a_peek_at_large_entries_gives_as_many_as_were_asked_for(redis: Re
 async def test_many_large_jobs_are_moved_and_deleted_in_scripts_of_bounded_size(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admin_changes, "SCRIPT_BYTES_MAX", 1 << 20)
+    monkeypatch.setattr(changes, "SCRIPT_BYTES_MAX", 1 << 20)
     desk, ids = Desk(redis.jobs), [f"{n:02}" for n in range(60)]
 
     async def scripts() -> int:

@@ -15,8 +15,8 @@ from servers.proxy import Proxy
 from servers.valkey import SHARED, Valkey, oldest, valkey
 from wrasse.backends.redis import groups, streams
 from wrasse.backends.redis.connect import Redis
+from wrasse.backends.redis.keys import StreamKeys
 from wrasse.backends.redis.options import RedisOptions, key_slot
-from wrasse.backends.redis.stream_keys import StreamKeys
 from wrasse.cli.demo.tour import MESSAGES, publish_and_archive
 from wrasse.clock import ManualClock, SystemClock
 from wrasse.config.load import load

@@ -20,8 +20,8 @@ from wrasse.clock import SystemClock
 from wrasse.ports.groups import Nak, StartAt
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import Draft
+from wrasse.streams.group_census import PlainSurvey
 from wrasse.streams.retention import RetentionRule
-from wrasse.streams.survey import PlainSurvey
 
 S, G = "gbe.tasks.mail.queue", "mail-workers"
 FIRST = StartAt(first=True)

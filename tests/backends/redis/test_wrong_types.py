@@ -13,9 +13,9 @@ from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, fresh
 from conformance.stores import Store
 from wrasse.backends.redis.keys import RedisKeys
 from wrasse.errors import StoreBroken
+from wrasse.ports.backend import FAIL
 from wrasse.ports.jobs import Budget, Complete, DeadLetterJob, Job, JobFilter, JobState, Rate, Reason, Requeue
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.rules.check_result import FAIL
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 WRITES: dict[str, tuple[str | int, ...]] = {

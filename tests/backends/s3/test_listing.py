@@ -12,8 +12,7 @@ from aiohttp import web
 from backends.s3.scene import Scene, scene
 from wrasse.backends import page_loop
 from wrasse.backends.s3 import object_listing, xml
-from wrasse.backends.s3.client import Client
-from wrasse.backends.s3.conditions import Conditions
+from wrasse.backends.s3.client import Client, Conditions
 from wrasse.backends.s3.object_listing import Lister
 from wrasse.backends.s3.xml import ListedObject
 from wrasse.errors import StoreBroken

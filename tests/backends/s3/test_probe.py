@@ -16,8 +16,7 @@ from servers.seaweed import S3 as S3Server
 from servers.strict_s3 import BUSY
 from wrasse.backends.s3 import connect
 from wrasse.backends.s3.address import S3Address
-from wrasse.backends.s3.client import Client
-from wrasse.backends.s3.conditions import Conditions
+from wrasse.backends.s3.client import Client, Conditions
 from wrasse.backends.s3.connect import LEFT_AFTER, S3
 from wrasse.backends.s3.transport import S3Transport
 from wrasse.clock import SystemClock

@@ -17,7 +17,7 @@ from conformance.object_stores import listed, make_bucket, whole
 from servers.seaweed import READER, S3 as S3Server
 from servers.strict_s3 import DENIED
 from wrasse.backends import page_loop
-from wrasse.backends.s3.conditions import Conditions
+from wrasse.backends.s3.client import Conditions
 from wrasse.backends.s3.connect import S3
 from wrasse.backends.s3.records import RETIRED_AFTER, STALE
 from wrasse.errors import OnlyReads, Refused, StoreBroken, UsageError

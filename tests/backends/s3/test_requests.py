@@ -13,9 +13,8 @@ from backends.s3.scene import once, scene
 from servers.strict_s3 import BUSY, CUT_AFTER, CUT_BEFORE
 from wrasse.backends.s3.address import S3Address
 from wrasse.backends.s3.connect import S3
-from wrasse.backends.s3.credentials import CredentialSource
-from wrasse.backends.s3.failures import failure_of
-from wrasse.backends.s3.transport import TRIES, StoreClock
+from wrasse.backends.s3.transport import TRIES, CredentialSource, StoreClock
+from wrasse.backends.s3.xml import failure_of
 from wrasse.clock import ManualClock
 from wrasse.errors import ConfigError, StoreUnavailable, UsageError
 from wrasse.ports.records import Collection

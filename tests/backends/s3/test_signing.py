@@ -8,7 +8,7 @@ from hashlib import sha256
 import pytest
 from hypothesis import given, strategies as st
 
-from wrasse.backends.s3.credentials import EMPTY_HASH, Credentials, Signer, Unsigned, query_of, quoted
+from wrasse.backends.s3.transport import EMPTY_HASH, Credentials, Signer, Unsigned, query_of, quoted
 
 WHO = Credentials("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY")
 AT = datetime(2013, 5, 24, tzinfo=UTC)

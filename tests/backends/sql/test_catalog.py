@@ -15,7 +15,7 @@ from wrasse.backends.sql.address import SqlAddress
 from wrasse.backends.sql.catalog import ReferenceQuery, SqlCatalog, pieces
 from wrasse.backends.sql.dialect import Postgres, array
 from wrasse.errors import ConfigError, StoreBroken, StoreUnavailable, WrasseError
-from wrasse.orphans.presets import Workspaces, workspaces_queries
+from wrasse.orphans.root import Workspaces, workspaces_queries
 from wrasse.ports.catalog import Query, Reference
 
 T = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

@@ -13,7 +13,7 @@ from orphan_field import HOUR, SEED, Field, at_key
 from servers.mariadb import connected, database
 from wrasse.backends.sql.catalog import SqlCatalog
 from wrasse.errors import ConfigError, Refused, StoreUnavailable
-from wrasse.orphans.presets import Workspaces, workspaces_queries
+from wrasse.orphans.root import Workspaces, workspaces_queries
 from wrasse.ports.catalog import Query
 
 pytestmark = pytest.mark.full

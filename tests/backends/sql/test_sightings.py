@@ -12,8 +12,7 @@ import pytest
 from conformance.sightings_stores import fresh_postgres
 from servers.postgres import postgres
 from wrasse.backends.sql.catalog import SqlCatalog
-from wrasse.backends.sql.records import SCHEMA
-from wrasse.backends.sql.sightings import PostgresSightings
+from wrasse.backends.sql.sightings import SCHEMA, PostgresSightings
 from wrasse.clock import EPOCH, SystemClock
 from wrasse.errors import ConfigError, Refused, StoreUnavailable
 from wrasse.ports.catalog import Query

@@ -13,7 +13,7 @@ import pytest
 
 from backends.sqlite import child as sqlite_child
 from backends.sqlite.law import broken_laws
-from wrasse.backends.sqlite import schema
+from wrasse.backends.sqlite import connection as sqlite_connection
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import EPOCH
 from wrasse.errors import StoreBroken, StoreUnavailable, UsageError
@@ -40,7 +40,7 @@ async def use(path: Path) -> None:
 async def test_a_missing_file_is_made(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     await store.close()
-    assert connection(tmp_path / "wrasse.db").pragma("user_version") == len(schema.load_steps())
+    assert connection(tmp_path / "wrasse.db").pragma("user_version") == len(sqlite_connection.load_steps())
 
 
 async def test_an_empty_file_is_as_good_as_none(tmp_path: Path) -> None:
@@ -62,23 +62,23 @@ async def test_a_database_keeps_its_identity_for_life(tmp_path: Path) -> None:
 
 def test_an_old_database_is_brought_up_to_date_with_its_data(tmp_path: Path) -> None:
     db = connection(tmp_path / "old.db")
-    schema.prepare(db, "old.db", OLD)
-    schema.prepare(db, "old.db", NEWER)
+    sqlite_connection.prepare(db, "old.db", OLD)
+    sqlite_connection.prepare(db, "old.db", NEWER)
     assert db.execute("SELECT n, twice FROM old").fetchall() == [(1, 2), (2, 4)]
 
 
 def test_a_step_that_fails_leaves_the_old_version(tmp_path: Path) -> None:
     db = connection(tmp_path / "old.db")
-    schema.prepare(db, "old.db", OLD)
+    sqlite_connection.prepare(db, "old.db", OLD)
     with pytest.raises(apsw.SQLError):
-        schema.prepare(db, "old.db", (*NEWER, "INSERT INTO nowhere VALUES (1);"))
+        sqlite_connection.prepare(db, "old.db", (*NEWER, "INSERT INTO nowhere VALUES (1);"))
     assert (db.pragma("user_version"), db.execute("SELECT * FROM old").fetchall()) == (1, [(1,), (2,)])
 
 
 async def test_a_newer_database_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "wrasse.db"
     db = connection(path)
-    schema.prepare(db, "new", [*schema.load_steps(), "CREATE TABLE next_year (n INTEGER);"])
+    sqlite_connection.prepare(db, "new", [*sqlite_connection.load_steps(), "CREATE TABLE next_year (n INTEGER);"])
     db.close()
     before = path.read_bytes()
     with pytest.raises(StoreBroken, match=r"schema version \d+, and this version of wrasse knows \d+"):
@@ -155,7 +155,7 @@ def test_what_is_read_only_says_so(exists: bool, directory: int, says: str) -> N
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "wrasse.db"
         if exists:
-            schema.prepare(connection(path), "wrasse.db", schema.load_steps())
+            sqlite_connection.prepare(connection(path), "wrasse.db", sqlite_connection.load_steps())
             path.chmod(0o444)
         path.parent.chmod(directory)
         said = sqlite_child.start("opens_as_nobody", path).communicate("go\n")[0].splitlines()[-1]
@@ -171,7 +171,7 @@ def test_the_switch_to_a_log_waits_for_whoever_is_in_the_way(tmp_path: Path) -> 
     db = connection(path)  # not patient by itself
     timer = threading.Timer(0.1, lambda: other.execute("ROLLBACK"))
     timer.start()
-    schema._use_wal(db, "wrasse.db")
+    sqlite_connection._use_wal(db, "wrasse.db")
     timer.join()
     assert db.pragma("journal_mode") == "wal"
 
@@ -179,18 +179,18 @@ def test_the_switch_to_a_log_waits_for_whoever_is_in_the_way(tmp_path: Path) -> 
 def test_a_database_that_another_process_makes_in_the_middle_of_the_first_look_is_ours(tmp_path: Path) -> None:
     path = tmp_path / "wrasse.db"
     db, other, made = connection(path), connection(path), list[str]()
-    schema._use_wal(db, "wrasse.db")
+    sqlite_connection._use_wal(db, "wrasse.db")
 
     def traced(cursor: object, sql: str, bindings: object) -> bool:
         if "user_version" in sql and not made:
             made.append(sql)
-            schema.prepare(other, "wrasse.db", schema.load_steps())
+            sqlite_connection.prepare(other, "wrasse.db", sqlite_connection.load_steps())
         return True
 
     db.exec_trace = traced
-    schema.prepare(db, "wrasse.db", schema.load_steps())
+    sqlite_connection.prepare(db, "wrasse.db", sqlite_connection.load_steps())
     assert made
-    assert schema.identity(db) == schema.identity(other)
+    assert sqlite_connection.identity(db) == sqlite_connection.identity(other)
 
 
 async def test_a_file_that_was_moved_away_takes_no_more_jobs(tmp_path: Path) -> None:

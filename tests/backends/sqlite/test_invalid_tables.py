@@ -23,7 +23,7 @@ from wrasse.ports.page import Page
 from wrasse.ports.records import Collection
 from wrasse.ports.sightings import CompleteScan, Evidence, NewSighting, Sighting
 from wrasse.ports.streams import START, Draft
-from wrasse.streams.survey import PlainSurvey
+from wrasse.streams.group_census import PlainSurvey
 
 T = TypeVar("T")
 HEARTBEAT_TIMEOUT = timedelta(seconds=30)

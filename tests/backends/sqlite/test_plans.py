@@ -32,8 +32,7 @@ from wrasse.ports.jobs import (
 )
 from wrasse.ports.journal import Intent, LineFilter, SettledIntent
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.records import Collection
-from wrasse.ports.status_index import IndexEntry, StatusRange
+from wrasse.ports.records import Collection, IndexEntry, StatusRange
 
 LARGE = ("jobs", "payloads", "attempts", "ids", "requests", "records", "lines", "uniques", "teams", "limited_takes")
 HEARTBEAT_TIMEOUT = timedelta(seconds=30)

@@ -17,7 +17,7 @@ import pytest
 
 from backends.sqlite import stream_child
 from backends.sqlite.stream_child import G, S
-from wrasse.backends.sqlite import entries, schema
+from wrasse.backends.sqlite import connection, entries
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
 from wrasse.errors import StoreUnavailable
@@ -158,7 +158,7 @@ async def work_among(place: Path, many: int) -> list[int]:
 
 async def test_a_database_without_streams_gets_them(tmp_path: Path) -> None:
     db = apsw.Connection(str(tmp_path / "wrasse.db"))
-    schema.prepare(db, "wrasse.db", schema.load_steps()[:1])
+    connection.prepare(db, "wrasse.db", connection.load_steps()[:1])
     db.close()
     store = await Sqlite.open(tmp_path / "wrasse.db")
     await store.streams.append([Draft(S, b"1")])

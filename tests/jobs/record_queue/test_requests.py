@@ -13,7 +13,7 @@ from leases.request_counter import WatchedWire
 from wrasse.backends.s3.connect import S3
 from wrasse.backends.s3.transport import S3Request
 from wrasse.jobs.record_queue.queue import RecordedJobs
-from wrasse.lease_server.queues.service import ConsumerProof, QueueService
+from wrasse.lease_server.queue_service import ConsumerProof, QueueService
 from wrasse.leases.leases import Leases
 from wrasse.ports.jobs import Budget, ClaimedJob, Complete, Job, Reason, Requeue, WorkerInfo
 

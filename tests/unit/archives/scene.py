@@ -11,9 +11,9 @@ from faults import FaultyRecords, Network, Script
 from stream_faults import FaultyGroups, FaultyStreams
 from wrasse.archives.archiver import ArchivePorts, Archiver
 from wrasse.archives.batch import BatchLimits
+from wrasse.archives.codec import entry_of
 from wrasse.archives.cursor import CURSORS
 from wrasse.archives.drain import GROUP
-from wrasse.archives.lines import entry_of
 from wrasse.archives.naming import Form
 from wrasse.archives.reader import lines_at
 from wrasse.archives.rule import Rule

@@ -15,9 +15,8 @@ from faults import Network, Script
 from virtual_time import VirtualClock, run_virtual
 from wrasse.archives import archiver as archiving
 from wrasse.archives.archiver import LAG_INTERVAL, Archiver
-from wrasse.archives.cursor import CURSORS
+from wrasse.archives.cursor import CURSORS, lease_key
 from wrasse.archives.drain import GROUP
-from wrasse.archives.stream_lease import lease_key
 from wrasse.clock import SystemClock
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable, WrasseError
 from wrasse.ports.page import Page

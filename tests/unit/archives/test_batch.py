@@ -9,9 +9,8 @@ from datetime import timedelta
 import pytest
 
 from wrasse.archives.batch import ArchiveBatch, BatchLimits
-from wrasse.archives.lines import line_of
-from wrasse.ports.entry_chunks import EntryChunk, chunk_of
-from wrasse.ports.streams import Entry, EntryId
+from wrasse.archives.codec import line_of
+from wrasse.ports.streams import Entry, EntryChunk, EntryId, chunk_of
 
 from .scene import CHANGE, envelope
 

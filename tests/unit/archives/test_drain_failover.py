@@ -16,9 +16,8 @@ from wrasse.archives.restart import plan_restart, restart
 from wrasse.archives.rule import Rule
 from wrasse.errors import Refused, StoreUnavailable
 from wrasse.leases.manager import LeaseManager
-from wrasse.ports.entry_chunks import EntryChunk
 from wrasse.ports.groups import Ack, StartAt
-from wrasse.ports.streams import START, Draft, Entry, EntryId, StreamState
+from wrasse.ports.streams import START, Draft, Entry, EntryChunk, EntryId, StreamState
 
 from .scene import ALARMS, CHANGE, LEASES, PATTERN, FaultyStreams, Network, Script, World, envelope
 

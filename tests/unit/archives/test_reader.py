@@ -11,8 +11,8 @@ from datetime import timedelta
 import pytest
 
 from virtual_time import START as BEGAN, VirtualClock, run_virtual
+from wrasse.archives.codec import entry_of, line_of
 from wrasse.archives.drain import GROUP
-from wrasse.archives.lines import entry_of, line_of
 from wrasse.archives.reader import lines_at, read
 from wrasse.archives.rule import Rule
 from wrasse.archives.verify import verify, without

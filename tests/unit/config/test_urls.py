@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from wrasse.config.addresses import Address, parse_address
 from wrasse.config.redaction import hide
-from wrasse.config.urls import StoreUrl, parse_store
+from wrasse.config.urls import Address, StoreUrl, parse_address, parse_store
 from wrasse.errors import ConfigError
 
 

@@ -12,10 +12,9 @@ from datetime import timedelta
 import pytest
 
 from faults import LOST_REQUEST, FaultyHeart, FaultyJournal, FaultyRecords, Network, Script
-from wrasse.engine.health import backend_guards
+from wrasse.engine.guard import backend_guards
 from wrasse.engine.loop import ENGINE_LEASES, Engine, SweepStatus
-from wrasse.engine.state import ENGINE_STATE
-from wrasse.engine.turn import Scheduled, SweepBackend
+from wrasse.engine.turn import ENGINE_STATE, Scheduled, SweepBackend
 from wrasse.errors import Refused, StoreUnavailable, UnknownName
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.journal import Intent, LineFilter, SettledIntent

@@ -12,8 +12,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.loop import ENGINE_LEASES, Engine
 from wrasse.engine.run import AnySweep
-from wrasse.engine.state import ENGINE_STATE
-from wrasse.engine.turn import Scheduled
+from wrasse.engine.turn import ENGINE_STATE, Scheduled
 from wrasse.leases.manager import LeaseManager
 
 from .scene import OldBottles, Shelf

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from faults import CRASH, LOST_REPLY, LOST_REQUEST, Crashed, FaultyJournal, Network, Script
-from wrasse.engine.budget import RunBudget
 from wrasse.engine.guard import Activity, Traffic
 from wrasse.engine.record_journal import JOURNAL, RecordJournal
-from wrasse.engine.run import Member, RunContext, run_group, run_once
+from wrasse.engine.run import Member, RunBudget, RunContext, run_group, run_once
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.guard import Guard
 from wrasse.ports.journal import Line

@@ -11,13 +11,21 @@ import pytest
 from faults import FaultyRecords, Network, Script
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
-from wrasse.engine.budget import RunBudget
-from wrasse.engine.guard import Activity, Traffic
-from wrasse.engine.health import backend_guards
+from wrasse.engine.guard import Activity, Traffic, backend_guards
 from wrasse.engine.loop import ENGINE_LEASES, LEASE_TTL
-from wrasse.engine.run import AnySweep
-from wrasse.engine.state import ENGINE_STATE, load
-from wrasse.engine.turn import Elsewhere, Fresh, Ran, Scheduled, Shared, SweepBackend, dry_run, take_turns
+from wrasse.engine.run import AnySweep, RunBudget
+from wrasse.engine.turn import (
+    ENGINE_STATE,
+    Elsewhere,
+    Fresh,
+    Ran,
+    Scheduled,
+    Shared,
+    SweepBackend,
+    dry_run,
+    load,
+    take_turns,
+)
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.guard import Guard
 from wrasse.ports.records import Collection, Record

@@ -7,11 +7,10 @@ from datetime import timedelta
 
 import pytest
 
-from wrasse.engine.budget import RunBudget
 from wrasse.engine.guard import Activity, Traffic
 from wrasse.engine.loop import ENGINE_LEASES, Engine
-from wrasse.engine.state import ENGINE_STATE, load
-from wrasse.engine.turn import Elsewhere, Fresh, Scheduled, Shared, SweepBackend, take_turns
+from wrasse.engine.run import RunBudget
+from wrasse.engine.turn import ENGINE_STATE, Elsewhere, Fresh, Scheduled, Shared, SweepBackend, load, take_turns
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.guard import Guard
 

@@ -15,14 +15,15 @@ from wrasse.leases.lease import (
     AcquireRequest,
     Busy,
     KeyRecord,
+    KeyRefused,
     Lease,
+    Refusal,
     StateObject,
     Terms,
     committed,
     first_token,
     presented_lease,
 )
-from wrasse.leases.refusal import KeyRefused, Refusal
 
 MARGIN = Terms(margin=timedelta(seconds=1), delay=timedelta(seconds=15))
 

@@ -14,10 +14,10 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.errors import LeaseLost, StoreBroken
 from wrasse.leases.core import leases_in
+from wrasse.leases.lease import KeyRefused
 from wrasse.leases.lease_scope import RenewedLease, kept, lease_key
 from wrasse.leases.leases import Leases
 from wrasse.leases.manager import LeaseManager
-from wrasse.leases.refusal import KeyRefused
 from wrasse.leases.store import ATTEMPTS_MAX
 
 TTL = timedelta(milliseconds=60)  # of waiting; the lease itself ends only when the clock is told to move

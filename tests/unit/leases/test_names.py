@@ -12,13 +12,14 @@ from wrasse.leases.names import (
     KEY_CHARS_MAX,
     NAMESPACE_CHARS_MAX,
     BadName,
+    Xids,
     checked_key,
     checked_namespace,
+    is_xid,
     state_folder,
     state_name,
     token_of,
 )
-from wrasse.leases.xid import Xids, is_xid
 
 LETTERS = "abcxyz0189._-"
 SEGMENTS = st.text(LETTERS, min_size=1, max_size=10).filter(lambda text: not text.startswith("."))

@@ -11,8 +11,8 @@ import pytest
 from faults import Fault, FaultyRecords, Network, Script
 from virtual_time import VirtualClock, run_virtual
 from wrasse.backends.memory.connect import Memory
+from wrasse.leases.lease import KeyRefused, Refusal
 from wrasse.leases.leases import Leases
-from wrasse.leases.refusal import KeyRefused, Refusal
 from wrasse.leases.wait_queue import POLL_MAX, WaitQueues
 
 NS = "default"

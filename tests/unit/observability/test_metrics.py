@@ -12,10 +12,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from exposition import complaints
-from wrasse.archives.tally import ArchiverTally as ArchiveTally
+from wrasse.archives.announce import ArchiverTally as ArchiveTally
 from wrasse.breaker import BreakerState
 from wrasse.engine.report import Totals
-from wrasse.engine.state import PausedBy
+from wrasse.engine.turn import PausedBy
 from wrasse.jobs.tally import QUEUES_MAX, Labels, Tally
 from wrasse.jobs.worker.breakers import BreakerFacts
 from wrasse.leases.store import LeaseTally
@@ -24,8 +24,8 @@ from wrasse.observability.metrics import METRICS, LeaseFacts, MetricInputs, Orph
 from wrasse.observability.tracing import SpanTally
 from wrasse.ports.jobs import Counts, QueueCount, Reason, WorkerInfo, WorkerState
 from wrasse.ports.sightings import CompleteScan
-from wrasse.streams.tally import StreamTally
-from wrasse.streams.trimmer import RetentionTally
+from wrasse.streams.consumer import StreamTally
+from wrasse.streams.retention import RetentionTally
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 SEED = {

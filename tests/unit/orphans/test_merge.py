@@ -16,8 +16,7 @@ from wrasse.errors import StoreBroken
 from wrasse.orphans.merge import WAITING_MAX, Before, Merge, Sinks, Window
 from wrasse.orphans.root import Root, parse_template
 from wrasse.orphans.spool import Referred, SpooledObject
-from wrasse.orphans.units import Unit, Units, in_order
-from wrasse.orphans.verdict import KnownSighting, Scene, Suspected
+from wrasse.orphans.verdict import KnownSighting, Scene, Suspected, Unit, Units, in_order
 from wrasse.ports.sightings import Evidence
 
 OBJECTS = replace(SEED, template=parse_template("archives/{file*}", unit="object"))

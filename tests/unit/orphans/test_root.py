@@ -14,10 +14,8 @@ from wrasse.backends.memory.catalog import MemoryCatalog
 from wrasse.clock import ManualClock
 from wrasse.config.orphans import OrphanRoot, OrphanSeed, queries_of, root_of
 from wrasse.errors import ConfigError, StoreBroken
-from wrasse.orphans.approval import Approval, after, read_approval, write_approval
-from wrasse.orphans.pins import PinnedCatalog, read_pins
-from wrasse.orphans.root import Caps, Graces, WriterTime
-from wrasse.orphans.scan import beyond, implausible
+from wrasse.orphans.root import Caps, Graces, PinnedCatalog, WriterTime, read_pins
+from wrasse.orphans.scan import Approval, after, beyond, implausible, read_approval, write_approval
 from wrasse.ports.catalog import Reference
 from wrasse.ports.sightings import CompleteScan
 

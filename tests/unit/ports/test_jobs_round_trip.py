@@ -14,7 +14,7 @@ from wrasse.bounded import DURATION_MAX, EARLIEST, LATEST
 from wrasse.clock import ManualClock
 from wrasse.errors import UsageError
 from wrasse.jobs.record_core.claims import whole_up
-from wrasse.jobs.record_core.known_ids import plain
+from wrasse.jobs.record_core.record_names import plain
 from wrasse.jobs.record_queue.store import JobRecordNames, Recorded, decode_recorded, encode_recorded, read_marker
 from wrasse.jobs.stream_tasks.fields import FAR, decode_fields, encode_fields, read_flat
 from wrasse.ports.jobs import Job, check_job

@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from wrasse.ports.rules.check_result import OK, WARN
-from wrasse.ports.server_ages import ServerAge
-from wrasse.ports.streams import StreamState
+from wrasse.ports.backend import OK, WARN
+from wrasse.ports.streams import ServerAge, StreamState
 from wrasse.runtime.doctor import judged
 from wrasse.streams.retention import Retention, RetentionRule
 

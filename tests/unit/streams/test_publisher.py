@@ -7,8 +7,7 @@ from datetime import timedelta
 import pytest
 
 from wrasse.backends.memory.connect import Memory
-from wrasse.backends.memory.logs import Logs
-from wrasse.backends.memory.streams import MemoryStreams
+from wrasse.backends.memory.streams import Logs, MemoryStreams
 from wrasse.clock import ManualClock
 from wrasse.errors import TooLarge, UsageError
 from wrasse.ports.streams import APPENDS_MAX, START

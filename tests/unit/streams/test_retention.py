@@ -9,10 +9,17 @@ import pytest
 from hypothesis import given, strategies as st
 
 from wrasse.clock import to_micros
-from wrasse.ports.server_ages import ServerAge
-from wrasse.ports.streams import EntryId, GroupState, StreamState
-from wrasse.streams.retention import Bound, Retention, RetentionRule, Stand, judge, rule_for, server_age_for
-from wrasse.streams.trimmer import lost_entries
+from wrasse.ports.streams import EntryId, GroupState, ServerAge, StreamState
+from wrasse.streams.retention import (
+    Bound,
+    Retention,
+    RetentionRule,
+    Stand,
+    judge,
+    lost_entries,
+    rule_for,
+    server_age_for,
+)
 
 DAY = timedelta(days=1)
 NOW = datetime(2026, 2, 14, tzinfo=UTC)

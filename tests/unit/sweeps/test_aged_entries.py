@@ -12,9 +12,8 @@ from wrasse.engine.sweep import Action, Keep
 from wrasse.ports.streams import Draft, EntryId, GroupState, StreamState
 from wrasse.runtime.forecast import next_lines
 from wrasse.streams.alerts import ALERTS, Alerts
-from wrasse.streams.retention import Bound, Retention, RetentionRule
-from wrasse.streams.survey import PlainSurvey
-from wrasse.streams.trimmer import RetentionTally, Trimmer
+from wrasse.streams.group_census import PlainSurvey
+from wrasse.streams.retention import Bound, Retention, RetentionRule, RetentionTally, Trimmer
 from wrasse.sweeps import aged_entries
 from wrasse.sweeps.aged_entries import AgedEntries, AgedStream
 

@@ -14,10 +14,8 @@ from wrasse.ports.groups import StartAt
 from wrasse.ports.jobs import Complete, DeadLetterJob, Job, JobFilter, JobState, Reason, RequeueDead, WorkerInfo
 from wrasse.ports.streams import Draft
 from wrasse.streams.alerts import ALERTS, Alerts
-from wrasse.streams.group_census import IDLE_OBSERVATIONS, Census, IdleObservations
-from wrasse.streams.retention import Retention, RetentionRule
-from wrasse.streams.survey import PlainSurvey
-from wrasse.streams.trimmer import RetentionTally, Trimmer
+from wrasse.streams.group_census import IDLE_OBSERVATIONS, Census, IdleObservations, PlainSurvey
+from wrasse.streams.retention import Retention, RetentionRule, RetentionTally, Trimmer
 from wrasse.sweeps import CATALOGUE
 from wrasse.sweeps.aged_entries import AgedEntries
 from wrasse.sweeps.aged_records import AgedRecords

@@ -16,11 +16,11 @@ from wrasse.streams.group_census import (
     ConsumerChanged,
     IdleObservation,
     IdleObservations,
+    PlainSurvey,
     SilentConsumer,
     name_of,
 )
-from wrasse.streams.survey import PlainSurvey
-from wrasse.streams.trimmer import RetentionTally
+from wrasse.streams.retention import RetentionTally
 from wrasse.sweeps.dead_consumers import DeadConsumers
 
 NOW = datetime(2026, 2, 14, tzinfo=UTC)

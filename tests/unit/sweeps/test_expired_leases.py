@@ -14,10 +14,9 @@ from wrasse.backends.directory.connect import Directory
 from wrasse.backends.memory.connect import Memory
 from wrasse.backends.s3.connect import S3
 from wrasse.clock import ManualClock
-from wrasse.engine.budget import RunBudget
 from wrasse.engine.guard import Activity, Traffic
 from wrasse.engine.report import Report
-from wrasse.engine.run import RunContext, run_once
+from wrasse.engine.run import RunBudget, RunContext, run_once
 from wrasse.engine.sweep import Action, Keep
 from wrasse.ids import Ids
 from wrasse.leases import expiry_index
@@ -25,8 +24,8 @@ from wrasse.leases.expiry_index import EndedKeys, QuietNamespaces
 from wrasse.leases.lease import KeyRecord, StateObject, Terms
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import state_folder
-from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.objects import Objects
+from wrasse.ports.records import Namespaces
 from wrasse.sweeps.expired_leases import ExpiredLeases
 
 TTL = timedelta(seconds=30)

@@ -11,8 +11,7 @@ from hypothesis import given, strategies as st
 from faults import FaultyJobs, Network, Script
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
-from wrasse.engine.budget import RunBudget
-from wrasse.engine.run import RunContext, run_once
+from wrasse.engine.run import RunBudget, RunContext, run_once
 from wrasse.engine.sweep import Action, Keep
 from wrasse.ids import Ids
 from wrasse.ports.jobs import Complete, DeadLetterJob, Job, JobFilter, JobInfo, JobState, Reason, RequeueDead

@@ -8,10 +8,9 @@ import pytest
 
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
-from wrasse.engine.budget import RunBudget
 from wrasse.engine.guard import Activity, Traffic
 from wrasse.engine.report import Report
-from wrasse.engine.run import Member, RunContext, run_group
+from wrasse.engine.run import Member, RunBudget, RunContext, run_group
 from wrasse.engine.sweep import Action, Keep
 from wrasse.ids import Ids
 from wrasse.leases.leases import Leases

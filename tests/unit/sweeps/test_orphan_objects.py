@@ -16,8 +16,8 @@ from wrasse.backends.memory.sightings import MemorySightings
 from wrasse.clock import ManualClock
 from wrasse.engine.report import ERROR
 from wrasse.errors import StoreUnavailable
-from wrasse.orphans.approval import read_approval
 from wrasse.orphans.root import MARK, Caps
+from wrasse.orphans.scan import read_approval
 from wrasse.orphans.scanner import Scanner
 from wrasse.ports.catalog import CatalogSnapshot, Reference
 from wrasse.ports.journal import LineFilter

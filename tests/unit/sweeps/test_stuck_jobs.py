@@ -16,13 +16,12 @@ from wrasse.clock import ManualClock
 from wrasse.engine.run import RunContext, run_once
 from wrasse.engine.sweep import Action, Keep
 from wrasse.ids import Ids
-from wrasse.jobs.stray_search import StraySearch
+from wrasse.ports.inconsistency import StrayScan
 from wrasse.ports.jobs import ClaimedJob, Complete, Job, JobInfo, JobState, Reason, WorkerInfo
 from wrasse.ports.journal import LineFilter
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.rules.job_transitions import rescue
-from wrasse.ports.strays import StrayScan
-from wrasse.sweeps.stuck_jobs import StuckJobs
+from wrasse.sweeps.stuck_jobs import StraySearch, StuckJobs
 
 T0 = datetime(2026, 1, 1, tzinfo=UTC)
 HEARTBEAT_TIMEOUT = timedelta(seconds=30)

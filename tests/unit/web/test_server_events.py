@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from unit.web.status_scene import Shown
-from wrasse.config.addresses import Address
+from wrasse.config.urls import Address
 from wrasse.ports.jobs import Job
 from wrasse.web.server import Feed, Server
 

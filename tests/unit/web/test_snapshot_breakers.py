@@ -11,7 +11,7 @@ import pytest
 from unit.jobs.worker.scene import eventually
 from unit.web.status_scene import HEARTBEAT_TIMEOUT, Shown
 from wrasse.jobs.worker.breakers import SHUT_QUEUES, ShutQueues
-from wrasse.jobs.worker.in_flight import InFlightJob
+from wrasse.jobs.worker.running_job import InFlightJob
 from wrasse.observability.json_format import to_json
 from wrasse.observability.metrics import exposition
 from wrasse.ports.jobs import (

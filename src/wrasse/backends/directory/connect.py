@@ -18,24 +18,21 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from wrasse.backends.directory import locks, object_paths, temp_files, tombstones
+from wrasse.backends.directory import locks, object_paths, records, temp_files
 from wrasse.backends.directory.files import Files, Mount
 from wrasse.backends.directory.locks import Locks
 from wrasse.backends.directory.names import WORKPLACE
-from wrasse.backends.directory.namespaces import DirectoryNamespaces
 from wrasse.backends.directory.object_paths import Exchange, LockedExchange, ObjectPaths, inside
 from wrasse.backends.directory.objects import DirectoryObjects, ObjectFiles
-from wrasse.backends.directory.records import RecordFiles, ThreadedRecords
+from wrasse.backends.directory.records import DirectoryNamespaces, RecordFiles, ThreadedRecords
 from wrasse.backends.directory.temp_files import TempFiles, Timestamps
 from wrasse.backends.directory.threads import Threads
-from wrasse.backends.record_files.named_records import DueBucketRecords
+from wrasse.backends.record_files import DueBucketRecords
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable, UsageError
-from wrasse.ports.backend import ObjectStore
-from wrasse.ports.capabilities import Capabilities
-from wrasse.ports.health_check import HealthSample
+from wrasse.ports.backend import WARN, Capabilities, Finding, ObjectStore
+from wrasse.ports.guard import HealthSample
 from wrasse.ports.records import Collection
-from wrasse.ports.rules.check_result import WARN, Finding
 from wrasse.private_files import make_private_folders
 
 _FORMAT = WORKPLACE + b"/format"
@@ -45,7 +42,7 @@ _ODD = 1_234_567_891  # nanoseconds that only a file system with exact times ret
 
 def prepare(files: Files, temporary: TempFiles) -> bool:
     """Makes the workplace, and refuses an unsuitable file system. Returns whether names can be exchanged."""
-    for folder in (WORKPLACE, temp_files.FOLDER, locks.FOLDER, tombstones.FOLDER):
+    for folder in (WORKPLACE, temp_files.FOLDER, locks.FOLDER, records.FOLDER):
         with suppress(FileExistsError):
             files.make_folder(folder)
     files.sync_folder(WORKPLACE)

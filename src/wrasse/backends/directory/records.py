@@ -16,6 +16,14 @@ An entry is on disk before its record, and is removed after it: a stale entry is
 missing one would be a record that is never found. An entry that this process has synced to disk and that is still the
 same file is not synced again. A bucket leaves the list only together with its directory, and only when it is empty,
 under a lock against new entries. A bucket that is missing from the list is found by its directory.
+
+Namespaces of a directory: the directories at its root that hold records of keys.
+
+The last writes to keys whose record was deleted, so that a retry after a lost reply stays safe.
+
+One small file for each of 256 groups of keys, the same groups as the locks: it is read and replaced under the key's
+lock. Each keeps the newest GONE_MAX deleted keys, and whether older ones were dropped. A file that cannot be read
+counts as if all were dropped: then the answer is `unknown`, which is true.
 """
 
 from __future__ import annotations
@@ -27,24 +35,96 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 
+import msgspec
+
 from wrasse.backends.directory.files import Files, FileState
 from wrasse.backends.directory.locks import Locks
-from wrasse.backends.directory.names import RECORD_SUFFIX, folder_path, record_path, stored_part
+from wrasse.backends.directory.names import RECORD_SUFFIX, WORKPLACE, folder_path, record_path, stored_part
 from wrasse.backends.directory.object_paths import TRIES, ObjectPaths, parent, unsteady
 from wrasse.backends.directory.temp_files import TempFiles
 from wrasse.backends.directory.threads import Threads
-from wrasse.backends.directory.tombstones import Tombstones
 from wrasse.backends.directory.walk import Listings, Sort, Walk, WalkedPage
-from wrasse.backends.record_files.due_bucket import DueBuckets
-from wrasse.backends.record_files.envelope import CORRUPT, StoredRecord, listed, pack, unpack
-from wrasse.backends.record_files.named_records import Answer, DueCursor, RecordChange
+from wrasse.backends.record_files import (
+    CORRUPT,
+    Answer,
+    DueBuckets,
+    DueCursor,
+    LastWrites,
+    RecordChange,
+    StoredRecord,
+    Write,
+    listed,
+    pack,
+    unpack,
+)
+from wrasse.clock import Clock
 from wrasse.errors import StoreBroken
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.records import Collection
+from wrasse.ports.page import Page
+from wrasse.ports.records import META, Collection, namespace_of, page_of
 
+FOLDER = WORKPLACE + b"/gone"
+GONE_MAX = 40
 _ENTRIES = Sort(stored_part, nested=False)
 _ENTRY = b"{}"
 LASTING_MAX = 4_096
+
+
+class _Key(msgspec.Struct):
+    hash: str
+    writes: list[Write]
+    whole: bool
+
+
+class _KeyGroup(msgspec.Struct):
+    forgot: bool = False
+    keys: list[_Key] = []  # oldest first
+
+
+_decode = msgspec.json.Decoder(_KeyGroup).decode
+
+
+class Tombstones:
+    """The last writes to keys without a record. The caller holds the key's lock."""
+
+    def __init__(self, files: Files, temp_files: TempFiles) -> None:
+        self._files = files
+        self._temp_files = temp_files
+
+    def writes(self, path: bytes) -> LastWrites:
+        """The last writes to the record that had this path."""
+        hash, group = _hash(path), self._load(_file(path))
+        for key in group.keys:
+            if key.hash == hash:
+                return LastWrites(tuple(key.writes), key.whole)
+        return LastWrites(whole=not group.forgot)
+
+    def keep(self, path: bytes, writes: LastWrites) -> None:
+        """Stores them on disk."""
+        hash, file = _hash(path), _file(path)
+        group = self._load(file)
+        keys = [*(key for key in group.keys if key.hash != hash), _Key(hash, list(writes.kept), writes.whole)]
+        kept = _KeyGroup(group.forgot or len(keys) > GONE_MAX, keys[-GONE_MAX:])
+        with self._temp_files.small_file(msgspec.json.encode(kept), renamed=True) as temp_file:
+            self._files.rename(temp_file.path, file)
+            self._files.sync_folder(FOLDER)
+
+    def _load(self, file: bytes) -> _KeyGroup:
+        packed = self._files.load(file)
+        if packed is None:
+            return _KeyGroup()
+        try:
+            return _decode(packed)
+        except ValueError:
+            return _KeyGroup(forgot=True)
+
+
+def _hash(path: bytes) -> str:
+    return hashlib.sha256(path).hexdigest()
+
+
+def _file(path: bytes) -> bytes:
+    return FOLDER + b"/" + _hash(path)[:2].encode() + b".json"
 
 
 class DirectoryDueIndex:
@@ -386,3 +466,21 @@ class ThreadedRecords:
         self, horizon: datetime, after: DueCursor | None, limit: int
     ) -> tuple[Sequence[tuple[DueCursor, StoredRecord]], bool]:
         return await self._threads.run(lambda: self._files.due(horizon, after, limit))
+
+
+class DirectoryNamespaces:
+    """The port."""
+
+    def __init__(self, threads: Threads, files: Files, clock: Clock) -> None:
+        self._threads, self._files, self._clock = threads, files, clock
+
+    async def page(self, after: str | None, limit: int) -> Page[str]:
+        return page_of(await self._threads.run(self._found), after, limit, self._clock.now())
+
+    def _found(self) -> list[str]:
+        names = []
+        for raw, is_folder in self._files.names(b"."):
+            name = raw.decode("utf-8", "surrogateescape")
+            if is_folder and namespace_of(name + META) and self._files.state(folder_path(name + META)) is not None:
+                names.append(name)
+        return names

@@ -10,16 +10,13 @@ from wrasse.backends.memory.groups import MemoryGroups
 from wrasse.backends.memory.jobs import MemoryJobs
 from wrasse.backends.memory.journal import MemoryJournal
 from wrasse.backends.memory.limiter import MemoryLimiter
-from wrasse.backends.memory.logs import Logs
-from wrasse.backends.memory.namespaces import MemoryNamespaces
 from wrasse.backends.memory.objects import MemoryObjects
-from wrasse.backends.memory.records import MemoryRecords
+from wrasse.backends.memory.records import MemoryNamespaces, MemoryRecords
 from wrasse.backends.memory.sightings import MemorySightings
-from wrasse.backends.memory.streams import MemoryStreams
+from wrasse.backends.memory.streams import Logs, MemoryStreams
 from wrasse.clock import Clock, SystemClock
-from wrasse.ports.backend import JobStore, ObjectStore, StreamStore
-from wrasse.ports.capabilities import Capabilities, full_groups
-from wrasse.ports.health_check import HealthSample
+from wrasse.ports.backend import Capabilities, JobStore, ObjectStore, StreamStore, full_groups
+from wrasse.ports.guard import HealthSample
 from wrasse.ports.records import Collection
 
 _SYSTEM = SystemClock()

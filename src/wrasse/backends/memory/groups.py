@@ -12,7 +12,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 
-from wrasse.backends.memory.logs import ConsumerSeen, Group, Log, Logs, PendingEntry
+from wrasse.backends.memory.streams import ConsumerSeen, Group, Log, Logs, PendingEntry
 from wrasse.errors import Refused
 from wrasse.ports.groups import (
     Ack,

@@ -64,8 +64,7 @@ from wrasse.ports.jobs import (
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.rules import job_transitions as rules
-from wrasse.ports.rules.job_transitions import JobStatus
-from wrasse.ports.rules.reply_cache import Remembered
+from wrasse.ports.rules.job_transitions import JobStatus, Remembered
 
 
 class KnownIds:

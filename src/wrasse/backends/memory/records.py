@@ -3,25 +3,37 @@
 A key keeps the nonces of its last writes, also after the record is deleted and after another record was created under
 the same key, so that a write whose reply was lost is recognised. Deleted keys are remembered for the newest GONE_MAX of
 them; for older ones the answer is `unknown`.
+
+Namespaces of the records in memory.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import count, islice, takewhile
 from typing import TypeVar
 
-from wrasse.backends.memory.logs import Logs
 from wrasse.backends.memory.ordered import Ordered
-from wrasse.backends.record_files.envelope import LastWrites
+from wrasse.backends.memory.streams import Logs
+from wrasse.backends.record_files import LastWrites
 from wrasse.clock import Clock, to_micros
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
-from wrasse.ports.records import Record, Written, stored_name
+from wrasse.ports.records import (
+    IndexedRecords,
+    IndexEntry,
+    Record,
+    StatusRange,
+    Written,
+    index_cursor,
+    namespace_of,
+    page_of,
+    read_cursor,
+    stored_name,
+)
 from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
-from wrasse.ports.status_index import IndexedRecords, IndexEntry, StatusRange, index_cursor, read_cursor
 
 GONE_MAX = 10_000
 _LAST = chr(0x10FFFF)  # after every name
@@ -150,3 +162,14 @@ class MemoryRecords(ConditionalRecords):
         check_limit(limit, "records")
         found = [(cursor, self._records[name]) for name, cursor in map(named, islice(keys, limit + 1))]
         return Page.cut(found, limit, self._clock.now())
+
+
+class MemoryNamespaces:
+    """The port."""
+
+    def __init__(self, collections: Mapping[str, MemoryRecords], clock: Clock) -> None:
+        self._collections, self._clock = collections, clock
+
+    async def page(self, after: str | None, limit: int) -> Page[str]:
+        names = filter(None, map(namespace_of, self._collections))
+        return page_of(names, after, limit, self._clock.now())

@@ -25,8 +25,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from wrasse.backends.nats.client.connection import NatsConnection
-from wrasse.backends.nats.client.jetstream import NO_BATCHES, JsError
-from wrasse.backends.nats.client.server_clock import ServerTime
+from wrasse.backends.nats.client.jetstream import NO_BATCHES, JsError, ServerTime
 from wrasse.backends.nats.client.transport import HEADERS_MAX
 from wrasse.backends.nats.message_codec import written_fields
 from wrasse.backends.nats.publish_batches import (
@@ -38,8 +37,14 @@ from wrasse.backends.nats.publish_batches import (
     SentBatch,
     StreamVanished,
 )
-from wrasse.backends.nats.stream_config import DEDUP_SECONDS
-from wrasse.backends.nats.stream_map import NOTE_SECONDS, StreamMap, SubjectNote, SubjectStream, WaitingDrafts
+from wrasse.backends.nats.stream_map import (
+    DEDUP_SECONDS,
+    NOTE_SECONDS,
+    StreamMap,
+    SubjectNote,
+    SubjectStream,
+    WaitingDrafts,
+)
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable, TooLarge, WrasseError
 from wrasse.ports.streams import Draft, EntryId, draft_bytes

@@ -2,29 +2,35 @@
 
 The server keeps what is delivered, until when, and what is acked. Acks, naks and progress are confirmed by the server
 before they count. This process keeps its open deliveries only to know the reply subjects of their acks.
+
+Groups of earlier versions, which kept a ledger of commands: read once, so that they continue at their position.
+
+A group that is joined becomes a durable (or a mark) that begins after what its ledger had settled, and only then is the
+ledger removed: after a crash in between the next join removes it. Entries that the ledger does not prove to be settled
+are delivered again. Workers of an earlier version that still run then fail with "there is no group".
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from wrasse.backends.nats.append import Appender
 from wrasse.backends.nats.client.connection import NatsConnection, NoResponders, packed, status_of
-from wrasse.backends.nats.client.server_clock import ServerTime
-from wrasse.backends.nats.durables import Durable, Durables
-from wrasse.backends.nats.group_cursors import Marks
-from wrasse.backends.nats.message_codec import entry, pulled
-from wrasse.backends.nats.old_groups import LedgerGroups
-from wrasse.backends.nats.progress import GroupProgress
-from wrasse.backends.nats.pull_requests import NAK, PulledMessage, Pulls
-from wrasse.backends.nats.server_ages import Ages
+from wrasse.backends.nats.client.jetstream import JetStream, ServerTime
+from wrasse.backends.nats.durables import NAK, Durable, Durables, PulledMessage, Pulls
+from wrasse.backends.nats.group_cursors import Ages, GroupProgress, Marks
+from wrasse.backends.nats.message_codec import NatsNames, entry, pulled
+from wrasse.backends.nats.page_reader import PageReader
 from wrasse.backends.nats.stream_map import StreamMap
+from wrasse.bounded import UNREADABLE
 from wrasse.clock import to_micros
-from wrasse.errors import Refused, StoreUnavailable, UsageError
+from wrasse.errors import Refused, StoreBroken, StoreUnavailable, UsageError
 from wrasse.ports.groups import (
     Answer,
     ConsumerState,
@@ -40,6 +46,9 @@ from wrasse.ports.groups import (
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.streams import START, Draft, EntryId
 
+_PAGE = 1_000
+_SNAPSHOT, _POSITIONS, _ACKS, _GONE = "S", ("j", "m"), ("a", "n"), "g"
+_OLD_ACK = 0
 _ACK, _PROGRESS = b"+ACK", b"+WPI"
 _HELD_MAX = 200_000  # open deliveries of one group whose reply subjects are known
 _NOW = timedelta(0)
@@ -48,6 +57,65 @@ _TRIES = 50
 _KEEPS_NAKS = (2, 10)
 
 Beginning = tuple[EntryId, Mapping[str, object]]  # where a group begins, for a mark and for a durable
+
+
+class LedgerGroups:
+    """The ledgers that are left in the stream of books."""
+
+    def __init__(self, js: JetStream, layout: NatsNames, reader: PageReader) -> None:
+        self._js = js
+        self._layout = layout
+        self._reader = reader
+
+    async def floor(self, subject: str, group: str) -> EntryId | None:
+        """Up to where a ledger proves all entries settled; None if there is no ledger."""
+        name, bodies, after = self._layout.ledger(subject, group), list[bytes](), 0
+        if await self._reader.one(self._layout.books, {"last_by_subj": name}, leader=True) is None:
+            return None
+        more = True
+        while more:
+            page, more = await self._reader.page(self._layout.books, name, after, _PAGE)
+            bodies += [message.body for message in page]
+            after = page[-1].seq if page else after
+        return floor_of(bodies)
+
+    async def remove(self, subject: str, group: str) -> None:
+        """Deletes a ledger."""
+        await self._js.call(f"STREAM.PURGE.{self._layout.books}", {"filter": self._layout.ledger(subject, group)})
+
+
+def floor_of(bodies: Iterable[bytes]) -> EntryId:
+    """The position up to which a ledger settled everything; lower if uncertain. Pure."""
+    floor, settled = EntryId(0, 0), dict[int, int]()  # ranges: first sequence and the one behind the last
+    try:
+        for kind, version, _, told in map(json.loads, bodies):
+            if version != 1:
+                raise ValueError("another version")
+            if kind == _SNAPSHOT:
+                floor, settled = _snapshot(told)
+            elif kind in _POSITIONS and told[1] >= floor.seq:
+                floor = EntryId(told[0], told[1])
+            elif kind in _ACKS:
+                settled |= {answer[1]: answer[1] + answer[2] for answer in told[1] if answer[0] == _OLD_ACK}
+            elif kind == _GONE:
+                settled |= {seq: seq + count for seq, count in told[0]}
+    except UNREADABLE as error:
+        raise StoreBroken("a ledger of a group cannot be read", do="look at the stream of books") from error
+    for first, end in sorted(settled.items()):
+        if first <= floor.seq + 1 < end:
+            floor = EntryId(floor.ms, end - 1)
+    return floor
+
+
+def _snapshot(told: dict[str, Any]) -> tuple[EntryId, dict[int, int]]:
+    """The floor of a whole state, and what is settled between the runs that are pending above it."""
+    ms, delivered = told["delivered"]
+    runs = sorted((run[0], run[0] + run[1], run[2]) for run in told["runs"])
+    if not runs:
+        return EntryId(ms, delivered), {}
+    ends = [*(first for first, _, _ in runs[1:]), delivered + 1]
+    between = {end: following for (_, end, _), following in zip(runs, ends, strict=True) if end < following}
+    return EntryId(runs[0][2], runs[0][0]).previous, between
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from wrasse.backends.nats.client.connection import NatsConnection, status_of
-from wrasse.backends.nats.client.jetstream import STORE_FAILED, JsError, number, parsed, refusal
-from wrasse.backends.nats.client.server_clock import ServerTime
+from wrasse.backends.nats.client.jetstream import STORE_FAILED, JsError, ServerTime, number, parsed, refusal
 from wrasse.backends.nats.client.transport import NatsTransport
 from wrasse.backends.nats.message_codec import name_of, written_fields
 from wrasse.backends.nats.stream_map import StreamMap, SubjectStream, Tip

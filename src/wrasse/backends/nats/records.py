@@ -35,18 +35,23 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from wrasse.backends.nats.kv.due_index import LISTING_KEPT, LISTING_LONG, KvDueIndex
-from wrasse.backends.nats.kv.names import DueEntry, KvNames, namespace_subject, text_of
-from wrasse.backends.nats.kv.store import KvBucket, KvMessage, Overtaken, StaleServer
-from wrasse.backends.record_files.envelope import CORRUPT, LastWrites, Write
-from wrasse.backends.record_files.named_records import DueCursor
+from wrasse.backends.nats.due_index import (
+    LISTING_KEPT,
+    LISTING_LONG,
+    DueEntry,
+    KvDueIndex,
+    KvNames,
+    namespace_subject,
+    text_of,
+)
+from wrasse.backends.nats.kv_store import KvBucket, KvMessage, Overtaken, StaleServer
+from wrasse.backends.record_files import CORRUPT, DueCursor, LastWrites, Write
 from wrasse.bounded import decoded
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import StoreBroken, StoreFull, StoreUnavailable, TooLarge, unsettled
-from wrasse.ports.namespaces import META, namespace_of, page_of
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
-from wrasse.ports.records import VALUE_BYTES_MAX, Collection, Record, Written, stored_name
+from wrasse.ports.records import META, VALUE_BYTES_MAX, Collection, Record, Written, namespace_of, page_of, stored_name
 from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
 
 LEFT_MAX = 8  # entries that wait for `leave`; older ones are deleted when they are stale

@@ -15,27 +15,26 @@ from dataclasses import replace
 from datetime import timedelta
 
 from wrasse.backends.nats.append import Appender
-from wrasse.backends.nats.client.server_clock import ServerTime
+from wrasse.backends.nats.client.jetstream import ServerTime
 from wrasse.backends.nats.durables import Durable, Durables
-from wrasse.backends.nats.group_cursors import GroupCursor, Marks
+from wrasse.backends.nats.group_cursors import Ages, GroupCursor, Marks
 from wrasse.backends.nats.message_codec import StoredMessage, beside, entry, ids_of
-from wrasse.backends.nats.server_ages import Ages
-from wrasse.backends.nats.stream_config import DEDUP_SECONDS
-from wrasse.backends.nats.stream_map import StreamMap, StreamNumbers, SubjectStream, Tip, size_between
+from wrasse.backends.nats.stream_map import DEDUP_SECONDS, StreamMap, StreamNumbers, SubjectStream, Tip, size_between
 from wrasse.clock import from_micros, to_micros
 from wrasse.errors import StoreBroken, UsageError
-from wrasse.ports.entry_chunks import PLAIN, EntryChunk
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.rules.subjects import SUBJECT_BYTES_MAX, check_pattern, check_subject, is_subject, matches
-from wrasse.ports.server_ages import ServerAge
 from wrasse.ports.streams import (
+    PLAIN,
     SEQ_MAX,
     START,
     Draft,
     Entry,
+    EntryChunk,
     EntryId,
     GroupState,
+    ServerAge,
     StreamState,
     Trimmed,
     check_drafts,

@@ -11,9 +11,8 @@ import socket
 import ssl
 from collections.abc import Sequence
 
-from wrasse.backends.foreign_protocol import printable
 from wrasse.backends.redis.client.transport import Oversized, RedisRefusal, Word
-from wrasse.backends.tcp import ConnectionLost, Silent
+from wrasse.backends.tcp import ConnectionLost, Silent, printable
 from wrasse.errors import ConfigError, Refused, StoreBroken, StoreFull, StoreUnavailable, WrasseError, reason_of
 
 _UP = "check that the server is up and that redis.addr is its address"

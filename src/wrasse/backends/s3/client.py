@@ -2,6 +2,14 @@
 
 A failed condition is an answer (`None` or `False`). A change that may not be made twice raises `NoAnswer` when its
 reply was lost; the caller reads the object back.
+
+Which conditions a store honours: found out by the probe in `connect.py`.
+
+Deleted objects in a versioned bucket: found by their tag, restored, or deleted for good.
+
+A delete leaves a marker, and the bytes stay as an older version. Nothing here changes the current object of a key: a
+version is removed by its own id, and only while it is not the latest or hidden by a marker. A marker is removed only if
+that restores the requested version, or nothing at all.
 """
 
 from __future__ import annotations
@@ -13,21 +21,21 @@ from asyncio import TaskGroup
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import TypeVar
 
-from wrasse.backends.s3.conditions import ALL, Conditions
-from wrasse.backends.s3.failures import failure_in
 from wrasse.backends.s3.transport import Body, NoAnswer, Reply, S3Request, S3Transport
 from wrasse.backends.s3.xml import (
     DeleteRefusal,
     KeptVersion,
     ListedPage,
+    S3Denied,
     Upload,
     completion,
     copy_source,
     deletion,
     etag_of,
+    failure_in,
     is_etag,
     parse_date,
     parse_listing,
@@ -38,10 +46,55 @@ from wrasse.backends.s3.xml import (
     parse_versioning,
     parse_versions,
 )
-from wrasse.errors import StoreBroken, first_error
+from wrasse.errors import Refused, StoreBroken, StoreUnavailable, WrasseError, first_error
+from wrasse.ports.outcome import Outcome
 
+PROBES = b".wrasse-probe/"  # below the prefix: reserved, hidden from listings; emptied at each probe
 PAGE_MAX = 1_000
 _MISSING = (404, 412, 304)
+ENABLED = "Enabled"
+PAGES_MAX = 20
+"""Pages of versions of one key that are read."""
+_BELIEVED = timedelta(minutes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """Each field is one kind of condition, or another property of the store."""
+
+    create: bool = True  # a second create at a key is refused
+    replace: bool = True  # a write that names an old version is refused
+    delete: bool = True  # a delete that names an old version is refused
+    batch_delete: bool = True  # and so is each key of a batch of deletes
+    multipart: bool = True  # a large object is completed under a condition
+    ordered: bool = True  # listings are in the byte order of the keys
+    raw_keys: bool = True  # keys are stored unchanged, also `a//b`
+
+    def check(self, where: str) -> None:
+        """Refuses a store without the necessary conditions."""
+        missing = [name for name in ("create", "replace", "delete") if not getattr(self, name)]
+        if missing:
+            raise Refused(
+                f"{where} ignores the condition of a {' and of a '.join(missing)}, so two writers would both win",
+                do="use a store that honours If-None-Match and If-Match: AWS S3, SeaweedFS, MinIO, Ceph, R2",
+            )
+
+    def check_large(self, where: str) -> None:
+        """Refuses a large object that could overwrite another's."""
+        if not self.multipart:
+            raise Refused(
+                f"{where} ignores conditions when a large object is completed", do="write smaller objects to this store"
+            )
+
+    def __str__(self) -> str:
+        listing = "ordered" if self.ordered else "by folder"
+        batches = "in batches" if self.batch_delete else "one by one"
+        keys = "raw keys" if self.raw_keys else "plain keys only"
+        large = "large objects" if self.multipart else "no large objects"
+        return f"conditional create, replace and delete ({batches}), {large}, listing {listing}, {keys}"
+
+
+ALL = Conditions()
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,3 +358,93 @@ async def together() -> AsyncIterator[TaskGroup]:
             yield tasks
     except BaseExceptionGroup as group:
         raise first_error(group) from None
+
+
+class BucketVersions:
+    """The versions of one bucket."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._ever: tuple[bool, datetime] | None = None  # whether it ever kept versions, and when that was read
+
+    async def keeps_deleted(self) -> bool:
+        """Whether deleted objects are kept now. Read again each time: objects that were written before versioning was
+        enabled are lost once it is suspended."""
+        try:
+            return await self._client.versioning() == ENABLED
+        except WrasseError:
+            return False  # an unknown status counts as no versioning
+
+    async def deleted(self, key: bytes, etag: str) -> bool:
+        """Whether this object is kept as a deleted version, and is not the current one."""
+        return any(each.etag == etag and not each.latest for each in await self._versions(key))
+
+    async def undelete(self, key: bytes, etag: str) -> Outcome:
+        """Restores an object: by removing its marker if the key has nothing else, else by a copy."""
+        found = await self._versions(key)
+        latest = next((each for each in found if each.latest), None)
+        if latest is not None and not latest.marker:
+            return Outcome.DONE if latest.etag == etag else Outcome.CONFLICT
+        kept = [each for each in found if not each.marker]
+        mine = next((each for each in kept if each.etag == etag), None)
+        if mine is None:
+            return Outcome.CONFLICT
+        if len(kept) == 1:
+            for each in found:
+                if each.marker:
+                    await self._client.remove_version(key, each.id)
+            return Outcome.DONE if await self._stands(key, etag) else Outcome.CONFLICT
+        try:
+            copied = await self._client.copy(key, etag, key, ABSENT, version=mine.id)
+        except NoAnswer:
+            return Outcome.DONE if await self._stands(key, etag) else Outcome.UNKNOWN
+        return Outcome.CONFLICT if copied is None else Outcome.DONE
+
+    async def purge(self, key: bytes, etag: str) -> Outcome:
+        """Deletes a deleted version for good, and the markers once they hide nothing."""
+        try:
+            for each in await self._versions(key):
+                if each.etag == etag and not each.marker and not each.latest:
+                    await self._client.remove_version(key, each.id)
+            left = await self._versions(key)
+            if all(each.marker for each in left):
+                for each in left:
+                    await self._client.remove_version(key, each.id)
+        except S3Denied:
+            return Outcome.FAILED
+        return Outcome.DONE
+
+    async def wipe(self, key: bytes) -> None:
+        """Deletes all versions of a key. For keys of our own that no other program uses."""
+        for each in await self._versions(key):
+            await self._client.remove_version(key, each.id)
+
+    async def _versions(self, key: bytes) -> list[KeptVersion]:
+        """All versions of one key; none if the bucket never kept any."""
+        if not await self._ever_kept():
+            return []
+        found: list[KeptVersion] = []
+        markers: tuple[str, str] | None = None
+        for _ in range(PAGES_MAX):
+            page, markers = await self._client.versions(key, markers)
+            found += [each for each in page if each.key == key]
+            # Keys come in order: longer keys with this prefix come after it.
+            if markers is None or (page and page[-1].key != key):
+                return found
+        raise StoreUnavailable(
+            f"{self._client.where} has more versions of one key than are read",
+            do="let a lifecycle rule expire old ones",
+        )
+
+    async def _ever_kept(self) -> bool:
+        now = self._client.wire.time.now()
+        if self._ever is None or abs(now - self._ever[1]) > _BELIEVED:
+            try:
+                self._ever = (bool(await self._client.versioning()), now)
+            except (S3Denied, StoreBroken):
+                self._ever = (False, now)  # a store without versioning, or without permission to read it
+        return self._ever[0]
+
+    async def _stands(self, key: bytes, etag: str) -> bool:
+        seen = await self._client.head(key)
+        return seen is not None and seen.etag == etag

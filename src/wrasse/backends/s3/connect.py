@@ -21,19 +21,15 @@ from datetime import timedelta
 
 from wrasse.backends.page_loop import PageLoop
 from wrasse.backends.s3.address import S3Address
-from wrasse.backends.s3.client import ABSENT, Client, Condition, gather_bounded
-from wrasse.backends.s3.conditions import ALL, PROBES, Conditions
-from wrasse.backends.s3.namespaces import S3Namespaces
+from wrasse.backends.s3.client import ABSENT, ALL, PROBES, BucketVersions, Client, Condition, Conditions, gather_bounded
 from wrasse.backends.s3.object_listing import Lister
 from wrasse.backends.s3.objects import S3Objects
-from wrasse.backends.s3.records import S3Records
+from wrasse.backends.s3.records import S3Namespaces, S3Records
 from wrasse.backends.s3.transport import MARGIN, NoAnswer, S3Transport
-from wrasse.backends.s3.versions import BucketVersions
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreBroken, StoreUnavailable, UsageError, WrasseError
-from wrasse.ports.backend import ObjectStore
-from wrasse.ports.capabilities import Capabilities
-from wrasse.ports.health_check import HealthSample
+from wrasse.ports.backend import Capabilities, ObjectStore
+from wrasse.ports.guard import HealthSample
 from wrasse.ports.records import Collection
 
 PROBE_MAX = 60.0

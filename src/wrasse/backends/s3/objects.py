@@ -32,13 +32,19 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from wrasse.backends.page_loop import PageLoop
-from wrasse.backends.s3.client import ABSENT, AT_ONCE, Client, Condition, gather_bounded, together
-from wrasse.backends.s3.conditions import PROBES
-from wrasse.backends.s3.failures import S3Denied
+from wrasse.backends.s3.client import (
+    ABSENT,
+    AT_ONCE,
+    PROBES,
+    BucketVersions,
+    Client,
+    Condition,
+    gather_bounded,
+    together,
+)
 from wrasse.backends.s3.object_listing import Lister, nameable
 from wrasse.backends.s3.transport import TRIES, NoAnswer, pause
-from wrasse.backends.s3.versions import BucketVersions
-from wrasse.backends.s3.xml import is_etag, is_xml_text
+from wrasse.backends.s3.xml import S3Denied, is_etag, is_xml_text
 from wrasse.bounded import UNREADABLE
 from wrasse.errors import StoreBroken, StoreUnavailable, TooLarge, UsageError, unsettled
 from wrasse.ports.objects import (

@@ -21,6 +21,11 @@ tag it was seen with, and only by the process that wrote it and the record after
 writer to need it. A stale entry costs one read; a missing one would be a record that is never found. A due bucket
 leaves the list when a listing shows it empty, and returns if a second one does not; a writer to a bucket that has
 passed checks the list afterwards. A slow scan of the folders themselves finds what a crash in between has left out.
+
+Namespaces on S3: the top-level folders. Other folders there are listed, too: telling them apart would cost a request
+each, and reading their due index shows soon enough.
+
+The pages of a listing come from one cached listing, which is renewed when it is too old.
 """
 
 from __future__ import annotations
@@ -28,21 +33,32 @@ from __future__ import annotations
 import secrets
 from asyncio import sleep
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from wrasse.backends.page_loop import PageLoop
-from wrasse.backends.record_files.due_bucket import DueBuckets
-from wrasse.backends.record_files.envelope import CORRUPT, LastWrites, StoredRecord, listed, pack, unpack
-from wrasse.backends.record_files.named_records import Answer, DueBucketRecords, DueCursor, RecordChange
+from wrasse.backends.record_files import (
+    CORRUPT,
+    Answer,
+    DueBucketRecords,
+    DueBuckets,
+    DueCursor,
+    LastWrites,
+    RecordChange,
+    StoredRecord,
+    listed,
+    pack,
+    unpack,
+)
 from wrasse.backends.s3.client import ABSENT, Client, Condition, gather_bounded, together
 from wrasse.backends.s3.object_listing import Lister, nameable
 from wrasse.backends.s3.transport import TRIES, NoAnswer, pause
 from wrasse.backends.s3.xml import ListedObject
 from wrasse.errors import StoreBroken, StoreUnavailable, UsageError, unsettled
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.records import Collection, Record, Written
+from wrasse.ports.page import Page
+from wrasse.ports.records import META, Collection, Record, Written, namespace_of, page_of
 from wrasse.ports.rules.conditional_records import RecordWrite
 
 FRESH = timedelta(minutes=2)  # how long an entry may wait for its record before it is written again
@@ -53,6 +69,7 @@ ENTRIES_KNOWN_MAX = 10_000
 
 _Change = Callable[[list[str]], list[str]]
 Place = tuple[str, bytes]  # a due bucket, and the name of an entry in it
+KEPT = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,3 +504,20 @@ class S3Records(DueBucketRecords):
 
     def _record(self, name: bytes, kept: StoredRecord) -> Record:
         return super()._record(stored_of(name), kept)
+
+
+class S3Namespaces:
+    """The port."""
+
+    def __init__(self, client: Client, lister: Lister, prefix: bytes) -> None:
+        self._client, self._lister, self._prefix = client, lister, prefix
+        self._listed: tuple[datetime, Sequence[str]] | None = None
+
+    async def page(self, after: str | None, limit: int) -> Page[str]:
+        now = self._client.wire.time.now()
+        if after is None or self._listed is None or not timedelta(0) <= now - self._listed[0] < KEPT:
+            folders = [folder.decode("utf-8", "replace") for folder in await self._lister.folders(self._prefix)]
+            names = [name for name in folders if namespace_of(name + META)]
+            now = self._client.wire.time.now()
+            self._listed = (now, names)
+        return page_of(self._listed[1], after, limit, now)

@@ -34,10 +34,10 @@ from wrasse.backends.sql.address import POSTGRES, SqlAddress
 from wrasse.backends.sql.connection import SqlConnection, SqlThread
 from wrasse.backends.sql.dialect import Params
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable, WrasseError
+from wrasse.ports.backend import FAIL, OK, WARN, Finding
 from wrasse.ports.catalog import Query, Reference
 from wrasse.ports.guard import Guard
 from wrasse.ports.page import Page, check_limit, number_in
-from wrasse.ports.rules.check_result import FAIL, OK, WARN, Finding
 from wrasse.ports.rules.reference_rows import Source
 
 ASK_MAX = 10.0  # seconds

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import apsw
 
-from wrasse.backends.sqlite.failure import ours
+from wrasse.backends.sqlite.connection import ours
 from wrasse.clock import Clock
 from wrasse.errors import ConfigError, Refused, StoreBroken
 from wrasse.ports.catalog import Query, Reference

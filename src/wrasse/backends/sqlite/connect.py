@@ -10,24 +10,19 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-from wrasse.backends.sqlite.connection import File
-from wrasse.backends.sqlite.connection_thread import SqliteReader, SqliteWriter
+from wrasse.backends.sqlite.connection import File, SqliteReader, SqliteWriter, identity
 from wrasse.backends.sqlite.groups import SqliteGroups
-from wrasse.backends.sqlite.jobs.fsck import SqliteFsck
-from wrasse.backends.sqlite.jobs.queue import SqliteJobs
+from wrasse.backends.sqlite.jobs.queue import SqliteFsck, SqliteJobs
 from wrasse.backends.sqlite.journal import SqliteJournal
 from wrasse.backends.sqlite.limiter import SqliteLimiter
-from wrasse.backends.sqlite.namespaces import SqliteNamespaces
-from wrasse.backends.sqlite.records import SqliteRecords
-from wrasse.backends.sqlite.schema import identity
+from wrasse.backends.sqlite.records import SqliteNamespaces, SqliteRecords
 from wrasse.backends.sqlite.sightings import SqliteSightings
 from wrasse.backends.sqlite.streams import SqliteStreams
 from wrasse.backends.sqlite.wakeups import SqliteWakeups
 from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreBroken, StoreUnavailable
-from wrasse.ports.backend import JobStore, StreamStore
-from wrasse.ports.capabilities import Capabilities, full_groups
-from wrasse.ports.health_check import HealthSample
+from wrasse.ports.backend import Capabilities, JobStore, StreamStore, full_groups
+from wrasse.ports.guard import HealthSample
 from wrasse.ports.records import Collection
 
 PATIENCE = timedelta(seconds=10)  # how long to wait for another process that has the write lock

@@ -18,10 +18,9 @@ import apsw
 import msgspec
 
 from wrasse.backends.sqlite import entries
-from wrasse.backends.sqlite.bulk import numbers, texts
 from wrasse.backends.sqlite.entries import LoadedEntries, Range
 from wrasse.backends.sqlite.rows import span
-from wrasse.backends.sqlite.write_transaction import WriteTransaction
+from wrasse.backends.sqlite.write_transaction import WriteTransaction, numbers, texts
 from wrasse.clock import from_micros
 from wrasse.ports.groups import Ack, Answer, DeadLetter, Delivery, Nak, no_group
 from wrasse.ports.outcome import Outcome

@@ -15,9 +15,8 @@ from itertools import accumulate
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite.bulk import texts, write_rows
 from wrasse.backends.sqlite.rows import span
-from wrasse.backends.sqlite.write_transaction import WriteTransaction
+from wrasse.backends.sqlite.write_transaction import WriteTransaction, texts, write_rows
 from wrasse.bounded import UNREADABLE
 from wrasse.clock import from_micros
 from wrasse.ports.streams import START, Draft, Entry, EntryId, Trimmed, draft_bytes

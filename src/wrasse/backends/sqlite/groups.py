@@ -12,13 +12,12 @@ import apsw
 import msgspec
 
 from wrasse.backends.sqlite import deliveries as delivery_rows, entries
-from wrasse.backends.sqlite.bulk import text
-from wrasse.backends.sqlite.connection_thread import SqliteReader, SqliteWriter
+from wrasse.backends.sqlite.connection import SqliteReader, SqliteWriter
 from wrasse.backends.sqlite.deliveries import DeliveredEntries, EntriesWanted
 from wrasse.backends.sqlite.entries import floor
 from wrasse.backends.sqlite.rows import in_calendar, span
 from wrasse.backends.sqlite.wakeups import CHANGED, SqliteWakeups
-from wrasse.backends.sqlite.write_transaction import WriteTransaction
+from wrasse.backends.sqlite.write_transaction import WriteTransaction, text
 from wrasse.backends.wakeup import Wakeup
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable

@@ -8,10 +8,9 @@ from typing import Any
 
 import apsw
 
-from wrasse.backends.sqlite.bulk import text, texts, write_rows
-from wrasse.backends.sqlite.connection_thread import SqliteReader, SqliteWriter
+from wrasse.backends.sqlite.connection import SqliteReader, SqliteWriter
 from wrasse.backends.sqlite.rows import in_calendar, instant
-from wrasse.backends.sqlite.write_transaction import WriteTransaction
+from wrasse.backends.sqlite.write_transaction import WriteTransaction, text, texts, write_rows
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.ports.journal import (
     Intent,

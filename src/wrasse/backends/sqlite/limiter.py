@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from wrasse.backends.sqlite.connection_thread import SqliteWriter
+from wrasse.backends.sqlite.connection import SqliteWriter
 from wrasse.backends.sqlite.write_transaction import WriteTransaction
 from wrasse.ports.limiter import SECOND, Allowance, Spent
 

@@ -3,6 +3,8 @@
 `writes` has the newest NONCES_KEPT writes to a name, each with its nonce and the version it made; `since` is the newest
 version that was dropped. So for a write at a version not older than `since` it is certain whether it was made. Deleted
 names are remembered for the newest GONE_MAX of them.
+
+Namespaces of the records in a database: the index on collections is read by skipping, one seek per collection.
 """
 
 from __future__ import annotations
@@ -12,18 +14,29 @@ from datetime import datetime
 
 import apsw
 import msgspec
+from apsw import Connection
 
-from wrasse.backends.sqlite.bulk import text
-from wrasse.backends.sqlite.connection_thread import SqliteReader, SqliteWriter
+from wrasse.backends.sqlite.connection import SqliteReader, SqliteWriter
 from wrasse.backends.sqlite.entries import append
 from wrasse.backends.sqlite.rows import in_calendar, instant, micros
-from wrasse.backends.sqlite.write_transaction import WriteTransaction
+from wrasse.backends.sqlite.write_transaction import WriteTransaction, text
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit, number_in
-from wrasse.ports.records import NONCES_KEPT, Record, Written, key_of, stored_name
+from wrasse.ports.records import (
+    NONCES_KEPT,
+    IndexedRecords,
+    IndexEntry,
+    Record,
+    StatusRange,
+    Written,
+    index_cursor,
+    key_of,
+    namespace_of,
+    read_cursor,
+    stored_name,
+)
 from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
-from wrasse.ports.status_index import IndexedRecords, IndexEntry, StatusRange, index_cursor, read_cursor
 
 GONE_MAX = 10_000
 PAGE_MAX = 10_000
@@ -51,6 +64,7 @@ _STATUS_DOWN = (
     f"{_COLUMNS} collection = ? AND shelf = ? AND (turn, name) < (?, ?) ORDER BY turn DESC, name DESC LIMIT ?"
 )
 _POSITION_MAX = (1 << 63) - 1
+_NEXT = "SELECT CAST(min(collection) AS BLOB) FROM records WHERE collection > CAST(? AS TEXT)"
 
 
 class Write(msgspec.Struct, frozen=True, array_like=True):
@@ -273,3 +287,24 @@ def _due_cursor(row: _Row) -> str:
 def _moment(cursor: str) -> tuple[int, bytes]:
     due, colon, name = cursor.partition(":")
     return number_in(cursor, due if colon else ""), _bytes(name)
+
+
+class SqliteNamespaces:
+    """The port."""
+
+    def __init__(self, reader: SqliteReader, clock: Clock) -> None:
+        self._reader, self._clock = reader, clock
+
+    async def page(self, after: str | None, limit: int) -> Page[str]:
+        found = await self._reader.do(lambda db: _after(db, after, limit + 1))
+        return Page.of(found, limit, self._clock.now(), str)
+
+
+def _after(db: Connection, after: str | None, limit: int) -> list[str]:
+    found: list[str] = []
+    place = b"" if after is None else f"{after}/\U0010ffff".encode()  # past every collection of that namespace
+    while len(found) < limit and (collection := db.execute(_NEXT, (place,)).get) is not None:
+        if name := namespace_of(text(collection)):
+            found.append(name)
+        place = collection
+    return found

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite.bulk import numbers
-from wrasse.backends.sqlite.write_transaction import DEAD, DONE, READY, RUNNING, SCHEDULED
+from wrasse.backends.sqlite.write_transaction import DEAD, DONE, READY, RUNNING, SCHEDULED, numbers
 from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import from_micros, to_micros
 from wrasse.ports.jobs import Claim, JobInfo, JobState, Reason

@@ -15,9 +15,8 @@ from typing import Any
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite.bulk import write_rows
-from wrasse.backends.sqlite.connection_thread import GROUP_ROWS_MAX, SqliteReader, SqliteWriter
-from wrasse.backends.sqlite.write_transaction import WriteTransaction
+from wrasse.backends.sqlite.connection import GROUP_ROWS_MAX, SqliteReader, SqliteWriter
+from wrasse.backends.sqlite.write_transaction import WriteTransaction, write_rows
 from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import StoreBroken

@@ -19,18 +19,18 @@ import apsw
 import msgspec
 
 from wrasse.backends.sqlite import entries
-from wrasse.backends.sqlite.bulk import text
-from wrasse.backends.sqlite.connection_thread import SqliteReader, SqliteWriter
+from wrasse.backends.sqlite.connection import SqliteReader, SqliteWriter
 from wrasse.backends.sqlite.entries import Range, decode_fields
 from wrasse.backends.sqlite.rows import in_calendar
+from wrasse.backends.sqlite.write_transaction import text
 from wrasse.clock import Clock, from_micros, to_micros
-from wrasse.ports.entry_chunks import EntryChunk
 from wrasse.ports.page import Page, check_limit
 from wrasse.ports.rules.subjects import SUBJECT_BYTES_MAX, check_pattern, check_subject, fixed_part, is_subject, matches
 from wrasse.ports.streams import (
     SEQ_MAX,
     Draft,
     Entry,
+    EntryChunk,
     EntryId,
     GroupState,
     StreamState,

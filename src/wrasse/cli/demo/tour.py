@@ -3,6 +3,8 @@
 Every scene says what it does, waits until it has happened, and reports the result. A scene with another result ends the
 demo, and its exit code is 1. No scene depends on the speed of the machine: a busy machine may delay heartbeats, so that
 a job needs more attempts, which is not a failure.
+
+wrasse demo: the tour, with its output.
 """
 
 from __future__ import annotations
@@ -19,11 +21,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
 
+import click
+
 from wrasse.api.app import App
-from wrasse.archives.archive_list import ListedArchive, list_archives
 from wrasse.archives.drain import GROUP
+from wrasse.archives.reader import ListedArchive, list_archives
 from wrasse.archives.verify import Verified, verify
+from wrasse.cli.context import finish, write_json
 from wrasse.cli.demo.work import LEASE
+from wrasse.cli.output import show_table
 from wrasse.clock import Clock, SystemClock
 from wrasse.config.load import Config, load
 from wrasse.config.settings import Settings
@@ -423,3 +429,60 @@ async def _planned(planning: Awaitable[object]) -> tuple[Planned, ...] | None:
 def _row(line: Line) -> tuple[str, ...]:
     outcome = line.outcome.value if line.outcome is not None else "open"
     return line.intent.sweep, line.intent.verb, line.intent.suspect, outcome, line.intent.reason
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Answer with a JSON summary on stdout.")
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+def demo(as_json: bool) -> None:
+    """Demonstrate wrasse on this machine, in a temporary directory: jobs, a killed worker whose job is rescued, a lease
+    that changes hands, a poison job, a dry run with its reasons. Takes about 20 seconds, longer on a busy machine, and
+    needs no server.
+
+    \b
+    Examples:
+      wrasse demo
+      wrasse demo --json
+    """
+    ok, seconds, seen = finish(_play(quiet=as_json))
+    if as_json:
+        steps = [{"promise": e.promise, "seen": e.seen, "ok": e.ok, "seconds": round(e.seconds, 2)} for e in seen]
+        write_json({"ok": ok, "seconds": round(seconds, 1), "steps": steps})
+    else:
+        _summary(seen, seconds)
+    if not ok:
+        raise click.exceptions.Exit(1)
+
+
+async def _play(*, quiet: bool) -> tuple[bool, float, Sequence[DemoPromise]]:
+    async with staged() as stage:
+        play = Demo(stage, _silent if quiet else _tell)
+        ok = await play.play()
+        return ok, stage.seconds, play.seen
+
+
+def _silent(told: DemoText) -> None:
+    """With --json only the summary is written."""
+
+
+def _tell(told: DemoText) -> None:
+    if told.heading:
+        click.echo()
+        click.secho(f"── {told.text}", bold=True, fg="cyan")
+        return
+    if told.rows:
+        show_table(told.columns, told.rows)
+    if told.text:
+        click.echo(f"   {told.text}")
+
+
+def _summary(seen: Sequence[DemoPromise], seconds: float) -> None:
+    click.echo()
+    show_table(
+        ("", "promise", "seen", "took"),
+        [("ok" if each.ok else "fail", each.promise, each.seen, f"{each.seconds:.1f} s") for each in seen],
+    )
+    if all(each.ok for each in seen):
+        click.echo(f"All of it happened, in {seconds:.0f} s. Next: `wrasse jobs enqueue` and `wrasse run --help`.")
+    else:
+        click.echo("Not everything happened as promised; see the last line.")

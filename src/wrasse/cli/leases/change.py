@@ -20,8 +20,7 @@ from wrasse.cli.context import DURATION, CommandContext, finish, with_context
 from wrasse.cli.leases.inspect import NAMESPACE, lease_operations
 from wrasse.cli.output import progress, show_pairs, show_table
 from wrasse.errors import UsageError
-from wrasse.leases.attachment_files import FilePieces, write_file
-from wrasse.leases.attachments import CONTENT_TYPE, Attached, Sent
+from wrasse.leases.attachments import CONTENT_TYPE, Attached, FilePieces, Sent, write_file
 from wrasse.leases.lease import Attachment, KeyRecord, Lease, presented_lease, public
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import checked_key, checked_namespace

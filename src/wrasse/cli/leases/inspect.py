@@ -16,13 +16,12 @@ from wrasse.cli.output import progress, show_pairs, show_table
 from wrasse.clock import SystemClock
 from wrasse.config.load import Config
 from wrasse.errors import ConfigError, Refused, StoreBroken, UsageError
-from wrasse.lease_server.queues.service import QueueService
+from wrasse.lease_server.queue_service import QueueService
 from wrasse.leases.fsck import Fsck, KeyInconsistency, TransactionsFsck
 from wrasse.leases.lease import KeyRecord, presented_lease
 from wrasse.leases.leases import KeyStateRead, Leases
-from wrasse.leases.names import checked_key, checked_namespace
+from wrasse.leases.names import checked_key, checked_namespace, checked_transaction
 from wrasse.leases.transactions.states import Decision, Transaction
-from wrasse.leases.xid import checked_transaction
 from wrasse.observability.json_format import ago
 from wrasse.ports.jobs import JobFilter, JobInfo, JobState
 from wrasse.ports.page import Page

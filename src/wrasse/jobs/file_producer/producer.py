@@ -3,32 +3,234 @@
 The job of a file has an id made of its path, size and time of change, which is remembered. So a walk needs no memory of
 its own: it enqueues whatever it finds, and the backend refuses known ids. After a crash in the middle of a walk, the
 next walk enqueues the rest.
+
+Walks a directory: every file below it once, in constant memory.
+
+At each level one directory is open and read as it is walked; nothing is sorted or collected. Paths that vanish
+meanwhile are counted and skipped. A link to a directory is never followed, and a link to a file counts only if the file
+is within the walked directory. Blocking: runs in a thread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+import os
+import stat
+from collections import Counter, OrderedDict
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
 from wrasse.clock import Clock
-from wrasse.errors import StoreUnavailable
-from wrasse.jobs.file_producer.files import FileRules, FoundFile
-from wrasse.jobs.file_producer.walk import Scope, WalkedPaths, walk
+from wrasse.errors import StoreUnavailable, UsageError
+from wrasse.jobs.file_producer.files import FileRules, FoundFile, Skipped
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.rate_limiter import SharedRate, enqueue_paced, slept
 from wrasse.ports.jobs import Enqueued, Job
 
+DEPTH_MAX = 200
 PATIENCE = timedelta(seconds=10)
 _ENTRIES_MAX = 2_000  # read at once
 _READ_SECONDS_MAX = 0.05  # seconds: a stop must not wait for more
 _RECENT_MAX = 50_000
 _AGAIN_MAX = timedelta(seconds=5)
 _log = logging.getLogger("wrasse.jobs")
+
+
+class WalkedPaths:
+    """The counts of walks so far. `directories` is kept only by a walker that compares with earlier walks."""
+
+    __slots__ = ("directories", "found", "skipped", "unsettled")
+
+    def __init__(self) -> None:
+        self.found = 0  # files to enqueue
+        self.unsettled = 0  # files that may still be written to
+        self.skipped: Counter[Skipped] = Counter()
+        self.directories: set[int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """The directory of a walk and its rules; `root` is absolute. Times are in nanoseconds since 1970."""
+
+    root: str
+    rules: FileRules
+    since: int = 0  # files unchanged since then, in a directory that was seen before, are skipped
+    settled: int = 0  # files changed after that may still be written to, and are left to a later walk; 0: all files
+
+
+@dataclass(frozen=True, slots=True)
+class WalkedFile:
+    """A file, and when anything about it changed, its name included."""
+
+    file: FoundFile
+    touched: int
+
+
+class _Level:
+    """An open directory."""
+
+    __slots__ = ("entries", "fresh", "prefix")
+
+    def __init__(self, path: str, relative: str, fresh: bool) -> None:
+        self.entries = os.scandir(path)
+        self.prefix = f"{relative}/" if relative else ""
+        self.fresh = fresh  # not seen before: it may have been moved here, which does not change its files
+
+
+def check_directory(scan_dir: str) -> str:
+    """The directory as an absolute path; an error if there is none."""
+    path = os.path.abspath(scan_dir)
+    try:
+        with os.scandir(path):
+            return path
+    except OSError as why:
+        raise UsageError(
+            f"producer.scan_dir: {scan_dir!r} cannot be read: {(why.strerror or 'unknown error').lower()}",
+            do="make the directory, or name another with producer.scan_dir",
+        ) from None
+
+
+def walk(scope: Scope, seen: WalkedPaths, below: str = "") -> Generator[FoundFile | None, None, None]:
+    """Every file to enqueue below the root, or below one directory in it; None for any other path, so that the caller
+    may stop at any time."""
+    real_root = os.path.realpath(scope.root)
+    levels: list[_Level] = []
+    _descend(levels, os.path.join(scope.root, below) if below else scope.root, below, seen)
+    try:
+        while levels:
+            level = levels[-1]
+            entry = _next(level, seen)
+            if entry is None:
+                levels.pop().entries.close()
+                continue
+            relative = level.prefix + entry.name
+            if _is_directory(entry):
+                if scope.rules.leaves(relative):
+                    seen.skipped[Skipped.EXCLUDED] += 1
+                elif not _is_utf8(entry.name):
+                    seen.skipped[Skipped.UNNAMEABLE] += 1
+                else:
+                    _descend(levels, entry.path, relative, seen)
+                yield None
+            else:
+                yield _included(scope, seen, entry.path, relative, real_root, fresh=level.fresh)
+    finally:
+        for level in levels:
+            level.entries.close()
+
+
+def directories(scope: Scope, below: str = "") -> Iterator[str]:
+    """The relative path of every directory to watch, each before it is read."""
+    levels: list[_Level] = []
+    ignored = WalkedPaths()
+    yield below
+    _descend(levels, os.path.join(scope.root, below) if below else scope.root, below, ignored)
+    try:
+        while levels:
+            entry = _next(levels[-1], ignored)
+            if entry is None:
+                levels.pop().entries.close()
+                continue
+            relative = levels[-1].prefix + entry.name
+            if _is_directory(entry) and not scope.rules.leaves(relative) and _is_utf8(entry.name):
+                yield relative
+                _descend(levels, entry.path, relative, ignored)
+    finally:
+        for level in levels:
+            level.entries.close()
+
+
+def look(root: str, relative: str) -> WalkedFile | Skipped:
+    """The file at a path below the root, as it is now."""
+    path = os.path.join(root, relative)
+    return _stat(path, os.path.realpath(root))
+
+
+def _included(
+    scope: Scope, seen: WalkedPaths, path: str, relative: str, real_root: str, *, fresh: bool
+) -> FoundFile | None:
+    if not scope.rules.takes(relative):
+        seen.skipped[Skipped.EXCLUDED] += 1
+        return None
+    found = _stat(path, real_root) if _is_utf8(relative) else Skipped.UNNAMEABLE
+    if isinstance(found, Skipped):
+        seen.skipped[found] += 1
+        return None
+    if found.touched < scope.since and not fresh:
+        return None
+    if 0 < scope.settled < found.touched:
+        seen.unsettled += 1
+        return None
+    seen.found += 1
+    return found.file
+
+
+def _stat(path: str, real_root: str) -> WalkedFile | Skipped:
+    try:
+        facts = os.lstat(path)
+        if stat.S_ISLNK(facts.st_mode):
+            target = os.path.realpath(path)
+            if os.path.commonpath((target, real_root)) != real_root or not os.path.exists(target):
+                return Skipped.OUTSIDE
+            # The target itself, not the link again: the link may have changed.
+            facts = os.lstat(target)
+    except OSError as why:
+        return _reason(why)
+    if stat.S_ISDIR(facts.st_mode):
+        return Skipped.LINKED
+    if not stat.S_ISREG(facts.st_mode):
+        return Skipped.SPECIAL
+    return WalkedFile(FoundFile(path, facts.st_size, facts.st_mtime_ns), facts.st_ctime_ns)
+
+
+def _descend(levels: list[_Level], path: str, relative: str, seen: WalkedPaths) -> None:
+    if len(levels) >= DEPTH_MAX:
+        seen.skipped[Skipped.TOO_DEEP] += 1
+        return
+    try:
+        levels.append(_Level(path, relative, _is_first_visit(path, relative, seen)))
+    except OSError as why:
+        seen.skipped[_reason(why)] += 1
+
+
+def _is_first_visit(path: str, relative: str, seen: WalkedPaths) -> bool:
+    """Whether this directory is seen for the first time, at this path."""
+    if seen.directories is None:
+        return True
+    facts = os.stat(path)
+    mark = hash((relative, facts.st_dev, facts.st_ino))
+    if mark in seen.directories:
+        return False
+    seen.directories.add(mark)
+    return True
+
+
+def _next(level: _Level, seen: WalkedPaths) -> os.DirEntry[str] | None:
+    try:
+        return next(level.entries, None)
+    except OSError as why:
+        seen.skipped[_reason(why)] += 1  # the rest of this directory cannot be read
+        return None
+
+
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False)
+    except OSError:
+        return False  # treated as a file, whose stat gives the reason
+
+
+def _reason(why: OSError) -> Skipped:
+    gone = isinstance(why, FileNotFoundError | NotADirectoryError)
+    return Skipped.VANISHED if gone else Skipped.UNREADABLE
+
+
+def _is_utf8(name: str) -> bool:
+    """Whether a name can be written into a job's JSON."""
+    return name.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,8 +24,7 @@ from datetime import timedelta
 
 from wrasse.clock import Clock, to_micros
 from wrasse.jobs.file_producer.files import FoundFile, Skipped
-from wrasse.jobs.file_producer.producer import Intake
-from wrasse.jobs.file_producer.walk import Scope, directories, look
+from wrasse.jobs.file_producer.producer import Intake, Scope, directories, look
 from wrasse.jobs.rate_limiter import slept
 
 _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO, _CREATE = 0x8, 0x40, 0x80, 0x100

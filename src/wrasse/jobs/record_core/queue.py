@@ -10,21 +10,24 @@ the middle of an enqueue leaves its first part, and a retry of the same request 
 
 Workers: one record per worker that has sent a heartbeat and has not deregistered, listed for an hour after its last
 heartbeat. It decides nothing: each claim has a deadline of its own.
+
+Counts of jobs by state, for views that read all of them.
 """
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Generic, Protocol
 
 from wrasse.bounded import decoded
-from wrasse.clock import Clock
+from wrasse.clock import Clock, from_micros
 from wrasse.errors import StoreBroken, StoreUnavailable, TooLarge, UsageError, WrasseError
 from wrasse.jobs.record_core.claims import (
     GATHERED_MAX,
@@ -37,9 +40,7 @@ from wrasse.jobs.record_core.claims import (
     changing,
     gather_bounded,
 )
-from wrasse.jobs.record_core.job_counts import Numbers
-from wrasse.jobs.record_core.known_ids import RecordedIds
-from wrasse.jobs.record_core.record_names import decode_worker, encode_worker
+from wrasse.jobs.record_core.record_names import RecordedIds, decode_worker, encode_worker
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.ports.jobs import (
     BATCH_MAX,
@@ -62,6 +63,7 @@ from wrasse.ports.jobs import (
     JobState,
     Move,
     Progress,
+    QueueCount,
     Rate,
     Reason,
     Rejected,
@@ -80,12 +82,53 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit, pages
 from wrasse.ports.records import Records
 from wrasse.ports.rules import job_transitions as rules
-from wrasse.ports.rules.job_transitions import StoredJob
-from wrasse.ports.rules.reply_cache import Remembered
+from wrasse.ports.rules.job_transitions import Remembered, StoredJob
 
+_KEPT_FOR = 10  # times the duration of a count: counts are cached that long, unless something changed here
+Numbers = tuple[tuple[QueueCount, ...], datetime]
 DEAD_WORKERS_KEPT = timedelta(hours=1)
 _PAGE = 1_000
 _OLD_MAX = 20  # removed by one heartbeat
+
+
+@dataclass(slots=True)
+class QueueTally:
+    """How many jobs of a queue are in each state, as counted so far. `oldest`: since when the oldest ready job is
+    ready, in microseconds."""
+
+    numbers: Counter[str] = field(default_factory=Counter)
+    oldest: int | None = None
+
+    def add(self, where: str, since: int = 0) -> None:
+        """One more: `ready`, `scheduled`, `running`, `done` or `dead`."""
+        self.numbers[where] += 1
+        if where == "ready":
+            self.oldest = since if self.oldest is None else min(self.oldest, since)
+
+    def count(self, queue: str) -> QueueCount:
+        """The counts as the port returns them."""
+        since = None if self.oldest is None else from_micros(self.oldest)
+        return QueueCount(queue, **self.numbers, oldest_ready_at=since)
+
+
+class CachedCounts:
+    """Cached counts. If a count takes longer than `long` seconds, the cache is used even if something changed here."""
+
+    def __init__(self, clock: Clock, long: float = float("inf")) -> None:
+        self._clock, self._long = clock, long
+        self._cached: Numbers | None = None
+        self._fresh_until = self._took = 0.0
+        self._changes = -1
+
+    async def get(self, changes: int, count: Callable[[], Awaitable[Numbers]]) -> Numbers:
+        """The numbers. `changes`: how many writes this process has made so far."""
+        begun = self._clock.monotonic()
+        same = self._changes == changes or self._took > self._long
+        if self._cached is None or not same or begun >= self._fresh_until:
+            self._cached, self._changes = await count(), changes
+            self._took = self._clock.monotonic() - begun
+            self._fresh_until = begun + self._took * (1 + _KEPT_FOR)
+        return self._cached
 
 
 class RecordedWorkers:

@@ -3,22 +3,30 @@
 Records are shared by workers of several versions, so their bytes stay what they were: the state of a job stands under
 `place`, and a running one is `held`. Each form in here is a class of the program once more, with the stored names of
 its fields; a header or a payload with such a word in it stays as it is.
+
+Ids that are refused although their job is gone, as records; and names that every store accepts.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from datetime import datetime
 from operator import attrgetter
 from typing import Self
 
 import msgspec
 
+from wrasse.jobs.record_core.claims import MillisecondTime
 from wrasse.ports.jobs import Attempt, Job, JobInfo, JobState, Progress, Reason, WorkerInfo, WorkerState
+from wrasse.ports.records import Records
 from wrasse.ports.rules.job_transitions import JobStatus, SettledRequest, StoredJob
 
 _STATES = {state: "held" if state is JobState.RUNNING else state.value for state in JobState}
 _FROM_STORED = {text: state for state, text in _STATES.items()}
 _STATUSES = {JobStatus.SCHEDULED: "delayed", JobStatus.RUNNING: "held"}
+_OLD_MAX = 100  # removed by one call of keep
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,80}")
 
 
 def stored_status(status: JobStatus) -> str:
@@ -153,3 +161,35 @@ def encode_history(history: tuple[Attempt, ...]) -> bytes:
 def decode_history(value: bytes) -> tuple[Attempt, ...]:
     """The history that `encode_history` wrote; a ValidationError for what is none."""
     return tuple([each.read() for each in _decode_history(value)])
+
+
+class RecordedIds:
+    """Ids of lasting jobs that were deleted, each with its expiry."""
+
+    def __init__(self, records: Records, time: MillisecondTime) -> None:
+        self._records, self._time = records, time
+
+    async def known(self, id: str, at: datetime) -> bool:
+        """Whether this id is still refused."""
+        record = await self._records.get(plain(id))
+        return record is not None and record.due_at is not None and record.due_at > at
+
+    async def keep(self, id: str, expires_at: datetime) -> None:
+        """Stores the id of a job that is about to be deleted, and removes some expired ids."""
+        key = plain(id)
+        found = await self._records.get(key)
+        if found is None:
+            await self._records.create(key, b"{}", due_at=expires_at)
+        else:
+            await self._records.put(key, b"{}", at=found.version, due_at=expires_at)
+        at = await self._time.now()
+        for record in await self._records.due(None, None, _OLD_MAX):
+            if record.due_at is not None and record.due_at <= at:
+                await self._records.delete(record.key, at=record.version)
+
+
+def plain(text: str) -> str:
+    """A text as part of a name that every store accepts: itself where that is plain, else a digest."""
+    if _PLAIN.fullmatch(text):
+        return text
+    return "~" + hashlib.blake2b(text.encode(), digest_size=20).hexdigest()

@@ -36,8 +36,8 @@ from typing import Protocol
 from wrasse.clock import Clock, from_micros, to_micros
 from wrasse.errors import StoreBroken
 from wrasse.jobs.record_core.claims import Claims, RecordClaim
-from wrasse.jobs.record_core.known_ids import plain
 from wrasse.jobs.record_core.queue import Cause, QueueOrder, RecordQueue
+from wrasse.jobs.record_core.record_names import plain
 from wrasse.jobs.record_queue.store import (
     CHARGE,
     INLINE_BYTES_MAX,

@@ -34,8 +34,7 @@ from wrasse.bounded import UNREADABLE, decoded, why
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
 from wrasse.jobs.record_core.claims import MillisecondTime, read_apart, whole
-from wrasse.jobs.record_core.known_ids import plain
-from wrasse.jobs.record_core.record_names import JobForm
+from wrasse.jobs.record_core.record_names import JobForm, plain
 from wrasse.ports.jobs import JobState
 from wrasse.ports.objects import ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome

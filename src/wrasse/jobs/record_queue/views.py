@@ -15,12 +15,11 @@ from datetime import datetime
 
 from wrasse.clock import Clock, to_micros
 from wrasse.errors import StoreBroken
-from wrasse.jobs.record_core.job_counts import CachedCounts, Numbers, QueueTally
-from wrasse.jobs.record_core.queue import unreadable
+from wrasse.jobs.record_core.queue import CachedCounts, Numbers, QueueTally, unreadable
 from wrasse.jobs.record_queue.store import JobRecordRead, ReadyMarker, RecordedStore, Unreadable
 from wrasse.ports.jobs import Job, JobFilter, JobInfo, JobRecord, JobState
 from wrasse.ports.page import Page
-from wrasse.ports.status_index import index_cursor, read_cursor
+from wrasse.ports.records import index_cursor, read_cursor
 
 _PAGE = 1_000
 _AT_ONCE = 32  # records read together

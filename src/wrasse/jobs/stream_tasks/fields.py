@@ -29,9 +29,8 @@ from wrasse.errors import StoreBroken, UsageError
 from wrasse.jobs.record_core.record_names import decode_history, encode_history, stored_status
 from wrasse.ports.jobs import NOTHING, Job, JobInfo, JobState, Progress, Reason
 from wrasse.ports.page import number_in
-from wrasse.ports.records import Collection
+from wrasse.ports.records import Collection, IndexEntry
 from wrasse.ports.rules.job_transitions import JobStatus, SettledRequest, StoredJob, back
-from wrasse.ports.status_index import IndexEntry
 
 ROOT = "gbe"
 TASKS = Collection(

@@ -50,9 +50,8 @@ from wrasse.jobs.stream_tasks.fields import (
     queue_of,
     record_key,
 )
-from wrasse.jobs.stream_tasks.search import TaskSearch, TaskStrays, due_tasks, is_stuck
 from wrasse.jobs.stream_tasks.store import THRESHOLD, Malformed, StoreParts, Task, TaskRetention, TaskStore
-from wrasse.jobs.stream_tasks.views import views_of
+from wrasse.jobs.stream_tasks.views import TaskSearch, TaskStrays, due_tasks, is_stuck, views_of
 from wrasse.ports.groups import Ack, Answer, Delivery, Groups, Nak, StartAt
 from wrasse.ports.jobs import (
     ClaimedJob,

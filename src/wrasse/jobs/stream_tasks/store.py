@@ -37,9 +37,8 @@ from wrasse.ports.jobs import JobState
 from wrasse.ports.objects import ObjectDelete, Objects
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.records import Record, Records
+from wrasse.ports.records import IndexEntry, Record, Records
 from wrasse.ports.rules.job_transitions import StoredJob
-from wrasse.ports.status_index import IndexEntry
 from wrasse.ports.streams import Draft, Streams
 
 INLINE_MAX = 128 << 10

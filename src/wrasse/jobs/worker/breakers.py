@@ -25,7 +25,7 @@ from wrasse.bounded import decoded
 from wrasse.breaker import Breaker, BreakerSettings, BreakerState
 from wrasse.clock import Clock
 from wrasse.errors import StoreUnavailable
-from wrasse.jobs.worker.in_flight import InFlightJob
+from wrasse.jobs.worker.running_job import InFlightJob
 from wrasse.ports.jobs import Budget, Complete, DeadLetterJob, JobQueue, Reason, Requeue, Settlement
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Record, Records

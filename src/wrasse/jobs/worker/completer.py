@@ -4,6 +4,17 @@ One settle call is in flight at a time; attempts that end meanwhile go with the 
 load. When the backend does not answer, the same call is repeated under the same request id, so that it takes effect
 once. No result is dropped while the process lives, and it is counted only once the backend has answered. The queue of
 results is bounded because the worker claims no more jobs than its heartbeat table has places.
+
+Progress of handlers: written to the backend at once, then at most once a second for all jobs together.
+
+The newest progress of a job is written before the job is settled, so the last report stays. Progress is best effort:
+while the backend does not answer it is kept and written later, and no handler waits for it.
+
+The outcome of an attempt, as a settlement; pure.
+
+An attempt that was cancelled from outside ends for that reason, whatever its handler raised in response. The reasons
+are distinct because they cost different things: a failure or a timeout spends the failure budget, an interruption
+spends nothing, and for a claim that is gone there is nothing to settle.
 """
 
 from __future__ import annotations
@@ -12,35 +23,112 @@ import asyncio
 import logging
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from datetime import timedelta
+from enum import Enum
 
-from wrasse.errors import StoreUnavailable, UsageError
+import msgspec
+
+from wrasse.duration import format_duration
+from wrasse.errors import BadPayload, OutOfResources, StoreFull, StoreUnavailable, UsageError, WrasseError, exhausted
 from wrasse.ids import Ids
-from wrasse.jobs.retry import RetryPolicy
+from wrasse.jobs.retry import GiveUp, Retry, RetryLater, RetryPolicy
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.breakers import Breakers
-from wrasse.jobs.worker.in_flight import InFlightJob, InFlightJobs, JobStage
-from wrasse.jobs.worker.progress import ProgressReporter
+from wrasse.jobs.worker.running_job import InFlightJob, InFlightJobs, JobStage
 from wrasse.ports.jobs import (
     BATCH_MAX,
+    ERROR_CHARS_MAX,
     Budget,
+    Claim,
+    ClaimedJob,
     Complete,
     DeadLetterJob,
     JobQueue,
+    Progress,
     Reason,
     Requeue,
     Settlement,
+    WorkerInfo,
+    check_result,
     error_text,
 )
 from wrasse.ports.outcome import Outcome
 
+_PAUSE = 1.0  # seconds between two writes
+_WRITE_MAX = 5.0  # seconds that one write may delay a settle
 BATCH_BYTES_MAX = 8 << 20
 RETRY_BACKOFF = RetryPolicy(base=timedelta(milliseconds=50), max=timedelta(seconds=2))
 
 _Entry = tuple[InFlightJob, Settlement]
 _End = tuple[Settlement, Outcome]
 _log = logging.getLogger("wrasse.jobs")
+_RELEASE_DELAY = RetryPolicy(base=timedelta(seconds=1), max=timedelta(minutes=1))
+RELEASES_MAX = 10
+"""How many interruptions a job may have before a full disk, or files or memory that run out, in its handler count as
+failures. The same in wrasse's own code (a command or connection that cannot be started, a full store) never does."""
+
+
+class ProgressReporter:
+    """Progress that one worker's handlers reported, until it is written."""
+
+    __slots__ = ("_heartbeat_timeout", "_jobs", "_latest", "_wake", "_worker", "_writing", "wrote")
+
+    def __init__(self, jobs: JobQueue, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
+        self._jobs, self._worker, self._heartbeat_timeout = jobs, worker, heartbeat_timeout
+        self._latest: dict[str, tuple[Claim, Progress]] = {}  # bounded by the jobs in flight
+        self._wake = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self.wrote = False
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is progress that may not be stored yet."""
+        return bool(self._latest) or self._writing.locked()
+
+    def note(self, claim: Claim, progress: Progress) -> None:
+        """Keeps the newest progress of a job."""
+        self._latest[claim.id] = (claim, progress)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Writes progress until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self._write(self._latest.keys())
+            await asyncio.sleep(_PAUSE)
+
+    async def report(self, ids: Collection[str]) -> None:
+        """Writes the progress of these jobs, which are about to be settled, and forgets it."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_WRITE_MAX):
+                await self._write(ids)
+        for id in ids:
+            self._latest.pop(id, None)
+
+    async def _write(self, ids: Collection[str]) -> None:
+        async with self._writing:
+            due = {id: self._latest[id] for id in [*ids][:BATCH_MAX] if id in self._latest}
+            if not due:
+                return
+            progress = {id: word for id, (_, word) in due.items()}
+            try:
+                claims = [claim for claim, _ in due.values()]
+                await self._jobs.heartbeat(
+                    self._worker, claims, heartbeat_timeout=self._heartbeat_timeout, progress=progress
+                )
+            except StoreUnavailable:
+                self._wake.set()
+                return
+            self.wrote = True
+            for id, word in due.items():
+                if self._latest.get(id) is word:
+                    del self._latest[id]
+            if self._latest:
+                self._wake.set()
 
 
 class Completer:
@@ -204,3 +292,113 @@ def _dead_letter_refused(complete: Complete, error: UsageError) -> DeadLetterJob
     why = error_text(f"done, but its end was refused: {error.message}")
     _log.error("the end of a job was refused, so it is dead: %s", error, extra={"job_id": complete.claim.id})
     return DeadLetterJob(complete.claim, Reason.FAILED, error=why, spends=Budget.FAILURES)
+
+
+class CancelReason(Enum):
+    """Why an attempt is ended from outside."""
+
+    TIMEOUT = "timeout"
+    GONE = "gone"
+    STOPPED = "stopped"
+
+
+def outcome_for_error(
+    claimed: ClaimedJob,
+    cut: CancelReason | None,
+    error: BaseException,
+    allowed: float,
+    retry: RetryPolicy,
+    u: float,
+    own: Retry | None = None,
+) -> Requeue | DeadLetterJob | None:
+    """The settlement of an attempt whose handler raised; None when there is nothing to settle. `own` is the retry rule
+    of the kind itself."""
+    retry = retry if own is None else own.over(retry)
+    match cut:
+        case CancelReason.GONE:
+            return None
+        case CancelReason.STOPPED:
+            return interrupted(claimed, "the worker stopped before the handler had finished")
+        case CancelReason.TIMEOUT:
+            reason, text = Reason.TIMEOUT, f"took longer than {format_duration(timedelta(seconds=allowed))}"
+        case None if isinstance(error, BadPayload):
+            return DeadLetterJob(claimed.claim, Reason.INVALID_PAYLOAD, error=error.message[:ERROR_CHARS_MAX])
+        case None if why := exhausted_resource(claimed, error):
+            return released_for_resource(claimed, why, u)
+        case None if isinstance(error, GiveUp) or _refused(own, error):
+            return DeadLetterJob(claimed.claim, Reason.FAILED, error=describe(error), spends=Budget.FAILURES)
+        case None if isinstance(error, RetryLater):
+            ended = retry.after_failure(claimed.claim, claimed.failures, u, Reason.FAILED, describe(error))
+            return replace(ended, delay=error.delay) if isinstance(ended, Requeue) else ended
+        case None if isinstance(error, asyncio.CancelledError):
+            reason, text = Reason.FAILED, "the handler waited for something that was cancelled"
+        case None:
+            reason, text = Reason.FAILED, describe(error)
+    return retry.after_failure(claimed.claim, claimed.failures, u, reason, text)
+
+
+def _refused(own: Retry | None, error: BaseException) -> bool:
+    """Whether the kind's rule excludes a retry. RetryLater of the handler takes precedence."""
+    return own is not None and not isinstance(error, RetryLater | asyncio.CancelledError) and not own.again(error)
+
+
+def interrupted(claimed: ClaimedJob, error: str) -> Requeue:
+    """Releases an unfinished job: it spends no retry and is ready at once."""
+    return Requeue(claimed.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error)
+
+
+def refused_by_breaker(claimed: ClaimedJob) -> Requeue:
+    """Releases a job claimed from a queue whose breaker is open."""
+    return interrupted(claimed, "the breaker of its queue is open, so it was not started")
+
+
+def released_suspect(claimed: ClaimedJob, u: float) -> Requeue:
+    """Releases a job that was rescued several times, with a delay, because another such job is in flight here."""
+    error = f"was rescued {claimed.rescues} times, and another such job runs here; released"
+    delay = _RELEASE_DELAY.delay(claimed.interruptions + 1, u)
+    return Requeue(claimed.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error, delay=delay)
+
+
+def exhausted_resource(claimed: ClaimedJob, error: BaseException) -> str:
+    """The resource that ran out, if that ended the attempt and not a fault of its job; see RELEASES_MAX."""
+    if isinstance(error, GiveUp | RetryLater):
+        return ""
+    ours = isinstance(error, OutOfResources | StoreFull)
+    return exhausted(error) if ours or claimed.interruptions < RELEASES_MAX else ""
+
+
+def released_for_resource(claimed: ClaimedJob, why: str, u: float) -> Requeue:
+    """Releases a job because a resource of the machine ran out; it is ready after a growing delay."""
+    delay = _RELEASE_DELAY.delay(claimed.interruptions + 1, u)
+    error = f"released: this machine ran out of a resource ({why})"[:ERROR_CHARS_MAX]
+    return Requeue(claimed.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED, error=error, delay=delay)
+
+
+def no_handler(claimed: ClaimedJob, retry: RetryPolicy, u: float) -> Requeue | DeadLetterJob:
+    """A retry for a job without a handler here; another worker, or the next release, may have one."""
+    text = f"no handler for the kind {claimed.job.kind!r} is known to this worker"
+    return retry.after_failure(claimed.claim, claimed.failures, u, Reason.NO_HANDLER, text)
+
+
+def encoded(result: object) -> bytes | None:
+    """A handler's return value as stored: bytes as they are, anything else as JSON."""
+    if result is None:
+        return None
+    kept = result if isinstance(result, bytes) else msgspec.json.encode(result)
+    check_result(kept)
+    return kept
+
+
+def describe(error: BaseException) -> str:
+    """An error and its location, as a job's history keeps it; file names without their folders."""
+    if isinstance(error, WrasseError):
+        return error.message[:ERROR_CHARS_MAX]
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    text = f"{type(error).__name__}: {error}"
+    if frame is None:
+        return text[:ERROR_CHARS_MAX]
+    code = frame.tb_frame.f_code
+    where = f" ({code.co_filename.rpartition('/')[2]}:{frame.tb_lineno} in {code.co_name})"[-200:]
+    return text[: ERROR_CHARS_MAX - len(where)] + where

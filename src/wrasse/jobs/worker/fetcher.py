@@ -30,11 +30,10 @@ from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.ids import Ids
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.breakers import Breakers
-from wrasse.jobs.worker.completer import RETRY_BACKOFF, Completer
+from wrasse.jobs.worker.completer import RETRY_BACKOFF, Completer, refused_by_breaker, released_suspect
 from wrasse.jobs.worker.heartbeat import HeartbeatState
-from wrasse.jobs.worker.in_flight import InFlightJob, InFlightJobs, JobStage
-from wrasse.jobs.worker.outcome import refused_by_breaker, released_suspect
 from wrasse.jobs.worker.queue_selector import QueueSelector
+from wrasse.jobs.worker.running_job import InFlightJob, InFlightJobs, JobStage
 from wrasse.jobs.worker.slots import Slots
 from wrasse.ports.jobs import BATCH_MAX, ClaimedJob, JobQueue, Rate, Reason
 

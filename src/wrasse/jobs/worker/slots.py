@@ -31,10 +31,9 @@ from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.trace import JobSpan, Spans, outcome_of
 from wrasse.jobs.worker.breakers import Breakers
-from wrasse.jobs.worker.completer import Completer
-from wrasse.jobs.worker.in_flight import InFlightJob, InFlightJobs, JobStage
-from wrasse.jobs.worker.outcome import (
+from wrasse.jobs.worker.completer import (
     CancelReason,
+    Completer,
     encoded,
     exhausted_resource,
     interrupted,
@@ -42,7 +41,7 @@ from wrasse.jobs.worker.outcome import (
     outcome_for_error,
     refused_by_breaker,
 )
-from wrasse.jobs.worker.running_job import JobWorker, RunningJob
+from wrasse.jobs.worker.running_job import InFlightJob, InFlightJobs, JobStage, JobWorker, RunningJob
 from wrasse.ports.jobs import ClaimedJob, Complete, Settlement
 from wrasse.threads import HandlerThread, cancelled
 

@@ -30,12 +30,11 @@ from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.trace import Spans
 from wrasse.jobs.worker.breakers import Breakers
-from wrasse.jobs.worker.completer import Completer
+from wrasse.jobs.worker.completer import Completer, ProgressReporter
 from wrasse.jobs.worker.fetcher import Fetcher, FetchOptions
 from wrasse.jobs.worker.heartbeat import Heartbeat
-from wrasse.jobs.worker.in_flight import InFlightJobs
-from wrasse.jobs.worker.progress import ProgressReporter
 from wrasse.jobs.worker.queue_selector import QueueSelector
+from wrasse.jobs.worker.running_job import InFlightJobs
 from wrasse.jobs.worker.slots import Slots
 from wrasse.ports.jobs import BATCH_MAX, Claim, JobQueue, Progress, Rate, WorkerInfo
 

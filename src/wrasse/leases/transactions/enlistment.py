@@ -22,14 +22,12 @@ from wrasse.errors import UsageError
 from wrasse.leases.cleanup import LeaseCleanup
 from wrasse.leases.core import Changed, leases_in
 from wrasse.leases.lease import KeyRecord, Lease, cleared, committed, decode_listed, released
-from wrasse.leases.names import DEFAULT_NAMESPACE
+from wrasse.leases.names import DEFAULT_NAMESPACE, is_marked
 from wrasse.leases.store import RACES_MAX, KeyStore, Recent, contended
 from wrasse.leases.transactions.log import TransactionLog
 from wrasse.leases.transactions.states import Decision, Participant, enlisted_lease
-from wrasse.leases.xid import is_marked
-from wrasse.ports.namespaces import Namespaces
 from wrasse.ports.page import pages
-from wrasse.ports.records import Collection, Records
+from wrasse.ports.records import Collection, Namespaces, Records
 
 SEARCHED_MAX = 1_000  # leases
 NAMESPACES_MAX = 100

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from wrasse.clock import Clock
-from wrasse.leases.refusal import KeyRefused, Refusal
+from wrasse.leases.lease import KeyRefused, Refusal
 from wrasse.leases.store import RACES_MAX, LeaseRecords, LeaseTally, Recent, contended
 from wrasse.leases.transactions.states import (
     DECISION_KEPT,

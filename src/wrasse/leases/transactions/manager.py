@@ -19,10 +19,9 @@ from datetime import datetime, timedelta
 
 from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable, WrasseError
-from wrasse.leases.background import BackgroundTasks
+from wrasse.leases.cleanup import BackgroundTasks
 from wrasse.leases.key_state import KeyStates
-from wrasse.leases.lease import KeyRecord, Lease, Terms
-from wrasse.leases.refusal import KeyRefused, Refusal
+from wrasse.leases.lease import KeyRecord, KeyRefused, Lease, Refusal, Terms
 from wrasse.leases.transactions.enlistment import FirstKeyFinder
 from wrasse.leases.transactions.log import RecordedDecision, TransactionLog, refused
 from wrasse.leases.transactions.states import (

@@ -8,9 +8,15 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from wrasse.ports.foreign_records import SharedRecords
-from wrasse.ports.records import Written, check_record, refuse_emit, refuse_index_entry
-from wrasse.ports.status_index import IndexedRecords, IndexEntry
+from wrasse.ports.records import (
+    IndexedRecords,
+    IndexEntry,
+    SharedRecords,
+    Written,
+    check_record,
+    refuse_emit,
+    refuse_index_entry,
+)
 from wrasse.ports.streams import Draft, check_drafts
 
 

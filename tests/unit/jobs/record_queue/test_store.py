@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from lifecycle import Step, budget_spent, legal, token_grew
 from wrasse.errors import StoreBroken
-from wrasse.jobs.record_core.known_ids import plain
+from wrasse.jobs.record_core.record_names import plain
 from wrasse.jobs.record_queue.store import Recorded, decode_recorded, encode_recorded
 from wrasse.ports.jobs import (
     Budget,

@@ -11,6 +11,7 @@ from hypothesis import given, strategies as st
 from wrasse.clock import EPOCH, ManualClock
 from wrasse.errors import StoreBroken
 from wrasse.leases.lease import KeyRecord, Lease
+from wrasse.leases.names import Xids, is_marked, is_xid
 from wrasse.leases.transactions.states import (
     Decided,
     Decision,
@@ -25,7 +26,6 @@ from wrasse.leases.transactions.states import (
     enlisted_lease,
     lasts_until,
 )
-from wrasse.leases.xid import Xids, is_marked, is_xid
 from wrasse.ports.records import Record
 
 ID = "d5arif5qkajneqfrmsb0"

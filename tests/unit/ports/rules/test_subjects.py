@@ -17,7 +17,7 @@ from wrasse.ports.rules.subjects import (
     redis_key,
     subject_of,
 )
-from wrasse.streams.dead_letter import dead_letter_subject, domain, is_dead_letter_subject
+from wrasse.streams.delivery import dead_letter_subject, domain, is_dead_letter_subject
 
 tokens = st.text(st.sampled_from("abz09-_é"), min_size=1, max_size=4)
 subjects = st.lists(tokens, min_size=1, max_size=4).map(".".join)

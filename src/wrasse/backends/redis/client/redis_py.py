@@ -19,7 +19,6 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from wrasse.backends.foreign_protocol import printable
 from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.client.transport import (
     ARRAY_MAX,
@@ -36,7 +35,7 @@ from wrasse.backends.redis.client.transport import (
 from wrasse.backends.redis.failure import keys_of, ours
 from wrasse.backends.redis.options import OWN_CLIENT, REDIS_PY, RedisOptions
 from wrasse.backends.redis.scripts import Script
-from wrasse.backends.tcp import ConnectionLost
+from wrasse.backends.tcp import ConnectionLost, printable
 from wrasse.clock import Clock
 from wrasse.errors import ConfigError, StoreUnavailable
 

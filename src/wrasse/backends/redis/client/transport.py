@@ -20,9 +20,8 @@ from typing import Any
 
 import hiredis
 
-from wrasse.backends.foreign_protocol import named, printable
 from wrasse.backends.redis.options import REPLY_BYTES_MAX, RedisOptions
-from wrasse.backends.tcp import BROKE, ENDED, ConnectionLost, Silent, TcpConnection, reach
+from wrasse.backends.tcp import BROKE, ENDED, ConnectionLost, Silent, TcpConnection, named, printable, reach
 
 Word = str | bytes | int | float
 

@@ -12,14 +12,14 @@ from uuid import uuid4
 import msgspec
 
 from wrasse.backends.redis.client.transport import Word
-from wrasse.backends.redis.jobs.changes import default_queue
 from wrasse.backends.redis.jobs.job_json import encode, rfc3339
+from wrasse.backends.redis.jobs.states import default_queue
 from wrasse.backends.redis.keys import QueueKeys, RedisKeys
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.clock import to_micros
 from wrasse.errors import UsageError
 from wrasse.ports.jobs import GROUP_DEAD_HEADER, GROUP_DONE_HEADER, GROUP_HEADER, Enqueued, Job, JobGroup
-from wrasse.ports.rules.claimed_jobs import setters
+from wrasse.ports.rules.job_transitions import setters
 
 _NO_DELAY = timedelta(0)
 _MILLISECOND = timedelta(milliseconds=1)

@@ -7,24 +7,30 @@ dead-lettered unchanged. Fields with one meaning are read in any of its spelling
 
 A file job is one without `payload_b64` that names a file; its payload here is `{"filepath":...,"filesize":...}`, and a
 payload of exactly that form is written as a file job. `trace_id` and `span_id` are headers of the same names.
+
+The queue of a job that is found outside of one. Pure, except for the names of the queues.
 """
 
 from __future__ import annotations
 
 import re
 from binascii import b2a_base64
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import msgspec
 
 from wrasse import bounded
+from wrasse.backends.redis.client.client import RedisClient
+from wrasse.backends.redis.failure import WrongType
+from wrasse.backends.redis.keys import RedisKeys
+from wrasse.backends.redis.options import RedisOptions
 from wrasse.bounded import UNREADABLE, clamped_ms
 from wrasse.clock import EPOCH, from_micros
 from wrasse.ports.jobs import ID_BYTES_MAX, NOTHING, Attempt, Job, Reason
-from wrasse.ports.rules.claimed_jobs import setters
+from wrasse.ports.rules.job_transitions import setters
 
 FIELDS = ("id", "filepath", "filesize", "priority", "retries", "creation_time", "trace_id", "span_id")
 TRACE = ("trace_id", "span_id")
@@ -437,3 +443,44 @@ _rest = [(next(setters(Job, field.name)), field.default) for field in fields(Job
 _not_before, _delay, _unique, _window, _keep, _group, _minted = setters(
     Job, "not_before", "delay", "unique", "window", "keep", "group", "minted"
 )
+
+
+async def known_queues(client: RedisClient, keys: RedisKeys) -> list[str]:
+    """Every queue that a job was enqueued in or that the settings name, in order."""
+    try:
+        put = {name.decode("utf-8", "replace") for name in await client.ask("SMEMBERS", keys.queues)}
+    except WrongType:  # costs only the names in it; `jobs fsck` names the key
+        put = set()
+    return sorted(put | set(client.options.queues.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class QueueGuess:
+    """A queue, and whether the job's own bytes name it."""
+
+    queue: str
+    right: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """The rule: the queue a job names if it is known; without a name that of its priority, else the default's. For an
+    unknown name there is no guess."""
+
+    options: RedisOptions
+    queues: Collection[str]
+
+    def route(self, wire: JobFields | None) -> QueueGuess:
+        """The queue of a job that another program left."""
+        default = self.options.queues.get(self.options.default_priority, self.options.default_priority)
+        if wire is None:
+            return QueueGuess(default)
+        if wire.origin_queue:
+            known = wire.origin_queue in self.queues
+            return QueueGuess(wire.origin_queue) if known else QueueGuess(default, right=False)
+        by_priority = self.options.queues.get(wire.priority, wire.priority)
+        return QueueGuess(by_priority if by_priority in self.queues else default)
+
+    def back_to(self, wire: JobFields | None, queue: str) -> str:
+        """The queue of a dead job that is requeued: where it came from, else the queue of its last claim."""
+        return wire.origin_queue if wire is not None and wire.origin_queue in self.queues else queue

@@ -26,19 +26,23 @@ from typing import Any
 
 from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.client.transport import Word
-from wrasse.backends.redis.jobs import job_listing, overview
-from wrasse.backends.redis.jobs.admin_changes import delete, move
-from wrasse.backends.redis.jobs.changes import ClaimedBytes
-from wrasse.backends.redis.jobs.claim_codec import read_claim
-from wrasse.backends.redis.jobs.dead_list import compare_dead
+from wrasse.backends.redis.jobs import job_listing
+from wrasse.backends.redis.jobs.changes import (
+    Settling,
+    claim_key_of,
+    delete,
+    heartbeat_args,
+    heartbeat_keys,
+    move,
+    outcomes,
+    read_heartbeat,
+)
 from wrasse.backends.redis.jobs.enqueue import CallKeys, EnqueueArguments, answers, in_ms, is_plain_enqueue, pushed
-from wrasse.backends.redis.jobs.heartbeats import heartbeat_args, heartbeat_keys, read_heartbeat
 from wrasse.backends.redis.jobs.job_json import decode, flaw, from_ms, job_of
-from wrasse.backends.redis.jobs.settle import Settling, claim_key_of, outcomes
-from wrasse.backends.redis.jobs.states import ClaimKey, text_of
+from wrasse.backends.redis.jobs.lists import compare_dead
+from wrasse.backends.redis.jobs.states import ClaimedBytes, ClaimKey, read_claim, text_of
 from wrasse.backends.redis.keys import RedisKeys
-from wrasse.backends.redis.replies import not_its_answer, reads_replies
-from wrasse.backends.redis.reply_limit import in_pieces
+from wrasse.backends.redis.replies import in_pieces, not_its_answer, reads_replies
 from wrasse.backends.redis.scripts import load
 from wrasse.backends.wakeup import Wakeup, registered
 from wrasse.clock import Clock, to_micros
@@ -75,7 +79,7 @@ from wrasse.ports.jobs import (
 )
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
-from wrasse.ports.rules.claimed_jobs import claimed_job, setters
+from wrasse.ports.rules.job_transitions import claimed_job, setters
 from wrasse.ports.rules.store_time import StoreTime
 
 POLL = 0.04  # seconds: foreign pushes are to be found within 50 ms
@@ -313,9 +317,9 @@ class RedisJobs:
         return await move(self._client, self._keys, bounded(moves))
 
     async def get(self, id: str) -> JobRecord | None:
-        found = await overview.record(self._client, self._keys, id)
+        found = await job_listing.record(self._client, self._keys, id)
         if found is None and await compare_dead(self._client, self._keys):
-            found = await overview.record(self._client, self._keys, id)
+            found = await job_listing.record(self._client, self._keys, id)
         return found
 
     async def page(
@@ -330,7 +334,7 @@ class RedisJobs:
 
     async def counts(self) -> Counts:
         await compare_dead(self._client, self._keys)
-        return await overview.counts(self._client, self._keys)
+        return await job_listing.counts(self._client, self._keys)
 
     async def delete(self, deletes: Sequence[Delete], *, ids_kept: timedelta = IDS_KEPT) -> Sequence[Outcome]:
         return await delete(self._client, self._keys, bounded(deletes), ids_kept)
@@ -375,11 +379,7 @@ class RedisJobs:
         texts = {claimed.claim_key: claimed for claimed in bad}
         done = await self._settle(settlements, texts, f"bad {bad[0].claim_key}")
         ended = zip(bad, settlements, done, strict=True)
-        return [
-            Rejected(claimed.queue, claimed.id, each.error)
-            for claimed, each, is_ in ended
-            if is_ is Outcome.DONE
-        ]
+        return [Rejected(claimed.queue, claimed.id, each.error) for claimed, each, is_ in ended if is_ is Outcome.DONE]
 
     async def _settle(
         self, settlements: Sequence[Settlement], claimed: Mapping[str, ClaimedBytes], request: str

@@ -16,8 +16,8 @@ from typing import Any
 from wrasse.backends.page_loop import PageLoop
 from wrasse.backends.redis.client.client import RedisClient
 from wrasse.backends.redis.jobs.job_json import decode
-from wrasse.backends.redis.key_types import usable_queues
 from wrasse.backends.redis.keys import RedisKeys
+from wrasse.backends.redis.replies import usable_queues
 from wrasse.backends.redis.scripts import load
 from wrasse.bounded import clamped_ms
 

@@ -2,20 +2,20 @@
 
 All facts are read first, in one statement; the changes are decided from them in the order of the batch; then they are
 written. All of it is in one write transaction.
+
+Groups of jobs: members are counted as they finish, and the last one makes the callback ready. For the writer.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite.bulk import numbers, texts, write_rows
-from wrasse.backends.sqlite.jobs import job_groups
 from wrasse.backends.sqlite.jobs.enqueue import enqueue, promote
 from wrasse.backends.sqlite.rows import (
     FACT,
@@ -29,11 +29,25 @@ from wrasse.backends.sqlite.rows import (
     flaw_of,
     span,
 )
-from wrasse.backends.sqlite.write_transaction import DEAD, DONE, READY, RUNNING, SCHEDULED, WriteTransaction
+from wrasse.backends.sqlite.write_transaction import (
+    DEAD,
+    DONE,
+    READY,
+    RUNNING,
+    SCHEDULED,
+    WriteTransaction,
+    numbers,
+    texts,
+    write_rows,
+)
 from wrasse.bounded import UNREADABLE
 from wrasse.clock import from_micros
 from wrasse.ports.jobs import (
     BATCH_MAX,
+    GROUP_DEAD_HEADER,
+    GROUP_DONE_HEADER,
+    GROUP_HEADER,
+    GROUPS_KEPT,
     HISTORY_MAX,
     IDS_KEPT,
     Budget,
@@ -44,6 +58,7 @@ from wrasse.ports.jobs import (
     Delete,
     HeartbeatAnswer,
     Job,
+    JobGroup,
     JobState,
     Move,
     Progress,
@@ -56,6 +71,26 @@ from wrasse.ports.jobs import (
 )
 from wrasse.ports.outcome import Outcome
 
+_OPEN = """
+    INSERT INTO teams (id, seen_at, size, callback) VALUES (?, ?, ?, ?)
+    ON CONFLICT (id) DO UPDATE SET size = excluded.size, callback = excluded.callback WHERE size IS NULL
+"""
+_COUNT = """
+    INSERT INTO teams (id, seen_at, done, dead) VALUES (?, ?, ?, ?)
+    ON CONFLICT (id) DO UPDATE SET done = done + excluded.done, dead = dead + excluded.dead
+"""
+_FIRE = """
+    UPDATE teams SET fired = 1 WHERE id = ? AND NOT fired AND size IS NOT NULL AND done + dead >= size
+    RETURNING callback, done, dead
+"""
+_FORGET_GROUPS = """
+    DELETE FROM teams WHERE id IN (
+      SELECT id FROM teams WHERE seen_at < ? AND (fired OR size IS NULL) ORDER BY seen_at LIMIT 2)
+"""
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Job).decode
+
+Enqueue = Callable[[WriteTransaction, Sequence[Job], int], object]
 DEAD_WORKERS_KEPT = timedelta(hours=1)
 
 _HEARTBEAT = "UPDATE jobs SET heartbeat_at = ?, deadline = ? WHERE seq IN carray(?)"
@@ -65,6 +100,35 @@ _WORKER = """
       host = excluded.host, pid = excluded.pid, slots = excluded.slots,
       heartbeat_at = excluded.heartbeat_at, deadline = excluded.deadline
 """
+
+
+def open_all(tx: WriteTransaction, groups: Sequence[JobGroup], now: int, enqueue: Enqueue) -> None:
+    """Opens groups that are not known, and enqueues the callback if all members have finished already."""
+    for group in groups:
+        tx.db.execute(_FORGET_GROUPS, (now - span(GROUPS_KEPT),))
+        tx.db.execute(_OPEN, (group.id, now, group.size, _encode(group.callback)))
+        _fire(tx, group.id, now, enqueue)
+
+
+def count(tx: WriteTransaction, finished: Sequence[tuple[Fact, bool]], now: int, enqueue: Enqueue) -> None:
+    """Counts members that finished (True: done), each once, and enqueues the callbacks of complete groups."""
+    members = [(fact, done) for fact, done in finished if fact.member_of is not None]
+    if not members:
+        return
+    tx.db.execute("UPDATE jobs SET member = 0 WHERE seq IN carray(?)", (numbers(fact.seq for fact, _ in members),))
+    ends = Counter((fact.member_of, done) for fact, done in members)
+    for member_of in dict.fromkeys(fact.member_of for fact, _ in members):
+        assert member_of is not None, "only members are counted"
+        tx.db.execute(_COUNT, (member_of, now, ends[member_of, True], ends[member_of, False]))
+        _fire(tx, member_of, now, enqueue)
+
+
+def _fire(tx: WriteTransaction, id: str, now: int, enqueue: Enqueue) -> None:
+    found = list(tx.db.execute(_FIRE, (id,)))
+    for callback, done, dead in found:
+        job = _decode(callback)
+        told = {GROUP_HEADER: id, GROUP_DONE_HEADER: str(done), GROUP_DEAD_HEADER: str(dead)}
+        enqueue(tx, [replace(job, headers={**job.headers, **told})], now)
 
 
 def heartbeat(
@@ -134,7 +198,7 @@ def delete(tx: WriteTransaction, deletes: Sequence[Delete], ids_kept: int) -> li
             outcomes.append(Outcome.DONE)
             dropped.append(facts.pop(fact.id))
     _drop(tx, dropped, now, ids_kept)
-    job_groups.count(tx, [(fact, False) for fact in dropped], now, enqueue)
+    count(tx, [(fact, False) for fact in dropped], now, enqueue)
     return outcomes
 
 
@@ -286,7 +350,7 @@ def _settle_each(tx: WriteTransaction, settlements: Sequence[Settlement], now: i
                 changes.append(RowChange(fact, DEAD, one.reason, one.error, one.spends))
     _finish(tx, finished, now)
     _write(tx, changes, now)
-    job_groups.count(tx, [(fact, True) for fact, _ in finished], now, enqueue)
+    count(tx, [(fact, True) for fact, _ in finished], now, enqueue)
     enqueue(tx, puts, now)
     return outcomes
 
@@ -366,7 +430,7 @@ def _write(tx: WriteTransaction, changes: Sequence[RowChange], now: int) -> None
             tx.db.execute(_FORGET_OLD, (change.fact.seq, HISTORY_MAX))
     if changes:
         tx.due_changed()
-    job_groups.count(tx, [(change.fact, False) for change in changes if change.state == DEAD], now, enqueue)
+    count(tx, [(change.fact, False) for change in changes if change.state == DEAD], now, enqueue)
 
 
 def _row(tx: WriteTransaction, change: RowChange, now: int) -> tuple[apsw.SQLiteValue, ...]:

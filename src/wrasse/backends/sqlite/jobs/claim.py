@@ -17,7 +17,6 @@ from datetime import datetime, timedelta
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite.bulk import numbers
 from wrasse.backends.sqlite.jobs.enqueue import promote
 from wrasse.backends.sqlite.rows import (
     BODY,
@@ -29,11 +28,11 @@ from wrasse.backends.sqlite.rows import (
     long_payloads,
     span,
 )
-from wrasse.backends.sqlite.write_transaction import READY, RUNNING, WriteTransaction
+from wrasse.backends.sqlite.write_transaction import READY, RUNNING, WriteTransaction, numbers
 from wrasse.bounded import DURATION_MAX, UNREADABLE, why
 from wrasse.clock import from_micros
 from wrasse.ports.jobs import NOTHING, Claimed, Job, Rate
-from wrasse.ports.rules.claimed_jobs import claimed_job, setters
+from wrasse.ports.rules.job_transitions import claimed_job, setters
 
 _CLAIMED = "SELECT coalesce(sum(n), 0) FROM limited_claims WHERE queue = ? AND at > ?"
 _COUNT_CLAIMS = "INSERT INTO limited_claims VALUES (?, ?, ?) ON CONFLICT DO UPDATE SET n = n + excluded.n"

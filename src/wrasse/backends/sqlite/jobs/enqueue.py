@@ -10,9 +10,8 @@ from itertools import count, repeat
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite.bulk import texts, write_rows
 from wrasse.backends.sqlite.rows import INLINE_BYTES_MAX, Extras, decode_numbers, decode_texts, span
-from wrasse.backends.sqlite.write_transaction import READY, SCHEDULED, WriteTransaction
+from wrasse.backends.sqlite.write_transaction import READY, SCHEDULED, WriteTransaction, texts, write_rows
 from wrasse.clock import to_micros
 from wrasse.ports.jobs import BATCH_MAX, Job
 

@@ -15,7 +15,6 @@ from operator import attrgetter
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite.bulk import text
 from wrasse.backends.sqlite.jobs.changes import DEAD_WORKERS_KEPT
 from wrasse.backends.sqlite.jobs.claim import job_of
 from wrasse.backends.sqlite.rows import (
@@ -31,7 +30,7 @@ from wrasse.backends.sqlite.rows import (
     state_columns,
     state_of,
 )
-from wrasse.backends.sqlite.write_transaction import DEAD, DONE, NOWHERE, READY, RUNNING, SCHEDULED
+from wrasse.backends.sqlite.write_transaction import DEAD, DONE, NOWHERE, READY, RUNNING, SCHEDULED, text
 from wrasse.bounded import UNREADABLE, why
 from wrasse.clock import from_micros, to_micros
 from wrasse.ports.jobs import (

@@ -1,1 +1,0 @@
-"""Records in a JetStream key-value bucket: the store, its names, codec and due index."""

@@ -1,1 +1,0 @@
-"""Inconsistencies on Redis: the lists are compared with the indexes and texts beside them."""

@@ -1,1 +1,0 @@
-"""wrasse orphans: the commands, and their operations."""

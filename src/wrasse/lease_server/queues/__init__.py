@@ -1,1 +1,0 @@
-"""Queues of the lease API: the routes, and the service behind them."""
