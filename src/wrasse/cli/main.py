@@ -172,13 +172,13 @@ Examples:
 orphans = LazyGroup(
     "orphans",
     {
-        "plan": ("orphans.commands", "scan a root, and write what is due with a reason per line"),
-        "apply": ("orphans.commands:apply_", "carry out a plan"),
-        "arm": ("orphans.commands", "let a root act by itself, or approve a refused scan"),
-        "disarm": ("orphans.commands", "let a root only plan"),
-        "undo": ("orphans.commands", "restore what a run put into quarantine"),
-        "why": ("orphans.commands", "why a key is kept or removed"),
-        "list": ("orphans.commands:list_", "roots, or the sightings of one"),
+        "plan": ("orphans", "scan a root, and write what is due with a reason per line"),
+        "apply": ("orphans:apply_", "carry out a plan"),
+        "arm": ("orphans", "let a root act by itself, or approve a refused scan"),
+        "disarm": ("orphans", "let a root only plan"),
+        "undo": ("orphans", "restore what a run put into quarantine"),
+        "why": ("orphans", "why a key is kept or removed"),
+        "list": ("orphans:list_", "roots, or the sightings of one"),
     },
     about="Objects without a reference: find, remove and restore them.",
     examples="""\b
@@ -205,7 +205,7 @@ Examples:
 wrasse = LazyGroup(
     "wrasse",
     {
-        "demo": ("demo.command", "a tour on this machine: jobs, a killed worker, a lease, a dry run; about 20 seconds"),
+        "demo": ("demo.tour", "a tour on this machine: jobs, a killed worker, a lease, a dry run; about 20 seconds"),
         "run": ("run", "run workers, sweeps, the archiver and the lease API until stopped"),
         "sweep": ("sweep", "run sweeps once, or show what they would do and why"),
         "jobs": (jobs, "enqueue, list, show, requeue, cancel and purge jobs"),

@@ -6,11 +6,9 @@ import asyncio
 import json
 from datetime import timedelta
 
-from wrasse.archives.lag import LagLimits, LagWatch
-
 from faults import Network, Script
 from virtual_time import VirtualClock, run_virtual
-from wrasse.archives.announce import Lag
+from wrasse.archives.announce import Lag, LagLimits, LagWatch
 from wrasse.archives.archiver import ArchivePorts, Archiver
 from wrasse.archives.cursor import CURSORS, Cursors
 from wrasse.archives.drain import GROUP

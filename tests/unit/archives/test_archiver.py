@@ -24,7 +24,7 @@ from wrasse.ports.records import Collection
 from wrasse.ports.streams import START, Draft, EntryId
 
 from .scene import ALARMS, CHANGE, LEASES, LOGIN, World, envelope
-from .test_lines import ODD
+from .test_codec import ODD
 
 T = TypeVar("T")
 

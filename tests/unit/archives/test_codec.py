@@ -6,12 +6,11 @@ import json
 
 import pytest
 from hypothesis import example, given, strategies as st
-from wrasse.archives.lines import entry_of, is_marked, line_of, packed
-from wrasse.ports.entry_chunks import chunk_of
 
 from virtual_time import START as BEGAN
+from wrasse.archives.codec import entry_of, is_marked, line_of, packed
 from wrasse.errors import StoreBroken
-from wrasse.ports.streams import Entry, EntryId
+from wrasse.ports.streams import Entry, EntryId, chunk_of
 
 from .scene import CHANGE, envelope
 

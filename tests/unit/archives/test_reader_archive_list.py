@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from wrasse.archives.archive_list import list_archives, newest
-
 from virtual_time import VirtualClock, run_virtual
 from wrasse.archives.naming import DayLayout, Form
-from wrasse.archives.reader import read
+from wrasse.archives.reader import list_archives, newest, read
 
 from .scene import CHANGE, LOGIN, World
 

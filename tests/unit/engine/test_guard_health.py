@@ -7,8 +7,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from hypothesis import given, strategies as st
-from wrasse.engine.budget import first_pause
-from wrasse.engine.health import (
+
+from faults import Fault, FaultyHeart, Network, Script
+from wrasse.clock import ManualClock
+from wrasse.engine.guard import (
     BackendDown,
     BackendRestarted,
     ClockSample,
@@ -19,10 +21,8 @@ from wrasse.engine.health import (
     after_sample,
     backend_guards,
 )
-from wrasse.ports.health_check import HealthSample
-
-from faults import Fault, FaultyHeart, Network, Script
-from wrasse.clock import ManualClock
+from wrasse.engine.run import first_pause
+from wrasse.ports.guard import HealthSample
 
 from .scene import HEARTBEAT_TIMEOUT, SECOND, Scene
 
@@ -58,7 +58,7 @@ async def test_an_outage_long_enough_to_miss_a_beat_holds_for_one_silence_more(
 
 
 async def test_a_backend_that_takes_too_long_counts_as_down(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wrasse.engine.health.HEALTH_CHECK_MAX", 0.001)
+    monkeypatch.setattr("wrasse.engine.guard.HEALTH_CHECK_MAX", 0.001)
     slow = FaultyHeart(scene.memory, Network(Script({0: Fault(slow_request=60)})))
     stop = await first_pause(backend_guards(slow, scene.clock, HEARTBEAT_TIMEOUT))
     assert stop is not None

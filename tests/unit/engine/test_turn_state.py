@@ -7,13 +7,12 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 import pytest
 from msgspec.structs import replace
-from wrasse.engine.state import ENGINE_STATE, REPORTS_KEPT, SweepState, after_run, load, save
 
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.guard import BackendRestarted, MassDeath, SharedHealthChecks
 from wrasse.engine.report import Report
-from wrasse.engine.turn import recall
+from wrasse.engine.turn import ENGINE_STATE, REPORTS_KEPT, SweepState, after_run, load, recall, save
 from wrasse.errors import StoreBroken
 from wrasse.ports.guard import Guard
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 
-from wrasse.jobs.record_core.limiter import BUDGETS, RecordedLimiter
-
 from faults import FaultyRecords, Network, Seeded
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
+from wrasse.jobs.rate_limiter import BUDGETS, RecordedLimiter
 
 
 async def test_of_many_that_ask_at_once_no_more_are_allowed_than_the_burst() -> None:

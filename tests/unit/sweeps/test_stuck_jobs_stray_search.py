@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 from hypothesis import given, strategies as st
-from wrasse.jobs.stray_search import StraySearch
-from wrasse.ports.strays import StrayScan
 
 from wrasse.clock import ManualClock
+from wrasse.ports.inconsistency import StrayScan
+from wrasse.sweeps.stuck_jobs import StraySearch
 
 NOW = timedelta(0)
 SECOND = timedelta(seconds=1)

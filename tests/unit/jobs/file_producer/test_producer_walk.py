@@ -7,10 +7,10 @@ import socket
 from pathlib import Path
 
 import pytest
-from wrasse.jobs.file_producer.walk import DEPTH_MAX, Scope, WalkedPaths, check_directory, directories, walk
 
 from wrasse.errors import UsageError
 from wrasse.jobs.file_producer.files import FileRules, Skipped
+from wrasse.jobs.file_producer.producer import DEPTH_MAX, Scope, WalkedPaths, check_directory, directories, walk
 
 ALL = FileRules.of((), (), ())
 

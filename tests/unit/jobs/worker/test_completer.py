@@ -6,10 +6,10 @@ import errno
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from wrasse.jobs.worker.outcome import RELEASES_MAX, CancelReason, outcome_for_error
 
 from wrasse.errors import JobFailed, OutOfResources, StoreFull, StoreUnavailable
 from wrasse.jobs.retry import GiveUp, Retry, RetryPolicy
+from wrasse.jobs.worker.completer import RELEASES_MAX, CancelReason, outcome_for_error
 from wrasse.ports.jobs import Budget, Claim, ClaimedJob, DeadLetterJob, Job, Reason, Requeue
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
