@@ -38,7 +38,7 @@ class Capabilities:
     """Keeps jobs."""
 
     job_extras: bool = False
-    """Jobs may have unique names and groups, and queues rates. Without it what asks for one of these is refused."""
+    """Jobs may have unique names and groups, and queues rates. Without it a job or setting with one is refused."""
 
     streams: bool = False
     """Keeps streams, and groups that read them."""
@@ -100,8 +100,8 @@ class Capabilities:
     is made (`join`), and another one is refused."""
 
     knows_holders: bool = False
-    """The group keeps who holds what: `consumers` lists them, `retire` hands over what a silent one holds, `extend`
-    tells whether a delivery is still the caller's. Without it only the ack time-out frees what a dead consumer held."""
+    """The group knows the consumer of each pending entry: `consumers` lists them, `retire` hands over those of a dead
+    one, `extend` tells whether a delivery is still the caller's. Without it only the ack time-out frees them."""
 
     marks_any_group: bool = False
     """`mark` moves every group. Without it only one that was joined with `cursor=True`, which then delivers nothing."""
@@ -180,7 +180,7 @@ class Backend(ABC):
         """Removes what is kept of the deleted records of a collection, if it has no others."""
 
     async def examine(self) -> Sequence[Finding]:
-        """What the doctor is to tell about the settings of its server."""
+        """What the doctor reports about the settings of its server."""
         return ()
 
 

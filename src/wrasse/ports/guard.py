@@ -1,4 +1,4 @@
-"""What pauses a run, and what guards ask of a backend: is it well, and who holds the lock of another program?
+"""What pauses a run, and what guards ask of a backend: its health, and the locks that other programs take.
 
 Promise. `health_sample` says whether the backend answers, is still the same one and has lost anything; it never raises
 anything but StoreUnavailable. A lock of PlainLocks, one key with its owner's name and an expiry as other programs take
@@ -70,7 +70,7 @@ class Examined(Protocol):
     """A backend whose server has settings of its own, some of which cost jobs."""
 
     async def examine(self) -> Sequence[Finding]:
-        """What the doctor is to tell about them."""
+        """What the doctor reports about them."""
         ...
 
 

@@ -1,7 +1,7 @@
 """Records: small, versioned, conditional, with a due index.
 
 Promise. Every write names the version it read, so of two writers exactly one wins. What `due_at` says is found by
-`due` without a scan, at most `resolution` late. A write whose reply was lost can be asked again with the same nonce
+`due` without a scan, at most `resolution` late. A write whose reply was lost can be retried with the same nonce
 and gives the first answer; what can no longer be decided is answered `unknown`, never `conflict`. Where `emits` says
 so, a write may carry drafts for streams of the same backend: they are appended in the step that makes the write, once,
 and not at all if it is lost or refused.
@@ -77,7 +77,7 @@ class Collection:
 
     @classmethod
     def named(cls, name: str, *, width: timedelta = timedelta(hours=1)) -> Collection:
-        """A collection of our own whose layout nobody else reads."""
+        """A collection of our own whose layout no other program reads."""
         return cls(data=f"{name}/r", index=f"{name}/due", buckets=f"{name}/due/buckets.json", width=width)
 
 
@@ -124,7 +124,7 @@ class StatusRange:
 
 
 class Records(Protocol):
-    """The port. `nonce` names the write; without one the backend makes one up and the write cannot be asked again."""
+    """One collection. `nonce` names a write; without one the backend makes one up and the write cannot be retried."""
 
     @property
     def resolution(self) -> timedelta:
@@ -197,7 +197,7 @@ class Records(Protocol):
 
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
         """Records due at or before `before` (None: the backend's now), earliest first. May show one that is no
-        longer or not yet due: the caller looks at `due_at` and its write names the version."""
+        longer or not yet due: the caller checks `due_at` and its write names the version."""
         ...
 
 
@@ -205,7 +205,7 @@ class IndexedRecords(Protocol):
     """Records with a status index: the `index_entry` of the newest `create` or `put` is what counts."""
 
     async def reindex(self, placed: Sequence[tuple[Record, IndexEntry | None]]) -> int:
-        """Corrects the entries of records, each if it is still the one that was read; gives how many were wrong.
+        """Corrects the entries of records, each if it is still the one that was read; returns how many were wrong.
         Changes neither a record nor its version."""
         ...
 

@@ -108,10 +108,10 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 class GroupState:
     """One group of one stream. Everything at or below `floor` is acked; `delivered` is how far it has read. The
     oldest pending entry was appended at `oldest_pending_at`; `lag` counts what is not delivered yet, None where the
-    backend cannot tell. `lost` counts entries that were trimmed while they were pending here, by whoever it was that
-    did not ask the group, where the backend notices such a thing. `consumers` counts those that the group knows, or,
-    where it knows none, who waits for entries now; `active_at` is then when something was last delivered or acked. One
-    that does not `protect` has a floor which may pass entries that nobody acked: no trim relies on it. `invalid` says
+    backend cannot tell. `lost` counts entries that were trimmed while they were pending here, by a trim that did not
+    protect the group, where the backend notices that. `consumers` counts those that the group knows, or, where it knows
+    none, those that wait for entries now; `active_at` is then when something was last delivered or acked. A group that
+    does not `protect` has a floor which may pass entries that were never acked: no trim relies on it. `invalid` says
     why what the backend keeps of a group cannot be read: it counts as one that has acked nothing."""
 
     name: str
@@ -135,7 +135,7 @@ class ServerAge:
     age: timedelta | None = None
     ours: bool = False
     read: bool = False
-    least: timedelta = timedelta(0)  # a shorter age the server does not take
+    least: timedelta = timedelta(0)  # the shortest age that the server accepts
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class StreamState:
     """One stream in numbers. `appended` counts every entry it ever held. `history` is what the backend calls itself: it
     changes when what was stored may have gone back, by a failover or a restart; empty where that cannot be told.
     `server_age` is what the server removes by age on its own; None where no server does such a thing. Of a `work_queue`
-    the server removes each entry as soon as a worker has acked it, whoever else has not read it."""
+    the server removes each entry as soon as a worker has acked it, also if others have not read it."""
 
     subject: str
     length: int
@@ -160,7 +160,7 @@ class StreamState:
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """What one trim did. `floor` is how far it was allowed to go; `held_by` names the group that held it there, or
+    """What one trim did. `floor` is how far it was allowed to go; `held_by` names the group that stopped it there, or
     the protecting group that is missing. `more` says that there is more to trim now."""
 
     count: int
@@ -212,7 +212,7 @@ class Streams(Protocol):
         ...
 
     async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
-        """Entries after this id, in order, delivered to nobody."""
+        """Entries after this id, in order; this is no delivery."""
         ...
 
     async def chunk(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
@@ -248,7 +248,7 @@ class ServerAges(Protocol):
 
     async def keep_for(self, subject: str, age: timedelta | None) -> Outcome:
         """Has the server remove what is older than this by itself, None: nothing any more. `conflict` if the stream is
-        not ours, if somebody else set its age, or if somebody reads it in a group, also one that came meanwhile."""
+        not ours, if another program set its age, or if a group reads it, also one that came meanwhile."""
         ...
 
 
