@@ -71,14 +71,14 @@ async def test_a_unique_job_is_refused_until_the_first_is_finished(desk: Desk) -
     assert (while_ready, while_held, after) == ([Enqueued("a", False)], [Enqueued("a", False)], [Enqueued("b", True)])
 
 
-async def test_a_unique_job_that_is_revived_has_its_name_again(desk: Desk) -> None:
+async def test_a_unique_job_that_is_requeued_has_its_name_again(desk: Desk) -> None:
     await put(desk, Job("a", unique="report"))
     await desk.bury(await desk.take_one())
     await desk.move(RequeueDead((await desk.state("a")).claim))
     assert await put(desk, Job("b", unique="report")) == [Enqueued("a", False)]
 
 
-async def test_a_window_counts_from_the_put_also_when_the_job_is_long_finished(store: Store, desk: Desk) -> None:
+async def test_a_window_counts_from_the_enqueue_also_when_the_job_is_long_finished(store: Store, desk: Desk) -> None:
     await put(desk, Job("a", unique="report", window=WINDOW))
     await desk.finish(await desk.take_one())
     inside = await put(desk, Job("b", unique="report", window=WINDOW))
@@ -100,20 +100,20 @@ async def test_a_known_id_does_not_take_a_name(desk: Desk) -> None:
     assert (again, await put(desk, Job("b", unique="n"))) == ([Enqueued("a", False)], [Enqueued("b", True)])
 
 
-async def test_a_put_of_a_unique_job_that_is_asked_again_gives_the_first_answer(desk: Desk) -> None:
+async def test_a_retried_enqueue_of_a_unique_job_gives_the_first_answer(desk: Desk) -> None:
     first = await put(desk, Job("a", unique="n"), request="same")
     refused = await put(desk, Job("b", unique="n"), request="other")
     assert first == await put(desk, Job("a", unique="n"), request="same") == [Enqueued("a", True)]
     assert refused == await put(desk, Job("b", unique="n"), request="other") == [Enqueued("a", False)]
 
 
-async def test_a_follow_up_with_a_name_that_is_taken_is_not_put(desk: Desk) -> None:
+async def test_a_follow_up_with_a_name_in_use_is_not_enqueued(desk: Desk) -> None:
     await put(desk, Job("a", unique="n", queue="other"))
     await desk.settle(Complete(await desk.held("b"), enqueues=(Job("c", unique="n"),)))
     assert await desk.jobs.get("c") is None
 
 
-async def test_of_many_who_put_one_name_at_once_one_wins(store: Store, desk: Desk) -> None:
+async def test_of_many_enqueues_of_one_name_at_once_one_wins(store: Store, desk: Desk) -> None:
     others = [await store.another() for _ in range(3)]
     try:
         tries = [Desk(other.jobs) for other in others for _ in range(5)]
@@ -126,7 +126,7 @@ async def test_of_many_who_put_one_name_at_once_one_wins(store: Store, desk: Des
     assert {one.id for (one,) in puts} == {winner}
 
 
-async def test_a_job_comes_back_with_all_that_it_was_put_with(desk: Desk) -> None:
+async def test_a_job_comes_back_with_all_that_it_was_enqueued_with(desk: Desk) -> None:
     job = Job("a", unique="n", window=WINDOW, keep=NEXT, group="g")
     await put(desk, job)
     (claimed,) = await desk.claim()
@@ -147,7 +147,7 @@ async def test_the_last_member_to_finish_makes_the_callback_ready(desk: Desk) ->
     assert (early, dict(headers), await desk.place("callback")) == (None, told, JobState.READY)
 
 
-async def test_members_may_come_before_their_group_and_in_several_puts(desk: Desk) -> None:
+async def test_members_may_come_before_their_group_and_in_several_enqueues(desk: Desk) -> None:
     await put(desk, MEMBERS[0])
     await desk.finish(await desk.take_one())
     await put(desk, MEMBERS[1], groups=[TRIO])
@@ -171,7 +171,7 @@ async def test_cancelled_and_deleted_members_count_as_dead(desk: Desk) -> None:
     assert (await desk.record("callback")).job.headers[GROUP_DEAD_HEADER] == "2"
 
 
-async def test_a_stuck_member_that_is_buried_counts_as_dead(store: Store, desk: Desk) -> None:
+async def test_a_stuck_member_that_is_dead_lettered_counts_as_dead(store: Store, desk: Desk) -> None:
     await put(desk, Job("a", group="one"), groups=[JobGroup("one", 1, Job("callback"))])
     claim = await desk.take_one()
     await store.pass_time(2 * HEARTBEAT_TIMEOUT)
@@ -181,7 +181,7 @@ async def test_a_stuck_member_that_is_buried_counts_as_dead(store: Store, desk: 
     assert (rescued, await desk.place("callback")) == (None, JobState.READY)
 
 
-async def test_a_revived_member_is_not_counted_again(desk: Desk) -> None:
+async def test_a_requeued_member_is_not_counted_again(desk: Desk) -> None:
     await put(desk, *MEMBERS[:2], groups=[JobGroup("g", 2, Job("callback"))])
     a, _ = (claimed.claim for claimed in await desk.claim())
     await desk.bury(a)
@@ -207,7 +207,7 @@ async def test_a_callback_comes_once_whatever_is_asked_again(desk: Desk) -> None
 # --- limits of a queue
 
 
-async def test_no_more_are_taken_than_the_limit_allows(store: Store, desk: Desk) -> None:
+async def test_no_more_are_claimed_than_the_limit_allows(store: Store, desk: Desk) -> None:
     await desk.enqueue("a", "b", "c", "d", "e")
     first = [claimed.job.id for claimed in await take(desk)]
     none = await take(desk)
@@ -225,7 +225,7 @@ async def test_another_queue_goes_on_while_one_is_at_its_limit(desk: Desk) -> No
     assert [each.job.id for each in claimed.jobs] == ["a", "b", "other"]
 
 
-async def test_what_was_given_back_has_still_been_taken(desk: Desk) -> None:
+async def test_what_was_released_still_counts_as_claimed(desk: Desk) -> None:
     await desk.enqueue("a", "b", "c")
     for claimed in await take(desk):
         await desk.fail(claimed.claim)
@@ -243,7 +243,7 @@ async def test_several_limits_of_one_queue_all_hold(store: Store, desk: Desk) ->
     assert counts == [2, 1, 0]
 
 
-async def test_who_waits_at_a_limit_is_served_when_it_allows_more(store: Store, desk: Desk) -> None:
+async def test_a_worker_that_waits_at_a_limit_is_served_when_it_allows_more(store: Store, desk: Desk) -> None:
     await desk.enqueue("a", "b", "c")
     await take(desk)
     waiting = asyncio.create_task(take(desk, wait=20))
@@ -258,7 +258,7 @@ async def test_who_waits_at_a_limit_is_served_when_it_allows_more(store: Store, 
 @settings(max_examples=30)
 @given(steps=st.lists(st.tuples(st.integers(0, 900), st.integers(1, 5)), max_size=25))
 @pytest.mark.parametrize("backend", JOBS_BACKENDS)
-def test_no_stretch_of_time_holds_more_than_the_limit(
+def test_no_span_of_time_has_more_than_the_limit(
     backend: str, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[int, int]]
 ) -> None:
     times = asyncio.run(_taken_at(Store(backend, tmp_path_factory.mktemp("rates"), clock=ManualClock()), steps))

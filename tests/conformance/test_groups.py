@@ -262,7 +262,7 @@ async def test_an_acked_entry_is_never_delivered_again(desk: Desk) -> None:
     assert await desk.bodies(back=1) == [b"2"]
 
 
-async def test_an_ack_of_what_is_not_pending_is_lost(desk: Desk) -> None:
+async def test_an_ack_of_what_is_not_pending_is_a_conflict(desk: Desk) -> None:
     await desk.join()
     ids = await desk.append(b"1", b"2")
     await desk.deliver(1)
@@ -287,7 +287,7 @@ async def test_an_ack_concerns_its_own_group_only(desk: Desk) -> None:
     assert [(await desk.state(name)).pending for name in ("a", "b")] == [0, 1]
 
 
-async def test_an_ack_to_an_unknown_group_or_stream_is_lost(desk: Desk) -> None:
+async def test_an_ack_to_an_unknown_group_or_stream_is_a_conflict(desk: Desk) -> None:
     await desk.append(b"1")
     answers = [Ack(S, "nobody", EntryId(1, 1)), Ack("no.where", G, EntryId(1, 1))]
     assert list(await desk.store.backend.groups.answer(answers)) == [LOST, LOST]
@@ -302,7 +302,7 @@ async def test_acks_in_any_order_answer_in_the_order_asked(desk: Desk) -> None:
     assert (await desk.state()).pending == 1
 
 
-async def test_a_batch_of_acks_with_a_hole_in_it_says_which_one_was_lost(desk: Desk) -> None:
+async def test_a_batch_of_acks_with_a_hole_in_it_says_which_one_conflicts(desk: Desk) -> None:
     await desk.join()
     ids = await desk.append(b"1", b"2", b"3")
     await desk.deliver()
@@ -311,7 +311,7 @@ async def test_a_batch_of_acks_with_a_hole_in_it_says_which_one_was_lost(desk: D
 
 
 @pytest.mark.needs("ack_outcome")
-async def test_an_answer_to_what_another_connection_settled_is_lost(desk: Desk) -> None:
+async def test_an_answer_to_what_another_connection_settled_is_a_conflict(desk: Desk) -> None:
     await desk.join(expires=True)
     (id,) = await desk.append(b"1")
     await desk.deliver()
@@ -429,7 +429,7 @@ async def test_a_nak_with_a_delay_brings_it_back_after_the_delay_and_not_before(
     assert await desk.bodies(back=1) == [b"1"]
 
 
-async def test_a_nak_of_what_is_not_pending_is_lost(desk: Desk) -> None:
+async def test_a_nak_of_what_is_not_pending_is_a_conflict(desk: Desk) -> None:
     await desk.join()
     (id,) = await desk.append(b"1")
     assert await desk.nak(id) == [LOST]
@@ -476,7 +476,7 @@ async def test_an_extended_delivery_stays_with_its_consumer(desk: Desk) -> None:
 
 
 @pytest.mark.needs("knows_holders")
-async def test_a_late_extension_counts_while_nobody_else_has_the_entry(desk: Desk) -> None:
+async def test_a_late_extension_counts_while_no_other_consumer_has_the_entry(desk: Desk) -> None:
     await desk.join()
     await desk.append(b"1")
     (delivery,) = await desk.deliver()
@@ -486,7 +486,7 @@ async def test_a_late_extension_counts_while_nobody_else_has_the_entry(desk: Des
 
 
 @pytest.mark.needs("knows_holders")
-async def test_what_is_acked_or_somebody_else_s_is_not_extended(desk: Desk) -> None:
+async def test_what_is_acked_or_delivered_to_another_is_not_extended(desk: Desk) -> None:
     await desk.join()
     await desk.append(b"1", b"2", b"3", b"4")
     deliveries = await desk.deliver()
@@ -656,7 +656,7 @@ async def test_a_mark_acks_what_was_delivered_below_it(desk: Desk) -> None:
     assert (state.pending, state.delivered) == (1, ids[2])
 
 
-async def test_a_mark_of_an_unknown_group_is_lost(desk: Desk) -> None:
+async def test_a_mark_of_an_unknown_group_is_a_conflict(desk: Desk) -> None:
     ids = await desk.append(b"1")
     assert await desk.store.backend.groups.mark(S, "nobody", ids[0]) is LOST
     assert await desk.store.backend.groups.mark("no.where", G, ids[0]) is LOST
@@ -691,7 +691,7 @@ async def test_an_unknown_group_has_no_consumers(desk: Desk) -> None:
 
 
 @pytest.mark.needs("knows_holders")
-async def test_a_silent_consumer_is_retired_and_what_it_held_is_due_at_once(desk: Desk) -> None:
+async def test_a_dead_consumer_is_retired_and_its_entries_are_due_at_once(desk: Desk) -> None:
     await desk.join()
     await desk.append(b"1", b"2")
     await desk.deliver(1, consumer="silent", ack_timeout=TIMEOUT)
@@ -703,7 +703,7 @@ async def test_a_silent_consumer_is_retired_and_what_it_held_is_due_at_once(desk
 
 
 @pytest.mark.needs("knows_holders")
-async def test_what_a_retired_consumer_held_keeps_its_count(desk: Desk) -> None:
+async def test_the_entries_of_a_retired_consumer_keep_their_count(desk: Desk) -> None:
     await desk.join()
     await desk.append(b"1", b"2", b"3")
     held = await desk.deliver(2, consumer="silent", ack_timeout=TIMEOUT * 10)
@@ -791,7 +791,7 @@ async def test_a_wait_ends_when_a_delay_is_over(live_desk: Desk) -> None:
     assert again.number == 2
 
 
-async def test_a_wait_ends_when_somebody_says_nak(live_desk: Desk) -> None:
+async def test_a_wait_ends_with_a_nak(live_desk: Desk) -> None:
     await live_desk.join()
     (id,) = await live_desk.append(b"1")
     (_,) = await live_desk.deliver(wait=LONG, ack_timeout=LONG)
@@ -830,7 +830,7 @@ async def test_a_wait_delays_neither_an_append_nor_an_ack(live_desk: Desk) -> No
         waiting.cancel()
 
 
-async def test_a_wait_that_was_cancelled_took_nothing(live_desk: Desk) -> None:
+async def test_a_wait_that_was_cancelled_delivered_nothing(live_desk: Desk) -> None:
     await live_desk.join()
     async with asyncio.TaskGroup() as tasks:
         waiting = tasks.create_task(live_desk.deliver(consumer="gone", wait=LONG, ack_timeout=LONG))
@@ -843,7 +843,7 @@ async def test_a_wait_that_was_cancelled_took_nothing(live_desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("turns", range(6))
-async def test_a_delivery_that_was_cancelled_took_nothing(live_desk: Desk, turns: int) -> None:
+async def test_a_call_that_was_cancelled_delivered_nothing(live_desk: Desk, turns: int) -> None:
     had = await _cancelled(live_desk, turns)
     async with asyncio.timeout(20):
         again = [] if had else await live_desk.deliver(consumer="c2", ack_timeout=LONG, wait=LONG)

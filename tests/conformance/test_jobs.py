@@ -126,7 +126,7 @@ async def test_headers_and_results_beyond_their_limits_are_refused(desk: Desk) -
     assert await desk.finish(claim) == [Outcome.DONE]
 
 
-async def test_a_put_is_all_or_none(desk: Desk) -> None:
+async def test_an_enqueue_is_all_or_none(desk: Desk) -> None:
     with pytest.raises(TooLarge):
         await desk.enqueue(Job("good"), Job("bad", payload=bytes(PAYLOAD_BYTES_MAX + 1)))
     assert await desk.place("good") is None
@@ -142,14 +142,14 @@ async def test_putting_nothing_is_nothing(desk: Desk) -> None:
     assert (await desk.enqueue(), await desk.settle(), await desk.move()) == ([], [], [])
 
 
-async def test_a_put_says_which_ids_were_known(desk: Desk) -> None:
+async def test_an_enqueue_says_which_ids_were_known(desk: Desk) -> None:
     await desk.enqueue("b")
     answers = await desk.enqueue("a", "b", "c", "a")
     assert (answers, (await desk.count()).ready) == ([True, False, True, False], 3)
 
 
 @pytest.mark.parametrize("state", list(JobState))
-async def test_a_job_stays_as_it_is_when_its_id_is_put_again(desk: Desk, state: JobState) -> None:
+async def test_a_job_stays_as_it_is_when_its_id_is_enqueued_again(desk: Desk, state: JobState) -> None:
     await desk.enqueue(Job("a", payload=b"first"))
     if state is not JobState.READY:
         claim = await desk.take_one()
@@ -162,7 +162,7 @@ async def test_a_job_stays_as_it_is_when_its_id_is_put_again(desk: Desk, state: 
 # The order of service
 
 
-async def test_jobs_of_one_queue_are_served_in_the_order_they_were_put(desk: Desk) -> None:
+async def test_jobs_of_one_queue_are_served_in_the_order_they_were_enqueued(desk: Desk) -> None:
     await desk.enqueue("a", "b")
     await desk.enqueue("c")
     served = [claimed.job.id for _ in range(3) for claimed in await desk.claim(limit=1)]
@@ -175,7 +175,7 @@ async def test_the_first_queue_is_served_before_the_second(desk: Desk) -> None:
     assert served == ["h1", "h2", "l1"]
 
 
-async def test_a_take_stays_within_its_limit_and_its_queues(desk: Desk) -> None:
+async def test_a_claim_stays_within_its_limit_and_its_queues(desk: Desk) -> None:
     await desk.enqueue("a", "b", Job("x", queue="other"))
     served = [len(await desk.claim(limit=1)), len(await desk.claim()), len(await desk.claim())]
     assert (served, await desk.place("x")) == ([1, 1, 0], JobState.READY)
@@ -189,7 +189,7 @@ async def test_a_rescued_job_is_served_next(desk: Desk, store: Store) -> None:
     assert [claimed.job.id for claimed in await desk.claim()] == ["first", "second", "third"]
 
 
-async def test_a_job_given_back_is_served_next(desk: Desk) -> None:
+async def test_a_released_job_is_served_next(desk: Desk) -> None:
     claim = await desk.held("first")
     await desk.enqueue("second")
     await desk.settle(Requeue(claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED))
@@ -266,14 +266,14 @@ async def test_a_waiting_job_is_never_touched_by_time(desk: Desk, store: Store) 
 # Holding
 
 
-async def test_a_take_grants_a_hold_until_silence_from_now(desk: Desk) -> None:
+async def test_a_claim_has_a_deadline_one_heartbeat_timeout_from_now(desk: Desk) -> None:
     await desk.enqueue("a")
     claimed = await desk.jobs.claim(["low"], 1, worker="w1", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=fresh())
     (job,), info, until = claimed.jobs, await desk.state("a"), claimed.at + HEARTBEAT_TIMEOUT
     assert (job.deadline, info.deadline, info.claim) == (until, until, job.claim)
 
 
-async def test_a_held_job_is_not_served_again(desk: Desk) -> None:
+async def test_a_running_job_is_not_served_again(desk: Desk) -> None:
     await desk.held("a")
     assert await desk.claim() == []
 
@@ -286,20 +286,20 @@ async def test_a_beating_worker_keeps_its_job(desk: Desk, store: Store) -> None:
     assert (mine, list(await desk.jobs.overdue(None, 10)), await desk.rescue(claim)) == ([True], [], LOST)
 
 
-async def test_a_beat_past_the_deadline_keeps_a_job_nobody_rescued(desk: Desk, store: Store) -> None:
+async def test_a_heartbeat_past_the_deadline_keeps_a_job_that_was_not_rescued(desk: Desk, store: Store) -> None:
     claim = await desk.held("a")
     await store.pass_time(LONGER)
     mine = await desk.heartbeat(claim)
     assert (mine, await desk.rescue(claim), await desk.finish(claim)) == ([True], LOST, DONE)
 
 
-async def test_a_finish_past_the_deadline_counts_while_nobody_rescued(desk: Desk, store: Store) -> None:
+async def test_a_completion_past_the_deadline_counts_for_a_job_that_was_not_rescued(desk: Desk, store: Store) -> None:
     claim = await desk.held("a")
     await store.pass_time(LONGER)
     assert (await desk.finish(claim), await desk.place("a")) == (DONE, JobState.DONE)
 
 
-async def test_a_beat_says_which_holds_are_gone(desk: Desk) -> None:
+async def test_a_heartbeat_says_which_claims_are_gone(desk: Desk) -> None:
     await desk.enqueue("a", "b")
     a, b = [claimed.claim for claimed in await desk.claim()]
     await desk.finish(a)

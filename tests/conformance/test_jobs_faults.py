@@ -39,7 +39,7 @@ async def everywhere(desk: Desk) -> list[str]:
 # A reply lost after the change was made
 
 
-async def test_a_put_asked_again_after_a_lost_reply_gives_the_first_answer(desk: Desk) -> None:
+async def test_an_enqueue_retried_after_a_lost_reply_gives_the_first_answer(desk: Desk) -> None:
     await desk.enqueue("known")
     faulty = behind(desk.jobs, Script({0: LOST_REPLY}))
     batch, request = [Job("a"), Job("known")], fresh()
@@ -49,7 +49,7 @@ async def test_a_put_asked_again_after_a_lost_reply_gives_the_first_answer(desk:
     assert ([put.new for put in again], await everywhere(desk)) == ([True, False], ["a", "known"])
 
 
-async def test_a_put_asked_again_does_not_bring_back_a_finished_job(desk: Desk) -> None:
+async def test_a_retried_enqueue_does_not_bring_back_a_finished_job(desk: Desk) -> None:
     request = fresh()
     await desk.jobs.enqueue([Job("a")], request=request)
     await desk.finish(await desk.take_one())
@@ -57,7 +57,7 @@ async def test_a_put_asked_again_does_not_bring_back_a_finished_job(desk: Desk) 
     assert ([put.new for put in again], await desk.place("a")) == ([True], JobState.DONE)
 
 
-async def test_a_take_asked_again_after_a_lost_reply_gives_the_same_holds(desk: Desk) -> None:
+async def test_a_claim_retried_after_a_lost_reply_gives_the_same_jobs(desk: Desk) -> None:
     await desk.enqueue("a", "b")
     faulty = behind(desk.jobs, Script({0: LOST_REPLY}))
     request = fresh()
@@ -69,7 +69,7 @@ async def test_a_take_asked_again_after_a_lost_reply_gives_the_same_holds(desk: 
     assert (await desk.state("a")).attempts == 1
 
 
-async def test_a_take_asked_again_gives_only_what_is_still_held(desk: Desk, store: Store) -> None:
+async def test_a_retried_claim_gives_only_what_is_still_running(desk: Desk, store: Store) -> None:
     await desk.enqueue("a", "b", "c")
     request = fresh()
     first = await take(desk.jobs, request)
@@ -81,7 +81,7 @@ async def test_a_take_asked_again_gives_only_what_is_still_held(desk: Desk, stor
     assert [each.claim for each in again.jobs] == [first.jobs[2].claim]
 
 
-async def test_a_settle_asked_again_after_a_lost_reply_gives_the_first_answer(desk: Desk) -> None:
+async def test_a_settle_retried_after_a_lost_reply_gives_the_first_answer(desk: Desk) -> None:
     claim = await desk.held("a")
     settlements = [Complete(claim, enqueues=(Job("next"),)), Complete(Claim("b", 1, ""))]
     faulty = behind(desk.jobs, Script({0: LOST_REPLY}))
@@ -101,7 +101,7 @@ async def test_a_settle_asked_again_does_not_touch_the_next_attempt(desk: Desk) 
     assert (list(again), await desk.ids(JobState.DONE), await desk.ids(JobState.DEAD)) == ([Outcome.DONE], ["a"], ["b"])
 
 
-async def test_a_rescue_asked_again_after_a_lost_reply_rescues_once(desk: Desk, store: Store) -> None:
+async def test_a_rescue_retried_after_a_lost_reply_rescues_once(desk: Desk, store: Store) -> None:
     claim = await desk.held("a")
     await store.pass_time(LONGER)
     faulty = Desk(behind(desk.jobs, Script({0: LOST_REPLY})))
@@ -121,7 +121,7 @@ async def test_a_request_is_remembered_across_a_restart(store: Store) -> None:
     assert (list(again), list(settled)) == (list(first), list(outcomes))
 
 
-async def test_one_request_id_may_name_a_put_a_take_and_a_settle(desk: Desk) -> None:
+async def test_one_request_id_may_name_an_enqueue_a_claim_and_a_settle(desk: Desk) -> None:
     await desk.jobs.enqueue([Job("a")], request="the same")
     claimed = await take(desk.jobs, "the same")
     outcomes = await desk.jobs.settle([Complete(each.claim) for each in claimed.jobs], request="the same")
@@ -170,7 +170,7 @@ async def test_everything_is_still_there_after_a_restart(store: Store) -> None:
     ]
 
 
-async def test_a_hold_outlives_a_restart(store: Store) -> None:
+async def test_a_claim_outlives_a_restart(store: Store) -> None:
     claim = await Desk(store.jobs).held("a")
     await store.reopen()
     desk = Desk(store.jobs)

@@ -20,7 +20,7 @@ def desk(store: Store) -> Desk:
 # Rescues
 
 
-async def test_a_silent_workers_job_is_ready_again(desk: Desk, store: Store) -> None:
+async def test_a_dead_workers_job_is_ready_again(desk: Desk, store: Store) -> None:
     claim = await desk.held("a")
     await store.pass_time(LONGER)
     outcomes = await desk.rescue(claim)
@@ -35,7 +35,7 @@ async def test_a_job_is_not_rescued_before_its_deadline(desk: Desk) -> None:
     assert (await desk.rescue(claim), await desk.move(bury), await desk.place("a")) == (LOST, LOST, JobState.RUNNING)
 
 
-async def test_a_rescue_loses_to_a_beat_that_came_first(desk: Desk, store: Store) -> None:
+async def test_a_rescue_loses_to_a_heartbeat_that_came_first(desk: Desk, store: Store) -> None:
     await desk.held("a")
     await store.pass_time(LONGER)
     (suspect,) = await desk.jobs.overdue(None, 10)
@@ -58,7 +58,7 @@ async def test_two_rescuers_rescue_a_job_once(desk: Desk, store: Store) -> None:
     assert (outcomes, (await desk.state("a")).rescues, (await desk.count()).ready) == (DONE + LOST, 1, 1)
 
 
-async def test_a_rescuer_who_looked_at_an_earlier_hold_loses(desk: Desk, store: Store) -> None:
+async def test_a_rescue_of_an_earlier_claim_is_a_conflict(desk: Desk, store: Store) -> None:
     earlier = await desk.held("a")
     await store.pass_time(LONGER)
     await desk.rescue(earlier)
@@ -67,7 +67,7 @@ async def test_a_rescuer_who_looked_at_an_earlier_hold_loses(desk: Desk, store: 
     assert (await desk.rescue(earlier), await desk.place("a")) == (LOST, JobState.RUNNING)
 
 
-async def test_a_job_that_killed_too_many_workers_is_buried(desk: Desk, store: Store) -> None:
+async def test_a_job_that_killed_too_many_workers_is_dead_lettered(desk: Desk, store: Store) -> None:
     claim = await desk.held("a")
     await store.pass_time(LONGER)
     outcomes = await desk.move(DeadLetterJob(claim, Reason.WORKER_DIED, error="silent", spends=Budget.RESCUES))
@@ -136,7 +136,7 @@ async def test_a_waiting_job_can_be_cancelled(desk: Desk) -> None:
     assert (record.history, await desk.claim(), (await desk.state("b")).not_before) == ((), [], None)
 
 
-async def test_a_held_job_can_be_cancelled_and_its_holder_is_refused(desk: Desk) -> None:
+async def test_a_running_job_can_be_cancelled_and_its_worker_is_refused(desk: Desk) -> None:
     claim = await desk.held("a")
     outcomes = await desk.move(Cancel("a"))
     refused = (await desk.heartbeat(claim), await desk.finish(claim), await desk.fail(claim))
@@ -173,13 +173,13 @@ async def test_a_revival_may_be_delayed(desk: Desk, store: Store) -> None:
     assert (early, len(await desk.claim())) == ([], 1)
 
 
-async def test_a_job_is_revived_once(desk: Desk) -> None:
+async def test_a_job_is_requeued_once(desk: Desk) -> None:
     await desk.bury(await desk.held("a"))
     revive = RequeueDead((await desk.state("a")).claim)
     assert await desk.move(revive, revive) == [Outcome.DONE, Outcome.CONFLICT]
 
 
-async def test_only_a_dead_job_can_be_revived(desk: Desk) -> None:
+async def test_only_a_dead_job_can_be_requeued(desk: Desk) -> None:
     await desk.enqueue("a")
     ready = await desk.move(RequeueDead((await desk.state("a")).claim))
     held = await desk.move(RequeueDead(await desk.take_one()))
@@ -192,7 +192,7 @@ async def test_only_a_dead_job_can_be_revived(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("state", [JobState.READY, JobState.DONE, JobState.DEAD])
-async def test_a_job_that_nobody_holds_can_be_deleted(desk: Desk, state: JobState) -> None:
+async def test_a_job_that_is_not_running_can_be_deleted(desk: Desk, state: JobState) -> None:
     await desk.enqueue("a")
     if state is not JobState.READY:
         await {JobState.DONE: desk.finish, JobState.DEAD: desk.bury}[state](await desk.take_one())
@@ -201,7 +201,7 @@ async def test_a_job_that_nobody_holds_can_be_deleted(desk: Desk, state: JobStat
     assert (outcomes, await desk.place("a"), await desk.ids(state)) == (DONE + LOST, None, [])
 
 
-async def test_a_held_job_is_never_deleted(desk: Desk) -> None:
+async def test_a_running_job_is_never_deleted(desk: Desk) -> None:
     claim = await desk.held("a")
     outcomes = await desk.jobs.delete([Delete(claim, state) for state in JobState])
     assert (list(outcomes), await desk.place("a")) == (LOST * 4, JobState.RUNNING)

@@ -64,7 +64,7 @@ async def test_a_listing_can_be_turned_round(desk: Desk) -> None:
     assert (forwards[:3], await desk.ids(JobState.READY, newest=True)) == (["a", "b", "c"], forwards[::-1])
 
 
-async def test_held_jobs_are_listed_by_deadline(desk: Desk, store: Store) -> None:
+async def test_running_jobs_are_listed_by_deadline(desk: Desk, store: Store) -> None:
     await desk.enqueue("a", "b", "c")
     claims = []
     for _ in range(3):
@@ -209,7 +209,7 @@ async def test_counts_tell_since_when_the_oldest_job_is_ready(desk: Desk, store:
     assert (empty.oldest_ready_at, full.oldest_ready_at) == (None, (await desk.state("a")).created_at)
 
 
-async def test_a_worker_is_listed_from_its_first_beat_to_its_goodbye(desk: Desk) -> None:
+async def test_a_worker_is_listed_from_its_first_heartbeat_until_it_deregisters(desk: Desk) -> None:
     worker = WorkerInfo("host-1", "host", 4711, slots=8)
     beaten = await desk.jobs.heartbeat(worker, [], heartbeat_timeout=HEARTBEAT_TIMEOUT)
     (listed,) = (await desk.jobs.counts()).workers
@@ -218,14 +218,14 @@ async def test_a_worker_is_listed_from_its_first_beat_to_its_goodbye(desk: Desk)
     assert (await desk.jobs.counts()).workers == ()
 
 
-async def test_goodbye_leaves_the_holds_alone(desk: Desk) -> None:
+async def test_deregistering_leaves_the_claims_alone(desk: Desk) -> None:
     claim = await desk.held("a")
     before = await desk.state("a")
     mine = await desk.heartbeat(claim, heartbeat_timeout=timedelta(0))
     assert (mine, await desk.state("a")) == ([True], before)
 
 
-async def test_a_silent_worker_stays_listed_for_an_hour(desk: Desk, store: Store) -> None:
+async def test_a_dead_worker_stays_listed_for_an_hour(desk: Desk, store: Store) -> None:
     await desk.heartbeat()
     await store.pass_time(timedelta(minutes=59))
     listed = (await desk.jobs.counts()).workers
@@ -249,27 +249,27 @@ async def waiting(desk: Desk, *queues: str, wait: timedelta = LONG) -> asyncio.T
     return task
 
 
-async def test_a_waiting_taker_is_woken_by_a_put(desk: Desk) -> None:
+async def test_a_waiting_worker_is_woken_by_an_enqueue(desk: Desk) -> None:
     taker = await waiting(desk)
     await desk.enqueue("a")
     assert await asyncio.wait_for(taker, SOON) == ["a"]
 
 
-async def test_a_waiting_taker_is_woken_by_a_put_to_any_of_its_queues(desk: Desk) -> None:
+async def test_a_waiting_worker_is_woken_by_an_enqueue_to_any_of_its_queues(desk: Desk) -> None:
     taker = await waiting(desk, "high", "low")
     await desk.enqueue(Job("elsewhere", queue="other"))
     await desk.enqueue("a")
     assert await asyncio.wait_for(taker, SOON) == ["a"]
 
 
-async def test_a_waiting_taker_is_woken_by_a_job_given_back(desk: Desk) -> None:
+async def test_a_waiting_worker_is_woken_by_a_released_job(desk: Desk) -> None:
     claim = await desk.held("a")
     taker = await waiting(desk)
     await desk.settle(Requeue(claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED))
     assert await asyncio.wait_for(taker, SOON) == ["a"]
 
 
-async def test_a_waiting_taker_is_woken_by_a_put_from_another_process(desk: Desk, store: Store) -> None:
+async def test_a_waiting_worker_is_woken_by_an_enqueue_of_another_process(desk: Desk, store: Store) -> None:
     other = await store.another()
     try:
         taker = await waiting(desk)
@@ -295,7 +295,7 @@ async def test_two_waiting_takers_do_not_get_the_same_job(desk: Desk) -> None:
     assert sorted(await asyncio.wait_for(asyncio.gather(*takers), SOON)) == [[], ["a"]]
 
 
-async def test_a_taker_that_gave_up_takes_nothing(desk: Desk) -> None:
+async def test_a_worker_that_gave_up_claims_nothing(desk: Desk) -> None:
     taker = await waiting(desk)
     taker.cancel()
     await asyncio.wait([taker], timeout=SOON)

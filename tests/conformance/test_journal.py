@@ -103,7 +103,7 @@ async def test_settling_what_was_never_intended_changes_nothing(journal: Journal
     assert await lines(journal) == []
 
 
-async def test_intending_again_after_a_lost_reply_keeps_one_line_each(journal: Journal) -> None:
+async def test_an_intent_retried_after_a_lost_reply_keeps_one_line_each(journal: Journal) -> None:
     faulty = FaultyJournal(journal, Network(Script({0: LOST_REPLY, 2: LOST_REPLY})))
     batch = [intent("1"), intent("2")]
     with pytest.raises(StoreUnavailable):

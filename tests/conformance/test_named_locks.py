@@ -26,14 +26,14 @@ async def test_a_lock_has_one_owner_until_it_is_released(locks: PlainLocks) -> N
     assert (holders, released, await locks.hold(KEY, "b", LONG)) == (["a", "a", "a"], [False, True], "b")
 
 
-async def test_who_looks_at_a_lock_changes_nothing(locks: PlainLocks) -> None:
+async def test_reading_the_owner_of_a_lock_changes_nothing(locks: PlainLocks) -> None:
     free = await locks.holder(KEY), await locks.holder(KEY)
     await locks.hold(KEY, "a", LONG)
 
     assert (free, await locks.holder(KEY), await locks.hold(KEY, "b", LONG)) == (("", ""), "a", "a")
 
 
-async def test_a_lock_that_nobody_renews_ends_by_itself(locks: PlainLocks) -> None:
+async def test_a_lock_that_is_not_renewed_expires(locks: PlainLocks) -> None:
     await locks.hold(KEY, "a", SHORT)
 
     while await locks.hold(KEY, "b", LONG) != "b":  # only ever ends because the first one did

@@ -86,7 +86,7 @@ async def yard(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
     await store.close()
 
 
-async def test_a_job_whose_worker_has_no_heartbeat_is_rescued_one_silence_later(yard: Yard) -> None:
+async def test_a_job_whose_worker_has_no_heartbeat_is_rescued_one_timeout_later(yard: Yard) -> None:
     peer = await yard.left(go_job("a"))
     looked = await yard.look()
     early = await yard.rescue()
@@ -97,7 +97,7 @@ async def test_a_job_whose_worker_has_no_heartbeat_is_rescued_one_silence_later(
     assert (info.state, info.queue, info.rescues, await peer.holds()) == (JobState.READY, "low", 1, [])
 
 
-async def test_an_adopted_job_is_a_held_job_like_any_other(yard: Yard) -> None:
+async def test_an_adopted_job_is_a_running_job_like_any_other(yard: Yard) -> None:
     await yard.left(go_job("a"), worker="dead-1")
     await yard.look()
     info = await yard.desk.state("a")
@@ -110,7 +110,7 @@ async def test_an_adopted_job_is_a_held_job_like_any_other(yard: Yard) -> None:
     assert info.deadline == info.heartbeat_at + HEARTBEAT_TIMEOUT
 
 
-async def test_what_a_live_worker_of_another_program_holds_is_left_alone(yard: Yard) -> None:
+async def test_the_jobs_of_a_live_worker_of_another_program_are_left_alone(yard: Yard) -> None:
     await yard.peer.push(go_job("a"))
     await yard.peer.fetch()
     looked = await yard.look()
@@ -143,7 +143,7 @@ async def test_a_job_is_adopted_once_however_often_it_is_seen(yard: Yard) -> Non
     assert (sum(looked.adopted for looked in both), again.adopted, (await yard.desk.count()).running) == (1, 0, 1)
 
 
-async def test_our_own_holds_are_never_taken_for_strays(yard: Yard) -> None:
+async def test_our_own_claims_are_never_strays(yard: Yard) -> None:
     await yard.peer.push(go_job("a"))
     await yard.peer.push(go_job("a", retries=1))  # the same id twice
     await yard.desk.enqueue("b")
@@ -183,7 +183,7 @@ async def test_a_job_goes_back_to_where_it_came_from(yard: Yard, raw: bytes, que
     assert (outcomes, info.state, info.queue) == ([Outcome.DONE], JobState.READY, queue)
 
 
-async def test_a_job_from_a_queue_that_nobody_knows_is_buried_as_unroutable(yard: Yard) -> None:
+async def test_a_job_from_an_unknown_queue_is_dead_lettered_as_unroutable(yard: Yard) -> None:
     await yard.left(go_job("a", more=',"origin_queue":"no such"'))
     outcomes = await yard.adopt_and_rescue()
     info = await yard.desk.state("a")
@@ -191,7 +191,7 @@ async def test_a_job_from_a_queue_that_nobody_knows_is_buried_as_unroutable(yard
 
 
 @pytest.mark.parametrize("raw", [b"null", b"[]", b"\xff\xfe", b'{"id":{}}'])
-async def test_bytes_that_are_no_job_are_buried_as_they_are(yard: Yard, raw: bytes) -> None:
+async def test_bytes_that_are_no_job_are_dead_lettered_as_they_are(yard: Yard, raw: bytes) -> None:
     await yard.left(raw)
     outcomes = await yard.adopt_and_rescue()
     (dead,) = await yard.store.jobs.page(JobState.DEAD, JobFilter(), None, 10)
@@ -199,7 +199,7 @@ async def test_bytes_that_are_no_job_are_buried_as_they_are(yard: Yard, raw: byt
     assert (outcomes, dead.reason, letters) == ([Outcome.DONE], Reason.INVALID_PAYLOAD, [raw])
 
 
-async def test_a_job_that_kills_every_worker_is_buried_in_the_end(yard: Yard) -> None:
+async def test_a_job_that_kills_every_worker_is_dead_lettered_in_the_end(yard: Yard) -> None:
     await yard.peer.push(go_job("a"))
     for n in range(4):
         peer = GoPeer(yard.client, f"dead-{n}")
@@ -246,7 +246,7 @@ async def test_nothing_is_left_of_the_list_of_a_dead_worker(yard: Yard) -> None:
     assert await yard.client.ask("EXISTS", peer.processing, peer.heartbeat) == 0
 
 
-async def test_a_dry_look_sees_the_same_and_changes_nothing(yard: Yard) -> None:
+async def test_a_dry_scan_sees_the_same_and_changes_nothing(yard: Yard) -> None:
     await yard.left(go_job("a"))
     before = await yard.everything()
     dry = await yard.look(dry=True)
@@ -279,7 +279,7 @@ async def test_the_next_search_goes_on_where_the_last_one_stopped(yard: Yard) ->
     assert adopted == 60
 
 
-async def test_a_look_at_nothing_is_refused(yard: Yard) -> None:
+async def test_a_scan_of_nothing_is_refused(yard: Yard) -> None:
     with pytest.raises(UsageError):
         await yard.strays.look(None, 0, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
 
@@ -310,7 +310,7 @@ async def test_names_follow_the_configured_patterns() -> None:
     assert (alive.seen, silent.adopted, info.worker) == (0, 1, "odd:id/1")
 
 
-async def test_a_worker_that_was_seen_once_is_looked_at_first(yard: Yard) -> None:
+async def test_a_worker_that_was_seen_once_is_scanned_first(yard: Yard) -> None:
     await yard.peer.push(go_job("a"))
     await yard.peer.fetch()
     await yard.look()
@@ -323,21 +323,21 @@ async def test_a_worker_that_was_seen_once_is_looked_at_first(yard: Yard) -> Non
     assert (looked.ended, looked.adopted) == (False, 1)
 
 
-async def test_what_a_silent_worker_of_ours_holds_is_not_adopted_beside_its_hold(yard: Yard) -> None:
+async def test_a_job_of_a_dead_worker_of_ours_is_not_adopted_beside_its_claim(yard: Yard) -> None:
     await yard.desk.held("a")
     await yard.client.ask("DEL", yard.peer.keys.heartbeat("w1"))
     looked = await yard.look()
     assert (looked.seen, (await yard.desk.count()).running) == (0, 1)
 
 
-async def test_a_worker_that_comes_to_life_during_a_look_keeps_its_job(yard: Yard) -> None:
+async def test_a_worker_that_comes_to_life_during_a_scan_keeps_its_job(yard: Yard) -> None:
     peer = await yard.left(go_job("a"))
     between = Between(yard.client, "adopt", lambda: yard.client.ask("SET", peer.heartbeat, "alive", "EX", 30))
     looked = await RedisStrays(between).look("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     assert (between.happened, looked.seen, looked.adopted) == (True, 1, 0)
 
 
-async def test_a_job_that_is_finished_during_a_look_is_not_adopted(yard: Yard) -> None:
+async def test_a_job_that_is_finished_during_a_scan_is_not_adopted(yard: Yard) -> None:
     peer = await yard.left(go_job("a"))
     between = Between(yard.client, "adopt", lambda: peer.finish(go_job("a")))
     looked = await RedisStrays(between).look("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
@@ -353,7 +353,7 @@ async def test_a_worker_with_nothing_in_its_hands_is_not_counted_among_the_holde
     assert (busy.holders, idle.holders) == (1, 0)
 
 
-async def test_the_other_programs_own_recovery_takes_nothing_from_a_live_worker_of_ours(yard: Yard) -> None:
+async def test_the_other_programs_own_recovery_leaves_a_live_worker_of_ours_its_jobs(yard: Yard) -> None:
     await yard.desk.enqueue(*"abc")
     for claimed in await yard.desk.claim(limit=2):
         assert await go_recovery(yard.client) == 0
@@ -363,7 +363,7 @@ async def test_the_other_programs_own_recovery_takes_nothing_from_a_live_worker_
     assert (await yard.desk.ids(JobState.READY), await yard.desk.place("a")) == (["c"], JobState.DONE)
 
 
-async def test_what_the_other_programs_recovery_gave_back_is_not_given_back_again(yard: Yard) -> None:
+async def test_what_the_other_programs_recovery_released_is_not_released_again(yard: Yard) -> None:
     await yard.left(go_job("theirs"))
     await yard.desk.enqueue("ours")
     await yard.desk.claim()

@@ -32,6 +32,16 @@ HEADERS_BYTES_MAX = 64 << 10  # names and values of all headers of a job as JSON
 
 NOTHING: Mapping[str, str] = {}
 NONE = timedelta(0)
+BATCH_MAX = 1_000  # jobs in one call
+HISTORY_MAX = 20  # attempts remembered per job, the newest
+ERROR_CHARS_MAX = 2_000
+REQUESTS_KEPT = timedelta(seconds=60)
+IDS_KEPT = timedelta(days=30)
+GROUP_HEADER = "wrasse-group"  # of a callback: which group, how many members are done, how many dead
+GROUP_DONE_HEADER = "wrasse-group-done"
+GROUP_DEAD_HEADER = "wrasse-group-dead"
+GROUPS_KEPT = timedelta(days=30)  # how long a group whose callback was enqueued is remembered
+T = TypeVar("T")
 
 
 class JobState(StrEnum):
@@ -282,18 +292,7 @@ def _utf8(job: Job, what: str, text: str) -> bytes:
         ) from None
 
 
-BATCH_MAX = 1_000  # jobs in one call
-HISTORY_MAX = 20  # attempts remembered per job, the newest
-ERROR_CHARS_MAX = 2_000
-REQUESTS_KEPT = timedelta(seconds=60)
-IDS_KEPT = timedelta(days=30)
-GROUP_HEADER = "wrasse-group"  # of a callback: which group, how many members are done, how many dead
-GROUP_DONE_HEADER = "wrasse-group-done"
-GROUP_DEAD_HEADER = "wrasse-group-dead"
-GROUPS_KEPT = timedelta(days=30)  # how long a group whose callback was enqueued is remembered
-
 NO_PROGRESS: Mapping[str, Progress] = {}
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -472,7 +471,7 @@ Move = Requeue | DeadLetterJob | RequeueDead | Cancel
 
 
 class JobQueue(Protocol):
-    """The port: ten methods."""
+    """All jobs of one backend: ten methods."""
 
     async def enqueue(
         self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()

@@ -24,7 +24,7 @@ class Pruned(Files):
 
 
 @pytest.mark.parametrize("times", [1, 3])
-async def test_an_object_is_created_although_somebody_removes_the_folders_it_goes_to(
+async def test_an_object_is_created_although_another_process_removes_its_folders(
     tmp_path: Path, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Pruned, "left", times)

@@ -92,7 +92,7 @@ def views(store: Sqlite) -> dict[str, Callable[[], Awaitable[object]]]:
 
 
 @pytest.mark.parametrize("table", TABLES)
-async def test_a_damaged_row_of_any_table_ends_no_view(filled: Path, tmp_path: Path, table: str) -> None:
+async def test_an_invalid_row_of_any_table_ends_no_view(filled: Path, tmp_path: Path, table: str) -> None:
     with closing(apsw.Connection(str(filled))) as db:
         columns = [(name, kind) for _, name, kind, *_ in db.execute(f"PRAGMA table_info({table})")]
         key = [name for _, name, _, _, _, place in db.execute(f"PRAGMA table_info({table})") if place]
@@ -122,7 +122,7 @@ async def test_a_damaged_row_of_any_table_ends_no_view(filled: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("change", ["UPDATE identity SET name = CAST(x'ff' AS TEXT)", "DELETE FROM identity"])
-async def test_a_database_whose_name_is_damaged_answers_as_another_one(
+async def test_a_database_whose_name_is_invalid_answers_as_another_one(
     filled: Path, tmp_path: Path, change: str
 ) -> None:
     path = tmp_path / "wrasse.db"
@@ -135,7 +135,7 @@ async def test_a_database_whose_name_is_damaged_answers_as_another_one(
     await store.close()
 
 
-async def test_what_is_damaged_is_shown_beside_its_neighbours(filled: Path, tmp_path: Path) -> None:
+async def test_what_is_invalid_is_shown_beside_its_neighbours(filled: Path, tmp_path: Path) -> None:
     path = tmp_path / "wrasse.db"
     shutil.copy(filled, path)
     with closing(apsw.Connection(str(path))) as db:

@@ -289,7 +289,7 @@ async def _asks(store: Sqlite) -> str:
 # Several processes
 
 
-async def test_an_append_by_another_process_wakes_whoever_waits(tmp_path: Path) -> None:
+async def test_an_append_by_another_process_wakes_a_waiting_consumer(tmp_path: Path) -> None:
     store = await Sqlite.open(tmp_path / "wrasse.db")
     await store.groups.join(S, G, FIRST)
     child = stream_child.start("appends_one", tmp_path / "wrasse.db")

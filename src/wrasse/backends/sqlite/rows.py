@@ -1,4 +1,4 @@
-"""Decodes rows to the values of the port. Rows are read as JSON arrays, in one blob for a whole batch (see bulk).
+"""Decodes rows to the values of the port. Rows are read as JSON arrays, in one blob for a whole batch.
 
 A batch is decoded at once. Only if that fails it is decoded row by row, so that an invalid row affects that job alone.
 """
