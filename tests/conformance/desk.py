@@ -34,12 +34,12 @@ _numbers = count(1)
 
 
 def fresh() -> str:
-    """A request id nobody used before."""
+    """A new request id."""
     return f"request-{next(_numbers)}"
 
 
 class Desk:
-    """A job queue and one who works it."""
+    """A job queue and a worker of it."""
 
     def __init__(self, jobs: JobQueue, worker: str = "w1") -> None:
         self.jobs = jobs
@@ -67,7 +67,7 @@ class Desk:
         return claimed.claim
 
     async def held(self, id: str) -> Claim:
-        """Puts this job and holds it."""
+        """Enqueues this job and claims it."""
         await self.enqueue(id)
         (claimed,) = [claimed for claimed in await self.claim() if claimed.job.id == id]
         return claimed.claim

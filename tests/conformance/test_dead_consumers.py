@@ -1,4 +1,4 @@
-"""Dead consumers: the silent are retired and what they held goes on to the others; the quiet are left alone."""
+"""Dead consumers: the dead are retired and their entries go on to the others; the idle are left alone."""
 
 from __future__ import annotations
 

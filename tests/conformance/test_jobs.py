@@ -34,7 +34,7 @@ from wrasse.ports.jobs import (
 )
 from wrasse.ports.outcome import Outcome
 
-DONE, LOST = [Outcome.DONE], [Outcome.CONFLICT]
+DONE, CONFLICT = [Outcome.DONE], [Outcome.CONFLICT]
 PRINTABLE = "".join(chr(n) for n in range(32, 127))
 MINUTE = timedelta(minutes=1)
 
@@ -278,19 +278,19 @@ async def test_a_running_job_is_not_served_again(desk: Desk) -> None:
     assert await desk.claim() == []
 
 
-async def test_a_beating_worker_keeps_its_job(desk: Desk, store: Store) -> None:
+async def test_a_live_worker_keeps_its_job(desk: Desk, store: Store) -> None:
     claim = await desk.held("a")
     await store.pass_time(HEARTBEAT_TIMEOUT / 2)
     mine = await desk.heartbeat(claim)
     await store.pass_time(HEARTBEAT_TIMEOUT / 2)
-    assert (mine, list(await desk.jobs.overdue(None, 10)), await desk.rescue(claim)) == ([True], [], LOST)
+    assert (mine, list(await desk.jobs.overdue(None, 10)), await desk.rescue(claim)) == ([True], [], CONFLICT)
 
 
 async def test_a_heartbeat_past_the_deadline_keeps_a_job_that_was_not_rescued(desk: Desk, store: Store) -> None:
     claim = await desk.held("a")
     await store.pass_time(LONGER)
     mine = await desk.heartbeat(claim)
-    assert (mine, await desk.rescue(claim), await desk.finish(claim)) == ([True], LOST, DONE)
+    assert (mine, await desk.rescue(claim), await desk.finish(claim)) == ([True], CONFLICT, DONE)
 
 
 async def test_a_completion_past_the_deadline_counts_for_a_job_that_was_not_rescued(desk: Desk, store: Store) -> None:
@@ -311,7 +311,7 @@ async def test_the_late_finish_of_a_rescued_job_is_refused(desk: Desk, store: St
     await store.pass_time(LONGER)
     await desk.rescue(late)
     assert (await desk.finish(late), await desk.heartbeat(late), await desk.place("a")) == (
-        LOST,
+        CONFLICT,
         [False],
         JobState.READY,
     )
@@ -322,7 +322,7 @@ async def test_only_the_newest_holder_can_finish(desk: Desk, store: Store) -> No
     await store.pass_time(LONGER)
     await desk.rescue(late)
     newest = await desk.take_one()
-    assert (await desk.finish(late), await desk.finish(newest)) == (LOST, DONE)
+    assert (await desk.finish(late), await desk.finish(newest)) == (CONFLICT, DONE)
 
 
 async def test_a_right_token_with_a_wrong_nonce_is_refused(desk: Desk) -> None:
@@ -330,7 +330,7 @@ async def test_a_right_token_with_a_wrong_nonce_is_refused(desk: Desk) -> None:
     forged = Claim(claim.id, claim.token, claim.nonce + "x")
     assert (await desk.heartbeat(forged), await desk.finish(forged), await desk.place("a")) == (
         [False],
-        LOST,
+        CONFLICT,
         JobState.RUNNING,
     )
 
@@ -338,7 +338,7 @@ async def test_a_right_token_with_a_wrong_nonce_is_refused(desk: Desk) -> None:
 async def test_a_finished_job_cannot_be_finished_or_failed_again(desk: Desk) -> None:
     claim = await desk.held("a")
     await desk.finish(claim)
-    assert (await desk.finish(claim), await desk.fail(claim), await desk.bury(claim)) == (LOST, LOST, LOST)
+    assert (await desk.finish(claim), await desk.fail(claim), await desk.bury(claim)) == (CONFLICT, CONFLICT, CONFLICT)
 
 
 # Settling
@@ -362,7 +362,7 @@ async def test_follow_up_jobs_come_with_the_finish(desk: Desk) -> None:
 async def test_follow_up_jobs_do_not_come_with_a_refused_finish(desk: Desk) -> None:
     claim = await desk.held("a")
     await desk.move(Cancel("a"))
-    assert (await desk.settle(Complete(claim, enqueues=(Job("next"),))), await desk.place("next")) == (LOST, None)
+    assert (await desk.settle(Complete(claim, enqueues=(Job("next"),))), await desk.place("next")) == (CONFLICT, None)
 
 
 async def test_a_finish_with_a_bad_follow_up_changes_nothing(desk: Desk) -> None:

@@ -1,4 +1,4 @@
-"""JobQueue: rescues, cancels, revivals and deletes. What anybody but the worker may do, and under which condition."""
+"""JobQueue: rescues, cancels, requeues and deletes. What all but the worker may do, and under which condition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from conformance.stores import Store
 from wrasse.ports.jobs import Budget, Cancel, Claim, DeadLetterJob, Delete, Job, JobState, Reason, Requeue, RequeueDead
 from wrasse.ports.outcome import Outcome
 
-DONE, LOST = [Outcome.DONE], [Outcome.CONFLICT]
+DONE, CONFLICT = [Outcome.DONE], [Outcome.CONFLICT]
 
 
 @pytest.fixture
@@ -32,7 +32,11 @@ async def test_a_dead_workers_job_is_ready_again(desk: Desk, store: Store) -> No
 async def test_a_job_is_not_rescued_before_its_deadline(desk: Desk) -> None:
     claim = await desk.held("a")
     bury = DeadLetterJob(claim, Reason.WORKER_DIED, spends=Budget.RESCUES)
-    assert (await desk.rescue(claim), await desk.move(bury), await desk.place("a")) == (LOST, LOST, JobState.RUNNING)
+    assert (await desk.rescue(claim), await desk.move(bury), await desk.place("a")) == (
+        CONFLICT,
+        CONFLICT,
+        JobState.RUNNING,
+    )
 
 
 async def test_a_rescue_loses_to_a_heartbeat_that_came_first(desk: Desk, store: Store) -> None:
@@ -40,7 +44,7 @@ async def test_a_rescue_loses_to_a_heartbeat_that_came_first(desk: Desk, store: 
     await store.pass_time(LONGER)
     (suspect,) = await desk.jobs.overdue(None, 10)
     await desk.heartbeat(suspect.claim)
-    assert (await desk.rescue(suspect.claim), (await desk.state("a")).rescues) == (LOST, 0)
+    assert (await desk.rescue(suspect.claim), (await desk.state("a")).rescues) == (CONFLICT, 0)
 
 
 async def test_a_rescue_loses_to_a_finish_that_came_first(desk: Desk, store: Store) -> None:
@@ -48,14 +52,14 @@ async def test_a_rescue_loses_to_a_finish_that_came_first(desk: Desk, store: Sto
     await store.pass_time(LONGER)
     (suspect,) = await desk.jobs.overdue(None, 10)
     await desk.finish(suspect.claim)
-    assert (await desk.rescue(suspect.claim), await desk.place("a")) == (LOST, JobState.DONE)
+    assert (await desk.rescue(suspect.claim), await desk.place("a")) == (CONFLICT, JobState.DONE)
 
 
 async def test_two_rescuers_rescue_a_job_once(desk: Desk, store: Store) -> None:
     claim = await desk.held("a")
     await store.pass_time(LONGER)
     outcomes = await desk.rescue(claim) + await desk.rescue(claim)
-    assert (outcomes, (await desk.state("a")).rescues, (await desk.count()).ready) == (DONE + LOST, 1, 1)
+    assert (outcomes, (await desk.state("a")).rescues, (await desk.count()).ready) == (DONE + CONFLICT, 1, 1)
 
 
 async def test_a_rescue_of_an_earlier_claim_is_a_conflict(desk: Desk, store: Store) -> None:
@@ -64,7 +68,7 @@ async def test_a_rescue_of_an_earlier_claim_is_a_conflict(desk: Desk, store: Sto
     await desk.rescue(earlier)
     await desk.take_one()
     await store.pass_time(LONGER)
-    assert (await desk.rescue(earlier), await desk.place("a")) == (LOST, JobState.RUNNING)
+    assert (await desk.rescue(earlier), await desk.place("a")) == (CONFLICT, JobState.RUNNING)
 
 
 async def test_a_job_that_killed_too_many_workers_is_dead_lettered(desk: Desk, store: Store) -> None:
@@ -73,7 +77,7 @@ async def test_a_job_that_killed_too_many_workers_is_dead_lettered(desk: Desk, s
     outcomes = await desk.move(DeadLetterJob(claim, Reason.WORKER_DIED, error="silent", spends=Budget.RESCUES))
     info = await desk.state("a")
     assert (outcomes, info.state, info.reason, info.rescues) == (DONE, JobState.DEAD, Reason.WORKER_DIED, 1)
-    assert await desk.finish(claim) == LOST
+    assert await desk.finish(claim) == CONFLICT
 
 
 async def test_what_the_producer_wrote_survives_failure_rescue_burial_and_revival(desk: Desk, store: Store) -> None:
@@ -141,7 +145,7 @@ async def test_a_running_job_can_be_cancelled_and_its_worker_is_refused(desk: De
     outcomes = await desk.move(Cancel("a"))
     refused = (await desk.heartbeat(claim), await desk.finish(claim), await desk.fail(claim))
     record = await desk.record("a")
-    assert (outcomes, refused, record.info.state) == (DONE, ([False], LOST, LOST), JobState.DEAD)
+    assert (outcomes, refused, record.info.state) == (DONE, ([False], CONFLICT, CONFLICT), JobState.DEAD)
     assert [each.reason for each in record.history] == [Reason.CANCELLED]
 
 
@@ -149,7 +153,7 @@ async def test_a_finished_or_unknown_job_cannot_be_cancelled(desk: Desk) -> None
     await desk.finish(await desk.held("a"))
     await desk.bury(await desk.held("b"))
     outcomes = await desk.move(Cancel("a"), Cancel("b"), Cancel("c"))
-    assert (outcomes, (await desk.state("b")).reason) == (LOST * 3, Reason.FAILED)
+    assert (outcomes, (await desk.state("b")).reason) == (CONFLICT * 3, Reason.FAILED)
 
 
 # Revivals
@@ -185,7 +189,7 @@ async def test_only_a_dead_job_can_be_requeued(desk: Desk) -> None:
     held = await desk.move(RequeueDead(await desk.take_one()))
     await desk.finish((await desk.state("a")).claim)
     done = await desk.move(RequeueDead((await desk.state("a")).claim))
-    assert (ready, held, done) == (LOST, LOST, LOST)
+    assert (ready, held, done) == (CONFLICT, CONFLICT, CONFLICT)
 
 
 # Deletes
@@ -198,13 +202,13 @@ async def test_a_job_that_is_not_running_can_be_deleted(desk: Desk, state: JobSt
         await {JobState.DONE: desk.finish, JobState.DEAD: desk.bury}[state](await desk.take_one())
     delete = Delete((await desk.state("a")).claim, state)
     outcomes = list(await desk.jobs.delete([delete, delete]))
-    assert (outcomes, await desk.place("a"), await desk.ids(state)) == (DONE + LOST, None, [])
+    assert (outcomes, await desk.place("a"), await desk.ids(state)) == (DONE + CONFLICT, None, [])
 
 
 async def test_a_running_job_is_never_deleted(desk: Desk) -> None:
     claim = await desk.held("a")
     outcomes = await desk.jobs.delete([Delete(claim, state) for state in JobState])
-    assert (list(outcomes), await desk.place("a")) == (LOST * 4, JobState.RUNNING)
+    assert (list(outcomes), await desk.place("a")) == (CONFLICT * 4, JobState.RUNNING)
 
 
 async def test_a_job_that_moved_on_is_not_deleted(desk: Desk) -> None:
@@ -214,7 +218,7 @@ async def test_a_job_that_moved_on_is_not_deleted(desk: Desk) -> None:
     await desk.bury(await desk.take_one())
     now = (await desk.state("a")).claim
     elsewhere, stale = Delete(now, JobState.DONE), Delete(looked, JobState.DEAD)
-    assert (list(await desk.jobs.delete([elsewhere, stale])), await desk.place("a")) == (LOST * 2, JobState.DEAD)
+    assert (list(await desk.jobs.delete([elsewhere, stale])), await desk.place("a")) == (CONFLICT * 2, JobState.DEAD)
 
 
 async def test_the_id_of_a_lasting_job_is_known_after_it_is_gone_for_as_long_as_said(desk: Desk, store: Store) -> None:
@@ -245,7 +249,7 @@ async def test_the_holder_of_a_deleted_job_cannot_finish_another_of_the_same_id(
     await desk.move(Cancel("a"))
     await desk.jobs.delete([Delete((await desk.state("a")).claim, JobState.DEAD)])
     newest = await desk.held("a")
-    assert (await desk.finish(earlier), await desk.heartbeat(newest)) == (LOST, [True])
+    assert (await desk.finish(earlier), await desk.heartbeat(newest)) == (CONFLICT, [True])
 
 
 async def test_a_deleted_job_leaves_no_result_or_history_to_the_next_of_its_id(desk: Desk) -> None:

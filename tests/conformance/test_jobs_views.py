@@ -211,10 +211,10 @@ async def test_counts_tell_since_when_the_oldest_job_is_ready(desk: Desk, store:
 
 async def test_a_worker_is_listed_from_its_first_heartbeat_until_it_deregisters(desk: Desk) -> None:
     worker = WorkerInfo("host-1", "host", 4711, slots=8)
-    beaten = await desk.jobs.heartbeat(worker, [], heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    answer = await desk.jobs.heartbeat(worker, [], heartbeat_timeout=HEARTBEAT_TIMEOUT)
     (listed,) = (await desk.jobs.counts()).workers
     await desk.jobs.heartbeat(worker, [], heartbeat_timeout=timedelta(0))
-    assert (listed.info, listed.heartbeat_at, listed.deadline) == (worker, beaten.at, beaten.at + HEARTBEAT_TIMEOUT)
+    assert (listed.info, listed.heartbeat_at, listed.deadline) == (worker, answer.at, answer.at + HEARTBEAT_TIMEOUT)
     assert (await desk.jobs.counts()).workers == ()
 
 

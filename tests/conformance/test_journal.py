@@ -75,9 +75,9 @@ async def test_names_as_long_as_any_object_or_key_are_kept_and_found(journal: Jo
 async def test_an_outcome_is_added_to_its_intent(journal: Journal, store: Store) -> None:
     intended_at = await journal.intend([intent("1"), intent("2")])
     await store.pass_time(STEP)
-    await journal.settle([SettledIntent("2", Outcome.CONFLICT, "a beat came first")])
+    await journal.settle([SettledIntent("2", Outcome.CONFLICT, "a heartbeat came first")])
     one, two = await lines(journal)
-    assert (one.outcome, two.outcome, two.detail) == (None, Outcome.CONFLICT, "a beat came first")
+    assert (one.outcome, two.outcome, two.detail) == (None, Outcome.CONFLICT, "a heartbeat came first")
     assert two.settled_at is not None
     assert two.settled_at >= intended_at + STEP
 

@@ -78,7 +78,7 @@ async def test_a_steady_caller_gets_the_rate_and_none_more_than_twice_of_it_in_a
     total = sum(count for _, count in granted)
     assert total <= rate * (seconds + 1)
     asked = [at / SECOND for at, _ in granted]
-    # A busy machine asks late, and what nobody asks for is not kept beyond the burst.
+    # A busy machine asks late, and what is not asked for is not kept beyond the burst.
     assert total >= 0.5 * sum(min(10, rate * (then - at)) for at, then in pairwise(asked))
     for begin, _ in granted:
         assert sum(count for at, count in granted if begin <= at < begin + SECOND) <= 2 * rate

@@ -1,4 +1,4 @@
-"""Server ages: a server removes by age only where nobody reads in a group, and tells what it does."""
+"""Server ages: a server removes by age only streams without a group, and tells what it does."""
 
 from __future__ import annotations
 

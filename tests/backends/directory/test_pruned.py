@@ -1,4 +1,4 @@
-"""Directories that become empty are removed; whoever is about to write into one makes it again, all the way up."""
+"""Directories that become empty are removed; a writer makes its own again, all the way up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wrasse.clock import ManualClock
 
 
 class Pruned(Files):
-    """Just before the folder `c` is made, somebody else removes those above it, which are empty."""
+    """Just before the folder `c` is made, another process removes those above it, which are empty."""
 
     left = 1
 

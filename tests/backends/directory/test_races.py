@@ -1,4 +1,4 @@
-"""Two at one name in a directory: whoever comes in the middle of a change waits, and sees it whole.
+"""Two at one name in a directory: who comes in the middle of a change waits, and sees it whole.
 
 A file layer stops one change at a chosen step and lets the other begin there. The other must not come to an end before
 the first goes on; the pause is only as long as it takes to see that it does not.

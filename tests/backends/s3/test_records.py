@@ -299,7 +299,7 @@ async def test_many_writers_of_new_buckets_lose_none_of_them() -> None:
         assert sorted(shown) == [f"k{n}" for n in range(8)]
 
 
-# Damage
+# Corrupt bytes
 
 
 async def test_what_wrasse_did_not_write_is_an_error_and_not_a_missing_record() -> None:

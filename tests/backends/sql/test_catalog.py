@@ -22,7 +22,7 @@ T = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 class User:
-    """Somebody with a schema of their own."""
+    """A user with a schema of their own."""
 
     def __init__(self, url: str) -> None:
         self.name = f"u{uuid.uuid4().hex}"

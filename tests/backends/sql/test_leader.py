@@ -40,7 +40,7 @@ async def processes(postgres_url: str) -> AsyncIterator[Processes]:
 
 
 def cut(url: str) -> None:
-    """Somebody ends the sessions of wrasse on the server."""
+    """Another program ends the sessions of wrasse on the server."""
     with psycopg.connect(url, autocommit=True) as db:
         db.execute("SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'wrasse'")
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.full
 
 
 class User:
-    """Somebody with a database of their own."""
+    """A user with a database of their own."""
 
     def __init__(self, url: str) -> None:
         self.url = url

@@ -1,4 +1,4 @@
-"""The file itself: old, new, foreign, damaged, missing, read-only, moved. Each has one clear error; nothing is lost."""
+"""The file itself: old, new, foreign, corrupt, missing, read-only, moved. Each has one clear error; nothing is lost."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ async def test_a_group_that_a_trim_overtook_does_not_keep_its_waiters_busy(tmp_p
 async def test_an_append_and_a_nak_of_this_process_wake_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wrasse.backends.sqlite.wakeups.TICK", 3600)  # nobody looks at what other processes do
+    monkeypatch.setattr("wrasse.backends.sqlite.wakeups.TICK", 3600)  # changes of other processes are not polled
     store = await Sqlite.open(tmp_path / "wrasse.db")
     await store.groups.join(S, G, FIRST)
     for number in (1, 2):
@@ -320,7 +320,7 @@ def killed(child: subprocess.Popen[str]) -> list[str]:
 
 
 def broken_laws(path: Path) -> list[str]:
-    """What must hold of the tables whenever nobody writes."""
+    """What must be true of the tables between two writes."""
     db = apsw.Connection(str(path))
     laws = {
         "counted": "SELECT count(*) FROM streams s WHERE length != (SELECT count(*) FROM entries WHERE stream = s.id)"

@@ -31,7 +31,7 @@ async def waiting(store: Sqlite, count: int = 1) -> None:
 
 @pytest.fixture
 def no_ticks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks at what other processes do: what wakes a worker is this process itself."""
+    """Changes of other processes are not polled: what wakes a worker is this process itself."""
     monkeypatch.setattr("wrasse.backends.sqlite.wakeups.TICK", 3600)
 
 
