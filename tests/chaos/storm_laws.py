@@ -108,8 +108,8 @@ def _counted(done: int, dead: int) -> dict[bytes, int]:
 
 async def no_damage(ending: Ending) -> None:
     """What `wrasse jobs fsck` looks for is not there."""
-    assert ending.yard.store.damages is not None
-    found = await ending.yard.store.damages.check(repair=False, heartbeat_timeout=ending.yard.one_silence())
+    assert ending.yard.store.fsck is not None
+    found = await ending.yard.store.fsck.check(repair=False, heartbeat_timeout=ending.yard.one_silence())
     assert [(each.kind, each.count) for each in found if each.count] == [], "damage"
 
 

@@ -20,7 +20,6 @@ SUITES = {
     "JobLists": "cli/test_admin",
     "JobQueue": "conformance/test_jobs",
     "KeepsVersions": "backends/s3/test_versions",
-    "PlainLocks": "conformance/test_named_locks",
     "SharedRecords": "backends/redis/test_flat_records",
     "Surveys": "conformance/test_aged_entries",
 }

@@ -34,7 +34,7 @@ from wrasse.duration import format_duration
 from wrasse.engine.report import BACKEND_DOWN, describe
 from wrasse.errors import StoreUnavailable
 from wrasse.leases.lease_scope import RenewedLease
-from wrasse.ports.guard import Guard, HealthCheck, HealthSample, PlainLocks
+from wrasse.ports.guard import Guard, HealthCheck, HealthSample, NamedLocks
 from wrasse.ports.jobs import Counts, WorkerState
 
 STOPPING = "stopping"  # the guard of an engine that was asked to stop
@@ -226,7 +226,7 @@ class PlainLockGuard(Guard):
     name = "sweeper_lock"
     __slots__ = ("_locks", "_taken", "_ttl")
 
-    def __init__(self, locks: PlainLocks, ttl: timedelta) -> None:
+    def __init__(self, locks: NamedLocks, ttl: timedelta) -> None:
         self._locks = locks
         self._ttl = ttl
         self._taken = False

@@ -314,9 +314,9 @@ def build_stream_sweep(name: str, settings: Settings, opened: OpenPorts, clock: 
         sweep = DeadConsumers(census, store.groups, alerts, opened.retention, **own.fields)  # type: ignore[arg-type]
         timeout = sweep.gone_for  # a missing call proves nothing after an outage
     guards: tuple[Guard, ...] = tuple(backend_guards(store, clock, timeout, skew_max=settings.engine.skew_max))
-    if store.plain_locks is not None:
+    if store.named_locks is not None:
         # The document's sweeper trims under the same lock under which it searches stuck tasks.
-        guards = (PlainLockGuard(store.plain_locks, settings.sweeper.lock_ttl), *guards)
+        guards = (PlainLockGuard(store.named_locks, settings.sweeper.lock_ttl), *guards)
     return scheduled(sweep, own, guards, name, sweep_home(store, clock))
 
 
@@ -346,8 +346,8 @@ def _stuck_tasks(settings: Settings, opened: OpenPorts, tasks: StreamedJobs, clo
         *backend_guards(opened.records, clock, timeout, skew_max=settings.engine.skew_max),
         MassDeath(tasks.workers, timeout),
     )
-    if opened.records.plain_locks is not None:
-        guards = (PlainLockGuard(opened.records.plain_locks, settings.sweeper.lock_ttl), *guards)
+    if opened.records.named_locks is not None:
+        guards = (PlainLockGuard(opened.records.named_locks, settings.sweeper.lock_ttl), *guards)
     own, home = settings.sweeps[StuckJobs.name], sweep_home(opened.records, clock)
     return scheduled(sweep, own, guards, f"{StuckJobs.name}@tasks", home, interval=settings.sweeper.interval)
 

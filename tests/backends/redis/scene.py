@@ -102,11 +102,11 @@ class Scene:
 
     async def check(self) -> list[str]:
         """The kinds of damage there are."""
-        return [each.kind for each in await self.redis.damages.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)]
+        return [each.kind for each in await self.redis.fsck.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)]
 
     async def repair(self) -> dict[str, Inconsistency]:
         return {
-            each.kind: each for each in await self.redis.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+            each.kind: each for each in await self.redis.fsck.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
         }
 
     async def missing(self) -> set[str]:

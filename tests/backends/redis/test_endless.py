@@ -72,7 +72,7 @@ CALLS: dict[str, Callable[[Redis], Awaitable[object]]] = {
     "subjects": lambda redis: redis.streams.subjects("a.*.b", None, 5),
     "survey": lambda redis: redis.surveys.survey("a.*.b", None, 5),
     "retire": lambda redis: redis.groups.retire("a.b", "g", "c"),
-    "damage": lambda redis: redis.damages.check(repair=False, heartbeat_timeout=SECOND),
+    "damage": lambda redis: redis.fsck.check(repair=False, heartbeat_timeout=SECOND),
 }
 
 

@@ -372,7 +372,7 @@ async def test_checks_and_repairs_beside_busy_workers_find_nothing_and_break_not
     async def check() -> None:
         while len(finished) < len(ids):
             found.extend(
-                each.kind for each in await bare.redis.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+                each.kind for each in await bare.redis.fsck.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
             )
 
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:

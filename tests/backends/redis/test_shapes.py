@@ -121,7 +121,7 @@ CALLS: dict[str, Call] = {
     "pulse": lambda redis: redis.health_sample(),
     "examine": lambda redis: redis.examine(),
     "check_streams": lambda redis: redis.check_streams(),
-    "damages.check": lambda redis: redis.damages.check(repair=False, heartbeat_timeout=SECOND),
+    "fsck.check": lambda redis: redis.fsck.check(repair=False, heartbeat_timeout=SECOND),
     "strays.look": lambda redis: redis.strays.look(None, 5, heartbeat_timeout=SECOND, dry=False),
     "surveys.survey": lambda redis: redis.surveys.survey("a.*", None, 5),
     "limiter.allow": lambda redis: redis.limiter.allow("k", 1, rate=5, burst=5),

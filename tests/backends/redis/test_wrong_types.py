@@ -63,7 +63,7 @@ async def _restore(scene: Scene, key: str) -> None:
 
 
 async def _named(scene: Scene) -> str:
-    damages = await scene.redis.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    damages = await scene.redis.fsck.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     return " ".join(name for each in damages if each.kind == "wrong_type" for name in each.names)
 
 

@@ -179,12 +179,12 @@ async def test_a_job_in_a_state_that_is_none_is_listed_counted_and_repaired(tmp_
     assert [(info.id, info.reason) for info in dead] == [("bad", Reason.INVALID_PAYLOAD)]
     assert (await store.jobs.counts()).queues[0].dead == 1
 
-    found = await store.damages.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    found = await store.fsck.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert [(each.kind, each.count, each.repaired) for each in found] == [("state", 1, 0), ("counts", 1, 0)]
     assert found[0].names == ("bad",)
-    repaired = await store.damages.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    repaired = await store.fsck.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert [(each.kind, each.repaired) for each in repaired] == [("state", 1), ("counts", 1)]
-    assert not await store.damages.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    assert not await store.fsck.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     (queue,) = (await store.jobs.counts()).queues
     assert (queue.ready, queue.dead) == (2, 1)
     shown = await store.jobs.get("bad")

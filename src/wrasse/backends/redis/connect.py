@@ -42,7 +42,7 @@ _OLD_KEYS = (("LLEN", ""), ("ZCARD", ":delayed"))
 
 
 @reads_replies
-class RedisPlainLocks:
+class RedisNamedLocks:
     """The port."""
 
     def __init__(self, client: RedisClient) -> None:
@@ -222,9 +222,9 @@ class Redis(JobStore, StreamStore):
             streams=True,
             limiter=True,
             surveys=True,
-            damages=True,
+            fsck=True,
             strays=True,
-            plain_locks=True,
+            named_locks=True,
             lists=True,
             status_index=True,
             shared=True,
@@ -242,8 +242,8 @@ class Redis(JobStore, StreamStore):
         self.surveys: Surveys = streams
         self._nameless = streams.nameless
         self.strays = RedisStrays(client)
-        self.damages = RedisFsck(client)
-        self.plain_locks = RedisPlainLocks(client)
+        self.fsck = RedisFsck(client)
+        self.named_locks = RedisNamedLocks(client)
         self.lists = RedisLists(client)
 
     @classmethod
