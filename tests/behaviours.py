@@ -11,11 +11,15 @@ WIRE, STRAYS, DEAD = "backends/redis/test_wire.py", "conformance/test_strays.py"
 JOBS, MOVES, FAULTS = "conformance/test_jobs.py", "conformance/test_jobs_moves.py", "conformance/test_jobs_faults.py"
 PEER = "interop/test_go_peer.py"
 ADMIN, WORK, STORM = "cli/test_admin.py", "jobs/test_redis_worker.py", "chaos/test_storm.py"
-FILES, WALK, INTAKE = (f"unit/jobs/file_producer/test_{name}.py" for name in ("files", "walk", "producer"))
+FILES, WALK, INTAKE = (f"unit/jobs/file_producer/test_{name}.py" for name in ("files", "producer_walk", "producer"))
 PRODUCER, WORKER = "runtime/test_producer.py", "unit/jobs/worker/test_worker.py"
 BREAKER, PROBES, TRACE = "unit/test_breaker.py", "unit/jobs/worker/test_breakers.py", "unit/jobs/test_trace.py"
 DAEMON, BEATS, RETRY = "runtime/test_daemon.py", "jobs/test_worker_heartbeat.py", "unit/jobs/test_retry.py"
-RUN, SEARCH, SCHEDULE = "runtime/test_redis.py", "unit/jobs/test_stray_search.py", "unit/engine/test_turn_schedule.py"
+RUN, SEARCH, SCHEDULE = (
+    "runtime/test_redis.py",
+    "unit/sweeps/test_stuck_jobs_stray_search.py",
+    "unit/engine/test_turn_schedule.py",
+)
 CHAOS, KILLS = "chaos/test_redis_worker.py", "chaos/test_many_kills.py"
 STUCK, REDIS_STRAYS = "unit/sweeps/test_stuck_jobs.py", "jobs/test_redis_strays.py"
 LIMITER, RATE = "backends/redis/test_limiter.py", "runtime/test_producer_rate.py"
