@@ -271,7 +271,7 @@ class Redis(JobStore, StreamStore):
 
     async def forget(self, collection: Collection) -> None:
         writer = RecordWriter(self.client, collection)
-        await self.client.run(load("record_forget"), [writer.names, writer.writes, writer.gone, writer.meta])
+        await self.client.run(load("records.forget"), [writer.names, writer.writes, writer.gone, writer.meta])
 
     async def health_sample(self) -> HealthSample:
         """The server's identity (another after a restart or a failover), its clock, and its count of evictions."""

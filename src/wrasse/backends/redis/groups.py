@@ -154,10 +154,10 @@ class DeliveryReader:
         for each in deliveries:
             base = places.of(each.entry.subject, each.group, lambda keys: (keys.log, keys.due, keys.wake))
             args += (base, str(each.entry.id), each.number)
-        await self._client.run(load("group_return"), places.names, args)
+        await self._client.run(load("deliveries.give_back"), places.names, args)
 
     async def _by_script(self, request: DeliveryRequest) -> DeliveryAnswer:
-        answer = await self._client.run(load("group_deliver"), request.names, [*request.args, "all", *self._most])
+        answer = await self._client.run(load("deliveries.deliver"), request.names, [*request.args, "all", *self._most])
         _check_group(answer, request)
         now, due, count, words = answer
         return DeliveryAnswer(now, _read(words, request, now)) if count else DeliveryAnswer(now, [], due, words)
@@ -165,7 +165,7 @@ class DeliveryReader:
     async def _natively(self, request: DeliveryRequest) -> DeliveryAnswer | None:
         """None if the server did not know the scripts; nothing has been delivered then."""
         (subject,), client = request.subjects, self._client
-        due, noted = load("group_deliver"), load("group_noted")
+        due, noted = load("deliveries.deliver"), load("deliveries.note")
         if self._loaded_on != client.connections:
             # In time: a page that was delivered without being noted must be given back, entry by entry.
             await self._load_scripts()
@@ -200,7 +200,9 @@ class DeliveryReader:
 
     async def _load_scripts(self) -> None:
         connection = self._client.connections
-        await self._client.ask_many([("SCRIPT", "LOAD", load(name).text) for name in ("group_deliver", "group_noted")])
+        await self._client.ask_many(
+            [("SCRIPT", "LOAD", load(name).text) for name in ("deliveries.deliver", "deliveries.note")]
+        )
         self._loaded_on = connection
 
     async def _in_turn(self, steps: Sequence[Sequence[Word]]) -> list[Any]:
@@ -264,7 +266,7 @@ class RedisGroups:
     ) -> bool:
         check_group(subject, group)
         names = [self._keys.registry, self._keys.of(subject).log]
-        return bool(await self._client.run(load("group_join"), names, [subject, group, _begin(start)]))
+        return bool(await self._client.run(load("groups.join"), names, [subject, group, _begin(start)]))
 
     async def deliver(
         self,
@@ -295,7 +297,7 @@ class RedisGroups:
         for each in deliveries:
             base = places.of(each.entry.subject, each.group, lambda keys: (keys.log, keys.due, keys.consumers))
             args += (base, each.group, str(each.entry.id), each.number)
-        answer = await self._client.run(load("group_extend"), places.names, args)
+        answer = await self._client.run(load("groups.extend"), places.names, args)
         return tuple(dead_letter == ord("1") for dead_letter in answer)
 
     async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
@@ -310,7 +312,7 @@ class RedisGroups:
     async def mark(self, subject: str, group: str, upto: EntryId) -> Outcome:
         keys = self._keys.group(subject, group)
         names = [keys.log, keys.due, self._keys.of(subject).facts]
-        answer = await self._client.run(load("group_mark"), names, [group, str(upto)])
+        answer = await self._client.run(load("groups.mark"), names, [group, str(upto)])
         if answer == b"beyond":
             raise Refused(
                 f"the group {group!r} of {subject!r} would be marked beyond the last entry",
@@ -320,7 +322,7 @@ class RedisGroups:
 
     async def consumers(self, subject: str, group: str) -> Sequence[ConsumerState]:
         keys = self._keys.group(subject, group)
-        now, *words = await self._client.run(load("group_consumers"), [keys.log, keys.consumers], [group])
+        now, *words = await self._client.run(load("groups.consumers"), [keys.log, keys.consumers], [group])
         found = [_consumer(subject, group, now, *words[at : at + 4]) for at in range(0, len(words), 4)]
         return tuple(sorted(found, key=lambda state: state.consumer))
 
@@ -329,7 +331,7 @@ class RedisGroups:
         names = [keys.log, keys.due, keys.consumers, keys.wake, self._keys.of(subject).facts]
         args: list[Word] = [group, consumer, FOREIGN_IDLE_MAX // timedelta(milliseconds=1)]
         page_loop, pieces = PageLoop(self._client.options.where, "the removal of a consumer"), 0
-        while (answer := await self._client.run(load("group_retire"), names, args)) == b"more":
+        while (answer := await self._client.run(load("groups.retire"), names, args)) == b"more":
             pieces += 1  # its entries are transferred in pieces; it is dead, so no more are added
             page_loop.turn(pieces)
         return Outcome(answer.decode())

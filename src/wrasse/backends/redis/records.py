@@ -108,7 +108,7 @@ class RecordWriter:
         ]  # fmt: skip
         if asked.emit:
             self._add(asked.emit, keys, args)
-        script = load("record_emit" if asked.emit else "record_write")
+        script = load("record_writes.emit" if asked.emit else "record_writes.write")
         micros, outcome, version = await self._client.run(script, keys, args)
         return Written(Outcome(outcome.decode()), version.decode() or None, from_micros(int(micros)))
 
@@ -230,7 +230,7 @@ class RedisRecords(ConditionalRecords):
     ) -> Page[Record]:
         check_limit(limit, "records")
         args = (*bounds, min(limit, PAGE_MAX), PAGE_BYTES_MAX, letters)
-        micros, more, *rows = await self._client.run(load("record_page"), (self._writer.values, index), args)
+        micros, more, *rows = await self._client.run(load("records.page"), (self._writer.values, index), args)
         pairs = zip(rows[::2], rows[1::2], strict=True)
         found = tuple(_record(member[letters:], stored, member[:letters]) for member, stored in pairs)
         return records_page(found, map(cursor, found), micros, more)
@@ -294,7 +294,7 @@ class RedisFlatRecords(ConditionalRecords):
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         name = name_of(key)
         keys = (self._hash(key), self._writer.writes, self._writer.meta)
-        found = await self._client.run(load("flat_get"), keys, (name,))
+        found = await self._client.run(load("flat_records.get"), keys, (name,))
         return _flat_record(name, *found) if found else None
 
     async def write(self, asked: RecordWrite) -> Written:
@@ -329,12 +329,14 @@ class RedisFlatRecords(ConditionalRecords):
             *(self._hash(each.key) for each, _ in placed),
         ]
         words = [(name_of(each.key), each.version, index_entry_text(index_entry)) for each, index_entry in placed]
-        return int(await self._client.run(load("flat_shelve"), keys, [word for each in words for word in each]))
+        return int(
+            await self._client.run(load("flat_records.index_status"), keys, [word for each in words for word in each])
+        )
 
     async def status_counts(self, spans: Sequence[StatusRange]) -> tuple[tuple[int, ...], datetime]:
         """See ShelvedRecords."""
         bounds = [word for each in spans for word in _status_bounds(each.status, each.upto)]
-        micros, *counts = await self._client.run(load("flat_counts"), (self._writer.status_index,), bounds)
+        micros, *counts = await self._client.run(load("flat_records.counts"), (self._writer.status_index,), bounds)
         return tuple(counts), from_micros(int(micros))
 
     async def status_page(self, status: str, after: str | None, limit: int, *, newest: bool = False) -> Page[Record]:
@@ -358,7 +360,7 @@ class RedisFlatRecords(ConditionalRecords):
         named = [(key, key[len(self._prefix.encode()) :]) for key in hashes]
         kept = [(key, name) for key, name in named if _is_name(name)]
         keys: list[str | bytes] = [self._writer.writes, self._writer.meta, *(key for key, _ in kept)]
-        micros, *rows = await self._client.run(load("flat_changed"), keys, [name for _, name in kept])
+        micros, *rows = await self._client.run(load("flat_records.changed"), keys, [name for _, name in kept])
         if not dry:
             await self._client.ask("SET", self._writer.scan, scanned)
         return ForeignScan(_records(rows), from_micros(int(micros)), scanned.decode(), scanned == _START)
@@ -368,7 +370,7 @@ class RedisFlatRecords(ConditionalRecords):
         own = self._writer
         keys = (self._hash(key), own.names, own.due, own.writes, own.gone, own.meta)
         due = b"" if due_at is None else due_text(due_at)
-        answer = await self._client.run(load("flat_index"), keys, (name_of(key), at, due))
+        answer = await self._client.run(load("flat_records.index_due"), keys, (name_of(key), at, due))
         return Outcome(answer.decode())
 
     def _hash(self, key: str) -> str:
@@ -388,7 +390,7 @@ class RedisFlatRecords(ConditionalRecords):
         own = self._writer
         keys = (index, own.names, own.due, own.writes, own.gone, own.meta, own.status_index)
         args = (*bounds, min(limit, FLAT_PAGE_MAX), FLAT_PAGE_BYTES_MAX, letters, self._prefix, "1" if newest else "")
-        micros, more, *rows = await self._client.run(load("flat_page"), keys, args)
+        micros, more, *rows = await self._client.run(load("flat_records.page"), keys, args)
         found = _records(rows, 5)
         cursors = (cursor(record, before) for record, before in zip(found, rows[4::5], strict=True))
         return records_page(found, cursors, micros, more)

@@ -12,7 +12,7 @@ its connection (`ReplyTooLarge`), so a page shrinks fast; a single entry beyond 
 
 Keys of ours that have a value of another type: another program wrote there, or a person by mistake.
 
-Scripts check the keys they need before they change anything (lua/types.lua). A walk over several queues skips those
+Scripts check the keys they need before they change anything (lua/queue_keys.lua). A walk over several queues skips those
 whose keys have a wrong type; `jobs fsck`, the doctor and the status name them. No key is deleted for it.
 """
 

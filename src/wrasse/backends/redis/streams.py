@@ -381,7 +381,7 @@ class RedisStreams:
     async def info(self, subject: str) -> StreamState | None:
         check_subject(subject)
         keys = self._keys.of(subject)
-        answer, history = await self._by_one_server(load("stream_info"), [keys.log, keys.facts])
+        answer, history = await self._by_one_server(load("stream_state.info"), [keys.log, keys.facts])
         if not answer:
             return None
         now, *words = answer
@@ -436,7 +436,7 @@ class RedisStreams:
         for begin in range(0, len(shown), _AT_ONCE):
             some = shown[begin : begin + _AT_ONCE]
             keys = [key for name in some for key in (self._keys.of(name).log, self._keys.of(name).facts)]
-            at, *words = await self._client.run(load("stream_survey"), keys)
+            at, *words = await self._client.run(load("stream_state.survey"), keys)
             reply = iter(words)
             states += [read_state(name, reply, at) for name in some if next(reply)]
         if not at:

@@ -4,7 +4,7 @@
 -- ARGV: [2] heartbeat timeout, ms; then of each entry: first key of its worker, 1 if its heartbeat must be absent, take, worker,
 --   queue, id, flags, bytes
 -- Result: how many were adopted
--- include putting
+-- include new_jobs
 need_shared(21)
 local timeout, adopted = ARGV[2], 0
 

@@ -7,8 +7,8 @@
 -- asked again {now, 0, take, deadline, value in holds, take, ...} of those that are still held.
 local REQUESTS = 10
 -- include requests
--- include putting
--- include ending
+-- include new_jobs
+-- include finished_jobs
 -- include job_id
 local request, limit, timeout, worker, nonce = 't' .. ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6]
 local told = recall(request)

@@ -4,9 +4,9 @@
 --   then of each entry that seems to be new: take, when it died (ms; 0: now), queue, text for `finished` but for its
 --   first line, id, bytes, where it stood in the list, counted from its old end
 -- Result: how many entries of the index are gone, how many are new
--- include putting
--- include ending
--- include counting
+-- include new_jobs
+-- include finished_jobs
+-- include list_entries
 need_shared(21)
 need('list', KEYS[20])
 local at, gone, twice, new = 4, {}, {}, 0

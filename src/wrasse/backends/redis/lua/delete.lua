@@ -4,9 +4,9 @@
 --   D, done, or X, dead: take
 --   W, waiting: first key of its queue, 'list' or 'set', its entry, where it stood, id, group, unique name
 -- Gives one letter an item that was looked at: d for done, l for lost.
--- include putting
--- include ending
--- include waiting
+-- include new_jobs
+-- include finished_jobs
+-- include list_entries
 need_shared(21)
 local ids_kept, bytes = tonumber(ARGV[2]), 0
 

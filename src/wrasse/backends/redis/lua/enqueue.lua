@@ -6,7 +6,7 @@
 -- Gives '1' if all jobs are new, else a msgpack list: 1, or the id of what stands in the way.
 local REQUESTS = 10
 -- include requests
--- include putting
+-- include new_jobs
 local told = recall('p' .. ARGV[2])
 if told then return told end
 need_shared(9)

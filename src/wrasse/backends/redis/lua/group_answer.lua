@@ -6,7 +6,7 @@
 --   'dead', first key, group, id, first key of its stream, a draft as `appending` has it
 -- Gives one letter an answer: d for done, l for lost.
 -- include entry_ids
--- include appending
+-- include stream_log
 local at = 3
 for _ = 1, tonumber(ARGV[2]) do
   open_log(tonumber(ARGV[at + 1]), ARGV[at])

@@ -13,9 +13,9 @@
 --      goes to and that queue's name, new bytes, delay (ms)
 -- Gives one letter an item: d for done, l for lost; what would come from a key of a wrong type or go to one stays where
 --   it is, and is lost.
--- include putting
--- include ending
--- include waiting
+-- include new_jobs
+-- include finished_jobs
+-- include list_entries
 
 need_shared(21)
 

@@ -4,7 +4,7 @@
 -- Gives '1': all are new.
 local REQUESTS = 1
 -- include requests
--- include waking
+-- include queue_keys
 local told = recall('p' .. ARGV[2])
 if told then return told end
 need('set', KEYS[4])

@@ -12,8 +12,8 @@
 --   held, and is lost.
 local REQUESTS = 10
 -- include requests
--- include putting
--- include ending
+-- include new_jobs
+-- include finished_jobs
 local told = recall('s' .. ARGV[2])
 if told then return told end
 need_shared(21)

@@ -5,7 +5,7 @@
 --   more is asked), 'ours' if it is one of ours and lives, else 'silent'; the number of its entries without a claim, and
 --   these
 -- include job_id
--- include types
+-- include queue_keys
 local most, result, room = tonumber(ARGV[2]), {now}, 32 * 1024 * 1024
 
 -- Whether the newest claim of its id holds this very entry.

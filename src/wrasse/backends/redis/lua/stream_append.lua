@@ -4,7 +4,7 @@
 --   of 'bodies' each is its body; of 'drafts' each is a draft as `appending` has it
 -- Gives of each stream: of 'bodies' ms and seq of the first entry, of 'drafts' the id of each.
 -- include entry_ids
--- include appending
+-- include stream_log
 local streams, at = {}, 3
 for i = 1, tonumber(ARGV[2]) do
   local base, plain, drafts = 4 * i - 2, ARGV[at + 1] == 'bodies', tonumber(ARGV[at + 2])

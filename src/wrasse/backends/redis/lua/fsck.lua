@@ -4,9 +4,9 @@
 -- ARGV: [2] 1 to repair; [3] heartbeat timeout, ms; [4] how long ids last, ms; [5] number of items, then each: kind, number of its
 --   words, first key of its worker or queue (or 0), its other words. See `kinds` below.
 -- Gives of each item how much of it is damaged; 0: nothing, or not any more.
--- include putting
--- include ending
--- include counting
+-- include new_jobs
+-- include finished_jobs
+-- include list_entries
 -- include job_id
 need_shared(21)
 local repair, timeout, ids_kept = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])

@@ -1,7 +1,7 @@
 -- One stream with its groups, added to `found`: length, bytes, entries ever added, first and last id ('' for none), number of
 -- groups, then of each group: name, delivered, number of pending entries, lowest of them (''), lag ('' where it cannot be
 -- told), number of consumers, entries lost while pending. The group that the origin makes and nobody reads is left out.
--- After `entry_ids`.
+-- include entry_ids
 local function seq_of(id) return tonumber(string.match(id, '%-(%d+)$')) end
 
 -- All but the one that stands for nobody.
@@ -50,3 +50,24 @@ local function describe(log, facts_key, found)
     for i = 1, 7 do found[#found + 1] = group[i] end
   end
 end
+
+-- script info
+-- One stream with its groups.
+-- KEYS: [1] the stream, [2] what is known of it
+-- Gives nothing if there is no such stream; else us, and what `describing` has.
+if redis.call('EXISTS', KEYS[1]) == 0 then return {} end
+local found = {us}
+describe(KEYS[1], KEYS[2], found)
+return found
+
+-- script survey
+-- Several streams with their groups.
+-- KEYS: two of each stream: the stream, what is known of it
+-- Gives us, then of each: 0 if there is no such stream; else 1 and what `describing` has.
+local found = {us}
+for i = 1, #KEYS, 2 do
+  local there = redis.call('TYPE', KEYS[i]).ok == 'stream'
+  found[#found + 1] = there and 1 or 0
+  if there then describe(KEYS[i], KEYS[i + 1], found) end
+end
+return found

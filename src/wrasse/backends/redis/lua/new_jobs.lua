@@ -11,7 +11,7 @@ local function each_chunk(command, key, values)
   end
 end
 
--- include waking
+-- include queue_keys
 
 -- A number of its own, so that equal bytes stay two members.
 local function delay_until(key, moment, bytes)

@@ -1,3 +1,7 @@
+-- Deliveries: made in one step, or by two scripts around a native read; and taken back unused.
+-- include entry_ids
+
+-- script deliver
 -- Hands out entries to a consumer: first what is due again, then what is new, and notes that the consumer is alive.
 -- KEYS: five of each stream: the stream, batches by deadline, single entries by deadline, the consumers, what wakes the group;
 --   then one of each: what is known of the stream
@@ -8,7 +12,6 @@
 --   how far the group has read, and the last id of what wakes it. If a stream has no such group: 'none', its number.
 -- What was handed out together is one batch: one entry by deadline, however many it holds. Batches become single entries when they
 -- are due; a single entry goes before the batch it was in.
--- include entry_ids
 local group, consumer, limit, timeout = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local ends, streams = whole(us + timeout), #KEYS / 6
 local CHUNK, BATCHES_MAX, WORD_BYTES, BYTES_MAX, ENTRY_MAX = 100, 1000, 128, tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -254,3 +257,40 @@ for i = 1, streams do
   positions[2 * i] = redis.call('EXISTS', wake_key) == 1 and described('STREAM', wake_key)['last-generated-id'] or '0-0'
 end
 return {us, next_due, 0, positions}
+
+-- script note
+-- Notes the new entries that a consumer read in this step, after `group_deliver` with 'due': they are one batch.
+-- KEYS: as those of `group_deliver`, of one stream
+-- ARGV: [2] group, [3] consumer, [4] for how long, us
+-- Gives when the next entry is due, us (-1: none), how far the group has read, and the last id of what wakes it.
+local log, held, due, rows, wake_key = unpack(KEYS)
+local read = delivered_to(log, ARGV[2])
+if not read then return {-1, '0-0', '0-0'} end
+local before = string.match(redis.call('HGET', rows, '') or '', ' (.+)$')
+if before and padded(read) > padded(before) then
+  redis.call('ZADD', held, whole(us + tonumber(ARGV[4])), '(' .. before .. ' ' .. read .. ' ' .. ARGV[3])
+end
+local next_due = -1
+for _, key in ipairs({held, due}) do
+  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  if first[2] and (next_due < 0 or tonumber(first[2]) < next_due) then next_due = tonumber(first[2]) end
+end
+local woken = redis.call('EXISTS', wake_key) == 1 and described('STREAM', wake_key)['last-generated-id'] or '0-0'
+return {next_due, read, woken}
+
+-- script give_back
+-- Takes back deliveries that nobody got, as if they had not been made.
+-- KEYS: three of each group: the stream, single entries by deadline, what wakes the group
+-- ARGV: [2] group, [3] consumer; then of each delivery: the first of its keys, id, number
+local group, consumer = ARGV[2], ARGV[3]
+for at = 4, #ARGV, 3 do
+  local base, id, number = tonumber(ARGV[at]), ARGV[at + 1], tonumber(ARGV[at + 2])
+  local found = redis.pcall('XPENDING', KEYS[base], group, id, id, 1)
+  local pending = not found.err and found[1]
+  if pending and pending[2] == consumer and pending[4] == number then
+    redis.call('XCLAIM', KEYS[base], group, NOBODY, 0, id, 'RETRYCOUNT', whole(number - 1), 'JUSTID')
+    redis.call('ZADD', KEYS[base + 1], whole(us), padded(id))
+    wake(KEYS[base + 2])
+  end
+end
+return 0
