@@ -1,20 +1,17 @@
 """Records on Redis: a hash of values, two sorted sets that order them by name and by due time, and each name's newest
-writes. Writes are in `record_writes.py`; records that are hashes of their own are in `flat_records.py`.
-
-Namespaces on Redis: a sorted set that every write of a new key adds its collection to.
-
-Writes to records on Redis: one script each, so that all of it happens or nothing, entries of streams included.
+writes. Every write is one script, so that all of it happens or nothing, entries of streams included.
 
 A version is a number that only grows and a salt of the writer: after a failover the number may be issued again, and the
 salt still tells the versions apart. Nothing here expires by itself: deleted names are remembered for the newest
 GONE_MAX of a collection, so that retries are safe.
 
-Records that are hashes of their own, `<data>:<key>` with one field for each key of a JSON object, so that programs
-without wrasse can read and write them: the task hash of the seed.
+Flat records are hashes of their own, `<data>:<key>` with one field for each key of a JSON object, so that programs
+without wrasse can read and write them: the task hash of the seed. Indexes and the newest writes are stored separately,
+below the root. The version of a flat record names our newest write and the digest of its fields, which every script
+computes anew: a record that another program changed has a version that was never issued, so no conditional write of
+ours overwrites it. A put replaces the whole record, expiry included.
 
-Indexes and the newest writes are stored separately, below the root. The version of a record names our newest write and
-the digest of its fields, which every script computes anew: a record that another program changed has a version that was
-never issued, so no conditional write of ours overwrites it. A put replaces the whole record, expiry included.
+Namespaces are the members of a sorted set that every write of a new key adds its collection to.
 """
 
 from __future__ import annotations
@@ -142,11 +139,9 @@ def _due_digits(micros: int) -> bytes:
 
 def index_entry_text(index_entry: IndexEntry | None) -> bytes:
     """An index entry in bytes whose order is that of statuses and positions; empty for none."""
-    return (
-        b""
-        if index_entry is None
-        else b"%b %0*d" % (index_entry.status.encode(), POSITION_DIGITS, index_entry.position + _POSITION_ZERO)
-    )
+    if index_entry is None:
+        return b""
+    return b"%b %0*d" % (index_entry.status.encode(), POSITION_DIGITS, index_entry.position + _POSITION_ZERO)
 
 
 def position_in(text: bytes) -> int:
@@ -243,43 +238,6 @@ def _record(name: bytes, stored: bytes, listed: bytes = b"") -> Record:
     return Record(key_of(name.decode(errors="replace")), value, version, due_instant(listed.decode() or due))
 
 
-def namespaces_key(root: str) -> str:
-    """The sorted set of the collections of keys."""
-    return f"{root}:namespaces"
-
-
-@reads_replies
-class RedisNamespaces:
-    """The port."""
-
-    def __init__(self, client: RedisClient) -> None:
-        self._client = client
-        self._key = namespaces_key(client.options.root)
-
-    async def page(self, after: str | None, limit: int) -> Page[str]:
-        lower, found = b"" if after is None else f"{after}{META}".encode(), list[str]()
-        page_loop, more = PageLoop(self._client.options.where, f"ZRANGEBYLEX {self._key}"), True
-        while more and len(found) <= limit:
-            page_loop.turn(lower)
-            start = b"(" + lower if lower else b"-"
-            asked = ("ZRANGEBYLEX", self._key, start, "+", "LIMIT", 0, limit + 1), ("TIME",)
-            members, time = await self._client.ask_many(asked)
-            more = len(members) > limit
-            if any(each <= before for before, each in pairwise((lower, *members))):
-                # Another program gave members scores, which puts them out of order: the whole set is sorted here.
-                members, more = sorted(await self._client.ask("ZRANGE", self._key, 0, -1)), False
-            found += [name for member in members if member > lower and (name := _namespace(member))]
-            lower = members[-1] if members else lower
-        return Page.of(found, limit, from_micros(self._client.time_in(time)), str)
-
-
-def _namespace(member: bytes) -> str | None:
-    try:
-        return namespace_of(member.decode())
-    except UnicodeDecodeError:
-        return None
-
-
 @reads_replies
 class RedisFlatRecords(ConditionalRecords):
     """One collection of records, each a hash."""
@@ -318,29 +276,24 @@ class RedisFlatRecords(ConditionalRecords):
         return self
 
     async def reindex(self, placed: Sequence[tuple[Record, IndexEntry | None]]) -> int:
-        """See ShelvedRecords."""
+        """See IndexedRecords."""
         if not placed:
             return 0
         own = self._writer
-        keys: list[str | bytes] = [
-            own.status_index,
-            own.writes,
-            own.meta,
-            *(self._hash(each.key) for each, _ in placed),
-        ]
-        words = [(name_of(each.key), each.version, index_entry_text(index_entry)) for each, index_entry in placed]
-        return int(
-            await self._client.run(load("flat_records.index_status"), keys, [word for each in words for word in each])
-        )
+        keys = [own.status_index, own.writes, own.meta, *(self._hash(each.key) for each, _ in placed)]
+        words: list[Word] = []
+        for each, index_entry in placed:
+            words += (name_of(each.key), each.version, index_entry_text(index_entry))
+        return int(await self._client.run(load("flat_records.index_status"), keys, words))
 
     async def status_counts(self, spans: Sequence[StatusRange]) -> tuple[tuple[int, ...], datetime]:
-        """See ShelvedRecords."""
+        """See IndexedRecords."""
         bounds = [word for each in spans for word in _status_bounds(each.status, each.upto)]
         micros, *counts = await self._client.run(load("flat_records.counts"), (self._writer.status_index,), bounds)
         return tuple(counts), from_micros(int(micros))
 
     async def status_page(self, status: str, after: str | None, limit: int, *, newest: bool = False) -> Page[Record]:
-        """See ShelvedRecords."""
+        """See IndexedRecords."""
         lower, upper = _status_bounds(status)
         if after is not None:
             position, name = read_cursor(after)
@@ -440,3 +393,40 @@ def _is_name(name: bytes) -> bool:
     except (UnicodeDecodeError, UsageError):
         return False
     return stored_name(key_of(text)) == text
+
+
+def namespaces_key(root: str) -> str:
+    """The sorted set of the collections of keys."""
+    return f"{root}:namespaces"
+
+
+@reads_replies
+class RedisNamespaces:
+    """See Namespaces."""
+
+    def __init__(self, client: RedisClient) -> None:
+        self._client = client
+        self._key = namespaces_key(client.options.root)
+
+    async def page(self, after: str | None, limit: int) -> Page[str]:
+        lower, found = b"" if after is None else f"{after}{META}".encode(), list[str]()
+        page_loop, more = PageLoop(self._client.options.where, f"ZRANGEBYLEX {self._key}"), True
+        while more and len(found) <= limit:
+            page_loop.turn(lower)
+            start = b"(" + lower if lower else b"-"
+            asked = ("ZRANGEBYLEX", self._key, start, "+", "LIMIT", 0, limit + 1), ("TIME",)
+            members, time = await self._client.ask_many(asked)
+            more = len(members) > limit
+            if any(each <= before for before, each in pairwise((lower, *members))):
+                # Another program gave members scores, which puts them out of order: the whole set is sorted here.
+                members, more = sorted(await self._client.ask("ZRANGE", self._key, 0, -1)), False
+            found += [name for member in members if member > lower and (name := _namespace(member))]
+            lower = members[-1] if members else lower
+        return Page.of(found, limit, from_micros(self._client.time_in(time)), str)
+
+
+def _namespace(member: bytes) -> str | None:
+    try:
+        return namespace_of(member.decode())
+    except UnicodeDecodeError:
+        return None

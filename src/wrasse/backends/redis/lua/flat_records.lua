@@ -2,7 +2,7 @@
 -- and a digest of its fields, so that whatever another program changes is noticed.
 
 -- What is known of a name: `since`, the newest version that was forgotten; `due`, as it stands in the index; its newest
--- `writes`; `seen`, the digest of fields that are another program's and were looked at; and `spot`, where it stands.
+-- `writes`; `seen`, the digest of fields that are another program's and were indexed; and `spot`, its entry in the status index.
 -- `lost`: another program wrote over it, so that all writes up to now are forgotten.
 local function past_of(writes, meta, name)
   local packed = redis.call('HGET', writes, name)
@@ -45,14 +45,14 @@ local function flat_version(past, digest)
   return stamp .. '-' .. digest
 end
 
--- Whether the fields are what we wrote, or what we have looked at.
+-- Whether the fields are what we wrote, or what we have indexed.
 local function is_known(past, digest)
   local last = past.writes[#past.writes]
   if past.seen == digest then return true end
   return last and not last[3] and string.match(last[2], '%-(%x+)$') == digest
 end
 
--- Puts a name on the shelf of this spot, '' for none, and says so in what is known of it; whether it stood elsewhere.
+-- Moves a name in the status index to this entry, '' for none, and notes it in what is known; whether it had another one.
 local function stand(shelves, name, past, spot)
   local before = past.spot or ''
   if before == spot then return false end
@@ -66,21 +66,21 @@ end
 -- One record of a flat collection.
 -- KEYS: [1] the record, [2] the writes of its collection, [3] meta
 -- ARGV: [2] name
--- Gives nothing if there is none; else version, due or '', and its fields, names and values.
+-- Returns nothing if there is none; else version, due or '', and its fields, names and values.
 local past = past_of(KEYS[2], KEYS[3], ARGV[2])
 local digest, words = digest_of(KEYS[1])
 if not digest then return {} end
 return { flat_version(past, digest), past.due, words }
 
 -- script page
--- A page of records of a flat collection, by name, by when they are due, or of a shelf by turn. Names whose record another program deleted, or let
--- expire, leave the indexes here.
--- KEYS: [1] names, due or shelves, whichever is read, [2] names, [3] due, [4] writes, [5] gone, [6] meta, [7] shelves; of records
+-- A page of records of a flat collection, by name, by when they are due, or of one status by position.
+-- Names whose record another program deleted, or let expire, leave the indexes here.
+-- KEYS: [1] names, due or status index, whichever is read, [2] names, [3] due, [4] writes, [5] gone, [6] meta, [7] status index; of records
 --   only the beginning of their keys is known before, and that has the same slot
 -- ARGV: [2] lower bound, [3] upper bound, as ZRANGEBYLEX takes them; '' for everything that is due now, [4] names wanted,
 --   [5] bytes of fields at most, unless the first alone is longer, [6] how many letters of a member are not its name,
 --   [7] what the key of a record begins with, [8] '1' for the last ones first, and downwards
--- Gives us, '1' if there are more, then of each: name, version, due or '', its fields, what stands before the name in the member.
+-- Returns us, '1' if there are more, then of each: name, version, due or '', its fields, what stands before the name in the member.
 local upper = ARGV[3]
 if upper == '' then upper = string.format('(1%018.0f\255', us) end
 local wanted, room, letters = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[6])
@@ -130,19 +130,19 @@ end
 return page
 
 -- script counts
--- How many names stand on shelves, or on parts of them.
--- KEYS: [1] shelves
+-- How many names have a status, or a part of its positions.
+-- KEYS: [1] status index
 -- ARGV: [2] on: of each part lower bound, upper bound, as ZLEXCOUNT takes them
--- Gives us, then of each part its number.
+-- Returns us, then of each part its number.
 local counts = { string.format('%.0f', us) }
 for i = 2, #ARGV, 2 do counts[#counts + 1] = redis.call('ZLEXCOUNT', KEYS[1], ARGV[i], ARGV[i + 1]) end
 return counts
 
 -- script changed
--- Of these records those that another program wrote or changed since we wrote them or looked at them.
+-- Of these records those that another program wrote or changed since we wrote or indexed them.
 -- KEYS: [1] the writes of the collection, [2] meta, [3] on: records
 -- ARGV: [2] on: their names
--- Gives us, then of each: name, version, due or '', its fields
+-- Returns us, then of each: name, version, due or '', its fields
 local found = { string.format('%.0f', us) }
 for i = 3, #KEYS do
   local name = ARGV[i - 1]
@@ -158,10 +158,10 @@ end
 return found
 
 -- script index_due
--- Notes when a record is due, and that its fields were looked at; the record itself stays as it is.
+-- Notes when a record is due, and that its fields were indexed; the record itself stays as it is.
 -- KEYS: [1] the record, [2] names, [3] due, [4] writes, [5] gone, [6] meta
 -- ARGV: [2] name, [3] the version it is to have, [4] due, 19 digits, or ''
--- Gives 'done' or 'conflict'
+-- Returns 'done' or 'conflict'
 local name = ARGV[2]
 local past, digest = past_of(KEYS[4], KEYS[6], name), digest_of(KEYS[1])
 if not digest or flat_version(past, digest) ~= ARGV[3] then return 'conflict' end
@@ -174,10 +174,10 @@ if past.due ~= '' then redis.call('ZADD', KEYS[3], 0, past.due .. name) end
 return 'done'
 
 -- script index_status
--- Puts records where they belong, each if it is still the one that was read. Records themselves stay as they are.
--- KEYS: [1] shelves, [2] writes, [3] meta, [4] on: records
--- ARGV: [2] on: of each record: name, the version it is to have, "<shelf> <turn>" or ''
--- Gives how many stood elsewhere.
+-- Moves records to their entries in the status index, each if it is still the one that was read. Records themselves stay as they are.
+-- KEYS: [1] status index, [2] writes, [3] meta, [4] on: records
+-- ARGV: [2] on: of each record: name, the version it is to have, "<status> <position>" or ''
+-- Returns how many had another entry.
 local moved = 0
 for i = 4, #KEYS do
   local at = 2 + 3 * (i - 4)

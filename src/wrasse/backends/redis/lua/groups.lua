@@ -5,7 +5,7 @@
 -- Makes a group exist, and its stream.
 -- KEYS: [1] the registry of streams, [2] the stream
 -- ARGV: [2] subject, [3] group, [4] the id behind which it begins, or $
--- Gives 1 if it is new.
+-- Returns 1 if it is new.
 local made = redis.pcall('XGROUP', 'CREATE', KEYS[2], ARGV[3], ARGV[4], 'MKSTREAM')
 if made.err and not string.find(made.err, 'BUSYGROUP', 1, true) then return made end
 redis.call('ZADD', KEYS[1], 0, ARGV[2])
@@ -13,9 +13,9 @@ return made.err and 0 or 1
 
 -- script consumers
 -- The consumers of a group.
--- KEYS: [1] the stream, [2] its consumers as they showed themselves
+-- KEYS: [1] the stream, [2] its consumers by their own requests
 -- ARGV: [2] group
--- Gives us, then of each consumer: name, number of pending entries, ms since it last did something, and when it was seen and
+-- Returns us, then of each consumer: name, number of pending entries, ms since it last did something, and when it was seen and
 --   until when it is alive, us ('' where it is another program's).
 local found = {us}
 if redis.call('EXISTS', KEYS[1]) == 0 or not delivered_to(KEYS[1], ARGV[2]) then return found end
@@ -33,7 +33,7 @@ return found
 -- Moves the deadlines of deliveries on.
 -- KEYS: three of each group: the stream, single entries by deadline, the consumers
 -- ARGV: [2] consumer, [3] until when from now, us; then of each delivery: the first of its group's keys, group, id, number
--- Gives one letter a delivery: 1 where it is still this consumer's, 0 where it is not.
+-- Returns one letter a delivery: 1 where it is still this consumer's, 0 where it is not.
 local consumer, ends = ARGV[2], whole(us + tonumber(ARGV[3]))
 local mine = {}
 for at = 4, #ARGV, 4 do
@@ -43,7 +43,7 @@ for at = 4, #ARGV, 4 do
   local pending = not found.err and found[1]
   local held = pending and pending[2] == consumer and pending[4] == tonumber(ARGV[at + 3])
   if held then
-    -- For those who look at how long an entry has been idle, too.
+    -- For programs that read how long an entry has been idle, too.
     held = redis.call('XCLAIM', log, group, consumer, 0, id, 'JUSTID')[1]
     if held then redis.call('ZADD', KEYS[base + 1], ends, padded(id)) end
   end
@@ -58,7 +58,7 @@ return table.concat(mine)
 -- Moves a group that reads by cursor.
 -- KEYS: [1] the stream, [2] single entries by deadline, [3] what is known of the stream
 -- ARGV: [2] group, [3] the id
--- Gives 'done', 'conflict', or 'beyond' the last entry.
+-- Returns 'done', 'conflict', or 'beyond' the last entry.
 local log, group, upto = KEYS[1], ARGV[2], ARGV[3]
 if redis.call('EXISTS', log) == 0 then return 'conflict' end
 local delivered = delivered_to(log, group)
@@ -72,7 +72,7 @@ if padded(upto) > padded(delivered) then
   if ours and number <= stream['entries-added'] then
     redis.call('XGROUP', 'SETID', log, group, upto, 'ENTRIESREAD', whole(number))
   elseif padded(upto) == padded(stream['last-generated-id']) then
-    -- Whoever wrote them: everything that was ever added is behind it.
+    -- Whichever program wrote them, everything that was ever added is behind it.
     redis.call('XGROUP', 'SETID', log, group, upto, 'ENTRIESREAD', whole(stream['entries-added']))
   else
     redis.call('XGROUP', 'SETID', log, group, upto)
@@ -88,10 +88,10 @@ until #found == 0
 return 'done'
 
 -- script retire
--- Hands over what a dead consumer holds, and removes it.
+-- Makes the pending entries of a dead consumer due, and removes it.
 -- KEYS: [1] the stream, [2] single entries by deadline, [3] the consumers, [4] what wakes the group, [5] what is known of the stream
 -- ARGV: [2] group, [3] consumer, [4] how long a consumer of another program is idle before it counts as dead, ms
--- Gives 'done', 'conflict', or 'more' to hand over.
+-- Returns 'done', 'conflict', or 'more' if entries are left.
 local log, due, group, name = KEYS[1], KEYS[2], ARGV[2], ARGV[3]
 local HANDED_MAX = 10000
 if name == NOBODY or redis.call('EXISTS', log) == 0 or not delivered_to(log, group) then return 'conflict' end

@@ -38,7 +38,7 @@ local due = math.ceil((math.min(used + rest, rate) - burst) * 1000 / rate)
 return {granted, math.max(1, math.min(due - (1000 - left), left))}
 
 -- script give_back
--- Gives back to a budget per second what was taken and not needed. Never below zero: the second may be another one.
+-- Returns back to a budget per second what was taken and not needed. Never below zero: the second may be another one.
 -- KEYS  1 the counter
 -- ARGV  2 how many
 local used = tonumber(redis.call('GET', KEYS[1]) or 0)

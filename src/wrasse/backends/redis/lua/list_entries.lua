@@ -1,8 +1,8 @@
--- Claiming jobs out of long lists: waiting ones out of their queues, finished ones out of the lists others read.
+-- Finds and removes entries of long lists: waiting jobs in their queues, finished ones in the lists that others read.
 local GONE, emptied = '\0gone', {}
 
 -- `hint` is where the entry stood in its list when it was found, from either end. An entry that is still there is
--- overwritten now and removed with all others by one command at the end: a long list is looked through once a batch.
+-- overwritten now and removed with all others by one command at the end: a long list is scanned once a batch.
 local function take_out(key, kind, entry, hint)
   if kind == 'set' then return redis.call('ZREM', KEYS[key + 1], entry) == 1 end
   if redis.call('LINDEX', KEYS[key], hint) == entry then
@@ -17,13 +17,13 @@ local function close_gaps()
   for key in pairs(emptied) do redis.call('LREM', KEYS[key], 0, GONE) end
 end
 
--- From which end LREM should look for a finished job. The newest stand at the left, and the index knows the order.
+-- From which end LREM should look for a finished job. The newest are at the left, and the index knows the order.
 local function nearer_end(index, take)
   local rank = redis.call('ZRANK', index, take)
   return rank and 2 * rank > redis.call('ZCARD', index) and 1 or -1
 end
 
--- How often each of these stands in a list: one look through it, however many they are. `wanted` has them as its keys;
+-- How often a list has each of these: one scan of it, however many they are. `wanted` has them as its keys;
 -- without it, all that are there.
 local function count_in(list, wanted)
   local found = {}

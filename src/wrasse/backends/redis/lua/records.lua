@@ -5,7 +5,7 @@
 -- KEYS  1 values: hash  2 names or due: zset, all scores 0
 -- ARGV  2 lower bound  3 upper bound, as ZRANGEBYLEX takes them; '' for everything that is due now  4 names wanted
 --       5 bytes of values at most, unless the first alone is longer  6 how many letters of a member are not its name
--- gives {now in us, '1' if there are more, member, stored, member, stored, ...}; '' for what another program removed
+-- Returns {now in us, '1' if there are more, member, stored, member, stored, ...}; '' for what another program removed
 local upper = ARGV[3]
 if upper == '' then
   -- Above every name that may follow: no byte of UTF-8 is 255.

@@ -1,8 +1,8 @@
 -- Appends a batch, all of it or nothing.
--- KEYS: [1] the registry of streams; then four of each stream, as `appending` has them.
+-- KEYS: [1] the registry of streams; then four of each stream, as `stream_log` has them.
 -- ARGV: [2] number of streams; then of each: subject, 'bodies' or 'drafts', number of entries, their bytes; and its entries:
---   of 'bodies' each is its body; of 'drafts' each is a draft as `appending` has it
--- Gives of each stream: of 'bodies' ms and seq of the first entry, of 'drafts' the id of each.
+--   of 'bodies' each is its body; of 'drafts' each is a draft as `stream_log` has it
+-- Returns of each stream: of 'bodies' ms and seq of the first entry, of 'drafts' the id of each.
 -- include entry_ids
 -- include stream_log
 local streams, at = {}, 3
