@@ -29,7 +29,7 @@ from wrasse.ports.jobs import (
     Settlement,
 )
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.rules.job_transitions import JobStatus, Remembered
+from wrasse.ports.rules.job_transitions import JobStatus, RequestCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class IdsAreForgottenWithTheirJobs(MemoryJobs):
         self._index.drop(row)
 
 
-class _Forgetful(Remembered[Any]):
+class _Forgetful(RequestCache[Any]):
     def get(self, request: str) -> Any:
         self._answers.pop(request, None)
         self._order.clear()

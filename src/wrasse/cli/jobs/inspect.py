@@ -17,7 +17,7 @@ from wrasse.cli.context import DURATION, CommandContext, finish, with_context
 from wrasse.cli.output import show_pairs, show_table
 from wrasse.config.load import Config
 from wrasse.errors import UnknownName
-from wrasse.jobs.composite_queue import RoutedJobs
+from wrasse.jobs.composite_queue import CompositeQueue
 from wrasse.jobs.worker.breakers import SHUT_QUEUES, shut_queues
 from wrasse.observability.json_format import (
     ago,
@@ -53,7 +53,7 @@ async def opened_queue(config: Config, *, create: bool = False) -> AsyncIterator
         store, home = with_jobs(await stores.open(config.homes.jobs)), task_home(config)
         tasks = None if home is None else partial(open_tasks, home, stores)
         types = list(config.settings.task_types)
-        yield OpenQueue(store.jobs if tasks is None else RoutedJobs(store.jobs, tasks, types), store)
+        yield OpenQueue(store.jobs if tasks is None else CompositeQueue(store.jobs, tasks, types), store)
 
 
 @asynccontextmanager

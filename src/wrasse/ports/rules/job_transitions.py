@@ -386,7 +386,7 @@ def claimed_job(
     return claimed
 
 
-class Remembered(Generic[T]):
+class RequestCache(Generic[T]):
     """The answers of one method by request id, for as long as a request is remembered; beyond a number, if there is
     one, the oldest go first."""
 
