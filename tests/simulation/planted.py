@@ -24,12 +24,13 @@ from wrasse.ports.jobs import (
     Enqueued,
     Job,
     JobState,
+    JobStatus,
     Move,
     Requeue,
     Settlement,
 )
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.rules.job_transitions import JobStatus, RequestCache
+from wrasse.ports.rules.job_transitions import RequestCache
 
 
 @dataclass(frozen=True, slots=True)

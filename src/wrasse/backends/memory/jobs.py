@@ -48,6 +48,7 @@ from wrasse.ports.jobs import (
     JobInfo,
     JobRecord,
     JobState,
+    JobStatus,
     Move,
     Progress,
     QueueCount,
@@ -64,7 +65,7 @@ from wrasse.ports.jobs import (
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.rules import job_transitions as rules
-from wrasse.ports.rules.job_transitions import JobStatus, RequestCache
+from wrasse.ports.rules.job_transitions import RequestCache
 
 
 class KnownIds:

@@ -49,7 +49,7 @@ from wrasse.jobs.stream_tasks.fields import (
 )
 from wrasse.jobs.stream_tasks.store import Malformed, Task, TaskStore, due_of
 from wrasse.ports.inconsistency import StrayScan
-from wrasse.ports.jobs import Job, JobFilter, JobInfo, JobState, QueueCount
+from wrasse.ports.jobs import Job, JobFilter, JobInfo, JobState, JobStatus, QueueCount
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit, pages
 from wrasse.ports.records import (
@@ -62,7 +62,7 @@ from wrasse.ports.records import (
     read_cursor,
     stored_name,
 )
-from wrasse.ports.rules.job_transitions import JobStatus, StoredJob
+from wrasse.ports.rules.job_transitions import StoredJob
 from wrasse.ports.streams import Streams
 
 _PAGES_MAX = 10

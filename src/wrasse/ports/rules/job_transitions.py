@@ -25,7 +25,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Generic, Self, TypeVar
 
 from wrasse.clock import Clock, to_micros
@@ -44,6 +43,7 @@ from wrasse.ports.jobs import (
     JobInfo,
     JobRecord,
     JobState,
+    JobStatus,
     Move,
     Progress,
     Reason,
@@ -59,19 +59,6 @@ _RANKS = 1_000  # in one microsecond
 R = TypeVar("R", bound="StoredJob")
 _new = object.__new__
 T = TypeVar("T")
-
-
-class JobStatus(StrEnum):
-    """The four states, with scheduled jobs apart: they are ordered by when they become ready, not by rank."""
-
-    READY = "ready"
-    SCHEDULED = "scheduled"
-    RUNNING = "running"
-    DONE = "done"
-    DEAD = "dead"
-
-
-_STATUSES = {state: JobStatus(state.value) for state in JobState}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +99,7 @@ class StoredJob:
     @property
     def status(self) -> JobStatus:
         """The status under which it is listed and counted."""
-        return JobStatus.SCHEDULED if self.info.not_before is not None else _STATUSES[self.info.state]
+        return self.info.status
 
     @property
     def index_position(self) -> int:
