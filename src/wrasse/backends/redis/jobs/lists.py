@@ -156,7 +156,7 @@ class RedisStrays:
         self._client = client
         self._keys = RedisKeys(client.options)
 
-    async def look(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
+    async def scan(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
         if limit < 1:
             raise UsageError(f"a search through {limit} names", do="ask for at least one")
         cursor, remembered = (after, []) if after is not None else await self._saved()
