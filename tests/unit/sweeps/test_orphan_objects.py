@@ -326,7 +326,7 @@ async def test_foreign_keys_are_reported_and_never_touched(field: Field) -> None
     foreign = ["archives/ws1/old", "archives/ws1/old/sub/x"]
     assert await field.keys() == ["archives/readme.txt", *left(("ws1", "new")), *foreign]
     assert field.scanner.result is not None
-    assert field.scanner.result.round.counts["foreign"] == 3
+    assert field.scanner.result.scan.counts["foreign"] == 3
 
 
 async def test_a_dry_run_lists_exactly_what_the_run_deletes_and_leaves_no_trace(field: Field) -> None:
@@ -657,7 +657,7 @@ async def test_every_removal_has_a_line_with_its_outcome(field: Field) -> None:
     page = await field.journal.page(LineFilter(), None, 10)
     (line,) = page.items
     assert (line.intent.verb, line.intent.suspect, line.outcome) == ("delete", "archives/ws1/old/", Outcome.DONE)
-    assert line.intent.reason == "superseded at each of 2 looks, for 2h"
+    assert line.intent.reason == "superseded at each of 2 scans, for 2h"
 
 
 async def test_a_step_of_one_clock_shortens_no_grace(field: Field) -> None:
