@@ -61,7 +61,7 @@ def test_a_plan_is_read_carried_out_and_taken_back(place: Path) -> None:
     header, line = [json.loads(text) for text in plan.read_text().splitlines()]
     assert (header["root"], header["lines"]) == ("archives", 1)
     assert (line["verb"], line["unit"], line["reason"]) == (
-        "quarantine", "archives/ws1/old/", "superseded at each of 2 scans",
+        "quarantine", "archives/ws1/old/", "superseded at each of 2 looks",
     )  # fmt: skip
     done = wrasse("orphans", "apply", "plan.jsonl", "--json")
     assert (done.code, done.json["done"]) == (0, 1)

@@ -32,7 +32,7 @@ from wrasse.engine.sweep import Action
 from wrasse.engine.turn import sweep_lease
 from wrasse.errors import Refused, UnknownName
 from wrasse.ids import Ids
-from wrasse.leases.lease_scope import RenewedLease, kept
+from wrasse.leases.lease_scope import RenewedLease, renewing
 from wrasse.observability.json_format import picked, plain, report_json
 from wrasse.orphans.merge import known_of, live, name_of, text, unit_of
 from wrasse.orphans.plan import check_plan, read_plan, write_plan
@@ -103,7 +103,7 @@ async def leading(context: OrphanContext, scanner: Scanner) -> AsyncIterator[Ren
     lease = await lease_manager.acquire(key, owner_name(), ttl, wait=WAIT)
     if lease is None:
         raise Refused(f"another process works on {scanner.root.name}", do="try again when it has finished")
-    async with kept(RenewedLease(lease_manager, lease, ttl, context.clock)) as holding:
+    async with renewing(RenewedLease(lease_manager, lease, ttl, context.clock)) as holding:
         yield holding
 
 

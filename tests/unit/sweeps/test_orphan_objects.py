@@ -657,7 +657,7 @@ async def test_every_removal_has_a_line_with_its_outcome(field: Field) -> None:
     page = await field.journal.page(LineFilter(), None, 10)
     (line,) = page.items
     assert (line.intent.verb, line.intent.suspect, line.outcome) == ("delete", "archives/ws1/old/", Outcome.DONE)
-    assert line.intent.reason == "superseded at each of 2 scans, for 2h"
+    assert line.intent.reason == "superseded at each of 2 looks, for 2h"
 
 
 async def test_a_step_of_one_clock_shortens_no_grace(field: Field) -> None:
