@@ -56,8 +56,7 @@ CORRUPT = "damaged"
 _decode = msgspec.json.Decoder(_RecordFile).decode
 
 
-@dataclass(frozen=True, slots=True)
-class LastWrites:
+class LastWrites(msgspec.Struct, frozen=True, gc=False):
     """The last writes to one key, oldest first. `whole` while none has been dropped."""
 
     kept: tuple[Write, ...] = ()
