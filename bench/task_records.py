@@ -27,12 +27,12 @@ from wrasse.backends.sqlite.write_transaction import WriteTransaction
 from wrasse.clock import SystemClock, to_micros
 from wrasse.engine.sweep import Action
 from wrasse.jobs.stream_tasks.fields import TASKS, index_entry_of
-from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
+from wrasse.jobs.stream_tasks.queue import TaskPorts, TaskQueue, TaskType
 from wrasse.jobs.stream_tasks.store import read_task
 from wrasse.ports.jobs import JobFilter, JobState
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import IndexEntry, Record
-from wrasse.runtime.stream_tasks import TaskPost
+from wrasse.runtime.stream_tasks import EnvelopeCodec
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 ABOUT = __doc__.splitlines()[0]
@@ -54,7 +54,7 @@ class Stock:
     """One backend with so many tasks in it."""
 
     backend: Redis | Sqlite
-    jobs: StreamedJobs
+    jobs: TaskQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,14 +125,14 @@ async def _filled(backend: Redis | Sqlite, size: int) -> Stock:
         await _fill_sqlite(backend, size, index_entry)
     else:
         records = backend.records(TASKS)
-        assert records.shelves is not None, "Redis has shelves for hashes"
+        assert records.status_index is not None, "Redis keeps a status index of hashes"
         for begin in range(0, size, AT_ONCE):
             ids = range(begin, min(begin + AT_ONCE, size))
             await asyncio.gather(
                 *(records.create(f"mail:task_{n}", _value(n, FAR), due_at=FAR, index_entry=index_entry) for n in ids)
             )
-    ports = TaskPorts(backend.records, backend.streams, backend.groups, TaskPost(CLOCK), CLOCK)
-    return Stock(backend, StreamedJobs(ports, [TaskType("mail", 3)]))
+    ports = TaskPorts(backend.records, backend.streams, backend.groups, EnvelopeCodec(CLOCK), CLOCK)
+    return Stock(backend, TaskQueue(ports, [TaskType("mail", 3)]))
 
 
 async def _fill_sqlite(backend: Sqlite, size: int, index_entry: IndexEntry) -> None:

@@ -14,7 +14,7 @@ from wrasse.clock import SystemClock
 from wrasse.jobs.stream_tasks.fields import group_of, queue_of, terminal_of
 from wrasse.ports.jobs import Reason
 from wrasse.ports.streams import START
-from wrasse.runtime.stream_tasks import TaskPost
+from wrasse.runtime.stream_tasks import EnvelopeCodec
 
 PAGE = 1_000
 
@@ -50,13 +50,13 @@ async def told_of_every_end(ending: Ending, store: TaskStore) -> int:
 
 
 async def _ends(store: TaskStore) -> AsyncIterator[End]:
-    post, after, streams = TaskPost(SystemClock()), START, store.backend.streams
+    codec, after, streams = EnvelopeCodec(SystemClock()), START, store.backend.streams
     state = await streams.info(terminal_of(TYPE))
     assert state is not None
     assert state.last is not None
     while after < state.last:  # a copy that answers may be behind
         for entry in await streams.read(terminal_of(TYPE), after, PAGE):
-            yield msgspec.json.decode(post.open(entry) or b"", type=End)
+            yield msgspec.json.decode(codec.open(entry) or b"", type=End)
             after = entry.id
 
 

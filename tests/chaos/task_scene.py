@@ -10,7 +10,7 @@ import msgspec
 
 from wrasse.clock import SystemClock
 from wrasse.jobs.stream_tasks import queue as task_queue
-from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskType
+from wrasse.jobs.stream_tasks.queue import TaskQueue, TaskType
 from wrasse.ports.backend import Backend
 from wrasse.runtime.backends import Stores
 from wrasse.runtime.stream_tasks import SCHEME, TaskBackends, open_tasks
@@ -30,7 +30,7 @@ def tasks_at(server: str, folder: Path, heartbeat_timeout: float) -> str:
 class TaskStore:
     """A queue of tasks as a store: `jobs` are tasks, `backend` is where they live."""
 
-    jobs: StreamedJobs
+    jobs: TaskQueue
     backend: Backend
     stores: Stores
 

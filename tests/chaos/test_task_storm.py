@@ -132,7 +132,7 @@ async def test_under_a_backlog_of_ten_timeouts_every_task_runs_once_and_none_fai
 async def swept(store: TaskStore) -> datetime:
     """One run of stuck_jobs as the settings build it, without its engine; when it looked."""
     sweep = StuckJobs(store.jobs, heartbeat_timeout=timedelta(0), retries={TYPE: RETRIES})
-    await store.jobs.strays.look(None, 100, heartbeat_timeout=SHORT, dry=False)
+    await store.jobs.strays.scan(None, 100, heartbeat_timeout=SHORT, dry=False)
     page = await sweep.find(None, 100)
     await sweep.apply([each for info in page if isinstance(each := sweep.decide(info, page.at), Action)])
     return page.at

@@ -91,7 +91,7 @@ def test_a_typing_error_is_answered_with_the_nearest_command(typo: tuple[str, ..
         (("jobs", "stats", "--bogus"), 2),
         (("jobs", "show"), 2),
         (("jobs", "list", "--limit=0"), 2),
-        (("jobs", "list", "nowhere"), 2),
+        (("jobs", "list", "--state=nowhere"), 2),
         (("jobs", "dead", "--since=5"), 2),
         (("run", "--role=juggler"), 2),
         (("sweep", "stuk-jobs"), 2),
@@ -172,7 +172,7 @@ def test_a_set_without_a_value_or_a_known_name_is_a_usage_error() -> None:
 
 def test_a_reader_that_has_seen_enough_is_no_error(place: Path) -> None:
     typed("jobs", "enqueue", "--lines", stdin=b"\n".join(b"%d" % n for n in range(1000)), cwd=place)
-    command = f"{sys.executable} -m wrasse jobs list ready --limit=1000 | head -n 1; echo ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m wrasse jobs list --state=ready --limit=1000 | head -n 1; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], cwd=place, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.splitlines()[-1] == "0"
     assert done.stderr == ""

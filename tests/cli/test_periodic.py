@@ -77,7 +77,7 @@ def test_a_process_that_only_sweeps_puts_periodic_jobs_too(place: Path) -> None:
     with running(place, "--role=sweeper"):
         # The slot is noted after its job is enqueued: once it is noted, both are there.
         until(lambda: wrasse("periodic", "list", "--json").json["periodic"][0]["last_job"] or None, "a slot put")
-    (job, *_) = wrasse("jobs", "list", "ready", "--json").json["jobs"]
+    (job, *_) = wrasse("jobs", "list", "--state=ready", "--json").json["jobs"]
     assert (job["kind"], job["id"][:14]) == ("ping", "periodic/tick/")
     assert wrasse("periodic", "list", "--json").json["periodic"][0]["last_job"].startswith("periodic/tick/")
 
@@ -87,6 +87,6 @@ def test_a_worker_runs_what_an_app_without_async_registered(place: Path) -> None
         "import wrasse\napp = wrasse.sync.connect()\n@app.every('1s')\ndef tick(job):\n    return 'ran'\n"
     )
     with running(place, "--role=worker", "--handler=shop:app"):
-        until(lambda: wrasse("jobs", "list", "done", "--json").json["jobs"] or None, "a slot that was run")
-    (job, *_) = wrasse("jobs", "list", "done", "--json").json["jobs"]
+        until(lambda: wrasse("jobs", "list", "--state=done", "--json").json["jobs"] or None, "a slot that was run")
+    (job, *_) = wrasse("jobs", "list", "--state=done", "--json").json["jobs"]
     assert wrasse("jobs", "show", job["id"], "--result").raw == b'"ran"'

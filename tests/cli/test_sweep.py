@@ -102,7 +102,7 @@ def test_done_jobs_past_their_time_are_deleted() -> None:
     in_the_past(timedelta(days=3), finished)
     (report,) = wrasse("sweep", "finished-jobs", "--json").json["reports"]
     assert report["done"] == 3
-    assert wrasse("jobs", "list", "done", "--json").json["jobs"] == []
+    assert wrasse("jobs", "list", "--state=done", "--json").json["jobs"] == []
 
 
 def test_sweeps_are_named_with_what_they_take_away(place: Path) -> None:

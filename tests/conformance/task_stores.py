@@ -9,10 +9,10 @@ from pathlib import Path
 from wrasse.backends.directory.connect import Directory
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock
-from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
+from wrasse.jobs.stream_tasks.queue import TaskPorts, TaskQueue, TaskType
 from wrasse.ports.objects import Objects
 from wrasse.ports.records import Records
-from wrasse.runtime.stream_tasks import TaskPost
+from wrasse.runtime.stream_tasks import EnvelopeCodec
 
 PREFIX = "tasks "
 APART = "memory, apart"  # where records and streams are not one database
@@ -54,8 +54,8 @@ class TaskBackend:
         records = lambda collection: backend.records(replace(collection, width=WIDTH))  # noqa: E731
         if apart:
             records = lambda collection: Apart(backend.records(collection))  # noqa: E731
-        ports = TaskPorts(records, backend.streams, backend.groups, TaskPost(clock), clock, objects)
-        self.jobs = StreamedJobs(ports, TYPES)
+        ports = TaskPorts(records, backend.streams, backend.groups, EnvelopeCodec(clock), clock, objects)
+        self.jobs = TaskQueue(ports, TYPES)
         self.records = backend.records
         self.streams = backend.streams
         self.groups = backend.groups

@@ -144,6 +144,25 @@ async def test_delayed_jobs_can_be_listed_apart(desk: Desk, store: Store) -> Non
     assert (early, late) == ([["soon", "later"], ["now"]], [["later"], ["now", "soon"]])
 
 
+async def test_a_job_says_its_status_in_every_state(desk: Desk, store: Store) -> None:
+    await desk.enqueue(Job("a", delay=HEARTBEAT_TIMEOUT))
+    scheduled = (await desk.state("a")).status
+    await store.pass_time(LONGER)
+    due = (await desk.state("a")).status
+    first = await desk.take_one()
+    running = (await desk.state("a")).status
+    await desk.settle(Requeue(first, Budget.FAILURES, Reason.FAILED, delay=HEARTBEAT_TIMEOUT))
+    again = (await desk.state("a")).status
+    await store.pass_time(LONGER)
+    await desk.settle(Complete(await desk.take_one()))
+    assert [scheduled, due, running, again, (await desk.state("a")).status] == [
+        "scheduled", "ready", "running", "scheduled", "done",
+    ]  # fmt: skip
+    await desk.enqueue(Job("b", delay=LONG))
+    await desk.move(Cancel("b"))
+    assert (await desk.state("b")).status == "dead"
+
+
 async def test_overdue_jobs_are_listed_longest_ago_first(desk: Desk, store: Store) -> None:
     await desk.enqueue("a", "b", "c", "d")
     for _ in range(3):

@@ -45,14 +45,14 @@ class Yard:
         await peer.die()
         return peer
 
-    async def look(self, *, dry: bool = False) -> StrayScan:
+    async def scan(self, *, dry: bool = False) -> StrayScan:
         """A whole round."""
         cursor, seen, adopted, holders = "0", 0, 0, 0
         while True:
-            looked = await self.strays.look(cursor, 1_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=dry)
-            seen, adopted, holders = seen + looked.seen, adopted + looked.adopted, holders + looked.holders
-            cursor = looked.cursor
-            if looked.ended:
+            found = await self.strays.scan(cursor, 1_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=dry)
+            seen, adopted, holders = seen + found.seen, adopted + found.adopted, holders + found.holders
+            cursor = found.cursor
+            if found.ended:
                 return StrayScan(holders, seen, adopted, cursor, ended=True)
 
     async def rescue(self) -> list[Outcome]:
@@ -62,7 +62,7 @@ class Yard:
         return list(await self.sweep.apply(actions))
 
     async def adopt_and_rescue(self) -> list[Outcome]:
-        await self.look()
+        await self.scan()
         await self.store.pass_time(LONGER)
         return await self.rescue()
 
@@ -88,18 +88,18 @@ async def yard(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
 
 async def test_a_job_whose_worker_has_no_heartbeat_is_rescued_one_timeout_later(yard: Yard) -> None:
     peer = await yard.left(go_job("a"))
-    looked = await yard.look()
+    found = await yard.scan()
     early = await yard.rescue()
     await yard.store.pass_time(LONGER)
     late = await yard.rescue()
     info = await yard.desk.state("a")
-    assert ((looked.seen, looked.adopted), early, late) == ((1, 1), [], [Outcome.DONE])
+    assert ((found.seen, found.adopted), early, late) == ((1, 1), [], [Outcome.DONE])
     assert (info.state, info.queue, info.rescues, await peer.holds()) == (JobState.READY, "low", 1, [])
 
 
 async def test_an_adopted_job_is_a_running_job_like_any_other(yard: Yard) -> None:
     await yard.left(go_job("a"), worker="dead-1")
-    await yard.look()
+    await yard.scan()
     info = await yard.desk.state("a")
     assert (info.state, info.worker, info.reason, (await yard.desk.count()).running) == (
         JobState.RUNNING,
@@ -113,13 +113,13 @@ async def test_an_adopted_job_is_a_running_job_like_any_other(yard: Yard) -> Non
 async def test_the_jobs_of_a_live_worker_of_another_program_are_left_alone(yard: Yard) -> None:
     await yard.peer.push(go_job("a"))
     await yard.peer.fetch()
-    looked = await yard.look()
-    assert ((looked.seen, looked.adopted), await yard.peer.holds()) == ((0, 0), [go_job("a")])
+    found = await yard.scan()
+    assert ((found.seen, found.adopted), await yard.peer.holds()) == ((0, 0), [go_job("a")])
 
 
 async def test_a_heartbeat_that_comes_back_keeps_the_job(yard: Yard) -> None:
     peer = await yard.left(go_job("a"))
-    await yard.look()
+    await yard.scan()
     await yard.store.pass_time(LONGER)
     await yard.client.ask("SET", peer.heartbeat, "alive", "EX", 30)
     assert (await yard.rescue(), await peer.holds()) == ([Outcome.CONFLICT], [go_job("a")])
@@ -128,7 +128,7 @@ async def test_a_heartbeat_that_comes_back_keeps_the_job(yard: Yard) -> None:
 
 async def test_a_job_that_its_worker_finished_after_all_is_not_pushed_again(yard: Yard) -> None:
     peer = await yard.left(go_job("a"))
-    await yard.look()
+    await yard.scan()
     await peer.finish(go_job("a"))
     await yard.store.pass_time(LONGER)
     count = await yard.desk.count()
@@ -138,9 +138,9 @@ async def test_a_job_that_its_worker_finished_after_all_is_not_pushed_again(yard
 
 async def test_a_job_is_adopted_once_however_often_it_is_seen(yard: Yard) -> None:
     await yard.left(go_job("a"))
-    both = await asyncio.gather(yard.look(), yard.look())
-    again = await yard.look()
-    assert (sum(looked.adopted for looked in both), again.adopted, (await yard.desk.count()).running) == (1, 0, 1)
+    both = await asyncio.gather(yard.scan(), yard.scan())
+    again = await yard.scan()
+    assert (sum(found.adopted for found in both), again.adopted, (await yard.desk.count()).running) == (1, 0, 1)
 
 
 async def test_our_own_claims_are_never_strays(yard: Yard) -> None:
@@ -149,19 +149,19 @@ async def test_our_own_claims_are_never_strays(yard: Yard) -> None:
     await yard.desk.enqueue("b")
     claims = [claimed.claim for claimed in await yard.desk.claim()]
     await yard.desk.heartbeat(*claims)
-    looked = await yard.look()
+    found = await yard.scan()
     await yard.client.ask("DEL", GoPeer(yard.client, "w1").heartbeat)
-    assert (len(claims), looked.seen, looked.holders, (await yard.desk.count()).running) == (3, 0, 1, 3)
+    assert (len(claims), found.seen, found.holders, (await yard.desk.count()).running) == (3, 0, 1, 3)
 
 
 async def test_what_a_fault_left_under_a_live_worker_of_ours_is_adopted(yard: Yard) -> None:
     await yard.desk.heartbeat(await yard.desk.held("a"))
     await yard.client.ask("LPUSH", yard.peer.keys.processing("w1"), go_job("left"))
-    looked = await yard.look()
+    found = await yard.scan()
     await yard.store.pass_time(LONGER)
     await yard.desk.heartbeat((await yard.desk.state("a")).claim)
     outcomes = await yard.rescue()
-    assert (looked.adopted, outcomes, await yard.desk.place("left")) == (1, [Outcome.DONE], JobState.READY)
+    assert (found.adopted, outcomes, await yard.desk.place("left")) == (1, [Outcome.DONE], JobState.READY)
     assert await yard.desk.place("a") is JobState.RUNNING
 
 
@@ -216,7 +216,7 @@ async def test_two_rescuers_and_the_owner_make_one_copy(yard: Yard) -> None:
         for n in range(20):
             raw = go_job(f"job-{n}")
             peer = await yard.left(raw, worker=f"dead-{n}")
-            await yard.look()
+            await yard.scan()
             await yard.store.pass_time(LONGER)
             requeue = Requeue((await yard.desk.state(f"job-{n}")).claim, Budget.RESCUES, Reason.WORKER_DIED)
             first, second, removed = await asyncio.gather(
@@ -236,8 +236,8 @@ async def test_a_name_of_another_kind_is_no_trouble(yard: Yard) -> None:
     await yard.client.ask("SET", yard.peer.keys.processing("text"), "no list")
     await yard.client.ask("SADD", yard.peer.keys.processing("set"), "no list")
     await yard.left(go_job("a"))
-    looked = await yard.look()
-    assert (looked.holders, looked.adopted) == (1, 1)
+    found = await yard.scan()
+    assert (found.holders, found.adopted) == (1, 1)
 
 
 async def test_nothing_is_left_of_the_list_of_a_dead_worker(yard: Yard) -> None:
@@ -249,9 +249,9 @@ async def test_nothing_is_left_of_the_list_of_a_dead_worker(yard: Yard) -> None:
 async def test_a_dry_scan_sees_the_same_and_changes_nothing(yard: Yard) -> None:
     await yard.left(go_job("a"))
     before = await yard.everything()
-    dry = await yard.look(dry=True)
+    dry = await yard.scan(dry=True)
     after = await yard.everything()
-    wet = await yard.look()
+    wet = await yard.scan()
     assert (dry.seen, dry.adopted, after) == (wet.seen, 0, before)
 
 
@@ -261,19 +261,19 @@ async def test_a_server_that_does_not_answer_moves_nothing(yard: Yard) -> None:
     assert isinstance(other, Redis)
     await other.client.close()
     with pytest.raises(StoreUnavailable):
-        await other.strays.look(None, 100, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+        await other.strays.scan(None, 100, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     assert (await peer.holds(), (await yard.desk.count()).running) == ([go_job("a")], 0)
 
 
 async def test_the_next_search_goes_on_where_the_last_one_stopped(yard: Yard) -> None:
     for n in range(60):
         await yard.client.ask("LPUSH", yard.peer.keys.processing(f"dead-{n}"), go_job(f"job-{n}"))
-    looks, adopted = 0, 0
-    while adopted < 60 and looks < MANY:
-        other = await yard.store.another() if looks % 50 == 0 else None  # as after a restart
+    scans, adopted = 0, 0
+    while adopted < 60 and scans < MANY:
+        other = await yard.store.another() if scans % 50 == 0 else None  # as after a restart
         strays = yard.strays if other is None else other.strays
-        adopted += (await strays.look(None, 10, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)).adopted
-        looks += 1
+        adopted += (await strays.scan(None, 10, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)).adopted
+        scans += 1
         if other is not None:
             await other.close()
     assert adopted == 60
@@ -281,7 +281,7 @@ async def test_the_next_search_goes_on_where_the_last_one_stopped(yard: Yard) ->
 
 async def test_a_scan_of_nothing_is_refused(yard: Yard) -> None:
     with pytest.raises(UsageError):
-        await yard.strays.look(None, 0, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+        await yard.strays.scan(None, 0, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
 
 
 async def test_names_follow_the_configured_patterns() -> None:
@@ -298,9 +298,9 @@ async def test_names_follow_the_configured_patterns() -> None:
         peer = GoPeer(redis.client, "odd:id/1")
         await peer.push(go_job("a"))
         await peer.fetch()
-        alive = await redis.strays.look("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+        alive = await redis.strays.scan("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
         await peer.die()
-        silent = await redis.strays.look("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+        silent = await redis.strays.scan("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
         info = await Desk(redis.jobs).state("a")
     finally:
         await forget(redis, root)
@@ -313,43 +313,43 @@ async def test_names_follow_the_configured_patterns() -> None:
 async def test_a_worker_that_was_seen_once_is_scanned_first(yard: Yard) -> None:
     await yard.peer.push(go_job("a"))
     await yard.peer.fetch()
-    await yard.look()
+    await yard.scan()
     await yard.peer.die()
     noise = [f"{yard.client.options.root}:noise:{n}" for n in range(500)]
     await yard.client.ask("MSET", yard.peer.keys.strays, "0", *(word for name in noise for word in (name, "")))
-    looked = await yard.strays.look(
+    found = await yard.strays.scan(
         None, 1, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False
     )  # far too few names to come across it
-    assert (looked.ended, looked.adopted) == (False, 1)
+    assert (found.ended, found.adopted) == (False, 1)
 
 
 async def test_a_job_of_a_dead_worker_of_ours_is_not_adopted_beside_its_claim(yard: Yard) -> None:
     await yard.desk.held("a")
     await yard.client.ask("DEL", yard.peer.keys.heartbeat("w1"))
-    looked = await yard.look()
-    assert (looked.seen, (await yard.desk.count()).running) == (0, 1)
+    found = await yard.scan()
+    assert (found.seen, (await yard.desk.count()).running) == (0, 1)
 
 
 async def test_a_worker_that_comes_to_life_during_a_scan_keeps_its_job(yard: Yard) -> None:
     peer = await yard.left(go_job("a"))
     between = Between(yard.client, "adopt", lambda: yard.client.ask("SET", peer.heartbeat, "alive", "EX", 30))
-    looked = await RedisStrays(between).look("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
-    assert (between.happened, looked.seen, looked.adopted) == (True, 1, 0)
+    found = await RedisStrays(between).scan("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+    assert (between.happened, found.seen, found.adopted) == (True, 1, 0)
 
 
 async def test_a_job_that_is_finished_during_a_scan_is_not_adopted(yard: Yard) -> None:
     peer = await yard.left(go_job("a"))
     between = Between(yard.client, "adopt", lambda: peer.finish(go_job("a")))
-    looked = await RedisStrays(between).look("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
-    assert (between.happened, looked.adopted, (await yard.desk.count()).running) == (True, 0, 0)
+    found = await RedisStrays(between).scan("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+    assert (between.happened, found.adopted, (await yard.desk.count()).running) == (True, 0, 0)
 
 
 async def test_a_worker_with_nothing_in_its_hands_is_not_counted_among_the_holders(yard: Yard) -> None:
     await yard.peer.push(go_job("a"))
     await yard.peer.fetch()
-    busy = await yard.strays.look(None, 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+    busy = await yard.strays.scan(None, 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     await yard.peer.finish(go_job("a"))
-    idle = await yard.strays.look(None, 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+    idle = await yard.strays.scan(None, 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     assert (busy.holders, idle.holders) == (1, 0)
 
 
@@ -367,7 +367,7 @@ async def test_what_the_other_programs_recovery_released_is_not_released_again(y
     await yard.left(go_job("theirs"))
     await yard.desk.enqueue("ours")
     await yard.desk.claim()
-    await yard.look()
+    await yard.scan()
     await yard.client.ask("DEL", yard.peer.keys.heartbeat("w1"))
     moved = await go_recovery(yard.client)
     await yard.store.pass_time(LONGER)

@@ -72,9 +72,9 @@ class Here:
         """A whole search for strays, and what the sweep then makes of those that are overdue."""
         cursor = "0"
         while True:
-            looked = await self.redis.strays.look(cursor, 1_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
-            cursor = looked.cursor
-            if looked.ended:
+            found = await self.redis.strays.scan(cursor, 1_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+            cursor = found.cursor
+            if found.ended:
                 break
         self.clock.advance(LONGER)
         sweep = StuckJobs(self.redis.jobs, heartbeat_timeout=HEARTBEAT_TIMEOUT)
@@ -220,7 +220,7 @@ async def test_of_our_rescue_and_the_peer_that_lets_go_of_the_same_entries_exact
     raws = [go_json(id=f"j{n}") for n in range(40)]
     peer = GoWorker(client, "go-1")
     await client.lpush(peer.processing, *raws)
-    while not (await here.redis.strays.look("0", 1_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)).ended:
+    while not (await here.redis.strays.scan("0", 1_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)).ended:
         pass
     here.clock.advance(LONGER)
     sweep = StuckJobs(here.redis.jobs, heartbeat_timeout=HEARTBEAT_TIMEOUT)

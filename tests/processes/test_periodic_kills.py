@@ -76,7 +76,7 @@ class Chaos:
         """Nothing new comes in, and what is there is worked off."""
         for process in (*self.producers, *self.repeaters):
             self.yard.kill(process)
-        await repeater_on(self.yard.store).look()
+        await repeater_on(self.yard.store).enqueue_due()
 
         async def at_rest() -> bool:
             return all(q.ready + q.scheduled + q.running == 0 for q in (await self.yard.jobs.counts()).queues)

@@ -69,7 +69,7 @@ def test_entries_that_are_no_jobs_cost_only_themselves(shop: Path, server: Valke
         for (raw, _), job in zip(GARBAGE, good, strict=True):
             client.lpush("jobqueue:high_priority", raw, job)
         client.lpush("jobqueue:worker:gone:processing", *[raw for raw, _ in GARBAGE])
-        listed = wrasse("jobs", "list", "ready", "--limit=1000", "--json").json["jobs"]
+        listed = wrasse("jobs", "list", "--state=ready", "--limit=1000", "--json").json["jobs"]
         assert [each["reason"] for each in listed].count("invalid_payload") >= len(GARBAGE) - 1
         assert wrasse("jobs", "list").code == wrasse("jobs", "stats").code == wrasse("doctor").code == 0
         damage = {each["kind"]: each["count"] for each in wrasse("jobs", "fsck", "--json").json["damage"]}
@@ -86,7 +86,7 @@ def test_entries_that_are_no_jobs_cost_only_themselves(shop: Path, server: Valke
             numbers = [float(line.split()[-1]) for line in metrics.splitlines() if line.startswith(name + "{")]
             assert sum(numbers) >= len(GARBAGE), metrics
         assert any("jobs_failed_total{" in line and 'reason="invalid_payload"' in line for line in metrics.splitlines())
-        dead = wrasse("jobs", "list", "dead", "--limit=1000", "--json").json["jobs"]
+        dead = wrasse("jobs", "list", "--state=dead", "--limit=1000", "--json").json["jobs"]
     assert {each["reason"] for each in dead} == {"invalid_payload"}
     assert all(each["error"] for each in dead)
     assert wrasse("jobs", "show", dead[0]["id"]).code == wrasse("jobs", "fsck").code == wrasse("doctor").code == 0

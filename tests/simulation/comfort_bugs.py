@@ -13,9 +13,8 @@ from wrasse.backends.memory.status_index import JobRow
 from wrasse.clock import Clock
 from wrasse.jobs.periodic import Missed, Periodic, due_slots
 from wrasse.jobs.scheduler import PeriodicScheduler, _written, read_mark
-from wrasse.ports.jobs import IDS_KEPT, Claimed, Delete, Job, JobGroup, JobState, Rate
+from wrasse.ports.jobs import IDS_KEPT, Claimed, Delete, Job, JobGroup, JobState, JobStatus, Rate
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.rules.job_transitions import JobStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,12 +24,13 @@ from wrasse.ports.jobs import (
     Enqueued,
     Job,
     JobState,
+    JobStatus,
     Move,
     Requeue,
     Settlement,
 )
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.rules.job_transitions import JobStatus, Remembered
+from wrasse.ports.rules.job_transitions import RequestCache
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class IdsAreForgottenWithTheirJobs(MemoryJobs):
         self._index.drop(row)
 
 
-class _Forgetful(Remembered[Any]):
+class _Forgetful(RequestCache[Any]):
     def get(self, request: str) -> Any:
         self._answers.pop(request, None)
         self._order.clear()

@@ -18,7 +18,7 @@ from conformance.desk import Desk
 from unit.jobs.stream_tasks.scene import MAIL, STEP, TaskWorld
 from wrasse.engine.sweep import Action
 from wrasse.jobs.stream_tasks.fields import TASKS
-from wrasse.jobs.stream_tasks.queue import StreamedJobs
+from wrasse.jobs.stream_tasks.queue import TaskQueue
 from wrasse.ports.jobs import Claim, DeadLetterJob, JobState, Move, Requeue
 from wrasse.ports.outcome import Outcome
 
@@ -34,7 +34,7 @@ def law(holds: bool, what: str) -> None:
         raise Broken(what)
 
 
-class ResetsWithoutCondition(StreamedJobs):
+class ResetsWithoutCondition(TaskQueue):
     """Whatever the sweep found stuck is pending again, whoever has finished it since."""
 
     async def move(self, moves: Sequence[Move]) -> Sequence[Outcome]:
@@ -52,7 +52,7 @@ class ResetsWithoutCondition(StreamedJobs):
 class Story:
     """One story, told by its seed: everything happens one step at a time, in any order."""
 
-    def __init__(self, seed: int, jobs: type[StreamedJobs]) -> None:
+    def __init__(self, seed: int, jobs: type[TaskQueue]) -> None:
         self.random = random.Random(seed)
         self.world = TaskWorld()
         self.world.jobs = jobs(self.world.jobs.ports, self.world.types)
@@ -130,7 +130,7 @@ class Story:
             law(state in (JobState.DONE, JobState.DEAD), f"t{n} is still {state}")
 
 
-def broken_by(seed: int, jobs: type[StreamedJobs] = StreamedJobs) -> str:
+def broken_by(seed: int, jobs: type[TaskQueue] = TaskQueue) -> str:
     """What went wrong in this story; nothing, if all is well."""
     try:
         asyncio.run(Story(seed, jobs).tell())

@@ -154,9 +154,9 @@ async def periodic(at: Place, jobs: JobQueue) -> None:
         Periodic("daily", Every(24 * HOUR), "purge", b"", None, Missed.SKIP),
     )
     repeater = PeriodicScheduler(each, producer, at.backend.records(PERIODIC), at.clock)
-    await repeater.look()
+    await repeater.enqueue_due()
     await pass_time(at, HOUR)
-    await repeater.look()
+    await repeater.enqueue_due()
 
 
 async def names_of_seed_002(at: Place, jobs: JobQueue) -> None:

@@ -19,7 +19,7 @@ from wire.test_engine import _runs
 from wire.test_streams import SCENES
 from wrasse.backends.directory.connect import Directory
 from wrasse.backends.sqlite.connect import Sqlite
-from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
+from wrasse.jobs.stream_tasks.queue import TaskPorts, TaskQueue, TaskType
 from wrasse.leases.leases import Leases
 from wrasse.ports.sightings import (
     CompleteScan,
@@ -30,7 +30,7 @@ from wrasse.ports.sightings import (
     Sightings,
     SightingState,
 )
-from wrasse.runtime.stream_tasks import TaskPost
+from wrasse.runtime.stream_tasks import EnvelopeCodec
 
 _PRAGMAS = ("application_id", "user_version")
 
@@ -43,9 +43,9 @@ async def play(at: Place, objects: Path) -> None:
     await pass_time(at, timedelta(minutes=5))  # until names of requests may be used again
     await job_scenes.groups_and_names(at, store.jobs, "some", "others")
     directory = await Directory.open(objects, at.clock)
-    post = TaskPost(at.clock)
-    ports = TaskPorts(store.records, store.streams, store.groups, post, at.clock, directory.objects)
-    await job_scenes.every_state(at, StreamedJobs(ports, [TaskType("low", 3), TaskType("high")]))
+    codec = EnvelopeCodec(at.clock)
+    ports = TaskPorts(store.records, store.streams, store.groups, codec, at.clock, directory.objects)
+    await job_scenes.every_state(at, TaskQueue(ports, [TaskType("low", 3), TaskType("high")]))
     leases = Leases(store.records, directory.objects, at.clock, namespaces=store.namespaces)
     async with served(leases, at.clock) as server:
         for scene in (lease_calls.keys_and_state, lease_calls.transactions, lease_calls.messages):

@@ -11,8 +11,8 @@ from wire.conftest import Difference, OpenPlace
 from wire.places import Place, dumped
 from wrasse.backends.directory.connect import Directory
 from wrasse.jobs.record_queue.queue import RecordedJobs, RecordedOptions
-from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
-from wrasse.runtime.stream_tasks import TaskPost
+from wrasse.jobs.stream_tasks.queue import TaskPorts, TaskQueue, TaskType
+from wrasse.runtime.stream_tasks import EnvelopeCodec
 
 
 @pytest.mark.parametrize("scene", ["every_state", "rescue", "groups_and_names", "periodic", "names_of_seed_002"])
@@ -54,9 +54,9 @@ async def test_tasks_are_stored_as_recorded(
         directory = await Directory.open(tmp_path / "objects", place.clock)
         stored = place.backend
         ports = TaskPorts(
-            stored.records, stored.streams, stored.groups, TaskPost(place.clock), place.clock, directory.objects
+            stored.records, stored.streams, stored.groups, EnvelopeCodec(place.clock), place.clock, directory.objects
         )
-        await getattr(job_scenes, scene)(place, StreamedJobs(ports, [TaskType("low", 3), TaskType("high")]))
+        await getattr(job_scenes, scene)(place, TaskQueue(ports, [TaskType("low", 3), TaskType("high")]))
         await directory.close()
 
     assert not difference(f"tasks_{scene}_{where}", await dumped(open_place, where, play))

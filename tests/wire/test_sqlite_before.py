@@ -20,7 +20,7 @@ from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
 from wrasse.engine.turn import ENGINE_STATE, load
 from wrasse.jobs.scheduler import PERIODIC
-from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
+from wrasse.jobs.stream_tasks.queue import TaskPorts, TaskQueue, TaskType
 from wrasse.leases.leases import Leases
 from wrasse.ports.groups import Ack
 from wrasse.ports.jobs import Complete, Job, JobFilter, JobQueue, JobState, Reason
@@ -28,7 +28,7 @@ from wrasse.ports.journal import LineFilter
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.sightings import SightingState
 from wrasse.ports.streams import START as FIRST
-from wrasse.runtime.stream_tasks import TaskPost
+from wrasse.runtime.stream_tasks import EnvelopeCodec
 
 BEFORE = FIXTURES / "schema_before_words.sql"
 AUDIT, MAIL = "gbe.events.audit.change", "gbe.tasks.email.queue"
@@ -64,10 +64,10 @@ async def _numbers(jobs: JobQueue) -> dict[str, tuple[int, ...]]:
     return {each.queue: (each.ready, each.scheduled, each.running, each.done, each.dead) for each in queues}
 
 
-def _tasks(store: Sqlite) -> StreamedJobs:
+def _tasks(store: Sqlite) -> TaskQueue:
     clock = ManualClock(NOW)
-    ports = TaskPorts(store.records, store.streams, store.groups, TaskPost(clock), clock, Memory(clock).objects)
-    return StreamedJobs(ports, [TaskType("low", 3), TaskType("high")])
+    ports = TaskPorts(store.records, store.streams, store.groups, EnvelopeCodec(clock), clock, Memory(clock).objects)
+    return TaskQueue(ports, [TaskType("low", 3), TaskType("high")])
 
 
 async def test_jobs_of_before_are_in_their_states(store: Sqlite) -> None:

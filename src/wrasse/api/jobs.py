@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
@@ -18,7 +19,18 @@ from wrasse.errors import JobFailed, UsageError
 from wrasse.jobs.new_job import NO_TIME, Duration, NewJob, as_duration, made, made_group
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.rate_limiter import SharedRate, enqueue_paced
-from wrasse.ports.jobs import NOTHING, Cancel, Counts, JobFilter, JobInfo, JobQueue, JobRecord, JobState, RequeueDead
+from wrasse.ports.jobs import (
+    NOTHING,
+    Cancel,
+    Counts,
+    JobFilter,
+    JobInfo,
+    JobQueue,
+    JobRecord,
+    JobState,
+    JobStatus,
+    RequeueDead,
+)
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import pages
 
@@ -120,9 +132,10 @@ class Jobs:
         return (await queue.move([RequeueDead(record.info.claim, as_duration(delay))]))[0] is Outcome.DONE
 
     async def list(self, state: JobState | str, where: JobFilter | None = None) -> AsyncIterator[JobInfo]:
-        """Every job of a state, read page by page."""
-        queue = await self._queue()
-        async for page in pages(lambda after: queue.page(JobState(state), where or JobFilter(), after, PAGE)):
+        """Every job that is "ready", "scheduled", "running", "done" or "dead", read page by page."""
+        queue, status = await self._queue(), JobStatus(state)
+        where = replace(where or JobFilter(), scheduled=status.scheduled)
+        async for page in pages(lambda after: queue.page(status.state, where, after, PAGE)):
             for info in page:
                 yield info
 

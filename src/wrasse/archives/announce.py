@@ -142,7 +142,7 @@ class LagWatch:
         self._group = group
         self._limits = limits
 
-    async def look(self, subjects: Iterable[str]) -> Lag:
+    async def check(self, subjects: Iterable[str]) -> Lag:
         """The lag of all of these together: sums, and the age of the oldest message."""
         whole, told = Lag(), {} if self._alerts is None else await self._alerts.told()
         behind: set[str] = set()

@@ -112,7 +112,7 @@ class Archiver:
             with contextlib.suppress(StoreUnavailable, StoreBroken):
                 # Idle streams, and those of other archivers, are not measured here.
                 behind = [subject for subject, state in self._states.items() if state.behind][:LAG_STREAMS_MAX]
-                self.tally.lag = await self._watch.look(behind)
+                self.tally.lag = await self._watch.check(behind)
 
     async def _archive(self) -> None:
         outages = 0

@@ -39,8 +39,7 @@ _SOME_BUCKET = re.compile(r"\d{10}(\d\d){0,2}", re.ASCII).fullmatch  # of any wi
 _decode_buckets = msgspec.json.Decoder(list[str]).decode
 
 
-@dataclass(frozen=True, slots=True)
-class LastWrites:
+class LastWrites(msgspec.Struct, frozen=True, gc=False):
     """The last writes to one key, oldest first. `whole` while none has been dropped."""
 
     kept: tuple[Write, ...] = ()

@@ -38,7 +38,7 @@ from wrasse.ports.page import Page
 _TASKS = "t/"
 
 
-class RoutedJobs:
+class CompositeQueue:
     """Jobs, and tasks of the named types; `tasks` opens their queue at the first call that needs it."""
 
     def __init__(self, jobs: JobQueue, tasks: Callable[[], Awaitable[JobQueue]], types: Sequence[str]) -> None:

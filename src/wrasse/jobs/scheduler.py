@@ -58,7 +58,7 @@ class PeriodicScheduler:
         failed = 0
         while not self._stop.is_set():
             try:
-                wait = await self.look()
+                wait = await self.enqueue_due()
                 failed = 0
             except StoreUnavailable as error:
                 failed += 1
@@ -71,7 +71,7 @@ class PeriodicScheduler:
             except TimeoutError:
                 continue
 
-    async def look(self) -> timedelta:
+    async def enqueue_due(self) -> timedelta:
         """Handles due slots; returns the time until the next check."""
         waits = [_WAIT_MAX]
         for periodic in self._periodic:

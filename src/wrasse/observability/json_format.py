@@ -84,11 +84,12 @@ def group_json(group: GroupState) -> Mapping[str, object]:
 
 def state_json(info: JobInfo) -> Mapping[str, object]:
     """Everything about a job but its payload."""
-    return picked(
+    facts = picked(
         info,
         "id kind queue priority state size attempts failures rescues interruptions token created_at not_before "
         "worker claimed_at heartbeat_at deadline finished_at reason error",
     )
+    return facts | {"state": info.status}
 
 
 def record_json(record: JobRecord) -> Mapping[str, object]:
@@ -122,13 +123,13 @@ def glimpse(data: bytes, chars: int = 60) -> str:
     return text[:chars] + ("…" if len(text) > chars or len(data) > chars * 4 else "")
 
 
-def when(info: JobInfo, now: datetime) -> tuple[str, datetime]:
+def when(info: JobInfo) -> tuple[str, datetime]:
     """The most relevant time of a job in its state, and its meaning."""
     if info.state is JobState.RUNNING and info.claimed_at is not None:
         return "claimed", info.claimed_at
     if info.finished_at is not None:
         return "finished", info.finished_at
-    if info.not_before is not None and info.not_before > now:
+    if info.not_before is not None:
         return "due", info.not_before
     return "enqueued", info.created_at
 

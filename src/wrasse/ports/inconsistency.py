@@ -68,7 +68,7 @@ class StrayScan:
 class Strays(Protocol):
     """The search for strays."""
 
-    async def look(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
+    async def scan(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
         """One scan of about `limit` names. Without a cursor it continues where the last scan of any process stopped;
         with one it continues there. Adopted jobs are overdue `heartbeat_timeout` from now."""
         ...

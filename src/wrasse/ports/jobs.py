@@ -53,6 +53,29 @@ class JobState(StrEnum):
     DEAD = "dead"
 
 
+class JobStatus(StrEnum):
+    """The state of a job as it is displayed, listed and counted: ready and scheduled jobs apart."""
+
+    READY = "ready"
+    SCHEDULED = "scheduled"
+    RUNNING = "running"
+    DONE = "done"
+    DEAD = "dead"
+
+    @property
+    def state(self) -> JobState:
+        """The state of jobs with this status."""
+        return JobState.READY if self is JobStatus.SCHEDULED else JobState(self.value)
+
+    @property
+    def scheduled(self) -> bool | None:
+        """The `scheduled` of a JobFilter that lists jobs with this status."""
+        return None if self.state is not JobState.READY else self is JobStatus.SCHEDULED
+
+
+_STATUSES = {state: JobStatus(state.value) for state in JobState}
+
+
 class Reason(StrEnum):
     """Why an attempt did not succeed, or a job is dead: a closed set, usable as a metric label."""
 
@@ -172,6 +195,11 @@ class JobInfo:
     def claim(self) -> Claim:
         """The claim that a change to this state must name."""
         return Claim(self.id, self.token, self.nonce)
+
+    @property
+    def status(self) -> JobStatus:
+        """Its state, with `scheduled` for a job whose `not_before` is to come."""
+        return _STATUSES[self.state] if self.not_before is None else JobStatus.SCHEDULED
 
     @property
     def freed(self) -> JobInfo:

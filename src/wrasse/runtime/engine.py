@@ -18,7 +18,7 @@ from wrasse.config.urls import parse_store
 from wrasse.engine.guard import MassDeath, PlainLockGuard, Traffic, backend_guards
 from wrasse.engine.loop import Engine, Scheduled, SweepBackend
 from wrasse.engine.run import AnySweep, RunBudget
-from wrasse.jobs.stream_tasks.queue import AgedTasks, StreamedJobs
+from wrasse.jobs.stream_tasks.queue import AgedTasks, TaskQueue
 from wrasse.ports.backend import Backend, ObjectStore, StreamStore
 from wrasse.ports.groups import Groups
 from wrasse.ports.guard import Guard, HealthCheck
@@ -332,7 +332,7 @@ def build_task_sweep(name: str, settings: Settings, opened: OpenPorts, clock: Cl
     return build(settings, opened, opened.tasks, clock)
 
 
-def _stuck_tasks(settings: Settings, opened: OpenPorts, tasks: StreamedJobs, clock: Clock) -> Scheduled:
+def _stuck_tasks(settings: Settings, opened: OpenPorts, tasks: TaskQueue, clock: Clock) -> Scheduled:
     timeout = settings.sweeper.stuck_threshold
     sweep = StuckJobs(
         tasks,
@@ -352,7 +352,7 @@ def _stuck_tasks(settings: Settings, opened: OpenPorts, tasks: StreamedJobs, clo
     return scheduled(sweep, own, guards, f"{StuckJobs.name}@tasks", home, interval=settings.sweeper.interval)
 
 
-def _finished_tasks(settings: Settings, opened: OpenPorts, tasks: StreamedJobs, clock: Clock) -> Scheduled:
+def _finished_tasks(settings: Settings, opened: OpenPorts, tasks: TaskQueue, clock: Clock) -> Scheduled:
     own = settings.sweeps[FinishedJobs.name]
     sweep = FinishedJobs(AgedTasks(tasks.ports, tasks.types), **own.fields)  # type: ignore[arg-type]
     guards = backend_guards(opened.records, clock, skew_max=settings.engine.skew_max)

@@ -12,8 +12,8 @@ from wrasse.config.load import Config
 from wrasse.config.urls import parse_store
 from wrasse.engine.loop import ENGINE_LEASES, SweepBackend
 from wrasse.engine.turn import ENGINE_STATE
-from wrasse.jobs.composite_queue import RoutedJobs
-from wrasse.jobs.stream_tasks.queue import StreamedJobs
+from wrasse.jobs.composite_queue import CompositeQueue
+from wrasse.jobs.stream_tasks.queue import TaskQueue
 from wrasse.leases.manager import LeaseManager
 from wrasse.orphans.scanner import Scanner
 from wrasse.ports.backend import Backend, JobStore, ObjectStore, StreamStore
@@ -42,7 +42,7 @@ class OpenPorts:
     sweep_homes: dict[str, SweepBackend] = dataclasses.field(default_factory=dict)  # by root: beside its sightings
     leasing: Leasing | None = None
     retention: RetentionTally = dataclasses.field(default_factory=RetentionTally)
-    tasks: StreamedJobs | None = None  # where the settings name types of tasks
+    tasks: TaskQueue | None = None  # where the settings name types of tasks
     types: tuple[str, ...] = ()
     open_tasks: Callable[[], Awaitable[JobQueue]] | None = None
 
@@ -86,7 +86,9 @@ class OpenPorts:
     @property
     def queue(self) -> JobQueue:
         """Jobs and tasks, to list, enqueue and change. Tasks are opened at the first call for one."""
-        return self.jobs.jobs if self.open_tasks is None else RoutedJobs(self.jobs.jobs, self.open_tasks, self.types)
+        return (
+            self.jobs.jobs if self.open_tasks is None else CompositeQueue(self.jobs.jobs, self.open_tasks, self.types)
+        )
 
     def _store(self, port: str) -> Backend:
         assert port in self.stores, f"{port} were not opened"

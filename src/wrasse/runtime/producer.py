@@ -19,7 +19,7 @@ from wrasse.config.load import Config
 from wrasse.errors import UsageError
 from wrasse.jobs.file_producer.files import FileRules
 from wrasse.jobs.file_producer.producer import PATIENCE, Intake, IntakeSettings, check_directory
-from wrasse.jobs.file_producer.watcher import Watching
+from wrasse.jobs.file_producer.watcher import DirectoryWatcher
 from wrasse.jobs.tally import Tally
 from wrasse.runtime.open_ports import OpenPorts
 from wrasse.runtime.worker import build_pace, build_producer
@@ -84,7 +84,7 @@ class Producing:
         )
         producer = build_producer(config.settings, opened, clock, tally)
         self._intake = Intake(settings, producer, build_pace(config.settings, opened, own.rate_limit_per_sec), clock)
-        self._watching = None if once else Watching(self._intake, clock, use_inotify=own.watch == "auto")
+        self._watching = None if once else DirectoryWatcher(self._intake, clock, use_inotify=own.watch == "auto")
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:

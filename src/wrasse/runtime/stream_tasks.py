@@ -15,7 +15,7 @@ from wrasse.config.settings import StuckTasksSettings, TaskTypeSettings
 from wrasse.config.urls import parse_objects, parse_store
 from wrasse.errors import StoreBroken
 from wrasse.ids import Ids
-from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
+from wrasse.jobs.stream_tasks.queue import TaskPorts, TaskQueue, TaskType
 from wrasse.jobs.stream_tasks.store import THRESHOLD, TaskRetention
 from wrasse.ports.groups import DeadLetter, Delivery
 from wrasse.ports.jobs import JobQueue
@@ -27,7 +27,7 @@ from wrasse.streams.envelope import Envelope, decode, encode
 from wrasse.sweeps.finished_jobs import FinishedJobs
 
 
-class TaskPost:
+class EnvelopeCodec:
     """Seals and opens envelopes."""
 
     def __init__(self, clock: Clock) -> None:
@@ -89,21 +89,21 @@ def task_home(config: Config) -> TaskBackends | None:
     return TaskBackends(where.records, where.streams, objects, types, kept, threshold)
 
 
-async def open_tasks(home: TaskBackends, stores: Stores) -> StreamedJobs:
+async def open_tasks(home: TaskBackends, stores: Stores) -> TaskQueue:
     """The queue of tasks."""
     records, streams = await stores.open(home.records), await stores.open_streams(home.streams)
     ports = TaskPorts(
         records.records,
         streams.streams,
         streams.groups,
-        TaskPost(stores.clock),
+        EnvelopeCodec(stores.clock),
         stores.clock,
         LateObjects(partial(stores.open_objects, home.objects)) if home.objects else None,
         together=records is streams,
         kept=home.kept,
         threshold=home.threshold,
     )
-    return StreamedJobs(ports, home.types)
+    return TaskQueue(ports, home.types)
 
 
 async def open_task_jobs(url: str, clock: Clock | None = None) -> JobQueue:

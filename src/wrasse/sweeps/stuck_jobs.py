@@ -46,7 +46,7 @@ class StraySearch:
         """Scans until the round or the time is over; returns how many strays it found."""
         begun, seen, cursor = self.clock.monotonic(), 0, None
         while True:
-            found = await self.strays.look(cursor, self.limit, heartbeat_timeout=heartbeat_timeout, dry=dry)
+            found = await self.strays.scan(cursor, self.limit, heartbeat_timeout=heartbeat_timeout, dry=dry)
             seen += found.seen
             cursor = found.cursor
             if found.ended or self.clock.monotonic() - begun >= self.runtime_max.total_seconds():
@@ -65,7 +65,7 @@ class Reports(Protocol):
         """Called with the numbers of moved tasks."""
         ...
 
-    async def looked(self) -> None:
+    async def started(self) -> None:
         """Called at the start of a run."""
         ...
 
@@ -91,7 +91,7 @@ class StuckJobs:
         if self.search is not None:
             await self.search.search(self.heartbeat_timeout, dry=False)
         if self.reports is not None:
-            await self.reports.looked()
+            await self.reports.started()
 
     async def prepare_dry(self) -> None:
         """Finds such jobs, and changes nothing."""

@@ -266,11 +266,11 @@ async def test_what_another_program_left_on_a_cluster_is_found_moved_and_listed(
         desk, peer = Desk(redis.jobs), GoPeer(redis.client, "dead-1")
         await desk.enqueue("known", Job("cancelled"))
         await redis.client.ask("LPUSH", peer.processing, go_job("left"))
-        looked = await redis.strays.look("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+        found = await redis.strays.scan("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
         clock.advance(LONGER)
         (suspect,) = await redis.jobs.overdue(None, 10)
         outcomes = [*await desk.rescue(suspect.claim), *await desk.move(Cancel("cancelled"))]
-        assert (looked.adopted, outcomes) == (1, [Outcome.DONE] * 2)
+        assert (found.adopted, outcomes) == (1, [Outcome.DONE] * 2)
         assert (await desk.ids(JobState.READY), await desk.ids(JobState.DEAD)) == (["left", "known"], ["cancelled"])
     finally:
         await redis.close()

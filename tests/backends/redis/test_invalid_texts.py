@@ -104,7 +104,7 @@ async def _works_on(scene: Scene, spared: set[str]) -> None:
     assert {claim.id for claim in claims} <= {info.id for info in overdue}
     outcomes = dict(zip([s.id for s in overdue], [(await desk.rescue(s.claim))[0] for s in overdue], strict=True))
     assert {outcomes[claim.id] for claim in claims} <= {Outcome.DONE}
-    await scene.redis.strays.look(None, 100, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+    await scene.redis.strays.scan(None, 100, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     # Cancels, revivals, deletes.
     await desk.move(*[Cancel(id, "enough") for id in EVERY])
     for info in await jobs.page(JobState.DEAD, JobFilter(), None, 1):
@@ -145,7 +145,7 @@ async def test_any_bytes_among_the_entries_of_a_key_cost_that_entry(scene: Scene
 @pytest.mark.parametrize("kind", KINDS)
 async def test_any_bytes_for_the_cursor_of_strays_begin_the_scan_anew(scene: Scene, kind: str) -> None:
     await scene.do("SET", scene.keys.strays, GARBAGE[kind](b"1 2 3"))
-    await scene.redis.strays.look(None, 1_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+    await scene.redis.strays.scan(None, 1_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     assert (await scene.do("GET", scene.keys.strays)).isdigit()
 
 

@@ -122,7 +122,7 @@ CALLS: dict[str, Call] = {
     "examine": lambda redis: redis.examine(),
     "check_streams": lambda redis: redis.check_streams(),
     "fsck.check": lambda redis: redis.fsck.check(repair=False, heartbeat_timeout=SECOND),
-    "strays.look": lambda redis: redis.strays.look(None, 5, heartbeat_timeout=SECOND, dry=False),
+    "strays.scan": lambda redis: redis.strays.scan(None, 5, heartbeat_timeout=SECOND, dry=False),
     "surveys.survey": lambda redis: redis.surveys.survey("a.*", None, 5),
     "limiter.allow": lambda redis: redis.limiter.allow("k", 1, rate=5, burst=5),
     "limiter.give_back": lambda redis: redis.limiter.give_back("k", 1, rate=5),

@@ -59,14 +59,14 @@ class Foreign:
         return int(await self._client.ask("XLEN", f"{self._prefix}gbe:tasks:low:queue"))
 
 
-async def look(store: Store) -> None:
-    """Rounds of looks until one has ended."""
+async def scan(store: Store) -> None:
+    """Scans until one has ended."""
     after: str | None = None
     for _ in range(1_000):
-        looked = await store.jobs.strays.look(after, 1_000, heartbeat_timeout=STEP, dry=False)
-        if looked.ended:
+        found = await store.jobs.strays.scan(after, 1_000, heartbeat_timeout=STEP, dry=False)
+        if found.ended:
             return
-        after = looked.cursor
+        after = found.cursor
 
 
 async def test_a_task_is_a_hash_that_others_read(store: Store) -> None:
@@ -86,7 +86,7 @@ async def test_a_task_is_a_hash_that_others_read(store: Store) -> None:
 async def test_a_task_that_another_program_claimed_and_left_is_rescued(store: Store) -> None:
     foreign, desk = Foreign(store), Desk(store.jobs)
     await foreign.write("task_1", state="running", worker="rust", updated_at=foreign.now, timeout_at=foreign.now + 100)
-    await look(store)
+    await scan(store)
     early = await store.jobs.overdue(None, 10)
     await store.pass_time(timedelta(seconds=1))
 
@@ -137,7 +137,7 @@ async def test_numbers_and_listings_are_right_again_after_a_look_whoever_changed
     await foreign.write("task_9", state="pending", updated_at=foreign.now)
     await foreign.delete("task_3")
 
-    await look(store)
+    await scan(store)
 
     count = await desk.count()
     assert (count.ready, count.done) == (2, 1)
@@ -158,6 +158,6 @@ async def test_a_task_that_another_program_wrote_counts_as_soon_as_a_look_has_fo
     await foreign.write("task_1", state="pending", updated_at=foreign.now)
     store.jobs.strays._after["low"] = "low:zzz"  # the round over all names is elsewhere
 
-    await store.jobs.strays.look("0", 100_000, heartbeat_timeout=STEP, dry=False)
+    await store.jobs.strays.scan("0", 100_000, heartbeat_timeout=STEP, dry=False)
 
     assert ((await desk.count()).ready, await desk.ids(JobState.READY)) == (1, ["task_1"])

@@ -248,7 +248,7 @@ async def test_what_is_no_job_is_buried_with_its_bytes(peer: Peer, raw: bytes, w
 async def test_what_is_no_job_is_rescued_from_a_worker_that_died_with_it(peer: Peer, raw: bytes) -> None:
     """Another program's worker had it, or one of an older version of ours."""
     await peer.do("LPUSH", f"{peer.root}:worker:gone:processing", raw)
-    await peer.redis.strays.look(None, 1_000_000, heartbeat_timeout=timedelta(milliseconds=1), dry=False)
+    await peer.redis.strays.scan(None, 1_000_000, heartbeat_timeout=timedelta(milliseconds=1), dry=False)
     overdue: tuple[JobInfo, ...] = ()
     async with asyncio.timeout(10):  # the server's own clock
         while not overdue:

@@ -145,7 +145,7 @@ async def test_a_bad_key_of_one_worker_costs_that_worker(bare: Scene, which: str
     assert key in await _named(bare)
     bare.clock.advance(LONGER)
     await bare.do("DEL", bare.keys.heartbeat("w1"))
-    await bare.redis.strays.look(None, 100, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+    await bare.redis.strays.scan(None, 100, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     sweep = StuckJobs(bare.redis.jobs, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert [info.id for info in (await sweep.find(None, 10)).items] == ["one"]
     if which == "processing":
@@ -166,7 +166,7 @@ async def test_a_bad_key_that_all_share_is_named_and_loses_nothing(bare: Scene, 
         lambda: desk.heartbeat(*bare.holds.values(), heartbeat_timeout=HOUR),
         lambda: desk.finish(bare.holds["held-1"]),
         lambda: desk.jobs.overdue(None, 10),
-        lambda: bare.redis.strays.look(None, 100, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False),
+        lambda: bare.redis.strays.scan(None, 100, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False),
         lambda: desk.jobs.get("waiting"),
         lambda: desk.ids(JobState.READY),
     )

@@ -16,7 +16,7 @@ from wrasse.config.load import load
 from wrasse.ports.jobs import Job
 from wrasse.ports.streams import START
 from wrasse.runtime.backends import Stores
-from wrasse.runtime.stream_tasks import TaskPost, open_tasks, task_home
+from wrasse.runtime.stream_tasks import EnvelopeCodec, open_tasks, task_home
 
 WORK = """
 import asyncio, os
@@ -73,8 +73,8 @@ class Yard:
         assert home is not None
         page = await (await stores.open(home.streams)).streams.read("gbe.tasks.mail.terminal", START, 1_000)
         await stores.close()
-        post = TaskPost(SystemClock())
-        return [json.loads(post.open(entry) or b"") for entry in page]
+        codec = EnvelopeCodec(SystemClock())
+        return [json.loads(codec.open(entry) or b"") for entry in page]
 
 
 @pytest.fixture

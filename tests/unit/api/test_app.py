@@ -84,6 +84,15 @@ async def test_a_put_takes_priority_delay_timeout_headers_and_id(app: wrasse.App
     assert record.info.not_before is not None
 
 
+async def test_a_scheduled_job_is_listed_as_scheduled_and_not_as_ready(app: wrasse.App) -> None:
+    later, _ = await app.jobs.enqueue("x", delay="1h"), await app.jobs.enqueue("x", id="now")
+    listed = {state: [each.id async for each in app.jobs.list(state)] for state in ("ready", "scheduled")}
+    info = await later.info()
+    assert listed == {"ready": ["now"], "scheduled": [later.id]}
+    assert info is not None
+    assert (info.status, info.not_before is not None) == ("scheduled", True)
+
+
 async def test_mistakes_in_a_put_are_told(app: wrasse.App) -> None:
     with pytest.raises(UnknownName, match="priority 'hihg'"):
         await app.jobs.enqueue("x", priority="hihg")

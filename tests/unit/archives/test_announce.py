@@ -57,7 +57,7 @@ def test_a_cursor_that_cannot_be_read_hides_the_lag_of_its_stream_only() -> None
         await world.publish(LOGIN, 2)
         await world.memory.records(CURSORS).create(CHANGE, b"nonsense")
         cursors = Cursors(world.memory.records(CURSORS))
-        return await LagWatch(world.memory.streams, cursors, None, GROUP, LagLimits()).look([CHANGE, LOGIN])
+        return await LagWatch(world.memory.streams, cursors, None, GROUP, LagLimits()).check([CHANGE, LOGIN])
 
     assert run_virtual(story()).messages == 2
 

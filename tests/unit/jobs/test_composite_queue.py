@@ -9,7 +9,7 @@ import pytest
 from conformance.desk import Desk
 from unit.jobs.stream_tasks.scene import MAIL, TaskWorld
 from wrasse.errors import UsageError
-from wrasse.jobs.composite_queue import RoutedJobs
+from wrasse.jobs.composite_queue import CompositeQueue
 from wrasse.ports.jobs import Cancel, Delete, Job, JobFilter, JobQueue, JobState
 from wrasse.ports.outcome import Outcome
 
@@ -26,7 +26,7 @@ def desk(world: TaskWorld) -> Desk:
     async def tasks() -> JobQueue:
         return world.jobs
 
-    return Desk(RoutedJobs(world.memory.jobs, tasks, [MAIL]))
+    return Desk(CompositeQueue(world.memory.jobs, tasks, [MAIL]))
 
 
 async def test_a_job_whose_queue_is_a_type_is_a_task(desk: Desk, world: TaskWorld) -> None:

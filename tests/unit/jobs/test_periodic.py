@@ -100,26 +100,26 @@ class Scene:
         return [info.id for info in await self.store.jobs.page(JobState.READY, JobFilter(), None, 500)]
 
 
-async def looked(repeaters: Iterable[PeriodicScheduler]) -> None:
+async def enqueue_due(repeaters: Iterable[PeriodicScheduler]) -> None:
     async with asyncio.TaskGroup() as group:
         for repeater in repeaters:
-            group.create_task(repeater.look())
+            group.create_task(repeater.enqueue_due())
 
 
 async def test_the_first_start_ever_runs_no_past_slot() -> None:
     scene = Scene()
-    await scene.repeater(Periodic("a", EVERY, missed=Missed.ALL)).look()
+    await scene.repeater(Periodic("a", EVERY, missed=Missed.ALL)).enqueue_due()
     assert await scene.ids() == []
 
 
-async def test_a_slot_is_put_once_however_many_look() -> None:
+async def test_a_slot_is_put_once_however_many_run() -> None:
     scene = Scene()
     repeaters = [scene.repeater(Periodic("a", EVERY, "report", b"1", "high")) for _ in range(5)]
-    await looked(repeaters)
+    await enqueue_due(repeaters)
     for _ in range(3):
         scene.clock.advance(5 * MINUTE)
-        await looked(repeaters)
-        await looked(repeaters)
+        await enqueue_due(repeaters)
+        await enqueue_due(repeaters)
     assert await scene.ids() == [f"periodic/a/2026-03-01T12:{minute:02}:00Z" for minute in (5, 10, 15)]
     record = await scene.store.jobs.get("periodic/a/2026-03-01T12:05:00Z")
     assert record is not None
@@ -131,21 +131,21 @@ async def test_a_slot_is_put_once_however_many_look() -> None:
 async def test_who_dies_at_any_step_loses_and_doubles_nothing(step: int, fault: Fault) -> None:
     scene = Scene()
     periodic = Periodic("a", EVERY, missed=Missed.ALL)
-    await scene.repeater(periodic).look()
+    await scene.repeater(periodic).enqueue_due()
     scene.clock.advance(5 * MINUTE)
     network = Network(Script({step: fault}))
     producer = Producer(FaultyJobs(scene.store.jobs, network), scene.clock, patience=timedelta(0))
     with suppress(Crashed, StoreUnavailable):
-        await PeriodicScheduler([periodic], producer, FaultyRecords(scene.records, network), scene.clock).look()
+        await PeriodicScheduler([periodic], producer, FaultyRecords(scene.records, network), scene.clock).enqueue_due()
     scene.clock.advance(5 * MINUTE)
-    await scene.repeater(periodic).look()
+    await scene.repeater(periodic).enqueue_due()
     assert await scene.ids() == [f"periodic/a/2026-03-01T12:{minute:02}:00Z" for minute in (5, 10)]
 
 
 async def test_it_is_told_when_to_look_again() -> None:
     scene = Scene()
-    assert await scene.repeater(Periodic("a", EVERY)).look() == MINUTE
-    assert await scene.repeater(Periodic("a", Every(timedelta(seconds=10)))).look() == timedelta(seconds=10)
+    assert await scene.repeater(Periodic("a", EVERY)).enqueue_due() == MINUTE
+    assert await scene.repeater(Periodic("a", Every(timedelta(seconds=10)))).enqueue_due() == timedelta(seconds=10)
 
 
 async def test_between_slots_the_backend_is_left_alone() -> None:
@@ -156,17 +156,17 @@ async def test_between_slots_the_backend_is_left_alone() -> None:
     repeater = PeriodicScheduler([*many, Periodic("fast", Every(timedelta(seconds=1)))],
         Producer(scene.store.jobs, scene.clock),
                         records, scene.clock)  # fmt: skip
-    await repeater.look()
+    await repeater.enqueue_due()
     script.calls.clear()
     scene.clock.advance(timedelta(seconds=1))
-    await repeater.look()
+    await repeater.enqueue_due()
     assert script.calls == ["get", "put"]
 
 
 async def test_a_changed_definition_is_noted() -> None:
     scene = Scene()
-    await scene.repeater(Periodic("a", EVERY)).look()
-    await scene.repeater(Periodic("a", Every(7 * MINUTE))).look()
+    await scene.repeater(Periodic("a", EVERY)).enqueue_due()
+    await scene.repeater(Periodic("a", Every(7 * MINUTE))).enqueue_due()
     record = await scene.records.get("a")
     assert record is not None
     assert b"every 7m" in record.value

@@ -231,19 +231,19 @@ def test_a_job_that_no_queue_would_be_right_for_is_buried_with_that_reason(yard:
 
 
 class _Strays:
-    """Nothing but a note of who looked."""
+    """Nothing but a note of who scanned."""
 
     def __init__(self) -> None:
-        self.looks: list[tuple[timedelta, bool]] = []
+        self.scans: list[tuple[timedelta, bool]] = []
 
-    async def look(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
-        self.looks.append((heartbeat_timeout, dry))
+    async def scan(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
+        self.scans.append((heartbeat_timeout, dry))
         return StrayScan(0, 0, 0, "0", ended=True)
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-async def test_strays_are_looked_for_before_every_run_and_left_alone_in_a_dry_one(yard: Yard, dry_run: bool) -> None:
+async def test_strays_are_searched_before_every_run_and_left_alone_in_a_dry_one(yard: Yard, dry_run: bool) -> None:
     strays = _Strays()
     sweep = replace(yard.sweep, heartbeat_timeout=SECOND, search=StraySearch(strays, yard.clock))
     await run_once(sweep, yard.frame, dry_run=dry_run)
-    assert strays.looks == [(SECOND, dry_run)]
+    assert strays.scans == [(SECOND, dry_run)]

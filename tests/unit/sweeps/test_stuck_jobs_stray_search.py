@@ -1,4 +1,4 @@
-"""The search for strays: so many looks, within so much time, with uneven pauses."""
+"""The search for strays: so many scans, within so much time, with uneven pauses."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ SECOND = timedelta(seconds=1)
 
 
 class Field:
-    """A round of so many looks, each of which takes this long."""
+    """A round of so many scans, each of which takes this long."""
 
-    def __init__(self, clock: ManualClock, looks: int, takes: timedelta = NOW) -> None:
-        self._clock, self._looks, self._takes = clock, looks, takes
+    def __init__(self, clock: ManualClock, scans: int, takes: timedelta = NOW) -> None:
+        self._clock, self._scans, self._takes = clock, scans, takes
         self.asked: list[tuple[str | None, int, timedelta, bool]] = []
 
-    async def look(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
+    async def scan(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
         self.asked.append((after, limit, heartbeat_timeout, dry))
         self._clock.advance(self._takes)
         number = len(self.asked)
-        return StrayScan(3, 2, 1, str(number), ended=number >= self._looks)
+        return StrayScan(3, 2, 1, str(number), ended=number >= self._scans)
 
 
-async def test_a_search_looks_until_the_round_is_over() -> None:
+async def test_a_search_scans_until_the_round_is_over() -> None:
     clock = ManualClock()
     field = Field(clock, 3)
     seen = await StraySearch(field, clock, limit=7, pause=NOW).search(SECOND, dry=False)

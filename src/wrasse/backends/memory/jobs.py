@@ -45,6 +45,7 @@ from wrasse.ports.jobs import (
     JobInfo,
     JobRecord,
     JobState,
+    JobStatus,
     Move,
     Progress,
     QueueCount,
@@ -61,7 +62,7 @@ from wrasse.ports.jobs import (
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.rules import job_transitions as rules
-from wrasse.ports.rules.job_transitions import JobStatus, Remembered
+from wrasse.ports.rules.job_transitions import RequestCache
 
 _NAMES_FORGOTTEN = 2  # expired names that are looked for at every new one
 DEAD_WORKERS_KEPT = timedelta(hours=1)
@@ -219,9 +220,9 @@ class MemoryJobs:
         self._groups = JobGroups()
         self._rates = Rates()
         self._workers: dict[str, WorkerState] = {}
-        self._enqueues: Remembered[tuple[Enqueued, ...]] = Remembered(clock)
-        self._claim_requests: Remembered[tuple[Claim, ...]] = Remembered(clock)
-        self._settles: Remembered[tuple[Outcome, ...]] = Remembered(clock)
+        self._enqueues: RequestCache[tuple[Enqueued, ...]] = RequestCache(clock)
+        self._claim_requests: RequestCache[tuple[Claim, ...]] = RequestCache(clock)
+        self._settles: RequestCache[tuple[Outcome, ...]] = RequestCache(clock)
         self._wakeups: dict[asyncio.Event, frozenset[str]] = {}
         # Tokens come from one counter, so that they also grow for an id that is deleted and enqueued again.
         self._token, self._seq, self._back = count(1), count(1), count(1)

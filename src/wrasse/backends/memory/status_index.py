@@ -15,9 +15,9 @@ from itertools import chain, islice
 
 from wrasse.backends.memory.ordered import Ordered
 from wrasse.clock import EPOCH, to_micros
-from wrasse.ports.jobs import Claim, JobFilter, JobInfo, JobState
+from wrasse.ports.jobs import Claim, JobFilter, JobInfo, JobState, JobStatus
 from wrasse.ports.page import Page, check_limit, no_cursor, number_in, other_listing
-from wrasse.ports.rules.job_transitions import JobStatus, StoredJob
+from wrasse.ports.rules.job_transitions import StoredJob
 
 Position = tuple[int, int]
 _BEYOND = 1 << 62  # a row number above all others

@@ -17,7 +17,6 @@ from wrasse.cli.jobs.inspect import (
     Span,
     died_within,
     job_filters,
-    job_state_of,
     known_job,
     opened,
     opened_queue,
@@ -29,7 +28,7 @@ from wrasse.jobs.replay import JobReplay, ReplayPlan, ReplayResult
 from wrasse.jobs.worker.queue_selector import parse_rate
 from wrasse.observability.json_format import picked
 from wrasse.ports.inconsistency import Inconsistency
-from wrasse.ports.jobs import Cancel, Delete, JobFilter, JobInfo, JobQueue, JobState, Move, RequeueDead
+from wrasse.ports.jobs import Cancel, Delete, JobFilter, JobInfo, JobQueue, JobState, JobStatus, Move, RequeueDead
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import pages
 
@@ -99,7 +98,7 @@ async def _named(queue: JobQueue, ids: Sequence[str], state: JobState) -> AsyncI
     for info in infos:
         if info.state is not state:
             raise UsageError(
-                f"the job {info.id!r} is {info.state.value}, not {state.value}",
+                f"the job {info.id!r} is {info.status}, not {state}",
                 do=f"see it with `wrasse jobs show {info.id}`",
             )
     yield infos
@@ -177,14 +176,14 @@ def purge(ctx: CommandContext, state: str, where: JobFilter, older: timedelta | 
 
 
 async def _purge(ctx: CommandContext, name: str, where: JobFilter, older: timedelta | None, dry_run: bool) -> None:
-    state, scheduled = job_state_of(name)
-    if older is not None and state is JobState.READY:
+    status = JobStatus(name)
+    if older is not None and status.state is JobState.READY:
         raise UsageError("--older refers to when jobs finished, and these have not", do="omit it")
     changes = _ChangeResults()
     async with opened_queue(ctx.config(), create=not dry_run) as store:
         horizon = (await store.store.health_sample()).at - older if older is not None else None
-        narrowed = replace(where, finished_before=horizon, scheduled=scheduled)
-        async for infos in _pages(store.jobs, state, narrowed):
+        narrowed = replace(where, finished_before=horizon, scheduled=status.scheduled)
+        async for infos in _pages(store.jobs, status.state, narrowed):
             if dry_run:
                 changes.planned(infos)
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -17,7 +17,7 @@ from wrasse.cli.context import DURATION, CommandContext, finish, with_context
 from wrasse.cli.output import show_pairs, show_table
 from wrasse.config.load import Config
 from wrasse.errors import UnknownName
-from wrasse.jobs.composite_queue import RoutedJobs
+from wrasse.jobs.composite_queue import CompositeQueue
 from wrasse.jobs.worker.breakers import SHUT_QUEUES, shut_queues
 from wrasse.observability.json_format import (
     ago,
@@ -31,7 +31,7 @@ from wrasse.observability.json_format import (
     worker_json,
 )
 from wrasse.ports.backend import JobStore
-from wrasse.ports.jobs import JobFilter, JobInfo, JobQueue, JobRecord, JobState, QueueCount, Reason
+from wrasse.ports.jobs import JobFilter, JobInfo, JobQueue, JobRecord, JobState, JobStatus, QueueCount, Reason
 from wrasse.ports.page import Page
 from wrasse.runtime.backends import Stores, with_jobs
 from wrasse.runtime.stream_tasks import open_tasks, task_home
@@ -53,7 +53,7 @@ async def opened_queue(config: Config, *, create: bool = False) -> AsyncIterator
         store, home = with_jobs(await stores.open(config.homes.jobs)), task_home(config)
         tasks = None if home is None else partial(open_tasks, home, stores)
         types = list(config.settings.task_types)
-        yield OpenQueue(store.jobs if tasks is None else RoutedJobs(store.jobs, tasks, types), store)
+        yield OpenQueue(store.jobs if tasks is None else CompositeQueue(store.jobs, tasks, types), store)
 
 
 @asynccontextmanager
@@ -64,7 +64,7 @@ async def opened(config: Config) -> AsyncIterator[JobStore]:
 
 
 T = TypeVar("T")
-STATES = ("ready", "scheduled", "running", "done", "dead")
+STATES = [status.value for status in JobStatus]
 REASONS = tuple(reason.value for reason in Reason)
 Span = tuple[timedelta | None, timedelta | None]  # how long ago at most and at least
 
@@ -104,13 +104,6 @@ def job_filters(
     return add
 
 
-def job_state_of(name: str) -> tuple[JobState, bool | None]:
-    """The state that a name means, and whether only scheduled or only due jobs of it."""
-    if name == "scheduled":
-        return JobState.READY, True
-    return JobState(name), False if name == "ready" else None
-
-
 async def known_job(queue: JobQueue, id: str) -> JobRecord:
     """The job with this id; for an unknown id the error suggests similar ones."""
     record = await queue.get(id)
@@ -127,7 +120,7 @@ def _near(id: str, seen: list[str]) -> list[str]:
 
 
 @click.command("list")
-@click.argument("state", type=click.Choice(STATES), required=False)
+@click.option("--state", type=click.Choice(STATES), help="Only jobs of this state.  [default: all]")
 @job_filters()
 @click.option("--limit", default=50, show_default=True, type=click.IntRange(1, 1000), help="Jobs per page.")
 @click.option("--after", help="Continue after this cursor, from the last page.")
@@ -136,30 +129,29 @@ def _near(id: str, seen: list[str]) -> list[str]:
 def list_jobs(
     ctx: CommandContext, state: str | None, where: JobFilter, limit: int, after: str | None, newest: bool
 ) -> None:
-    """List jobs of one STATE, or of all.
+    """List jobs: ready ones in the order in which they are claimed, scheduled ones by when they are due.
 
     \b
     Examples:
       wrasse jobs list
-      wrasse jobs list dead --reason=timeout --json
-      wrasse jobs list ready --queue=high --limit=100
+      wrasse jobs list --state=dead --reason=timeout --json
+      wrasse jobs list --state=ready --queue=high --limit=100
     """
     if after is not None and state is None:
-        raise click.UsageError("--after needs a state\ndo: write e.g. wrasse jobs list ready --after=CURSOR")
-    finish(_list(ctx, (state,) if state else STATES, where, limit, after, newest))
+        raise click.UsageError("--after needs --state\ndo: write e.g. wrasse jobs list --state=ready --after=CURSOR")
+    finish(_list(ctx, [JobStatus(state)] if state else [*JobStatus], where, limit, after, newest))
 
 
 async def _list(
-    ctx: CommandContext, states: tuple[str, ...], where: JobFilter, limit: int, after: str | None, newest: bool
+    ctx: CommandContext, states: Sequence[JobStatus], where: JobFilter, limit: int, after: str | None, newest: bool
 ) -> None:
     infos: list[JobInfo] = []
     page: Page[JobInfo] | None = None
     async with opened_queue(ctx.config()) as store:
-        for name in states:
+        for each in states:
             if len(infos) < limit:
-                state, scheduled = job_state_of(name)
-                narrowed = replace(where, scheduled=scheduled)
-                page = await store.jobs.page(state, narrowed, after, limit - len(infos), newest=newest)
+                narrowed = replace(where, scheduled=each.scheduled)
+                page = await store.jobs.page(each.state, narrowed, after, limit - len(infos), newest=newest)
                 infos += page.items
     assert page is not None, "there is at least one state"
     cursor = page.cursor if len(states) == 1 else None
@@ -175,10 +167,9 @@ def _show_states(infos: list[JobInfo], now: datetime, cursor: str | None) -> Non
 
 
 def _row(info: JobInfo, now: datetime) -> tuple[object, ...]:
-    what, at = when(info, now)
+    what, at = when(info)
     why = info.worker if info.state is JobState.RUNNING else f"{info.reason or ''} {info.error}".strip()
-    state = "scheduled" if what == "due" else info.state.value
-    return info.id, info.kind, info.queue, state, info.attempts, f"{what} {ago(at, now)}", why[:80]
+    return info.id, info.kind, info.queue, info.status, info.attempts, f"{what} {ago(at, now)}", why[:80]
 
 
 @click.command()
@@ -211,14 +202,14 @@ async def _show(ctx: CommandContext, id: str, payload: bool, result: bool) -> No
 def show_record(record: JobRecord, now: datetime) -> None:
     """Writes a job for a person."""
     info, job = record.info, record.job
-    what, at = when(info, now)
+    what, at = when(info)
     counts = f"{info.attempts} ({info.failures} failed, {info.rescues} rescued, {info.interruptions} interrupted)"
     show_pairs(
         [
             ("id", info.id),
             ("kind", info.kind),
             ("queue", info.queue),
-            ("state", f"{info.state.value}, {what} {ago(at, now)}"),
+            ("state", f"{info.status}, {what} {ago(at, now)}"),
             ("enqueued", info.created_at.isoformat(timespec="seconds")),
             ("attempts", counts if info.attempts else ""),
             ("worker", info.worker if info.state is JobState.RUNNING else ""),

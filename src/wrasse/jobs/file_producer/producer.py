@@ -143,7 +143,7 @@ def directories(scope: Scope, below: str = "") -> Iterator[str]:
             level.entries.close()
 
 
-def look(root: str, relative: str) -> WalkedFile | Skipped:
+def inspect_file(root: str, relative: str) -> WalkedFile | Skipped:
     """The file at a path below the root, as it is now."""
     path = os.path.join(root, relative)
     return _stat(path, os.path.realpath(root))

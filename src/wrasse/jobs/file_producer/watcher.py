@@ -24,7 +24,7 @@ from datetime import timedelta
 
 from wrasse.clock import Clock, to_micros
 from wrasse.jobs.file_producer.files import FoundFile, Skipped
-from wrasse.jobs.file_producer.producer import Intake, Scope, directories, look
+from wrasse.jobs.file_producer.producer import Intake, Scope, directories, inspect_file
 from wrasse.jobs.rate_limiter import slept
 
 _CLOSE_WRITE, _MOVED_FROM, _MOVED_TO, _CREATE = 0x8, 0x40, 0x80, 0x100
@@ -133,7 +133,7 @@ _TOO_MANY = "there are more directories than can be watched: walking repeatedly 
 _log = logging.getLogger("wrasse.jobs")
 
 
-class Watching:
+class DirectoryWatcher:
     """Enqueues files while it runs. `use_inotify`: where available."""
 
     def __init__(
@@ -203,7 +203,7 @@ class Watching:
                         return False
                     self._schedule_walk(below, self._own.settle)
             elif self._own.rules.takes(notice.path):
-                found_file = await asyncio.to_thread(look, self._own.root, notice.path)
+                found_file = await asyncio.to_thread(inspect_file, self._own.root, notice.path)
                 if isinstance(found_file, Skipped):
                     self._intake.done.seen.skipped[found_file] += 1
                 else:

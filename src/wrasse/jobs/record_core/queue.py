@@ -82,7 +82,7 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit, pages
 from wrasse.ports.records import Records
 from wrasse.ports.rules import job_transitions as rules
-from wrasse.ports.rules.job_transitions import Remembered, StoredJob
+from wrasse.ports.rules.job_transitions import RequestCache, StoredJob
 
 _KEPT_FOR = 10  # times the duration of a count: counts are cached that long, unless something changed here
 Numbers = tuple[tuple[QueueCount, ...], datetime]
@@ -261,9 +261,9 @@ class RecordQueue(ABC, Generic[S]):
         self.workers = RecordedWorkers(workers, self.time)
         # One cache for each call, since one request id may name an enqueue, a claim and a settle. Only in this
         # process: after a restart no request is retried.
-        self._enqueues: Remembered[Sequence[Enqueued]] = Remembered(clock, ANSWERS_MAX)
-        self._claim_requests: Remembered[RecordClaim] = Remembered(clock, ANSWERS_MAX)
-        self._settles: Remembered[Sequence[Outcome]] = Remembered(clock, ANSWERS_MAX)
+        self._enqueues: RequestCache[Sequence[Enqueued]] = RequestCache(clock, ANSWERS_MAX)
+        self._claim_requests: RequestCache[RecordClaim] = RequestCache(clock, ANSWERS_MAX)
+        self._settles: RequestCache[Sequence[Outcome]] = RequestCache(clock, ANSWERS_MAX)
         self._pending: dict[str, None] = {}  # requests that began to settle a job and got no answer yet
 
     async def enqueue(

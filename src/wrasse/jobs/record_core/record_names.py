@@ -18,9 +18,9 @@ from typing import Self
 import msgspec
 
 from wrasse.jobs.record_core.claims import MillisecondTime
-from wrasse.ports.jobs import Attempt, Job, JobInfo, JobState, Progress, Reason, WorkerInfo, WorkerState
+from wrasse.ports.jobs import Attempt, Job, JobInfo, JobState, JobStatus, Progress, Reason, WorkerInfo, WorkerState
 from wrasse.ports.records import Records
-from wrasse.ports.rules.job_transitions import JobStatus, SettledRequest, StoredJob
+from wrasse.ports.rules.job_transitions import SettledRequest, StoredJob
 
 _STATES = {state: "held" if state is JobState.RUNNING else state.value for state in JobState}
 _FROM_STORED = {text: state for state, text in _STATES.items()}

@@ -236,9 +236,9 @@ def hinted(payload: bytes, task_type: str) -> tuple[str, bytes]:
 class TaskReports:
     """Publishes the results of the sweep of tasks."""
 
-    def __init__(self, streams: Streams, post: EventCodec, clock: Clock, malformed: Mapping[str, str]) -> None:
+    def __init__(self, streams: Streams, codec: EventCodec, clock: Clock, malformed: Mapping[str, str]) -> None:
         self._streams = streams
-        self._post = post
+        self._codec = codec
         self._clock = clock
         self._reported_at: float | None = None
         self._malformed = malformed  # reasons by key, found by readers of records
@@ -250,19 +250,19 @@ class TaskReports:
         if retried or failed:
             await self._report(retried, failed)
 
-    async def looked(self) -> None:
+    async def started(self) -> None:
         """The sweep has run; each malformed record is reported once."""
         if self._reported_at is None or self._clock.monotonic() - self._reported_at >= EVERY.total_seconds():
             await self._report(0, 0)
         fresh = {key: why for key, why in self._malformed.items() if key not in self._reported}
         self._reported = set(self._malformed)
         events = [MalformedTask(f"{TASKS.data}:{key}", why) for key, why in fresh.items()]
-        await self._publish([self._post.seal(ERRORS, msgspec.json.encode(event), "") for event in events])
+        await self._publish([self._codec.seal(ERRORS, msgspec.json.encode(event), "") for event in events])
 
     async def _report(self, retried: int, failed: int) -> None:
         self._reported_at = self._clock.monotonic()
         event = msgspec.json.encode(SweepReport(retried, failed))
-        await self._publish([self._post.seal(SWEEPS, event, "")])
+        await self._publish([self._codec.seal(SWEEPS, event, "")])
 
     async def _publish(self, drafts: Sequence[Draft]) -> None:
         if not drafts:

@@ -27,10 +27,10 @@ from wrasse.bounded import DURATION_SECONDS_MAX, UNREADABLE, VALUE_MAX, decoded,
 from wrasse.clock import EPOCH, from_micros, to_micros
 from wrasse.errors import StoreBroken, UsageError
 from wrasse.jobs.record_core.record_names import decode_history, encode_history, stored_status
-from wrasse.ports.jobs import NOTHING, Job, JobInfo, JobState, Progress, Reason
+from wrasse.ports.jobs import NOTHING, Job, JobInfo, JobState, JobStatus, Progress, Reason
 from wrasse.ports.page import number_in
 from wrasse.ports.records import Collection, IndexEntry
-from wrasse.ports.rules.job_transitions import JobStatus, SettledRequest, StoredJob, back
+from wrasse.ports.rules.job_transitions import SettledRequest, StoredJob, back
 
 ROOT = "gbe"
 TASKS = Collection(

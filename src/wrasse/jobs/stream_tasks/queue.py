@@ -80,11 +80,11 @@ class TaskClaims(Claims[Task]):
 
     tries = 3
 
-    def __init__(self, store: TaskStore, groups: Groups, post: EventCodec, search: TaskSearch) -> None:
+    def __init__(self, store: TaskStore, groups: Groups, codec: EventCodec, search: TaskSearch) -> None:
         super().__init__(store)
         self._store = store
         self._groups = groups
-        self._post = post
+        self._codec = codec
         self._search = search
         self._joined: set[str] = set()
 
@@ -93,7 +93,7 @@ class TaskClaims(Claims[Task]):
         for task_type in claim.queues:
             await self._join(task_type)
         while True:
-            due = await self._search.look(min(wait, _NAP))
+            due = await self._search.repair_and_list(min(wait, _NAP))
             taken = await self._to_the_end(self._claim_ready(claim, due.next_ones))
             if taken or wait <= timedelta(0):
                 return taken
@@ -146,15 +146,15 @@ class TaskClaims(Claims[Task]):
         number, delivery = numbered
         entry = delivery.entry
         task_type = entry.subject.split(".")[-2]
-        payload = self._post.open(entry)
+        payload = self._codec.open(entry)
         id, params = ("", b"") if payload is None else hinted(payload, task_type)
         if not id:
-            answers[number] = self._post.set_aside(delivery, "not an event of a task")
+            answers[number] = self._codec.set_aside(delivery, "not an event of a task")
             return None
         try:
             task = await self._store.get(task_type, id)
         except StoreBroken:
-            answers[number] = self._post.set_aside(delivery, "the record of its task is malformed")
+            answers[number] = self._codec.set_aside(delivery, "the record of its task is malformed")
             return None
         taken = None if task is None else await self._claim(claim, _with_params(task, params))
         answers[number] = Ack(entry.subject, delivery.group, entry.id)
@@ -219,7 +219,7 @@ class TaskPorts:
     records: Callable[[Collection], Records]
     streams: Streams
     groups: Groups
-    post: EventCodec
+    codec: EventCodec
     clock: Clock
     objects: Objects | None = None
     together: bool = True
@@ -227,7 +227,7 @@ class TaskPorts:
     threshold: timedelta = THRESHOLD  # of types without settings
 
 
-class StreamedJobs(RecordQueue[Task]):
+class TaskQueue(RecordQueue[Task]):
     """All tasks of the named types."""
 
     what = "tasks"
@@ -243,17 +243,17 @@ class StreamedJobs(RecordQueue[Task]):
         emits = records.emits and ports.together
         thresholds = {each.name: each.threshold for each in types}
         spans = thresholds, ports.kept, ports.threshold
-        parts = StoreParts(records, ports.streams, ports.objects, ports.post, emits, *spans)
+        parts = StoreParts(records, ports.streams, ports.objects, ports.codec, emits, *spans)
         self._store = TaskStore(parts, MillisecondTime(ports.clock, lambda: _read_time(records)))
         self.search = TaskSearch(self._store, self._follow, order)
-        claims = TaskClaims(self._store, ports.groups, ports.post, self.search)
+        claims = TaskClaims(self._store, ports.groups, ports.codec, self.search)
         super().__init__(self._store, claims, ports.records(KNOWN_IDS), ports.records(WORKERS), ports.clock, order)
         if not emits:
             # If a record and its event are two steps, the next task waits for both, so entries keep the batch's order.
             self.enqueue_at_once = 1
         self._views = views_of(self._store.status_index, self._store, self.search, list(self._types), ports.clock)
         self.strays = TaskStrays(records, ports.streams, self._store, self.search, tuple(self._types))
-        self.reports = TaskReports(ports.streams, ports.post, ports.clock, self.search.malformed)
+        self.reports = TaskReports(ports.streams, ports.codec, ports.clock, self.search.malformed)
 
     async def overdue(self, after: str | None, limit: int) -> Page[JobInfo]:
         """Running tasks whose deadline has passed, from the due index."""
@@ -403,7 +403,7 @@ class StreamedJobs(RecordQueue[Task]):
         return await self._store.delete(seen)
 
 
-class AgedTasks(StreamedJobs):
+class AgedTasks(TaskQueue):
     """Stream tasks for the sweep `finished_jobs`: listings show only finished tasks past their retention, from the due
     index, so that the reads of a run follow what is deleted, not what is stored."""
 

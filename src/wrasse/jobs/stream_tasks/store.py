@@ -96,7 +96,7 @@ class StoreParts:
     records: Records
     streams: Streams
     objects: Objects | None
-    post: EventCodec
+    codec: EventCodec
     emits: bool
     thresholds: Mapping[str, timedelta]
     kept: TaskRetention | None = None
@@ -111,7 +111,7 @@ class TaskStore:
         self.status_index = parts.records.status_index
         self._streams = parts.streams
         self._objects = parts.objects
-        self._post = parts.post
+        self._codec = parts.codec
         self.emits = parts.emits  # whether a record and its events are one write
         self._thresholds, self._threshold = parts.thresholds, parts.threshold
         self._keyed = parts.streams.dedup_window > timedelta(0)
@@ -227,7 +227,9 @@ class TaskStore:
         """Appends a record's pending events, then removes them from it; None if it has changed since."""
         # Appended first: a crash in between appends again, under the same keys.
         keys = [f"{task.key}:{task.version}:{n}" if self._keyed else "" for n in range(len(task.outbox))]
-        drafts = [self._post.seal(said.subject, said.payload, key) for said, key in zip(task.outbox, keys, strict=True)]
+        drafts = [
+            self._codec.seal(said.subject, said.payload, key) for said, key in zip(task.outbox, keys, strict=True)
+        ]
         await self._streams.append(drafts)
         return await self.put(replace(task, fields=_without_outbox(task.fields), outbox=()), task.stored, at)
 
@@ -270,7 +272,7 @@ class TaskStore:
         fields = encode_fields(task.stored, _without_outbox(task.fields), at)
         due_at = due_of(task.stored, at, self._kept)
         if not said or self.emits:
-            drafts = [self._post.seal(each.subject, each.payload, "") for each in said]
+            drafts = [self._codec.seal(each.subject, each.payload, "") for each in said]
             return msgspec.json.encode(fields), due_at, drafts
         fields[_OUTBOX] = base64.b64encode(msgspec.json.encode(tuple(said))).decode()
         return msgspec.json.encode(fields), at, ()

@@ -49,7 +49,7 @@ from wrasse.jobs.stream_tasks.fields import (
 )
 from wrasse.jobs.stream_tasks.store import Malformed, Task, TaskStore, due_of
 from wrasse.ports.inconsistency import StrayScan
-from wrasse.ports.jobs import Job, JobFilter, JobInfo, JobState, QueueCount
+from wrasse.ports.jobs import Job, JobFilter, JobInfo, JobState, JobStatus, QueueCount
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page, check_limit, pages
 from wrasse.ports.records import (
@@ -62,7 +62,7 @@ from wrasse.ports.records import (
     read_cursor,
     stored_name,
 )
-from wrasse.ports.rules.job_transitions import JobStatus, StoredJob
+from wrasse.ports.rules.job_transitions import StoredJob
 from wrasse.ports.streams import Streams
 
 _PAGES_MAX = 10
@@ -94,7 +94,7 @@ class TaskSearch:
         self._store, self._put, self._order = store, put, order
         self.malformed: dict[str, str] = {}  # reasons by key; the newest MALFORMED_MAX
 
-    async def look(self, within: timedelta) -> Due:
+    async def repair_and_list(self, within: timedelta) -> Due:
         """Does what is due, and returns the tasks to claim first."""
         ready: list[Task] = []
         later: list[datetime] = []
@@ -214,7 +214,7 @@ class TaskStrays:
         self._streams, self._store, self._search, self._types = streams, store, search, types
         self._after: dict[str, str | None] = {}  # by type: where the scan for tasks without an entry continues
 
-    async def look(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
+    async def scan(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
         """One scan of records of other programs, and one of ready tasks. `heartbeat_timeout` applies to neither: each
         record has its own deadline."""
         seen = adopted = 0

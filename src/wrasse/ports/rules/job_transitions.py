@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from enum import StrEnum
 from typing import Generic, Self, TypeVar
 
 from wrasse.clock import Clock, to_micros
@@ -35,6 +34,7 @@ from wrasse.ports.jobs import (
     JobInfo,
     JobRecord,
     JobState,
+    JobStatus,
     Move,
     Progress,
     Reason,
@@ -50,19 +50,6 @@ _RANKS = 1_000  # in one microsecond
 _new = object.__new__
 R = TypeVar("R", bound="StoredJob")
 T = TypeVar("T")
-
-
-class JobStatus(StrEnum):
-    """The four states, with scheduled jobs apart: they are ordered by when they become ready, not by rank."""
-
-    READY = "ready"
-    SCHEDULED = "scheduled"
-    RUNNING = "running"
-    DONE = "done"
-    DEAD = "dead"
-
-
-_STATUSES = {state: JobStatus(state.value) for state in JobState}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +90,7 @@ class StoredJob:
     @property
     def status(self) -> JobStatus:
         """The status under which it is listed and counted."""
-        return JobStatus.SCHEDULED if self.info.not_before is not None else _STATUSES[self.info.state]
+        return self.info.status
 
     @property
     def index_position(self) -> int:
@@ -380,7 +367,7 @@ def claimed_job(
     return claimed
 
 
-class Remembered(Generic[T]):
+class RequestCache(Generic[T]):
     """The answers of one method by request id, for as long as a request is remembered; beyond a number, if there is
     one, the oldest go first. Time is monotonic here: a step of the wall clock must not drop an answer."""
 

@@ -15,7 +15,7 @@ from unit.jobs.worker.scene import eventually
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
 from wrasse.jobs.file_producer.producer import Intake
-from wrasse.jobs.file_producer.watcher import RESCAN, WATCHES_MAX, Notices, Watching
+from wrasse.jobs.file_producer.watcher import RESCAN, WATCHES_MAX, DirectoryWatcher, Notices
 
 
 @pytest.fixture(params=["told", "polling"])
@@ -28,7 +28,7 @@ async def watching(root: Path, memory: Memory, told: bool, watches_max: int = WA
     """Files of this directory are enqueued for as long as the block lasts, and every change within it is noticed: where
     the system tells, by what it tells, since the walks of the beginning are over and the next one is minutes away."""
     intake = intake_of(root, memory)
-    watch = Watching(intake, SystemClock(), use_inotify=told, watches_max=watches_max)
+    watch = DirectoryWatcher(intake, SystemClock(), use_inotify=told, watches_max=watches_max)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(watch.run())
         await watch.watched.wait()

@@ -13,13 +13,13 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.sweep import Action
 from wrasse.jobs.stream_tasks.fields import ERRORS, SWEEPS, TASKS, queue_of, terminal_of
-from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
+from wrasse.jobs.stream_tasks.queue import TaskPorts, TaskQueue, TaskType
 from wrasse.jobs.stream_tasks.store import TaskRetention
 from wrasse.ports.groups import Groups
 from wrasse.ports.objects import Objects
 from wrasse.ports.records import Collection, Record, Records
 from wrasse.ports.streams import START, Streams
-from wrasse.runtime.stream_tasks import TaskPost
+from wrasse.runtime.stream_tasks import EnvelopeCodec
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
 MAIL = "low"  # the type, called as the queue that a Desk uses unless told otherwise
@@ -58,7 +58,7 @@ class TaskWorld:
         groups: Groups | None = None,
         objects: Objects | None = None,
         network: Network | None = None,
-    ) -> StreamedJobs:
+    ) -> TaskQueue:
         """The same tasks, as another process has them; with a network between it and their records."""
 
         def records(collection: Collection) -> Records:
@@ -69,12 +69,12 @@ class TaskWorld:
             records,
             streams or self.streams,
             groups or self.memory.groups,
-            TaskPost(self.clock),
+            EnvelopeCodec(self.clock),
             self.clock,
             objects or self.memory.objects,
             kept=TaskRetention(timedelta(days=1), timedelta(days=90)),
         )
-        return StreamedJobs(ports, self.types)
+        return TaskQueue(ports, self.types)
 
     @property
     def sweep(self) -> StuckJobs:
@@ -85,7 +85,7 @@ class TaskWorld:
     async def swept(self, sweep: StuckJobs | None = None) -> list[str]:
         """One run of the sweep, without its engine: what it did."""
         sweep = sweep or self.sweep
-        await self.jobs.strays.look(None, 100, heartbeat_timeout=STEP, dry=False)
+        await self.jobs.strays.scan(None, 100, heartbeat_timeout=STEP, dry=False)
         page = await sweep.find(None, 100)
         actions = [each for info in page if isinstance(each := sweep.decide(info, page.at), Action)]
         await sweep.apply(actions)
@@ -123,9 +123,9 @@ class TaskWorld:
 
     async def said(self, subject: str) -> list[dict[str, object]]:
         """The events of a stream."""
-        post = TaskPost(self.clock)
+        codec = EnvelopeCodec(self.clock)
         page = await self.memory.streams.read(subject, START, 1_000)
-        return [msgspec.json.decode(post.open(entry) or b"null") for entry in page]
+        return [msgspec.json.decode(codec.open(entry) or b"null") for entry in page]
 
     def _records(self, collection: Collection) -> Records:
         records = self.memory.records(collection)

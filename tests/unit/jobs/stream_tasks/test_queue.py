@@ -13,7 +13,7 @@ from unit.jobs.stream_tasks.scene import MAIL, RETRIES, STEP, TaskWorld
 from wrasse.clock import to_micros
 from wrasse.errors import TooLarge, UnknownName, UsageError
 from wrasse.jobs.stream_tasks.fields import TASKS, progress_of, queue_of
-from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts
+from wrasse.jobs.stream_tasks.queue import TaskPorts, TaskQueue
 from wrasse.ports.groups import StartAt
 from wrasse.ports.jobs import (
     PAYLOAD_BYTES_MAX,
@@ -125,7 +125,7 @@ async def test_a_failed_attempt_is_told_of_when_its_delay_is_over(world: TaskWor
 async def test_fields_that_are_not_ours_stay(world: TaskWorld) -> None:
     now = str(to_micros(world.clock.now()) // 1_000)
     await world.write("task_1", {"state": "pending", "updated_at": now, "depends_on": "task_0", "colour": "red"})
-    await world.jobs.strays.look(None, 100, heartbeat_timeout=STEP, dry=False)
+    await world.jobs.strays.scan(None, 100, heartbeat_timeout=STEP, dry=False)
 
     await world.desk.finish(await world.desk.take_one())
 
@@ -316,9 +316,9 @@ async def test_a_dry_look_changes_nothing(world: TaskWorld) -> None:
     now = str(to_micros(world.clock.now()) // 1_000)
     record = await world.write("task_1", {"state": "pending", "updated_at": now})
 
-    looked = await world.jobs.strays.look(None, 100, heartbeat_timeout=STEP, dry=True)
+    found = await world.jobs.strays.scan(None, 100, heartbeat_timeout=STEP, dry=True)
 
-    assert (looked.seen, looked.adopted, await world.queued()) == (1, 0, [])
+    assert (found.seen, found.adopted, await world.queued()) == (1, 0, [])
     assert await world.memory.records(TASKS).get(record.key) == record
 
 
@@ -363,7 +363,7 @@ async def test_large_parameters_and_results_are_objects_that_go_with_their_task(
 
 async def test_without_objects_large_parameters_are_refused(world: TaskWorld) -> None:
     ports = world.jobs.ports
-    bare = StreamedJobs(TaskPorts(ports.records, ports.streams, ports.groups, ports.post, ports.clock), world.types)
+    bare = TaskQueue(TaskPorts(ports.records, ports.streams, ports.groups, ports.codec, ports.clock), world.types)
 
     with pytest.raises(TooLarge, match="bytes of params"):
         await bare.enqueue([Job("task_1", payload=b"p" * (MAX + 1))], request="r")

@@ -73,6 +73,6 @@ async def test_a_record_that_was_written_before_there_were_shelves_stands_on_one
     await world.write("task_1", {"state": "completed", "updated_at": "1750000000000"})
     before = await world.desk.count()
 
-    await world.jobs.strays.look(None, 100, heartbeat_timeout=STEP, dry=False)
+    await world.jobs.strays.scan(None, 100, heartbeat_timeout=STEP, dry=False)
 
     assert (before.done, (await world.desk.count()).done, await world.desk.ids(JobState.DONE)) == (0, 1, ["task_1"])

@@ -11,11 +11,11 @@ from unit.jobs.worker.scene import CLOCK, handlers, put, until, working
 from wrasse.backends.memory.connect import Memory
 from wrasse.jobs.record_queue.queue import RecordedJobs, RecordedOptions
 from wrasse.jobs.stream_tasks.fields import TASKS
-from wrasse.jobs.stream_tasks.queue import StreamedJobs, TaskPorts, TaskType
+from wrasse.jobs.stream_tasks.queue import TaskPorts, TaskQueue, TaskType
 from wrasse.jobs.worker.running_job import RunningJob
 from wrasse.ports.jobs import Complete, Job, JobQueue, JobState, Reason
 from wrasse.ports.outcome import Outcome
-from wrasse.runtime.stream_tasks import TaskPost
+from wrasse.runtime.stream_tasks import EnvelopeCodec
 
 
 def recorded() -> JobQueue:
@@ -25,8 +25,8 @@ def recorded() -> JobQueue:
 
 def tasks() -> JobQueue:
     store, types = Memory(CLOCK), [TaskType("low")]
-    ports = TaskPorts(store.records, store.streams, store.groups, TaskPost(CLOCK), CLOCK, store.objects)
-    return StreamedJobs(ports, types)
+    ports = TaskPorts(store.records, store.streams, store.groups, EnvelopeCodec(CLOCK), CLOCK, store.objects)
+    return TaskQueue(ports, types)
 
 
 def embedded() -> JobQueue:
