@@ -16,7 +16,7 @@ clock.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Protocol, TypeVar
@@ -200,39 +200,6 @@ class JobInfo:
     def status(self) -> JobStatus:
         """Its state, with `scheduled` for a job whose `not_before` is to come."""
         return _STATUSES[self.state] if self.not_before is None else JobStatus.SCHEDULED
-
-    @property
-    def freed(self) -> JobInfo:
-        """Without worker, claim times and reason: the info of a job that is ready again."""
-        return replace(
-            self, worker="", claimed_at=None, heartbeat_at=None, deadline=None, finished_at=None, reason=None, error=""
-        )
-
-    def spent(self, budget: Budget | None) -> JobInfo:
-        """With one more counted against this budget."""
-        match budget:
-            case Budget.FAILURES:
-                return replace(self, failures=self.failures + 1)
-            case Budget.RESCUES:
-                return replace(self, rescues=self.rescues + 1)
-            case Budget.INTERRUPTIONS:
-                return replace(self, interruptions=self.interruptions + 1)
-            case None:
-                return self
-
-    def claimed(self, job: Job) -> ClaimedJob:
-        """The job as its worker gets it."""
-        assert self.deadline is not None, "only running jobs have a worker"
-        return ClaimedJob(
-            job,
-            self.claim,
-            attempt=self.attempts,
-            failures=self.failures,
-            rescues=self.rescues,
-            interruptions=self.interruptions,
-            created_at=self.created_at,
-            deadline=self.deadline,
-        )
 
 
 @dataclass(frozen=True, slots=True)
