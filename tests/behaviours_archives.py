@@ -9,7 +9,7 @@ AGED, STREAMS = "conformance/test_aged_entries.py", "conformance/test_streams.py
 REDIS_STREAMS = "backends/redis/test_streams.py"
 RETENTION = "unit/streams/test_retention.py"
 ARCHIVER, FAULTS, BATCH = (f"unit/archives/test_{name}.py" for name in ("archiver", "archiver_faults", "batch"))
-LINES, NAMING, LAG = (f"unit/archives/test_{name}.py" for name in ("lines", "naming", "lag"))
+LINES, NAMING, LAG = (f"unit/archives/test_{name}.py" for name in ("codec", "naming", "announce"))
 APP, KILLS, REDIS = (f"archives/test_archiver{name}.py" for name in ("", "_kills", "_redis"))
 
 BEHAVIOURS: dict[str, tuple[str, ...]] = {
