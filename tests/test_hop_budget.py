@@ -82,7 +82,7 @@ async def test_an_enqueue_stays_within_its_files(trace: Trace, where: str) -> No
     """Target: 10 on SQLite, 12 on Redis."""
     async with wrasse.connect(where) as app:
         files = await trace.files(lambda: app.jobs.enqueue("kind", b"payload"))
-    check_budget(files, of(where, sqlite=15, redis=18))
+    check_budget(files, of(where, sqlite=14, redis=18))
 
 
 async def test_a_job_is_claimed_run_and_completed_within_its_files(trace: Trace, where: str) -> None:

@@ -22,11 +22,10 @@ from wrasse.backends.sqlite.rows import (
     Invalid,
     decode_bodies,
     decode_extras,
-    decode_numbers,
     long_payloads,
     span,
 )
-from wrasse.backends.sqlite.write_transaction import READY, RUNNING, WriteTransaction, numbers
+from wrasse.backends.sqlite.write_transaction import READY, RUNNING, WriteTransaction, decode_numbers, numbers
 from wrasse.bounded import DURATION_MAX, UNREADABLE, why
 from wrasse.clock import from_micros
 from wrasse.ports.jobs import NOTHING, Claimed, Job, Rate

@@ -10,8 +10,16 @@ from itertools import count, repeat
 import apsw
 import msgspec
 
-from wrasse.backends.sqlite.rows import INLINE_BYTES_MAX, Extras, decode_numbers, decode_texts, span
-from wrasse.backends.sqlite.write_transaction import READY, SCHEDULED, WriteTransaction, texts, write_rows
+from wrasse.backends.sqlite.rows import INLINE_BYTES_MAX, Extras, span
+from wrasse.backends.sqlite.write_transaction import (
+    READY,
+    SCHEDULED,
+    WriteTransaction,
+    decode_numbers,
+    decode_texts,
+    texts,
+    write_rows,
+)
 from wrasse.clock import to_micros
 from wrasse.ports.jobs import BATCH_MAX, Job
 
