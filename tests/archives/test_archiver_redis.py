@@ -225,7 +225,7 @@ async def held_by_somebody() -> None:
     stores = Stores(SystemClock())
     try:
         ports = await open_ports(load(), stores, SystemClock())
-        assert await StreamLeases(ports.lease_manager, "somebody", SystemClock(), timedelta(seconds=1)).mine(CHANGE)
+        assert await StreamLeases(ports.lease_manager, "somebody", SystemClock(), timedelta(seconds=1)).acquire(CHANGE)
     finally:
         await stores.close()
 

@@ -29,9 +29,10 @@ from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.tally import Tally
+from wrasse.jobs.worker.context import Telemetry, WorkerSettings
 from wrasse.jobs.worker.heartbeat import ChildHeartbeat
 from wrasse.jobs.worker.running_job import RunningJob
-from wrasse.jobs.worker.worker import Worker, WorkerSettings
+from wrasse.jobs.worker.worker import Worker
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.backend import Backend
 from wrasse.ports.jobs import JobQueue
@@ -141,7 +142,7 @@ async def work_off(jobs: JobQueue, url: str, heartbeat_timeout: timedelta, concu
         retry=RetryPolicy(base=timedelta(milliseconds=50), max=timedelta(milliseconds=200)),
     )
     tally = Tally()
-    worker = Worker(jobs, handlers, CLOCK, ChildHeartbeat(url, tally), settings, tally)
+    worker = Worker(jobs, handlers, CLOCK, ChildHeartbeat(url, tally), settings, Telemetry(tally))
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, worker.stop, timedelta(seconds=20))
     log("worker", worker.info.id)

@@ -27,9 +27,10 @@ from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.scheduler import PERIODIC, PeriodicScheduler
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.breakers import SHUT_QUEUES, ShutQueues
+from wrasse.jobs.worker.context import Telemetry, WorkerSettings
 from wrasse.jobs.worker.heartbeat import ChildHeartbeat, Heartbeat, LoopHeartbeat
 from wrasse.jobs.worker.queue_selector import parse_rate, parse_weight
-from wrasse.jobs.worker.worker import Worker, WorkerSettings
+from wrasse.jobs.worker.worker import Worker
 from wrasse.leases.core import leases_in
 from wrasse.observability.tracing import Traces, open_traces
 from wrasse.runtime.open_ports import (
@@ -105,7 +106,7 @@ def build_worker(
         LoopHeartbeat(opened.jobs.jobs, clock) if url.scheme == "memory" else ChildHeartbeat(url.resolved().url, tally)
     )
     traces = open_traces(config.settings.observability.tracing)
-    worker = Worker(opened.jobs.jobs, handlers, clock, heartbeat, settings, tally, traces)
+    worker = Worker(opened.jobs.jobs, handlers, clock, heartbeat, settings, Telemetry(tally, traces))
     assert worker.breakers is not None, "these settings have a breaker"
     shut = opened.jobs.records(SHUT_QUEUES)
     breaker_records = ShutQueues(worker.breakers, worker.info.id, opened.jobs.jobs, shut, clock)
@@ -234,5 +235,5 @@ def build_task_workers(
             breaker=breaker,
             breaker_pause=own.breaker_pause,
         )
-        workers.append(Worker(opened.tasks, handlers.serving(name), clock, heartbeat, settings, tally))
+        workers.append(Worker(opened.tasks, handlers.serving(name), clock, heartbeat, settings, Telemetry(tally)))
     return tuple(workers)

@@ -11,8 +11,9 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
 from wrasse.jobs.handlers import Function, Handlers
 from wrasse.jobs.retry import RetryPolicy
+from wrasse.jobs.worker.context import WorkerSettings
 from wrasse.jobs.worker.heartbeat import LoopHeartbeat
-from wrasse.jobs.worker.worker import Worker, WorkerSettings
+from wrasse.jobs.worker.worker import Worker
 from wrasse.ports.jobs import Job, JobQueue, JobRecord, JobState
 
 CLOCK = SystemClock()

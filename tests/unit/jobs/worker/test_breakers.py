@@ -19,9 +19,10 @@ from wrasse.errors import BadPayload
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.worker.breakers import BreakerFacts, verdict
+from wrasse.jobs.worker.context import WorkerSettings
 from wrasse.jobs.worker.heartbeat import LoopHeartbeat
 from wrasse.jobs.worker.running_job import RunningJob
-from wrasse.jobs.worker.worker import Worker, WorkerSettings
+from wrasse.jobs.worker.worker import Worker
 from wrasse.ports.jobs import Budget, Cancel, Claim, Complete, DeadLetterJob, Job, JobFilter, JobState, Reason, Requeue
 
 LONG = timedelta(hours=1)
