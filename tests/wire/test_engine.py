@@ -13,7 +13,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.loop import ENGINE_LEASES, Engine
 from wrasse.engine.turn import ENGINE_STATE, Scheduled
-from wrasse.jobs.rate_limiter import BUDGETS, RecordedLimiter
+from wrasse.jobs.rate_limiter import BUDGETS, RecordLimiter
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.jobs import Job
 from wrasse.ports.journal import Intent
@@ -48,7 +48,7 @@ async def _runs(place: Place) -> None:
     assert await lease_manager.acquire("sweep/aged_entries", "engine-2", HOUR)
     open_line = Intent("01ZZZZZZZZZZZZZZZZZZZZZZZZ", "run-1", "stuck_jobs", "dead_letter", "job-9", "why", 2)
     await journal.intend([open_line])
-    await RecordedLimiter(records(BUDGETS)).allow("rate_limit:producer", 3, rate=10, burst=10)
+    await RecordLimiter(records(BUDGETS)).allow("rate_limit:producer", 3, rate=10, burst=10)
 
 
 @pytest.mark.parametrize("where", ["redis", "nats", "directory", "strict s3"])

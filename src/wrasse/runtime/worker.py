@@ -22,7 +22,7 @@ from wrasse.jobs.command_handler import Command
 from wrasse.jobs.handler_name import is_url
 from wrasse.jobs.handlers import ANY, Function, Handlers, Registry, load as load_handler
 from wrasse.jobs.producer import Producer
-from wrasse.jobs.rate_limiter import BUDGETS, RecordedLimiter, SharedRate
+from wrasse.jobs.rate_limiter import BUDGETS, RecordLimiter, SharedRate
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.scheduler import PERIODIC, PeriodicScheduler
 from wrasse.jobs.tally import Tally
@@ -133,7 +133,7 @@ def build_producer(settings: Settings, opened: OpenPorts, clock: Clock, tally: T
 def build_pace(settings: Settings, opened: OpenPorts, rate: int) -> SharedRate:
     """A rate per second that all producers on the same backend share."""
     store = opened.jobs
-    limiter = store.limiter or RecordedLimiter(store.records(BUDGETS))
+    limiter = store.limiter or RecordLimiter(store.records(BUDGETS))
     return SharedRate(limiter, settings.producer.rate_limit_key, rate)
 
 

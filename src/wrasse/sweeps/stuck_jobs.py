@@ -5,9 +5,6 @@ grace         `heartbeat_timeout` since the last heartbeat: at least three heart
 precondition  the same token, and the deadline still passed in the step that moves the job; of a job that was found
               without a claim, also no heartbeat of its worker
 if wrong      a slow worker's job runs twice and the first worker's settle is refused; it is never lost
-
-The search for strays before each run of `stuck_jobs`: a few scans, with pauses of random length, until the round or
-its time is over. The next search, by any process, continues where this one stopped.
 """
 
 from __future__ import annotations
@@ -34,7 +31,8 @@ _OURS = (Reason.WORKER_DIED, Reason.UNROUTABLE)
 
 @dataclass(frozen=True, slots=True)
 class StraySearch:
-    """One search and its bounds. `chance` returns random numbers from 0 to 1."""
+    """The search for strays before each run: a few scans, with pauses of random length, until the round or its time is
+    over. The next search, by any process, continues where this one stopped. `chance` gives numbers from 0 to 1."""
 
     strays: Strays
     clock: Clock

@@ -273,7 +273,7 @@ async def test_a_follow_up_that_a_crash_left_unput_is_put_later(world: TaskWorld
     async def crash(jobs: object, request: str) -> None:
         raise Crashed
 
-    crashing.search._put = crash
+    crashing.search._enqueue = crash
     with pytest.raises(Crashed):
         await crashing.settle([Complete(hold, enqueues=(Job("next"),))], request="s")
     before = await world.desk.place("next")
