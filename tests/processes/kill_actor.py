@@ -22,8 +22,10 @@ from typing import TypeVar
 from wrasse.clock import SystemClock
 from wrasse.engine.guard import MassDeath, backend_guards
 from wrasse.engine.loop import ENGINE_LEASES, Engine, Scheduled
-from wrasse.engine.turn import ENGINE_STATE
+from wrasse.engine.run import RunContext
+from wrasse.engine.turn import ENGINE_STATE, SweepBackend
 from wrasse.errors import StoreUnavailable
+from wrasse.ids import Ids
 from wrasse.jobs.command_handler import Command
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.producer import Producer
@@ -173,10 +175,8 @@ def engine_on(store: Backend, heartbeat_timeout: timedelta, journal: Journal) ->
     )
     return Engine(
         [sweep],
-        lease_manager=LeaseManager(store.records(ENGINE_LEASES), CLOCK),
-        state=store.records(ENGINE_STATE),
-        journal=journal,
-        clock=CLOCK,
+        home=SweepBackend(LeaseManager(store.records(ENGINE_LEASES), CLOCK), store.records(ENGINE_STATE)),
+        context=RunContext(journal, CLOCK, Ids(CLOCK)),
         owner=f"engine-{os.getpid()}",
         lease_ttl=timedelta(seconds=1),
     )

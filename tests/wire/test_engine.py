@@ -12,7 +12,9 @@ from wire.places import Place, dumped
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.loop import ENGINE_LEASES, Engine
-from wrasse.engine.turn import ENGINE_STATE, Scheduled
+from wrasse.engine.run import RunContext
+from wrasse.engine.turn import ENGINE_STATE, Scheduled, SweepBackend
+from wrasse.ids import Ids
 from wrasse.jobs.rate_limiter import BUDGETS, RecordLimiter
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.jobs import Job
@@ -38,7 +40,9 @@ async def _runs(place: Place) -> None:
     lease_manager, journal = LeaseManager(records(ENGINE_LEASES), place.clock), journal_of(place.backend, place.clock)
     engine = Engine(
         [Scheduled(StuckJobs(memory.jobs, rescues_max=1), HOUR), Scheduled(FinishedJobs(memory.jobs), HOUR)],
-        lease_manager=lease_manager, state=records(ENGINE_STATE), journal=journal, clock=place.clock, owner="engine-1",
+        home=SweepBackend(lease_manager, records(ENGINE_STATE)),
+        context=RunContext(journal, place.clock, Ids(place.clock)),
+        owner="engine-1",
     )  # fmt: skip
     await engine.sweep_now("stuck_jobs")
     await story.next("low")

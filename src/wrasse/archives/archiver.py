@@ -37,6 +37,7 @@ STREAMS_KEPT = 10_000  # streams with state in memory
 BACKOFF_MAX = 30.0  # seconds
 _PAGE = 1_000
 _log = logging.getLogger("wrasse.archives")
+_LAG = LagLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,18 @@ class _StreamState:
     behind: bool = False  # whether it has entries to archive
 
 
+@dataclass(frozen=True, slots=True)
+class ArchiverSettings:
+    """How often streams are read, how long their leases last, and when lag is an alert."""
+
+    poll: timedelta = POLL
+    lease_ttl: timedelta = TTL
+    lag: LagLimits = _LAG
+
+
+_DEFAULT = ArchiverSettings()
+
+
 class Archiver:
     """Drains streams until it is stopped."""
 
@@ -70,24 +83,21 @@ class Archiver:
         rules: Sequence[Rule],
         clock: Clock,
         owner: str,
-        *,
-        poll: timedelta = POLL,
-        lease_ttl: timedelta = TTL,
-        lag: LagLimits | None = None,
+        settings: ArchiverSettings = _DEFAULT,
     ) -> None:
         self._streams = ports.streams
         self._rules = tuple(rules)
         self._clock = clock
-        self._poll = poll.total_seconds()
+        self._poll = settings.poll.total_seconds()
         self._grace = GRACE.total_seconds()
         self._stopping = asyncio.Event()
         self._states: dict[str, _StreamState] = {}
-        self._leases = StreamLeases(ports.lease_manager, owner, clock, lease_ttl)
+        self._leases = StreamLeases(ports.lease_manager, owner, clock, settings.lease_ttl)
         self.tally = ArchiverTally()
         self._announcer = Announcer(ports.streams, clock, self.tally)
         cursors = Cursors(ports.records)
         alerts = None if ports.alerts is None else Alerts(ports.alerts, ports.streams, clock, "archiver")
-        self._watch = LagWatch(ports.streams, cursors, alerts, GROUP, lag or LagLimits())
+        self._watch = LagWatch(ports.streams, cursors, alerts, GROUP, settings.lag)
         self._tools = Tools(
             ports.streams, ports.groups, cursors, self._leases, self._announcer, self.tally, owner, self._stopping
         )

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wrasse.api.streams import AppStreams, Registered
+from wrasse.api.streams import AppStreams
 from wrasse.breaker import BreakerSettings
 from wrasse.clock import Clock, SystemClock
 from wrasse.config.load import Config
@@ -21,7 +21,7 @@ from wrasse.errors import UsageError
 from wrasse.jobs.command_handler import Command
 from wrasse.jobs.handler_name import is_url
 from wrasse.jobs.handlers import ANY, Function, Handlers, Registry, load as load_handler
-from wrasse.jobs.producer import Producer
+from wrasse.jobs.producer import Producer, ProducerSettings
 from wrasse.jobs.rate_limiter import BUDGETS, RecordLimiter, SharedRate
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.scheduler import PERIODIC, PeriodicScheduler
@@ -41,6 +41,7 @@ from wrasse.runtime.open_ports import (
     OpenPorts as OpenPorts,
 )
 from wrasse.runtime.stream_tasks import task_home, threshold
+from wrasse.streams.consumer import Subscription
 
 DEFAULT_LEASES = leases_in("default")
 
@@ -120,14 +121,12 @@ def breaker_settings(own: CircuitBreaker) -> BreakerSettings:
 
 def build_producer(settings: Settings, opened: OpenPorts, clock: Clock, tally: Tally) -> Producer:
     """A producer that enqueues jobs into the queue of their priority."""
-    return Producer(
-        opened.queue,
-        clock,
+    own = ProducerSettings(
         queues=settings.worker.queues,
         priority=settings.producer.default_priority,
-        tally=tally,
         keep=settings.worker.result_kept,
     )
+    return Producer(opened.queue, clock, own, tally)
 
 
 def build_pace(settings: Settings, opened: OpenPorts, rate: int) -> SharedRate:
@@ -172,7 +171,7 @@ def build_repeater(
     return PeriodicScheduler(registry.periodic.values(), producer, opened.jobs.records(PERIODIC), clock)
 
 
-def message_handlers(text: str) -> Sequence[Registered]:
+def message_handlers(text: str) -> Sequence[Subscription]:
     """The message handlers of the App that `module:name` names; none if it names a function."""
     streams = getattr(_imported(text), "streams", None)
     return tuple(streams.handlers) if isinstance(streams, AppStreams) else ()

@@ -46,7 +46,7 @@ from wrasse.streams.delivery import (
     named_only,
 )
 from wrasse.streams.envelope import Envelope
-from wrasse.streams.membership import Membership, consumer_name
+from wrasse.streams.membership import JoinOptions, Membership, consumer_name
 from wrasse.threads import cancelled
 
 RELEASES_MAX = 10  # calls that end because this machine is out of a resource, before that counts as a failure
@@ -260,6 +260,16 @@ class ConsumerSettings:
 _DEFAULT = ConsumerSettings()
 
 
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A handler of the messages of a subject or pattern, as a member of a group."""
+
+    pattern: str
+    group: str
+    handler: Handler
+    settings: ConsumerSettings = _DEFAULT
+
+
 class Consumer:
     """One member of a group. `run` it once; `close` it from elsewhere."""
 
@@ -268,13 +278,11 @@ class Consumer:
         streams: Streams,
         groups: Groups,
         clock: Clock,
-        pattern: str,
-        group: str,
-        handler: Handler,
-        settings: ConsumerSettings = _DEFAULT,
+        subscription: Subscription,
         tally: StreamTally | None = None,
     ) -> None:
-        check_pattern(pattern)
+        settings, group = subscription.settings, subscription.group
+        check_pattern(subscription.pattern)
         check_group("any", group)
         self.name = consumer_name(clock)
         self.tally = tally if tally is not None else StreamTally()
@@ -282,10 +290,9 @@ class Consumer:
         self._clock = clock
         self._settings = settings
         self._group = group
-        self._caller = HandlerCall(handler)
-        self._members = Membership(
-            streams, groups, clock, pattern, group, settings.start, settings.discover, ack_timeout=settings.ack_timeout
-        )
+        self._caller = HandlerCall(subscription.handler)
+        join = JoinOptions(settings.start, settings.discover, settings.ack_timeout)
+        self._members = Membership(streams, groups, clock, subscription.pattern, group, join)
         self._in_flight = InFlightDeliveries(clock, settings.inflight_max, settings.ack_timeout)
         self._outbox = Outbox(groups)
         self._queue: asyncio.Queue[Delivery | None] = asyncio.Queue()
