@@ -24,7 +24,7 @@ from processes.kill_scene import Yard, children, eventually
 from servers.proxy import Proxy, proxy
 from wrasse.clock import SystemClock
 from wrasse.errors import StoreUnavailable
-from wrasse.jobs.producer import Producer, ProducerSettings
+from wrasse.jobs.producer import Producer, ProducerOptions
 
 ACTOR = Path(__file__).with_name("storm_actor.py")
 KILLED = -signal.SIGKILL
@@ -162,7 +162,7 @@ class Storm:
 
     async def pass_over(self, rounds: int, jobs_min: int = 0) -> None:
         """So many rounds, and on until there were enough jobs; then calm."""
-        producer = Producer(self.yard.jobs, SystemClock(), ProducerSettings(patience=timedelta(seconds=50)))
+        producer = Producer(self.yard.jobs, SystemClock(), ProducerOptions(patience=timedelta(seconds=50)))
         await self.yard.until_logged("end")
         if self.weather.poison:
             await producer.enqueue(producer.job("poison", id="poison"))

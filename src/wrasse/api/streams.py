@@ -20,7 +20,7 @@ from wrasse.ports.groups import StartAt, check_group
 from wrasse.ports.rules.subjects import check_pattern
 from wrasse.ports.streams import APPENDS_MAX
 from wrasse.runtime.signals import on_stop
-from wrasse.streams.consumer import Consumer, ConsumerSettings, StreamTally, Subscription
+from wrasse.streams.consumer import Consumer, ConsumerSettings, StreamSubscription, StreamTally
 from wrasse.streams.delivery import Handler, HandlerCall
 from wrasse.streams.publisher import Publication, Publisher
 
@@ -41,7 +41,7 @@ class NewMessage:
 async def listen(
     store: StreamStore,
     clock: Clock,
-    handlers: Sequence[Subscription],
+    handlers: Sequence[StreamSubscription],
     stopped: asyncio.Event,
     tallies: dict[str, StreamTally] | None = None,
 ) -> None:
@@ -66,7 +66,7 @@ class AppStreams:
     def __init__(self, open: Callable[[], Awaitable[StreamStore]], clock: Clock) -> None:
         self._open = open
         self._clock = clock
-        self.handlers: list[Subscription] = []
+        self.handlers: list[StreamSubscription] = []
         self._stopped = asyncio.Event()
 
     async def publish(self, subject: str, data: object = b"", *, key: str = "", trace_id: str | None = None) -> str:
@@ -117,7 +117,7 @@ class AppStreams:
                     f"two handlers of {pattern!r} are in the group {name!r}, and would share its messages",
                     do="give one of them another group",
                 )
-            self.handlers.append(Subscription(pattern, name, function, settings))
+            self.handlers.append(StreamSubscription(pattern, name, function, settings))
             return function
 
         return register

@@ -63,7 +63,7 @@ class _StreamState:
 
 
 @dataclass(frozen=True, slots=True)
-class ArchiverSettings:
+class ArchiverOptions:
     """How often streams are read, how long their leases last, and when lag is an alert."""
 
     poll: timedelta = POLL
@@ -71,7 +71,7 @@ class ArchiverSettings:
     lag: LagLimits = _LAG
 
 
-_DEFAULT = ArchiverSettings()
+_DEFAULT = ArchiverOptions()
 
 
 class Archiver:
@@ -83,7 +83,7 @@ class Archiver:
         rules: Sequence[Rule],
         clock: Clock,
         owner: str,
-        settings: ArchiverSettings = _DEFAULT,
+        settings: ArchiverOptions = _DEFAULT,
     ) -> None:
         self._streams = ports.streams
         self._rules = tuple(rules)

@@ -35,7 +35,7 @@ _lasting, _minted, _unique, _window, _keep, _group = setters(
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerSettings:
+class ProducerOptions:
     """The queue of each priority, and the values of jobs that have none of their own. `patience`: how long an enqueue
     is repeated while the backend does not answer."""
 
@@ -45,7 +45,7 @@ class ProducerSettings:
     keep: timedelta = timedelta(0)
 
 
-_DEFAULT = ProducerSettings()
+_DEFAULT = ProducerOptions()
 
 
 class Producer:
@@ -55,7 +55,7 @@ class Producer:
         self,
         jobs: JobQueue,
         clock: Clock,
-        settings: ProducerSettings = _DEFAULT,
+        settings: ProducerOptions = _DEFAULT,
         tally: Tally | None = None,
     ) -> None:
         self._jobs, self.clock, self._ids = jobs, clock, Ids(clock)

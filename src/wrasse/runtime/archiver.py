@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wrasse.archives.announce import LagLimits
-from wrasse.archives.archiver import ArchivePorts, Archiver, ArchiverSettings
+from wrasse.archives.archiver import ArchivePorts, Archiver, ArchiverOptions
 from wrasse.archives.batch import BatchLimits
 from wrasse.archives.codec import Compression, check_compression
 from wrasse.archives.cursor import CURSORS
@@ -31,7 +31,7 @@ async def build_archiver(config: Config, stores: Stores, clock: Clock, owner: st
     own = config.settings.archiver
     limits = LagLimits(own.lag_threshold.messages, own.lag_threshold.age, own.lag_repeat)
     ports = await open_ports(config, stores, clock)
-    return Archiver(ports, await build_rules(config, stores), clock, owner, ArchiverSettings(lag=limits))
+    return Archiver(ports, await build_rules(config, stores), clock, owner, ArchiverOptions(lag=limits))
 
 
 async def open_ports(config: Config, stores: Stores, clock: Clock) -> ArchivePorts:

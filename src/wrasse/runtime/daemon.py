@@ -63,7 +63,7 @@ from wrasse.runtime.worker import (
     message_handlers,
     owner_name,
 )
-from wrasse.streams.consumer import StreamTally, Subscription
+from wrasse.streams.consumer import StreamSubscription, StreamTally
 from wrasse.web.server import Server
 from wrasse.web.snapshot import Subject, SubjectWatch
 
@@ -267,7 +267,7 @@ class Daemon:
             )
         return named if {"all", "archiver"} & set(orders.roles) else ()
 
-    def _listened_to(self, orders: RunOptions) -> Sequence[Subscription]:
+    def _listened_to(self, orders: RunOptions) -> Sequence[StreamSubscription]:
         """The handlers of messages that this process runs: those of the App that the handler names."""
         named = orders.handler or ("" if orders.command else self._config.settings.worker.handler)
         return message_handlers(named) if named and {"all", "worker"} & set(orders.roles) else ()

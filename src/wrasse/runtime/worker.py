@@ -21,7 +21,7 @@ from wrasse.errors import UsageError
 from wrasse.jobs.command_handler import Command
 from wrasse.jobs.handler_name import is_url
 from wrasse.jobs.handlers import ANY, Function, Handlers, Registry, load as load_handler
-from wrasse.jobs.producer import Producer, ProducerSettings
+from wrasse.jobs.producer import Producer, ProducerOptions
 from wrasse.jobs.rate_limiter import BUDGETS, RecordLimiter, SharedRate
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.scheduler import PERIODIC, PeriodicScheduler
@@ -41,7 +41,7 @@ from wrasse.runtime.open_ports import (
     OpenPorts as OpenPorts,
 )
 from wrasse.runtime.stream_tasks import task_home, threshold
-from wrasse.streams.consumer import Subscription
+from wrasse.streams.consumer import StreamSubscription
 
 DEFAULT_LEASES = leases_in("default")
 
@@ -121,7 +121,7 @@ def breaker_settings(own: CircuitBreaker) -> BreakerSettings:
 
 def build_producer(settings: Settings, opened: OpenPorts, clock: Clock, tally: Tally) -> Producer:
     """A producer that enqueues jobs into the queue of their priority."""
-    own = ProducerSettings(
+    own = ProducerOptions(
         queues=settings.worker.queues,
         priority=settings.producer.default_priority,
         keep=settings.worker.result_kept,
@@ -171,7 +171,7 @@ def build_repeater(
     return PeriodicScheduler(registry.periodic.values(), producer, opened.jobs.records(PERIODIC), clock)
 
 
-def message_handlers(text: str) -> Sequence[Subscription]:
+def message_handlers(text: str) -> Sequence[StreamSubscription]:
     """The message handlers of the App that `module:name` names; none if it names a function."""
     streams = getattr(_imported(text), "streams", None)
     return tuple(streams.handlers) if isinstance(streams, AppStreams) else ()

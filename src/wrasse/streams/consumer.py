@@ -261,7 +261,7 @@ _DEFAULT = ConsumerSettings()
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class StreamSubscription:
     """A handler of the messages of a subject or pattern, as a member of a group."""
 
     pattern: str
@@ -278,7 +278,7 @@ class Consumer:
         streams: Streams,
         groups: Groups,
         clock: Clock,
-        subscription: Subscription,
+        subscription: StreamSubscription,
         tally: StreamTally | None = None,
     ) -> None:
         settings, group = subscription.settings, subscription.group
