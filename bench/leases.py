@@ -60,8 +60,8 @@ Part = tuple[list[Rate], list[Ratio]]
 
 async def _cycle(leases: Leases, key: str) -> None:
     leased = await leases.acquire(key, "bench")
-    await leases.update(leased.held, STATE)
-    await leases.release(leased.held)
+    await leases.update(leased.granted, STATE)
+    await leases.release(leased.granted)
 
 
 async def _timed(act: Callable[[], Awaitable[object]], clock: Callable[[], float] = CLOCK.monotonic) -> float:

@@ -1,6 +1,6 @@
 """Orphans at scale: a million objects against a million references, in one process, without the latency of a store.
 
-    python -m bench.orphans 1000000        two looks at so many objects, as JSON
+    python -m bench.orphans 1000000        two scans of so many objects, as JSON
 
 Objects and references are made as they are asked for, so what is measured is ours: spooling, merging, judging, and
 noting in SQLite. Each size is measured in a process of its own, since the peak of memory is the process's. One object
@@ -105,7 +105,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Looks:
-    """What two looks cost: the seconds of the first, and the peak of memory before it and after both."""
+    """What two scans cost: the seconds of the first, and the peak of memory before it and after both."""
 
     objects: int
     seconds: float
@@ -115,7 +115,7 @@ class Looks:
 
 
 async def measure(objects: int, place: Path) -> Looks:
-    """Two looks in this process."""
+    """Two scans in this process."""
     store = await Sqlite.open(place / "wrasse.db", CLOCK)
     idle, field = _peak(), Field(objects, CLOCK.now())
     desk = Scanner(ROOT, Ports(Listing(field), Rows(field), store.sightings, place / "spool", CLOCK))
@@ -123,7 +123,7 @@ async def measure(objects: int, place: Path) -> Looks:
     try:
         for _ in range(2):
             began = CLOCK.monotonic()
-            counts = (await desk.scan(note=True)).round.counts
+            counts = (await desk.scan(note=True)).scan.counts
             taken.append(CLOCK.monotonic() - began)
             assert counts["protected"] == objects - objects // GAP, "all that are referenced"
     finally:

@@ -125,7 +125,7 @@ async def _filled(backend: Redis | Sqlite, size: int) -> Stock:
         await _fill_sqlite(backend, size, index_entry)
     else:
         records = backend.records(TASKS)
-        assert records.shelves is not None, "Redis has shelves for hashes"
+        assert records.status_index is not None, "Redis keeps a status index of hashes"
         for begin in range(0, size, AT_ONCE):
             ids = range(begin, min(begin + AT_ONCE, size))
             await asyncio.gather(

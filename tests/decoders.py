@@ -19,7 +19,7 @@ from wrasse.backends import record_files as record_envelope
 from wrasse.backends.nats import groups, message_codec as nats_stored, records, stream_map
 from wrasse.backends.record_files import DueBuckets
 from wrasse.backends.redis.jobs import changes, job_json, states
-from wrasse.backends.redis.jobs.states import claimed_info, finished_state
+from wrasse.backends.redis.jobs.states import claimed_info, finished_info
 from wrasse.clock import ManualClock
 from wrasse.engine import record_journal, turn as sweep_state
 from wrasse.errors import WrasseError
@@ -89,7 +89,7 @@ def _hold(data: bytes) -> object:
 def _finished(data: bytes) -> object:
     text = states.read_finished(data)
     job_json.read_attempts(job_json.read_history(text.history))
-    return finished_state(data[:12], text)
+    return finished_info(data[:12], text)
 
 
 def _worker(data: bytes) -> object:

@@ -174,7 +174,7 @@ def _lease_head(data: bytes) -> object:
     query = URL.build(path="/", query_string=path.encode(errors="replace").decode(), encoded=True).query
     request = cast(web.Request, _Request(query, headers))
     reads: tuple[Callable[[web.Request], object], ...] = (
-        request_parsing.named, request_parsing.token, request_parsing.held,
+        request_parsing.named, request_parsing.token, request_parsing.lease_of,
         request_parsing.if_version, request_parsing.if_etag, request_parsing.expected,
         request_parsing.plain, lambda it: request_parsing.correlation(it, ManualClock()),
         lambda it: request_parsing.checked_transaction(it.headers.get("X-Txn-ID", ""), "invalid_txn"),

@@ -117,7 +117,7 @@ class BadPayload(WrasseError):
 
 
 _EXHAUSTED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT})
-_CAUSES_MAX = 8  # looked at behind one error
+_CAUSES_MAX = 8  # followed from one error
 
 
 def exhausted(error: BaseException) -> str:

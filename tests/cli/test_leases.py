@@ -105,8 +105,8 @@ def kept_in(directory: Path, key: str, namespace: str = "default") -> None:
         store = await Directory.open(directory)
         leases = Leases(store.records, store.objects, SystemClock())
         lease = await leases.acquire(key, "ann", namespace=namespace)
-        await leases.update(lease.held, b"1")
-        await leases.release(lease.held)
+        await leases.update(lease.granted, b"1")
+        await leases.release(lease.granted)
         await leases.close()
         await store.close()
 
@@ -114,7 +114,7 @@ def kept_in(directory: Path, key: str, namespace: str = "default") -> None:
 
 
 def troubles(answer: Answer) -> Iterator[tuple[str, bool]]:
-    return ((each["trouble"], each["repaired"]) for each in answer.json["damages"])
+    return ((each["trouble"], each["repaired"]) for each in answer.json["inconsistencies"])
 
 
 def test_a_sound_store_has_nothing_wrong(directory: Path) -> None:

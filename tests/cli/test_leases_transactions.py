@@ -38,10 +38,10 @@ async def left(directory: Path, clock: Clock, state: Decision) -> None:
     backend = await Directory.open(directory, clock)
     leases = Leases(backend.records, backend.objects, clock)
     held = await leases.acquire("a", "me", ttl=timedelta(seconds=30), transaction=ID)
-    await leases.update(held.held, b"1")
+    await leases.update(held.granted, b"1")
     if state is not Decision.PENDING:
-        who = Participant("default", "a", held.held.token)
-        await leases.transactions.transaction_log.decide(ID, state, (who,), held.held.expires_at, clock.now())
+        who = Participant("default", "a", held.granted.token)
+        await leases.transactions.transaction_log.decide(ID, state, (who,), held.granted.expires_at, clock.now())
     await leases.close()
     await backend.close()
 
@@ -78,7 +78,7 @@ def test_a_transaction_that_nobody_finished_is_found_and_finished(directory: Pat
     asyncio.run(left(directory, ago(hours=3), state))
     found = wrasse("leases", "fsck", "--json")
     repaired = wrasse("leases", "fsck", "--repair", "--json")
-    assert (found.code, [each["trouble"] for each in found.json["damages"]]) == (1, ["unfinished transaction"])
+    assert (found.code, [each["trouble"] for each in found.json["inconsistencies"]]) == (1, ["unfinished transaction"])
     assert (repaired.code, wrasse("leases", "get", "a").code) == (0, 0 if state is Decision.COMMIT else 2)
     assert wrasse("leases", "fsck").code == 0
 
@@ -103,5 +103,5 @@ def test_decisions_that_no_sweep_would_take_away_are_found(directory: Path, wron
     if wrong == "entry":
         for entry in (directory / ".txn-decisions" / "e").rglob(f"*{ID}*"):
             entry.unlink()
-    found = [each["trouble"] for each in wrasse("leases", "fsck", "--json").json["damages"]]
+    found = [each["trouble"] for each in wrasse("leases", "fsck", "--json").json["inconsistencies"]]
     assert (found, wrasse("leases", "fsck", "--repair").code, wrasse("leases", "fsck").code) == ([trouble], 0, 0)

@@ -65,6 +65,14 @@ def test_every_error_is_in_the_reference_and_says_when_it_comes() -> None:
 
 def test_every_port_is_in_the_reference() -> None:
     assert chapters("ports")[1:] == ports.names()
+    shown = re.findall(r"^### (\w+)$", written("ports"), re.M)
+    assert [cls.__name__ for cls in ports.protocols() if cls.__name__ not in shown] == []
+
+
+def test_every_port_names_the_backends_that_provide_it() -> None:
+    known = {cls.__name__ for cls in ports.protocols()}
+    assert {*ports.CAPABILITIES, *ports.BY_URL, *ports.EVERY_BACKEND} == known
+    assert set(ports.CAPABILITIES.values()) <= set(declared("memory"))
 
 
 def test_every_sweep_is_in_the_reference() -> None:

@@ -57,8 +57,8 @@ async def send(url: str, size: int) -> tuple[int, int]:
     async with LeaseClient(url, SystemClock()) as client:
         leased = await client.acquire("big", "me", ttl=timedelta(minutes=20))
         before = peak()
-        made = await client.attachments.attach(leased.held, Sent("big", size=size), stream())
-        await client.release(leased.held)
+        made = await client.attachments.attach(leased.granted, Sent("big", size=size), stream())
+        await client.release(leased.granted)
         summed, read = hashlib.sha256(), 0
         async for chunk in (await client.attachments.fetch(public("default", "big"), name="big")).chunks:
             summed.update(chunk)

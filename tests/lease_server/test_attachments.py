@@ -93,8 +93,8 @@ async def test_more_than_is_allowed_is_refused(operations: Operations) -> None:
             yield b"x" * 1_000
 
     with pytest.raises((TooLarge, StoreUnavailable)):  # a server that hangs up may do so before its answer
-        await operations.attachments.attach(leased.held, Sent("a", bytes_max=2_000), stream())
-    assert await operations.attachments.list(leased.held) == []
+        await operations.attachments.attach(leased.granted, Sent("a", bytes_max=2_000), stream())
+    assert await operations.attachments.list(leased.granted) == []
 
 
 async def raw_lease(client: ClientSession) -> dict[str, str]:

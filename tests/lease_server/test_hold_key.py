@@ -111,8 +111,8 @@ async def test_who_waited_longer_than_its_lease_lasts_has_all_of_it_all_the_same
             waiting = group.create_task(client.acquire("orders/42", "you", ttl=TTL, wait=None))
             await until(lambda: server.api.waiting == 1)
             clock.advance(3 * TTL)
-            await client.release(first.held)
-        assert client.term(waiting.result().held) - clock.monotonic() == pytest.approx(TTL.total_seconds(), abs=0.01)
+            await client.release(first.granted)
+        assert client.term(waiting.result().granted) - clock.monotonic() == pytest.approx(TTL.total_seconds(), abs=0.01)
 
 
 @pytest.mark.parametrize("where", ["here", "over HTTP"])
@@ -141,7 +141,7 @@ async def test_a_commit_that_came_too_late_is_told_and_changes_nothing() -> None
 async def rob(server: Served) -> None:
     """Takes the key away behind its holder's back, as a sweep would after its time."""
     keys = server.leases.keys("default")
-    kept = await keys.look("orders/42")
+    kept = await keys.read("orders/42")
     assert kept is not None
     await keys.clear("orders/42", kept, await keys.now())
 
@@ -149,9 +149,9 @@ async def rob(server: Served) -> None:
 async def test_a_key_that_begins_like_its_namespace_is_one_key_here_and_there() -> None:
     async with served() as server, LeaseClient(server.url, CLOCK) as client:
         leased = await client.acquire("default/default/x", "me", ttl=timedelta(seconds=30))
-        await client.update(leased.held, b"1")
-        await client.release(leased.held)
-        assert leased.held.key == "default/x"
+        await client.update(leased.granted, b"1")
+        await client.release(leased.granted)
+        assert leased.granted.key == "default/x"
         seen = await client.read_public("default", "default/x")
         assert seen is not None
         assert seen.data == b"1"

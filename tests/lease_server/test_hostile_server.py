@@ -91,7 +91,7 @@ async def test_a_lease_is_relied_on_for_no_longer_than_leases_last(said: bytes) 
     async with hostile_http() as server, client_of(server) as leases:
         server.plan = lambda method, target: json(granted, b"%s: %s\r\n" % (client.LASTS.encode(), said))
         leased = await leases.acquire("k", "me")
-        assert leases.term(leased.held) - SystemClock().monotonic() <= client.TTL_MAX.total_seconds()
+        assert leases.term(leased.granted) - SystemClock().monotonic() <= client.TTL_MAX.total_seconds()
 
 
 @asynccontextmanager

@@ -56,11 +56,11 @@ async def deaf_server() -> AsyncIterator[tuple[Deaf, LeaseClient]]:
 async def test_nobody_is_refused_because_of_a_change_of_their_own() -> None:
     async with deaf_server() as (deaf, client):
         lease = await client.acquire("a", "me")
-        version, first = await client.update(lease.held, b'{"n":1}', if_version=lease.version)
-        again, second = await client.update(lease.held, b'{"n":2}', if_etag=first.etag)
-        seen = await client.read(lease.held)
+        version, first = await client.update(lease.granted, b'{"n":1}', if_version=lease.version)
+        again, second = await client.update(lease.granted, b'{"n":2}', if_etag=first.etag)
+        seen = await client.read(lease.granted)
         assert seen is not None
         assert (seen.data, seen.etag, version, again) == (b'{"n":2}', second.etag, 1, 1)
-        assert await client.remove(lease.held, if_version=again) == 2
-        await client.release(lease.held)
+        assert await client.remove(lease.granted, if_version=again) == 2
+        await client.release(lease.granted)
         assert set(deaf.seen.values()) == {2}

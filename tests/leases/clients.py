@@ -107,7 +107,7 @@ class Client:
             leased = await self.leases.acquire(
                 key, "me", ttl=timedelta(seconds=ttl), wait=timedelta(seconds=wait), if_not_exists=False
             )
-            self._scene.history.granted[key].append(leased.held.token)
+            self._scene.history.granted[key].append(leased.granted.token)
             await self._hold(leased)
 
     async def _look(self, key: str) -> None:
@@ -123,10 +123,10 @@ class Client:
             if step < 0.5:
                 self._scene.made += 1
                 data = b'{"n":%d}' % self._scene.made
-                await self.leases.update(leased.held, data)
+                await self.leases.update(leased.granted, data)
                 staged = data
             elif step < 0.7:
-                await self.leases.renew(leased.held, timedelta(seconds=self._random.uniform(1, 8)))
+                await self.leases.renew(leased.granted, timedelta(seconds=self._random.uniform(1, 8)))
             elif self._delay:
                 await asyncio.sleep(self._random.choice((0.1, 1.0, 6.0)))
         if self._random.random() < 0.15:
@@ -134,10 +134,10 @@ class Client:
         await self._give_back(leased, staged, commit=self._random.random() < 0.8)
 
     async def _give_back(self, leased: KeyRecord, staged: bytes | None, *, commit: bool) -> None:
-        history, key = self._scene.history, leased.held.key
+        history, key = self._scene.history, leased.granted.key
         for _ in range(3):
             try:
-                meta = await self.leases.release(leased.held, commit=commit)
+                meta = await self.leases.release(leased.granted, commit=commit)
             except StoreUnavailable:
                 continue  # asks again, as clients do
             except KeyRefused as refused:

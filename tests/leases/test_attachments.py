@@ -30,8 +30,8 @@ async def attach(leases: Leases, held: Lease, name: str, data: bytes) -> Attache
 
 async def commit(leases: Leases, place: Place, name: str, data: bytes) -> KeyRecord:
     leased = await acquire(leases, place)
-    await attach(leases, leased.held, name, data)
-    await leases.release(leased.held)
+    await attach(leases, leased.granted, name, data)
+    await leases.release(leased.granted)
     await leases.close()
     return leased
 
@@ -50,19 +50,19 @@ async def names(leases: Leases, whose: Lease | str) -> list[str]:
 async def test_an_attachment_is_seen_by_its_holder_at_once_and_by_others_after_the_commit(place: Place) -> None:
     leases, other = await place.process(), await place.process()
     leased = await acquire(leases, place)
-    await attach(leases, leased.held, "scan.pdf", b"pages")
-    before = (await read(leases, leased.held, "scan.pdf"), await names(other, KEY))
-    await leases.release(leased.held)
+    await attach(leases, leased.granted, "scan.pdf", b"pages")
+    before = (await read(leases, leased.granted, "scan.pdf"), await names(other, KEY))
+    await leases.release(leased.granted)
     assert (before, await read(other, KEY, "scan.pdf")) == ((b"pages", []), b"pages")
 
 
 async def test_state_and_attachments_are_one_commit_and_one_version(place: Place) -> None:
     leases = await place.process()
     leased = await acquire(leases, place)
-    await leases.update(leased.held, b'{"n":1}')
-    attached = await attach(leases, leased.held, "a", b"a")
-    await attach(leases, leased.held, "b", b"b")
-    meta = await leases.release(leased.held)
+    await leases.update(leased.granted, b'{"n":1}')
+    attached = await attach(leases, leased.granted, "a", b"a")
+    await attach(leases, leased.granted, "b", b"b")
+    meta = await leases.release(leased.granted)
     assert meta is not None
     seen = await leases.read_public(NS, KEY)
     assert (attached.version, meta.version, seen and seen.data, await names(leases, KEY)) == (
@@ -75,10 +75,10 @@ async def test_a_rollback_leaves_attachments_as_they_were_and_nothing_behind(pla
     leases = await place.process()
     await commit(leases, place, "a", b"old")
     leased = await acquire(leases, place)
-    await attach(leases, leased.held, "a", b"new")
-    await attach(leases, leased.held, "b", b"b")
-    await leases.attachments.remove(leased.held, name="a")
-    await leases.release(leased.held, commit=False)
+    await attach(leases, leased.granted, "a", b"new")
+    await attach(leases, leased.granted, "b", b"b")
+    await leases.attachments.remove(leased.granted, name="a")
+    await leases.release(leased.granted, commit=False)
     await leases.close()
     assert (await read(leases, KEY, "a"), len(await place.states(KEY))) == (b"old", 1)
 
@@ -90,8 +90,8 @@ async def test_what_is_superseded_is_taken_away_after_the_answer(place: Place) -
     first = (await leases.attachments.list(public(NS, KEY)))[0]
     leased = await acquire(leases, place)
     for n in range(3):
-        await attach(leases, leased.held, "a", b"%d" % n)
-    await leases.release(leased.held)
+        await attach(leases, leased.granted, "a", b"%d" % n)
+    await leases.release(leased.granted)
     await leases.close()
     last = (await leases.attachments.list(public(NS, KEY)))[0]
     assert (await place.states(KEY), last.id, last.created_at) == ([last.object.name], first.id, first.created_at)
@@ -102,10 +102,10 @@ async def test_a_removed_attachment_is_gone_with_the_commit(place: Place) -> Non
     leases = await place.process()
     await commit(leases, place, "a", b"a")
     leased = await acquire(leases, place)
-    await attach(leases, leased.held, "b", b"b")
-    counts = [await leases.attachments.remove(leased.held, name=name) for name in ("a", "nosuch")]
+    await attach(leases, leased.granted, "b", b"b")
+    counts = [await leases.attachments.remove(leased.granted, name=name) for name in ("a", "nosuch")]
     committed = await names(leases, KEY)
-    await leases.release(leased.held)
+    await leases.release(leased.granted)
     await leases.close()
     assert (counts, committed, await names(leases, KEY), len(await place.states(KEY))) == (
         [(1, 2), (0, 2)], ["a"], ["b"], 1,
@@ -117,9 +117,9 @@ async def test_all_attachments_can_be_removed_at_once(place: Place) -> None:
     leases = await place.process()
     leased = await acquire(leases, place)
     for name in "abc":
-        await attach(leases, leased.held, name, b"x")
-    count, _ = await leases.attachments.remove(leased.held, every=True)
-    await leases.release(leased.held)
+        await attach(leases, leased.granted, name, b"x")
+    count, _ = await leases.attachments.remove(leased.granted, every=True)
+    await leases.release(leased.granted)
     await leases.close()
     assert (count, await names(leases, KEY), await place.states(KEY)) == (3, [], [])
 
@@ -129,8 +129,8 @@ async def test_one_that_is_to_stay_stays(place: Place) -> None:
     leases = await place.process()
     await commit(leases, place, "a", b"old")
     leased = await acquire(leases, place)
-    attached = await leases.attachments.attach(leased.held, Sent("a", keep=True), b"new")
-    assert (attached.staged, await read(leases, leased.held, "a")) == (False, b"old")
+    attached = await leases.attachments.attach(leased.granted, Sent("a", keep=True), b"new")
+    assert (attached.staged, await read(leases, leased.granted, "a")) == (False, b"old")
 
 
 WRONG = {
@@ -147,8 +147,8 @@ async def test_bytes_that_are_not_what_was_meant_stage_nothing_and_leave_nothing
     leases = await place.process()
     leased = await acquire(leases, place)
     with pytest.raises(error):
-        await leases.attachments.attach(leased.held, sent, b"four")
-    assert (await names(leases, leased.held), await place.states(KEY)) == ([], [])
+        await leases.attachments.attach(leased.granted, sent, b"four")
+    assert (await names(leases, leased.granted), await place.states(KEY)) == ([], [])
 
 
 @FEW
@@ -163,7 +163,7 @@ async def test_nothing_is_read_of_a_stream_whose_sender_does_not_hold_the_key(pl
         yield b"x"
 
     with pytest.raises(KeyRefused) as refused:
-        await leases.attachments.attach(leased.held, Sent("a"), stream())
+        await leases.attachments.attach(leased.granted, Sent("a"), stream())
     assert (refused.value.code, asked) == (Refusal.LEASE_EXPIRED, [])
 
 
@@ -177,7 +177,7 @@ async def test_a_lease_that_ends_while_its_bytes_come_stages_nothing(place: Plac
         await place.expire()
 
     with pytest.raises(KeyRefused) as refused:
-        await leases.attachments.attach(leased.held, Sent("a"), stream())
+        await leases.attachments.attach(leased.granted, Sent("a"), stream())
     await leases.close()
     assert (refused.value.code, await place.states(KEY)) == (Refusal.LEASE_EXPIRED, [])
 
@@ -195,8 +195,8 @@ async def test_what_a_holder_that_died_attached_is_taken_away_with_its_lease(pla
     leases, other = await place.process(), await place.process()
     await commit(leases, place, "a", b"old")
     leased = await acquire(leases, place)
-    await attach(leases, leased.held, "a", b"new")
-    await attach(leases, leased.held, "b", b"b")
+    await attach(leases, leased.granted, "a", b"new")
+    await attach(leases, leased.granted, "b", b"b")
     await place.pass_time(TTL)
     for _ in range(3):
         await place.pass_time(HOURS)
@@ -210,7 +210,7 @@ async def test_what_a_crash_before_the_record_leaves_is_found_by_the_second_look
     leases = await place.process(between=faulty(Script({1: CRASH}, "put")))
     leased = await acquire(leases, place)
     with pytest.raises(Crashed):
-        await attach(leases, leased.held, "a", b"new")
+        await attach(leases, leased.granted, "a", b"new")
     left = len(await place.states(KEY))
     sweeper = await place.process()
     for _ in range(3):
@@ -248,10 +248,10 @@ async def test_a_key_has_a_bounded_number_of_attachments(place: Place) -> None:
     leases = await place.process()
     leased = await acquire(leases, place)
     for n in range(ATTACHMENTS_MAX):
-        await attach(leases, leased.held, f"{n}", b"")
+        await attach(leases, leased.granted, f"{n}", b"")
     with pytest.raises(AttachmentTooLarge):
-        await attach(leases, leased.held, "one more", b"")
-    again = await attach(leases, leased.held, "0", b"again")
+        await attach(leases, leased.granted, "one more", b"")
+    again = await attach(leases, leased.granted, "0", b"again")
     assert again.attachment.object.size == 5
 
 
@@ -260,11 +260,11 @@ async def test_attachments_of_several_keys_are_committed_together_or_not_at_all(
     leases, other = await place.process(), await place.process()
     for commit_it in (False, True):
         first = await leases.acquire("a", "me", ttl=place.ttl)
-        second = await leases.acquire("b", "me", ttl=place.ttl, transaction=first.held.transaction)
+        second = await leases.acquire("b", "me", ttl=place.ttl, transaction=first.granted.transaction)
         for each in (first, second):
-            await attach(leases, each.held, "file", b"bytes")
-        await leases.release(second.held, commit=commit_it)
-        await leases.release(first.held, commit=commit_it)
+            await attach(leases, each.granted, "file", b"bytes")
+        await leases.release(second.granted, commit=commit_it)
+        await leases.release(first.granted, commit=commit_it)
         await leases.close()
         seen = [[each.name for each in await other.attachments.list(public(NS, key))] for key in ("a", "b")]
         assert seen == ([["file"], ["file"]] if commit_it else [[], []])

@@ -31,8 +31,8 @@ async def acquire(leases: Leases, place: Place, owner: str = "me", key: str = KE
 
 async def commit(leases: Leases, place: Place, data: bytes, owner: str = "me") -> KeyRecord:
     leased = await acquire(leases, place, owner)
-    await leases.update(leased.held, data)
-    await leases.release(leased.held)
+    await leases.update(leased.granted, data)
+    await leases.release(leased.granted)
     return leased
 
 
@@ -48,16 +48,16 @@ async def test_a_public_read_never_shows_what_is_staged(place: Place) -> None:
     leases, other = await place.process(), await place.process()
     await commit(leases, place, OLD)
     leased = await acquire(leases, place)
-    await leases.update(leased.held, NEW)
-    seen = await leases.read(leased.held)
+    await leases.update(leased.granted, NEW)
+    seen = await leases.read(leased.granted)
     assert (await public(leases), await public(other), seen and seen.data) == (OLD, OLD, NEW)
 
 
 async def test_what_a_holder_staged_through_one_process_it_reads_through_another(place: Place) -> None:
     leases, other = await place.process(), await place.process()
     leased = await acquire(leases, place)
-    await other.update(leased.held, NEW)
-    seen = await leases.read(leased.held)
+    await other.update(leased.granted, NEW)
+    seen = await leases.read(leased.granted)
     assert seen is not None
     assert seen.data == NEW
 
@@ -70,15 +70,15 @@ async def test_a_commit_after_the_end_of_its_lease_is_refused(place: Place, clea
     leases, other = await place.process(), await place.process()
     await commit(leases, place, OLD)
     leased = await acquire(leases, place)
-    await leases.update(leased.held, NEW)
+    await leases.update(leased.granted, NEW)
     await place.expire()
     if cleared == "by the next holder":
         await acquire(other, place, "next")
     if cleared == "by whoever looked":
         with pytest.raises(KeyRefused):
-            await other.renew(leased.held, place.ttl)
+            await other.renew(leased.granted, place.ttl)
     with pytest.raises(KeyRefused) as refused:
-        await leases.release(leased.held)
+        await leases.release(leased.granted)
     assert (refused.value.code, await public(other)) == (Refusal.LEASE_EXPIRED, OLD)
 
 
@@ -88,8 +88,8 @@ async def test_a_commit_is_refused_however_many_others_have_failed_since(place: 
     held = []
     for n in range(DROPPED_MAX + 3):
         leased = await acquire(leases, place, f"holder-{n}")
-        await leases.update(leased.held, NEW)
-        held.append(leased.held)
+        await leases.update(leased.granted, NEW)
+        held.append(leased.granted)
         await place.expire()
     codes = []
     for each in held:
@@ -102,10 +102,10 @@ async def test_a_commit_is_refused_however_many_others_have_failed_since(place: 
 async def test_a_plain_unlock_after_the_end_is_no_error_nor_is_a_second_one(place: Place) -> None:
     leases = await place.process()
     done = await commit(leases, place, OLD)
-    again = await leases.release(done.held)  # as a client does whose first reply was lost
+    again = await leases.release(done.granted)  # as a client does whose first reply was lost
     leased = await acquire(leases, place)
     await place.expire()
-    assert (again, await leases.release(leased.held)) == (None, None)
+    assert (again, await leases.release(leased.granted)) == (None, None)
 
 
 # D5: an acquire whose reply was lost waited for its own lease
@@ -119,14 +119,14 @@ async def test_a_lost_reply_does_not_make_an_acquire_wait_for_itself(place: Plac
     leased = await acquire(leases, place)
     meta = await leases.describe(NS, KEY)
     assert meta is not None
-    assert meta.lease == replace(leased.held, key="", namespace="")
+    assert meta.lease == replace(leased.granted, key="", namespace="")
 
 
 async def test_an_acquire_asked_again_with_the_same_id_is_the_same_lease(place: Place) -> None:
     leases, other = await place.process(), await place.process()
     first = await acquire(leases, place, id="000000000000000000a0")
     again = await acquire(other, place, id="000000000000000000a0")
-    assert again.held == first.held
+    assert again.granted == first.granted
 
 
 # D7: two processes that made the list of buckets at the same time lost one of them
@@ -157,10 +157,10 @@ async def test_a_paused_holder_changes_nothing_that_anybody_reads(place: Place, 
     await commit(other, place, OLD)
     leased = await acquire(paused, place, "paused")
     if step == "release":
-        await paused.update(leased.held, NEW)
+        await paused.update(leased.granted, NEW)
     gate.shut()
     late = asyncio.create_task(
-        paused.update(leased.held, NEW) if step == "update" else paused.release(leased.held)  # type: ignore[arg-type]
+        paused.update(leased.granted, NEW) if step == "update" else paused.release(leased.granted)  # type: ignore[arg-type]
     )
     await gate.reached.wait()
     await place.expire()
@@ -168,8 +168,12 @@ async def test_a_paused_holder_changes_nothing_that_anybody_reads(place: Place, 
     gate.open()
     with pytest.raises(KeyRefused) as refused:
         await late
-    seen = await other.read(following.held)
-    assert (following.held.token > leased.held.token, seen and seen.data, await public(paused)) == (True, OLD, OLD)
+    seen = await other.read(following.granted)
+    assert (following.granted.token > leased.granted.token, seen and seen.data, await public(paused)) == (
+        True,
+        OLD,
+        OLD,
+    )
     assert refused.value.code in (Refusal.LEASE_REQUIRED, Refusal.LEASE_EXPIRED)
 
 
@@ -240,7 +244,7 @@ async def test_tokens_grow_also_after_retention_took_the_key(place: Place) -> No
         await sweep.apply([verdict])
     gone = await leases.describe(NS, KEY)
     after = await acquire(await place.process(), place)
-    assert (gone, await place.states(KEY), after.held.token > before.held.token) == (None, [], True)
+    assert (gone, await place.states(KEY), after.granted.token > before.granted.token) == (None, [], True)
 
 
 async def test_a_removal_of_another_version_is_refused(place: Place) -> None:
@@ -248,7 +252,7 @@ async def test_a_removal_of_another_version_is_refused(place: Place) -> None:
     await commit(leases, place, OLD)
     leased = await acquire(leases, place)
     with pytest.raises(KeyRefused) as refused:
-        await leases.remove(leased.held, if_version=7)
+        await leases.remove(leased.granted, if_version=7)
     assert (refused.value.code, refused.value.version) == (Refusal.VERSION_CONFLICT, 1)
 
 

@@ -18,8 +18,8 @@ ID = "0123456789abcdef"
 async def committed(leases: Leases, key: str) -> str:
     """A key with a state; the name of its object."""
     leased = await leases.acquire(key, "me", ttl=TTL)
-    _, state = await leases.update(leased.held, b"1")
-    await leases.release(leased.held)
+    _, state = await leases.update(leased.granted, b"1")
+    await leases.release(leased.granted)
     await leases.close()
     return state.name
 

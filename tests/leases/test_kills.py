@@ -111,11 +111,11 @@ async def client(yard: Yard, name: str) -> None:
 
 async def append(yard: Yard, leases: LeaseClient, key: str, mark: str) -> None:
     leased = await leases.acquire(key, mark, ttl=yard.ttl)
-    seen = await leases.read(leased.held)
+    seen = await leases.read(leased.granted)
     marks = [] if seen is None else msgspec.json.decode(seen.data, type=list[str])
-    await leases.update(leased.held, msgspec.json.encode([*marks, mark]))
+    await leases.update(leased.granted, msgspec.json.encode([*marks, mark]))
     try:
-        await leases.release(leased.held)
+        await leases.release(leased.granted)
     except KeyRefused as refused:
         if refused.code is Refusal.LEASE_EXPIRED:
             yard.refused.append(mark)

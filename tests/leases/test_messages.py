@@ -77,8 +77,8 @@ async def with_state(leases: Leases, desk: QueueService) -> bool:
     claimed = await take(desk)
     assert claimed is not None
     leased = await desk.claim_state(NS, claimed, "me", VISIBLE, "")
-    await leases.update(leased.held, b'{"step":1}')
-    return await desk.ack(ConsumerProof(NS, QUEUE, claimed.claim, leased.held, stateful=True), claimed.attempt)
+    await leases.update(leased.granted, b'{"step":1}')
+    return await desk.ack(ConsumerProof(NS, QUEUE, claimed.claim, leased.granted, stateful=True), claimed.attempt)
 
 
 @PLACES
@@ -113,11 +113,11 @@ async def test_what_a_nack_kept_goes_with_an_ack_that_does_not_show_it(place: Pl
     first = await take(desk)
     assert first is not None
     leased = await desk.claim_state(NS, first, "me", VISIBLE, "")
-    await leases.update(leased.held, b'{"step":1}')
+    await leases.update(leased.granted, b'{"step":1}')
     info = await desk.jobs(NS).state("m")
     assert info is not None
     await desk.nack(
-        ConsumerProof(NS, QUEUE, first.claim, leased.held, stateful=True), failure(first.claim, info, "", VISIBLE)
+        ConsumerProof(NS, QUEUE, first.claim, leased.granted, stateful=True), failure(first.claim, info, "", VISIBLE)
     )
     kept = await leases.read_public(NS, state_key(QUEUE, "m"))
     await place.pass_time(LATER)
@@ -134,9 +134,9 @@ async def test_a_state_whose_lease_is_just_over_goes_a_little_later(place: Place
     claimed = await take(desk)
     assert claimed is not None
     leased = await desk.claim_state(NS, claimed, "me", VISIBLE, "")
-    await leases.update(leased.held, b'{"step":1}')
+    await leases.update(leased.granted, b'{"step":1}')
     await place.pass_time(VISIBLE - timedelta(seconds=1))  # too late for its holder, too early for others
-    acked = await desk.ack(ConsumerProof(NS, QUEUE, claimed.claim, leased.held, stateful=True), 1)
+    acked = await desk.ack(ConsumerProof(NS, QUEUE, claimed.claim, leased.granted, stateful=True), 1)
     await desk.close()
     stays = await left(place)
     again = await finish_all(place)
@@ -152,7 +152,7 @@ async def together(place: Place, leases: Leases, desk: QueueService, ending: str
     assert claimed is not None
     assert await desk.join(NS, claimed, VISIBLE, MARK)
     account = await leases.acquire("account", "me", ttl=VISIBLE, transaction=MARK)
-    await leases.update(account.held, b'{"paid":1}')
+    await leases.update(account.granted, b'{"paid":1}')
     shown = ConsumerProof(NS, QUEUE, claimed.claim, joined=True, transaction=MARK)
     if ending == "ack":
         return await desk.ack(shown, claimed.attempt)
@@ -186,8 +186,8 @@ async def test_a_message_is_finished_if_and_only_if_its_transaction_is_committed
         again = await finish_all(place)
         account = await calm.acquire("account", "me")  # whoever needs the key settles its transaction
         paid = account.version > 0
-        await calm.remove(account.held)
-        await calm.release(account.held)
+        await calm.remove(account.granted)
+        await calm.release(account.granted)
         await forget(place, calm)
         assert (again, told in (None, paid)) == (0 if paid else 1, True), number
         assert await left(place) == [], number
@@ -202,7 +202,7 @@ async def forget(place: Place, leases: Leases) -> None:
         await leases.transactions.replay(MARK)
     await place.pass_time(timedelta(hours=25))
     await leases.transactions.transaction_log.decision(MARK)
-    kept = await leases.keys(NS).look("account")
+    kept = await leases.keys(NS).read("account")
     assert kept is not None
     await leases.keys(NS).delete("account", kept)
 

@@ -24,8 +24,8 @@ OLD, NEW = b'{"n":1}', b'{"n":2}'
 
 async def commit(leases: Leases, place: Place, data: bytes) -> KeyRecord:
     leased = await leases.acquire(KEY, "me", ttl=place.ttl)
-    await leases.update(leased.held, data)
-    await leases.release(leased.held)
+    await leases.update(leased.granted, data)
+    await leases.release(leased.granted)
     return leased
 
 
@@ -71,7 +71,7 @@ async def test_a_sweep_that_comes_second_takes_no_lease_away(place: Place, by: s
     if by == "renewal":  # sent in time, and arrives after the sweep has looked
         renewing = await place.process(between=behind(records=(slow := Gate("put"))))
         slow.shut()
-        late = asyncio.create_task(renewing.renew(first.held, timedelta(hours=3)))
+        late = asyncio.create_task(renewing.renew(first.granted, timedelta(hours=3)))
         await slow.reached.wait()
     await place.pass_time(HOURS)
     verdict = await verdict_on_the_only_suspect(sweeping)
@@ -84,7 +84,7 @@ async def test_a_sweep_that_comes_second_takes_no_lease_away(place: Place, by: s
     meta = await leases.describe(NS, KEY)
     assert meta is not None
     assert meta.lease is not None
-    assert (list(outcome), meta.lease.id) == ([Outcome.CONFLICT], first.held.id)
+    assert (list(outcome), meta.lease.id) == ([Outcome.CONFLICT], first.granted.id)
 
 
 async def test_a_renewal_after_the_next_holder_came_is_refused(place: Place) -> None:
@@ -92,7 +92,7 @@ async def test_a_renewal_after_the_next_holder_came_is_refused(place: Place) -> 
     leases, other = await place.process(between=behind(records=gate)), await place.process()
     leased = await leases.acquire(KEY, "me", ttl=place.ttl)
     gate.shut()
-    late = asyncio.create_task(leases.renew(leased.held, TTL))
+    late = asyncio.create_task(leases.renew(leased.granted, TTL))
     await gate.reached.wait()
     await place.expire()
     following = await other.acquire(KEY, "next", ttl=TTL)
@@ -100,7 +100,7 @@ async def test_a_renewal_after_the_next_holder_came_is_refused(place: Place) -> 
     with pytest.raises(KeyRefused) as refused:
         await late
     meta = await other.describe(NS, KEY)
-    theirs = replace(following.held, key="", namespace="")
+    theirs = replace(following.granted, key="", namespace="")
     assert (refused.value.code, meta and meta.lease) == (Refusal.LEASE_REQUIRED, theirs)
 
 
@@ -108,7 +108,7 @@ async def test_a_renewal_and_an_update_of_the_same_holder_at_once_both_happen(pl
     leases = await place.process()
     leased = await leases.acquire(KEY, "me", ttl=TTL)
     renewed, (version, _) = await asyncio.gather(
-        leases.renew(leased.held, timedelta(minutes=5)), leases.update(leased.held, NEW)
+        leases.renew(leased.granted, timedelta(minutes=5)), leases.update(leased.granted, NEW)
     )
     meta = await leases.describe(NS, KEY)
     assert meta is not None
@@ -125,7 +125,7 @@ async def test_what_a_dead_process_had_left_to_delete_goes_with_the_next_holder(
     await commit(dying, place, NEW)
     await dying.close()  # it died on the way to the superseded object
     following = await other.acquire(KEY, "next", ttl=TTL)
-    await other.release(following.held)
+    await other.release(following.granted)
     for _ in range(3):
         await place.pass_time(HOURS)
         await place.sweep(other)
@@ -152,12 +152,12 @@ async def test_nothing_of_a_later_holder_is_taken_by_whoever_cleans_for_an_earli
     await place.expire()
     following = await other.acquire(KEY, "next", ttl=TTL)
     gate.shut()
-    update = asyncio.create_task(other.update(following.held, NEW))  # its object is there, nobody names it yet
+    update = asyncio.create_task(other.update(following.granted, NEW))  # its object is there, nobody names it yet
     await gate.reached.wait()
-    cleaned = await leases.keys(NS).clean(KEY, following.held.token - 1)
+    cleaned = await leases.keys(NS).clean(KEY, following.granted.token - 1)
     gate.open()
     await update
-    await other.release(following.held)
+    await other.release(following.granted)
     assert (cleaned, await public(leases)) == (0, NEW)
 
 
@@ -167,14 +167,14 @@ async def test_an_object_written_after_the_end_of_its_lease_goes_with_the_second
     leases, other = await place.process(between=behind(objects=gate)), await place.process()
     leased = await leases.acquire(KEY, "paused", ttl=TTL)
     gate.shut()
-    late = asyncio.create_task(leases.update(leased.held, NEW))
+    late = asyncio.create_task(leases.update(leased.granted, NEW))
     await gate.reached.wait()
     await place.pass_time(HOURS)
     await place.sweep(other)  # clears the lease; the object is not there yet
     late.cancel()  # the process died, and its last request still arrives
     with pytest.raises(asyncio.CancelledError):
         await late
-    await other.keys(NS).versions.write(KEY, leased.held.token, NEW)
+    await other.keys(NS).versions.write(KEY, leased.granted.token, NEW)
     for _ in range(2):
         await place.pass_time(HOURS)
         await place.sweep(other)
@@ -191,15 +191,15 @@ async def test_a_failed_update_of_a_lease_that_goes_on_leaves_nothing(place: Pla
     failing = await place.process(between=behind(records=silent if fate == "without an answer" else gate))
     leased = await failing.acquire(KEY, "me", ttl=TTL)
     gate.shut()
-    update = asyncio.create_task(failing.update(leased.held, OLD))
+    update = asyncio.create_task(failing.update(leased.granted, OLD))
     if fate != "without an answer":
         await gate.reached.wait()  # its object is written, and its record is not
         update.cancel()
     with pytest.raises((StoreUnavailable, asyncio.CancelledError)):
         await update
     going_on = await place.process() if fate == "taken up by another process" else failing
-    await going_on.update(leased.held, NEW)
-    await going_on.release(leased.held)
+    await going_on.update(leased.granted, NEW)
+    await going_on.release(leased.granted)
     await going_on.close()
     for _ in range(4):
         await place.pass_time(HOURS)
@@ -244,7 +244,7 @@ async def test_an_entry_that_another_process_took_away_is_written_again(place: P
     first = await holding.acquire(KEY, "first", ttl=TTL)
     with pytest.raises(KeyRefused):
         await waiting.acquire(KEY, "waits", ttl=TTL)  # has announced itself in the index
-    await holding.release(first.held)
+    await holding.release(first.granted)
     await holding.close()
     await commit(other, place, NEW)
     await other.close()

@@ -14,9 +14,9 @@ async def test_requests_are_counted_for_the_operation_that_sent_them(place: Plac
     leases = await place.process()
     leased = await leases.acquire("a", "me", ttl=TTL)
     before = leases.requests.copy()
-    await leases.renew(leased.held, TTL)
-    await leases.update(leased.held, b"{}")
-    await leases.release(leased.held)
+    await leases.renew(leased.granted, TTL)
+    await leases.update(leased.granted, b"{}")
+    await leases.release(leased.granted)
     await leases.close()
     await leases.read_public(NS, "a")
     sent = leases.requests - before

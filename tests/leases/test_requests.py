@@ -23,8 +23,8 @@ CALLS = pytest.mark.parametrize("place", ["memory", "directory"], indirect=True)
 async def cycle(process: Watched, key: str) -> KeyRecord:
     leases = process.leases
     leased = await leases.acquire(key, "me", ttl=TTL)
-    await leases.update(leased.held, STATE)
-    await leases.release(leased.held)
+    await leases.update(leased.granted, STATE)
+    await leases.release(leased.granted)
     return leased
 
 
@@ -76,13 +76,13 @@ async def test_what_a_transaction_over_two_keys_costs(place: Place) -> None:
     taken, (one, two) = await process.cost(
         asyncio.gather(*(leases.acquire(f"orders/{n}", "me", ttl=TTL, transaction=id) for n in (1, 2)))
     )
-    first, _ = await process.cost(leases.update(one.held, STATE))
-    second, _ = await process.cost(leases.update(two.held, STATE))
+    first, _ = await process.cost(leases.update(one.granted, STATE))
+    second, _ = await process.cost(leases.update(two.granted, STATE))
     process.wire.seen.clear()
-    await leases.release(one.held)
+    await leases.release(one.granted)
     await leases.close()
     commit = [each.ask.key or b"" for each in process.wire.seen]
-    again, _ = await process.cost(leases.release(two.held))
+    again, _ = await process.cost(leases.release(two.granted))
     asked, _ = await other.cost(other.leases.transactions.transaction_log.outcome(id))
     assert (taken, first, second) == (4, 4, 3)
     # The decision and two keys before the answer; then two superseded states, two entries, the decision record with its
@@ -98,8 +98,8 @@ async def test_a_renewal_is_one_request_and_a_read_two(place: Place) -> None:
     process, other = await warm(place), await warm(place)
     await process.cost(cycle(process, "orders/1"))
     leased = await process.leases.acquire("orders/1", "me", ttl=TTL)
-    renewal, _ = await process.cost(process.leases.renew(leased.held, TTL))
-    read, _ = await process.cost(process.leases.read(leased.held))
+    renewal, _ = await process.cost(process.leases.renew(leased.granted, TTL))
+    read, _ = await process.cost(process.leases.read(leased.granted))
     public, _ = await other.cost(other.leases.read_public(NS, "orders/1"))
     assert (renewal, read, public) == (1, 2, 2)
 
@@ -122,7 +122,7 @@ async def test_a_sweep_costs_at_most_three_requests_an_entry_each_time(place: Pl
             await cycle(process, f"orders/{n}")
         leased = await process.leases.acquire(f"orders/{n}", "gone", ttl=TTL)
         if left == "a lease with something staged":
-            await process.leases.update(leased.held, STATE)
+            await process.leases.update(leased.granted, STATE)
     costs, done = [], []
     for _ in range(2):  # the lease is cleared; an hour later the key is looked at once more
         await place.pass_time(HOURS)
@@ -153,8 +153,8 @@ async def test_neither_traffic_nor_a_sweep_nor_the_end_lists_keys_or_states(plac
     for n in range(5):
         await cycle(process, f"orders/{n}")
         leased = await process.leases.acquire(f"orders/{n}", "gone", ttl=TTL)
-        await process.leases.update(leased.held, STATE)
-        await process.leases.read(leased.held)
+        await process.leases.update(leased.granted, STATE)
+        await process.leases.read(leased.granted)
         await process.leases.read_public(NS, f"orders/{n}")
     await place.pass_time(TTL)
     await process.leases.acquire("orders/0", "next", ttl=TTL)
@@ -180,8 +180,8 @@ async def test_a_cycle_is_a_handful_of_calls_and_no_listing(place: Place) -> Non
         records.calls.clear()
         objects.calls.clear()
         leased = await leases.acquire("orders/1", "me", ttl=TTL)
-        await leases.update(leased.held, STATE)
-        await leases.release(leased.held)
+        await leases.update(leased.granted, STATE)
+        await leases.release(leased.granted)
         await leases.close()
     tidied = "leave" if place.name == "directory" else "put"  # where the index is part of the record
     assert (records.calls, objects.calls) == (["put", "put", "put", tidied], ["create", "delete"])
@@ -193,8 +193,8 @@ async def test_a_key_that_is_never_at_rest_costs_one_delete_for_several_leases(p
     leases = await place.process(between=behind(objects=objects))
     for _ in range(5 * TOGETHER):
         leased = await leases.acquire("orders/1", "me", ttl=TTL)
-        await leases.update(leased.held, STATE)
-        await leases.release(leased.held)
+        await leases.update(leased.granted, STATE)
+        await leases.release(leased.granted)
     await leases.close()
     deletes, left = objects.calls.count("delete"), await place.states("orders/1")
     await place.pass_time(HOURS)
@@ -207,9 +207,9 @@ async def test_no_call_of_traffic_or_of_a_sweep_pages_through_records(place: Pla
     leases = await place.process(between=behind(records=records))
     for n in range(5):
         leased = await leases.acquire(f"orders/{n}", "me", ttl=TTL)
-        await leases.update(leased.held, STATE)
+        await leases.update(leased.granted, STATE)
         if n % 2:
-            await leases.release(leased.held)
+            await leases.release(leased.granted)
     for _ in range(3):
         await place.pass_time(HOURS)
         await place.sweep(leases)

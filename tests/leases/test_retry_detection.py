@@ -14,8 +14,8 @@ OURS = pytest.mark.parametrize("place", ["memory", "directory", "strict s3"], in
 async def held(leases: Leases) -> KeyRecord:
     """A key with a state, held."""
     first = await leases.acquire("a", "me", ttl=TTL)
-    await leases.update(first.held, b'{"n":0}')
-    await leases.release(first.held)
+    await leases.update(first.granted, b'{"n":0}')
+    await leases.release(first.granted)
     return await leases.acquire("a", "me", ttl=TTL)
 
 
@@ -24,9 +24,9 @@ async def test_an_update_that_is_asked_for_again_gives_the_same_answer(place: Pl
     leases = await place.process()
     lease = await held(leases)
     version, etag = lease.version, lease.etag
-    first = await leases.update(lease.held, b'{"n":1}', if_version=version, if_etag=etag)
-    assert await leases.update(lease.held, b'{"n":1}', if_version=version, if_etag=etag) == first
-    await leases.release(lease.held)
+    first = await leases.update(lease.granted, b'{"n":1}', if_version=version, if_etag=etag)
+    assert await leases.update(lease.granted, b'{"n":1}', if_version=version, if_etag=etag) == first
+    await leases.release(lease.granted)
     seen = await leases.read_public(NS, "a")
     assert seen is not None
     assert (seen.data, seen.version) == (b'{"n":1}', version + 1)
@@ -36,9 +36,9 @@ async def test_an_update_that_is_asked_for_again_gives_the_same_answer(place: Pl
 async def test_another_update_over_the_same_version_is_refused(place: Place) -> None:
     leases = await place.process()
     lease = await held(leases)
-    await leases.update(lease.held, b'{"n":1}', if_version=lease.version)
+    await leases.update(lease.granted, b'{"n":1}', if_version=lease.version)
     with pytest.raises(KeyRefused) as refused:
-        await leases.update(lease.held, b'{"n":2}', if_version=lease.version)
+        await leases.update(lease.granted, b'{"n":2}', if_version=lease.version)
     assert refused.value.code is Refusal.VERSION_CONFLICT
 
 
@@ -46,9 +46,9 @@ async def test_another_update_over_the_same_version_is_refused(place: Place) -> 
 async def test_the_same_bytes_over_a_version_that_never_was_are_refused(place: Place) -> None:
     leases = await place.process()
     lease = await held(leases)
-    await leases.update(lease.held, b'{"n":1}', if_version=lease.version)
+    await leases.update(lease.granted, b'{"n":1}', if_version=lease.version)
     with pytest.raises(KeyRefused):
-        await leases.update(lease.held, b'{"n":1}', if_version=lease.version - 1)
+        await leases.update(lease.granted, b'{"n":1}', if_version=lease.version - 1)
 
 
 @OURS
@@ -56,8 +56,8 @@ async def test_a_removal_that_is_asked_for_again_gives_the_same_answer(place: Pl
     leases = await place.process()
     lease = await held(leases)
     version = lease.version
-    first = await leases.remove(lease.held, if_version=version)
-    assert await leases.remove(lease.held, if_version=version) == first == version + 1
+    first = await leases.remove(lease.granted, if_version=version)
+    assert await leases.remove(lease.granted, if_version=version) == first == version + 1
 
 
 @OURS
@@ -65,36 +65,36 @@ async def test_a_change_of_attributes_that_is_asked_for_again_gives_the_same_ans
     leases = await place.process()
     lease = await held(leases)
     version = lease.version
-    first = await leases.hide(lease.held, True, if_version=version)
-    assert await leases.hide(lease.held, True, if_version=version) == first == version + 1
+    first = await leases.hide(lease.granted, True, if_version=version)
+    assert await leases.hide(lease.granted, True, if_version=version) == first == version + 1
     with pytest.raises(KeyRefused):
-        await leases.hide(lease.held, False, if_version=version)
+        await leases.hide(lease.granted, False, if_version=version)
 
 
 @OURS
 async def test_a_second_update_that_is_asked_for_again_gives_the_same_answer(place: Place) -> None:
     leases = await place.process()
     lease = await held(leases)
-    _, first = await leases.update(lease.held, b'{"n":1}')
-    second = await leases.update(lease.held, b'{"n":2}', if_etag=first.etag)
-    assert await leases.update(lease.held, b'{"n":2}', if_etag=first.etag) == second
+    _, first = await leases.update(lease.granted, b'{"n":1}')
+    second = await leases.update(lease.granted, b'{"n":2}', if_etag=first.etag)
+    assert await leases.update(lease.granted, b'{"n":2}', if_etag=first.etag) == second
 
 
 @OURS
 async def test_a_removal_of_what_was_staged_gives_the_same_answer_again(place: Place) -> None:
     leases = await place.process()
     lease = await held(leases)
-    staged, _ = await leases.update(lease.held, b'{"n":1}')
-    first = await leases.remove(lease.held, if_version=staged)
-    assert await leases.remove(lease.held, if_version=staged) == first == staged + 1
+    staged, _ = await leases.update(lease.granted, b'{"n":1}')
+    first = await leases.remove(lease.granted, if_version=staged)
+    assert await leases.remove(lease.granted, if_version=staged) == first == staged + 1
 
 
 @OURS
 async def test_other_bytes_over_what_was_staged_before_are_refused(place: Place) -> None:
     leases = await place.process()
     lease = await held(leases)
-    _, first = await leases.update(lease.held, b'{"n":1}')
-    await leases.update(lease.held, b'{"n":2}', if_etag=first.etag)
+    _, first = await leases.update(lease.granted, b'{"n":1}')
+    await leases.update(lease.granted, b'{"n":2}', if_etag=first.etag)
     with pytest.raises(KeyRefused) as refused:
-        await leases.update(lease.held, b'{"n":3}', if_etag=first.etag)
+        await leases.update(lease.granted, b'{"n":3}', if_etag=first.etag)
     assert refused.value.code is Refusal.ETAG_MISMATCH

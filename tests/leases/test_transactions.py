@@ -32,7 +32,7 @@ ROLLED_BACK, COMMITTED = Refusal.TRANSACTION_ROLLED_BACK, Refusal.TRANSACTION_CO
 
 async def take(leases: Leases, place: Place, key: str, id: str = ID) -> KeyRecord:
     leased = await leases.acquire(key, "me", ttl=place.ttl, transaction=id)
-    await leases.update(leased.held, NEW)
+    await leases.update(leased.granted, NEW)
     return leased
 
 
@@ -40,8 +40,8 @@ async def begin(leases: Leases, place: Place, other: Leases | None = None) -> tu
     """Both keys have an old state, and a new one staged in one transaction."""
     for key in (A, B):
         leased = await leases.acquire(key, "me", ttl=place.ttl)
-        await leases.update(leased.held, OLD)
-        await leases.release(leased.held)
+        await leases.update(leased.granted, OLD)
+        await leases.release(leased.granted)
     return await take(leases, place, A), await take(other or leases, place, B)
 
 
@@ -63,8 +63,8 @@ async def test_one_release_commits_every_key_through_whichever_process(place: Pl
     leases, other = await place.process(), await place.process()
     a, b = await begin(leases, place, other)
     before = await states(other)
-    await leases.release(a.held)
-    assert (before, await states(other), await other.release(b.held)) == ([OLD, OLD], [NEW, NEW], None)
+    await leases.release(a.granted)
+    assert (before, await states(other), await other.release(b.granted)) == ([OLD, OLD], [NEW, NEW], None)
     assert await held_by_nobody(await place.process(), (A, B))
 
 
@@ -73,8 +73,8 @@ async def test_one_rollback_undoes_every_key_also_one_that_staged_nothing(place:
     leases = await place.process()
     _, b = await begin(leases, place)
     bare = await leases.acquire("c", "me", ttl=place.ttl, transaction=ID)
-    await leases.release(bare.held, commit=False)
-    assert (await states(leases), await code(leases.release(b.held))) == ([OLD, OLD], ROLLED_BACK)
+    await leases.release(bare.granted, commit=False)
+    assert (await states(leases), await code(leases.release(b.granted))) == ([OLD, OLD], ROLLED_BACK)
 
 
 @FEW
@@ -82,13 +82,13 @@ async def test_a_key_that_staged_nothing_is_given_back_alone(place: Place) -> No
     leases = await place.process()
     a, _ = await begin(leases, place)
     bare = await leases.acquire("c", "me", ttl=place.ttl, transaction=ID)
-    await leases.release(bare.held)
-    await leases.release(bare.held)  # asked again, as after a lost reply
+    await leases.release(bare.granted)
+    await leases.release(bare.granted)  # asked again, as after a lost reply
     assert (await states(leases), await leases.transactions.transaction_log.outcome(ID)) == (
         [OLD, OLD],
         Decision.PENDING,
     )
-    await leases.release(a.held)
+    await leases.release(a.granted)
     assert await states(leases) == [NEW, NEW]
 
 
@@ -108,7 +108,7 @@ async def test_a_commit_after_a_rollback_is_refused(place: Place, by: str) -> No
             await other.acquire(B, "next", ttl=place.ttl)
         else:
             assert await other.transactions.replay(ID) is Decision.ROLLBACK
-    codes = {await code(leases.release(a.held)), await code(other.release(b.held))}
+    codes = {await code(leases.release(a.granted)), await code(other.release(b.granted))}
     assert (codes, await states(other)) == ({ROLLED_BACK}, [OLD, OLD])
 
 
@@ -116,9 +116,9 @@ async def test_a_commit_after_a_rollback_is_refused(place: Place, by: str) -> No
 async def test_a_rollback_after_the_commit_is_refused_and_a_second_commit_is_not(place: Place) -> None:
     leases, other = await place.process(), await place.process()
     a, b = await begin(leases, place)
-    await leases.release(a.held)
-    again = [await code(other.release(each.held)) for each in (a, b)]
-    assert (again, await code(other.release(b.held, commit=False))) == ([None, None], COMMITTED)
+    await leases.release(a.granted)
+    again = [await code(other.release(each.granted)) for each in (a, b)]
+    assert (again, await code(other.release(b.granted, commit=False))) == ([None, None], COMMITTED)
 
 
 # D4: a transaction kept the end of its first lease, and was rolled back under the hands of a living holder
@@ -130,11 +130,11 @@ async def test_renewing_one_lease_keeps_the_transaction(place: Place) -> None:
     a, b = await begin(leases, place)
     for _ in range(4):
         await place.pass_time(place.ttl * 0.75)
-        await leases.renew(b.held, place.ttl)
+        await leases.renew(b.granted, place.ttl)
         assert await other.transactions.replay(ID) is Decision.PENDING
         assert await run(OpenTransactions(other)) == 0
-    await leases.release(b.held)  # A's lease has ended meanwhile, and nobody needed A
-    assert (await states(other), await code(leases.release(a.held))) == ([NEW, NEW], None)
+    await leases.release(b.granted)  # A's lease has ended meanwhile, and nobody needed A
+    assert (await states(other), await code(leases.release(a.granted))) == ([NEW, NEW], None)
 
 
 @FEW
@@ -157,8 +157,8 @@ async def test_of_keys_that_are_enlisted_at_once_none_is_lost(place: Place) -> N
         *(leases.acquire(key, "me", ttl=timedelta(minutes=5), transaction=ID)
           for leases, key in zip(processes, keys, strict=True))
     )  # fmt: skip
-    await asyncio.gather(*(leases.update(each.held, NEW) for leases, each in zip(processes, held, strict=True)))
-    await processes[0].release(held[0].held)
+    await asyncio.gather(*(leases.update(each.granted, NEW) for leases, each in zip(processes, held, strict=True)))
+    await processes[0].release(held[0].granted)
     seen = [await processes[1].read_public(NS, key) for key in keys]
     assert [each and each.data for each in seen] == [NEW] * 4
 
@@ -176,12 +176,12 @@ async def test_joining_a_transaction_that_a_server_made_makes_it_one_for_both(
     joiner = leases if where == "in the same process" else other
     a = await leases.acquire(A, "me", ttl=timedelta(minutes=5))
     if staged == "before":
-        await leases.update(a.held, NEW)
-    b = await joiner.acquire(B, "me", ttl=timedelta(minutes=5), transaction=a.held.transaction)
+        await leases.update(a.granted, NEW)
+    b = await joiner.acquire(B, "me", ttl=timedelta(minutes=5), transaction=a.granted.transaction)
     if staged == "after":
-        await leases.update(a.held, NEW)
-    await joiner.update(b.held, NEW)
-    await leases.release(a.held)
+        await leases.update(a.granted, NEW)
+    await joiner.update(b.granted, NEW)
+    await leases.release(a.granted)
     assert await states(other) == [NEW, NEW]
 
 
@@ -189,9 +189,9 @@ async def test_joining_a_transaction_that_a_server_made_makes_it_one_for_both(
 async def test_a_transaction_is_decided_also_for_the_key_it_was_made_for(place: Place) -> None:
     leases, other = await place.process(), await place.process()
     a = await leases.acquire(A, "me", ttl=place.ttl)
-    await leases.update(a.held, NEW)
-    await other.decide(a.held.transaction, commit=False)
-    assert (await code(leases.release(a.held)), (await states(other))[0]) == (ROLLED_BACK, None)
+    await leases.update(a.granted, NEW)
+    await other.decide(a.granted.transaction, commit=False)
+    assert (await code(leases.release(a.granted)), (await states(other))[0]) == (ROLLED_BACK, None)
 
 
 @FEW
@@ -199,12 +199,12 @@ async def test_who_joins_while_the_first_key_is_given_back_begins_a_transaction_
     gate = Gate("put")
     leases, other = await place.process(between=behind(records=gate)), await place.process()
     a = await leases.acquire(A, "me", ttl=place.ttl)
-    await leases.update(a.held, NEW)
+    await leases.update(a.granted, NEW)
     gate.shut()
-    late = asyncio.create_task(leases.release(a.held))
+    late = asyncio.create_task(leases.release(a.granted))
     await gate.reached.wait()
-    b = await other.acquire(B, "me", ttl=place.ttl, transaction=a.held.transaction)
-    await other.update(b.held, NEW)
+    b = await other.acquire(B, "me", ttl=place.ttl, transaction=a.granted.transaction)
+    await other.update(b.granted, NEW)
     gate.open()
     await late  # its plain commit lost the race, so that it decides for both
     assert await states(other) == [NEW, NEW]
@@ -249,11 +249,11 @@ async def test_spent_decisions_are_swept_by_their_index(place: Place) -> None:
 async def test_an_id_that_was_decided_takes_no_further_key(place: Place) -> None:
     leases, other = await place.process(), await place.process()
     a, _ = await begin(leases, place)
-    await leases.release(a.held)
+    await leases.release(a.granted)
     await leases.close()
     late = await other.acquire("c", "me", ttl=place.ttl, transaction=ID)
-    refused = await code(other.update(late.held, NEW))
-    await other.release(late.held)
+    refused = await code(other.update(late.granted, NEW))
+    await other.release(late.granted)
     records = place.opened[0].records(TRANSACTIONS)
     assert (refused, await other.read_public(NS, "c"), await records.get(ID)) == (COMMITTED, None, None)
 
@@ -263,12 +263,12 @@ async def test_a_record_made_after_the_decision_by_a_process_that_died_decides_n
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     leases, other = await place.process(), await place.process()
     a, _ = await begin(leases, place)
-    await leases.release(a.held)
+    await leases.release(a.granted)
     await leases.close()
     dying = await place.process(between=faulty(Script({1: CRASH}, "get")))  # between its record and the look
     late = await other.acquire("c", "me", ttl=place.ttl, transaction=ID)
     with pytest.raises(Crashed):
-        await dying.update(late.held, NEW)
+        await dying.update(late.granted, NEW)
     records = place.opened[0].records(TRANSACTIONS)
     made = await records.get(ID)
     told = await (await place.process()).transactions.transaction_log.outcome(ID)
@@ -283,7 +283,7 @@ async def test_a_lost_reply_to_the_decision_changes_nothing(place: Place) -> Non
     leases = await place.process()
     a, _ = await begin(leases, place)
     hard = await place.process(between=faulty(Script({0: LOST_REPLY}, "put")))
-    await hard.release(a.held)
+    await hard.release(a.granted)
     assert await states(leases) == [NEW, NEW]
 
 
@@ -296,10 +296,10 @@ async def test_of_a_commit_and_the_end_of_a_lease_one_wins_everywhere(place: Pla
     gate = Gate("put")
     leases, other = await place.process(between=behind(records=gate)), await place.process()
     a, b = await begin(other, place)
-    await leases.renew(a.held, timedelta(minutes=20))
+    await leases.renew(a.granted, timedelta(minutes=20))
     await place.expire()  # B's lease is over, A's is not
     gate.shut()
-    committing = asyncio.create_task(code(leases.release(a.held)))
+    committing = asyncio.create_task(code(leases.release(a.granted)))
     await gate.reached.wait()  # on its way to the decision
     if first == "commit":
         gate.open()
@@ -311,7 +311,7 @@ async def test_of_a_commit_and_the_end_of_a_lease_one_wins_everywhere(place: Pla
         answers = [await committing, None]
     wanted = [NEW, NEW] if first == "commit" else [OLD, OLD]
     told = None if first == "commit" else ROLLED_BACK
-    assert (answers[0], await states(other), await code(other.release(b.held))) == (told, wanted, told)
+    assert (answers[0], await states(other), await code(other.release(b.granted))) == (told, wanted, told)
 
 
 @FEW
@@ -321,12 +321,12 @@ async def test_who_needs_a_key_of_a_decided_commit_carries_it_out_first(place: P
     a, _ = await begin(leases, place)
     dying = await place.process(between=faulty(Script({1: CRASH}, "put")))  # decided, and nothing carried out
     with pytest.raises(Crashed):
-        await dying.release(a.held)
+        await dying.release(a.granted)
     await place.expire()
     following = await other.acquire(B, "next", ttl=place.ttl)
-    seen = await other.read(following.held)
-    assert (seen and seen.data, following.held.token > a.held.token) == (NEW, True)
-    assert await code(leases.release(a.held)) is None
+    seen = await other.read(following.granted)
+    assert (seen and seen.data, following.granted.token > a.granted.token) == (NEW, True)
+    assert await code(leases.release(a.granted)) is None
     await place.sweep(other) if place.name != "s3" else None
     assert await states(other) == [NEW, NEW]
 
@@ -338,7 +338,7 @@ async def test_two_replays_at_once_do_what_one_does(place: Place) -> None:
     a, _ = await begin(leases, place)
     dying = await place.process(between=faulty(Script({1: CRASH}, "put")))
     with pytest.raises(Crashed):
-        await dying.release(a.held)
+        await dying.release(a.granted)
     others = [await place.process() for _ in range(3)]
     found = await asyncio.gather(*(other.transactions.replay(ID) for other in others))
     versions = [meta and meta.version for meta in [await leases.describe(NS, key) for key in (A, B)]]
@@ -364,9 +364,9 @@ async def test_a_holder_who_comes_too_late_stages_nothing_into_a_transaction_tha
     leases, other = await place.process(between=behind(records=gate)), await place.process()
     a, b = await begin(other, place)
     gate.shut()
-    late = asyncio.create_task(code(leases.update(b.held, b'{"n":3}')))
+    late = asyncio.create_task(code(leases.update(b.granted, b'{"n":3}')))
     await gate.reached.wait()
-    await other.release(a.held)
+    await other.release(a.granted)
     gate.open()
     assert (await late, await states(other)) == (Refusal.LEASE_REQUIRED, [NEW, NEW])
 
@@ -397,4 +397,4 @@ async def test_who_cannot_be_sure_to_find_the_first_key_refuses_to_join(
         await leases.acquire(f"k/{n}", "me", ttl=timedelta(minutes=5))
     last = await leases.acquire("z", "me", ttl=timedelta(minutes=5))
     with pytest.raises(UsageError):
-        await other.acquire(B, "me", transaction=last.held.transaction)
+        await other.acquire(B, "me", transaction=last.granted.transaction)

@@ -99,7 +99,7 @@ async def recover(place: Place, then: str, told: Told, caller: Caller) -> None:
         leased = await other.acquire(KEYS[1], "next")
         seen = MARK in await marks(other, KEYS[1])
         (told.committed if seen else told.undone).add(MARK)  # from then on it can only be so
-        await other.release(leased.held)
+        await other.release(leased.granted)
     await other.close()
 
 

@@ -35,7 +35,7 @@ async def test_a_process_that_dies_after_the_decision_leaves_it_to_the_next(name
         await stage(dying, leased, MARK)
     plan.faults = {len(plan.calls) + 1: CRASH}  # it decides, and dies before it commits the first key
     with pytest.raises(Crashed):
-        await dying.release(held[0].held)
+        await dying.release(held[0].granted)
     told = await leases.transactions.replay(MARK)
     states = [await marks(leases, key) for key in KEYS]
     assert (told, states) == (Decision.COMMIT, [[MARK]] * 3)

@@ -96,12 +96,12 @@ class Teller:
         explicit = mark if self._draw.random() < 0.7 else ""
         for key in keys:
             leased = await self.leases.acquire(key, "me", ttl=ttl, wait=wait, transaction=explicit)
-            explicit = leased.held.transaction  # a server made it, and the others join
+            explicit = leased.granted.transaction  # a server made it, and the others join
             held.append(leased)
         for leased in held:
             await stage(self.leases, leased, mark)
             if self._draw.random() < 0.3:
-                await self.leases.renew(leased.held, ttl)
+                await self.leases.renew(leased.granted, ttl)
             if self._delay and self._draw.random() < 0.1:
                 await asyncio.sleep(self._draw.choice((1.0, 6.0)))
         await self._end(held, mark, explicit)

@@ -52,15 +52,15 @@ async def marks(leases: Leases, key: str) -> list[str]:
 
 async def stage(leases: Leases, leased: KeyRecord, mark: str) -> None:
     """Stages the key's state with one more mark, as its holder saw it."""
-    seen = await leases.read(leased.held)
+    seen = await leases.read(leased.granted)
     before = [] if seen is None else msgspec.json.decode(seen.data, type=list[str])
-    await leases.update(leased.held, msgspec.json.encode([*before, mark]))
+    await leases.update(leased.granted, msgspec.json.encode([*before, mark]))
 
 
 async def release(leases: Leases, leased: KeyRecord, told: Told, mark: str, *, commit: bool = True) -> None:
     """Gives a key back; notes what was said about its transaction."""
     try:
-        await leases.release(leased.held, commit=commit)
+        await leases.release(leased.granted, commit=commit)
     except KeyRefused as refused:
         if commit and refused.code in UNDONE:
             told.undone.add(mark)
@@ -135,7 +135,7 @@ async def held_by_nobody(leases: Leases, keys: Sequence[str] = KEYS) -> bool:
     for key in keys:
         with suppress(KeyRefused):
             leased = await leases.acquire(key, "probe", ttl=timedelta(seconds=5))
-            await leases.release(leased.held)
+            await leases.release(leased.granted)
             continue
         return False
     return True

@@ -49,7 +49,7 @@ ALL = ["ws1/new/home.tar.gz", "ws1/new/home.tar.gz.meta", "ws1/old/home.tar.gz",
 
 
 def planned(place: Path) -> Path:
-    """A plan of what is due after two looks."""
+    """A plan of what is due after two scans."""
     wrasse("orphans", "plan")
     answer = wrasse("orphans", "plan", "--out", "plan.jsonl")
     assert answer.code == 0, answer.err
@@ -89,7 +89,7 @@ def test_an_undoing_may_name_the_round_of_the_plan(place: Path) -> None:
     assert archives(place) == ALL
 
 
-def test_a_root_must_be_looked_at_before_it_is_armed_and_then_acts_by_itself(place: Path) -> None:
+def test_a_root_must_be_scanned_before_it_is_armed_and_then_acts_by_itself(place: Path) -> None:
     refused = wrasse("orphans", "arm", "archives")
     assert (refused.code, "wrasse orphans plan archives" in refused.err) == (3, True)
     wrasse("orphans", "plan")
@@ -105,7 +105,7 @@ def test_a_root_must_be_looked_at_before_it_is_armed_and_then_acts_by_itself(pla
 
 def test_a_dry_plan_notes_nothing(place: Path) -> None:
     wrasse("orphans", "plan", "--dry-run")
-    assert wrasse("orphans", "list", "--json").json["roots"][0]["looked_at"] is None
+    assert wrasse("orphans", "list", "--json").json["roots"][0]["scanned_at"] is None
 
 
 def test_a_plan_that_was_changed_or_is_of_another_configuration_is_refused(place: Path) -> None:
@@ -183,7 +183,7 @@ def test_why_names_row_rule_and_history(place: Path) -> None:
 def test_sightings_of_a_root_are_listed_by_state(place: Path) -> None:
     planned(place)
     (seen,) = wrasse("orphans", "list", "archives", "--json").json["sightings"]
-    assert (seen["unit"], seen["evidence"], seen["looks"]) == ("archives/ws1/old/", "superseded", 2)
+    assert (seen["unit"], seen["evidence"], seen["scans"]) == ("archives/ws1/old/", "superseded", 2)
     assert wrasse("orphans", "list", "archives", "--state=moved", "--json").json["sightings"] == []
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from tools.docs.markdown import code, page, table
 from wrasse.cli.doctor import KINDS, capability_table
-from wrasse.ports import backend
+from wrasse.ports.backend import Capabilities
 
 INTRO = """\
 Every backend declares once what it can do beyond what all of them must (`ports/backend.py`). Settings that need
@@ -18,7 +18,8 @@ what a backend lacks are refused when they are read. `wrasse doctor` shows the s
 
 def meanings() -> Mapping[str, str]:
     """The docstring of each capability."""
-    (kind,) = [each for each in ast.parse(inspect.getsource(backend)).body if isinstance(each, ast.ClassDef)]
+    (kind,) = ast.parse(inspect.getsource(Capabilities)).body
+    assert isinstance(kind, ast.ClassDef)
     found: dict[str, str] = {}
     for field, text in zip(kind.body, kind.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):

@@ -1,4 +1,7 @@
-"""docs/reference/ports.md: the promise, the costs and the methods of every port."""
+"""docs/reference/ports.md: the promises, the costs and the methods of every port, file by file.
+
+A file may hold several Protocols. Which backends provide one follows from the capability that it stands for.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +9,55 @@ import importlib
 import inspect
 import pkgutil
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
 
 import wrasse.ports
 from tools.docs.markdown import block, code, page, sentence, table
+from wrasse.cli.doctor import KINDS, declared
 from wrasse.errors import WrasseError
 
 INTRO = """\
 A port is what wrasse needs from outside; a backend provides it. Every backend of a port passes the same conformance
 suite (`tests/conformance/`), so what is promised here holds on each of them. How to add one: `CONTRIBUTING.md`."""
-ASKED_OF_ALL = frozenset({"health_check"})
-# Ports that some Records have as well, in the same file.
-PART_OF_RECORDS = {"foreign_records": ["redis"], "status_index": ["memory", "redis", "sqlite"]}
-BACKENDS = Path(wrasse.ports.__path__[0]).parent / "backends"
+EVERY_BACKEND = frozenset({"HealthCheck", "Namespaces", "Examined"})
+CAPABILITIES = {
+    "Copies": "copies",
+    "Groups": "streams",
+    "HasUploads": "multipart",
+    "IndexedRecords": "status_index",
+    "JobFsck": "damages",
+    "JobLists": "lists",
+    "JobQueue": "jobs",
+    "Journal": "journal",
+    "KeepsVersions": "versions",
+    "Limiter": "limiter",
+    "Objects": "objects",
+    "PlainLocks": "plain_locks",
+    "ServerAges": "ages",
+    "SharedRecords": "shared",
+    "Sightings": "sightings",
+    "Strays": "strays",
+    "Streams": "streams",
+    "Surveys": "surveys",
+}
+"""The capability that says which backends provide a Protocol."""
+BY_URL = {
+    "Catalog": ("memory", "sql", "sqlite"),
+    "CatalogSnapshot": ("memory", "sql", "sqlite"),
+    "Records": (*KINDS, "sql"),
+    "Sightings": ("sql",),
+}
+"""What no capability says: catalogs, which a root of orphans names, and PostgreSQL, which keeps its sightings."""
 
 
 def names() -> list[str]:
-    """The ports, by the names of their files: those that have a Protocol."""
+    """The files of ports: those that have a Protocol."""
     return [name for name in _files() if any(map(_is_protocol, _classes(name)))]
+
+
+def protocols() -> Iterator[type]:
+    """Every Protocol of a port."""
+    return (cls for name in names() for cls in _classes(name) if _is_protocol(cls))
 
 
 def _files() -> list[str]:
@@ -45,27 +78,25 @@ def _shared() -> str:
 
 def _port(name: str) -> str:
     module = importlib.import_module(f"wrasse.ports.{name}")
-    lines = [f"## {name}", _reflow(inspect.getdoc(module) or ""), _provided(name)]
-    for cls in _classes(name):
-        if _is_protocol(cls):
-            lines += [f"### {cls.__name__}", sentence(cls), *(_method(cls, method) for method in _methods(cls))]
+    lines = [f"## {name}", _reflow(inspect.getdoc(module) or "")]
+    for cls in filter(_is_protocol, _classes(name)):
+        lines += [f"### {cls.__name__}", sentence(cls), f"Backends: {', '.join(providers(cls.__name__))}."]
+        lines += [_method(cls, method) for method in _methods(cls)]
     rows = [[code(cls.__name__), sentence(cls)] for cls in _classes(name) if not _is_protocol(cls)]
     if rows:
         lines += [f"### Types of {name}", table(["type", "meaning"], rows)]
     return "\n\n".join(lines)
 
 
-def _provided(name: str) -> str:
-    if name in ASKED_OF_ALL:
-        return "Asked of every backend."
-    found = PART_OF_RECORDS.get(name) or _folders(name)
-    return f"Backends: {', '.join(found)}." if found else "No backend provides it yet."
-
-
-def _folders(name: str) -> list[str]:
-    """The backends that have a file or a package of that name."""
-    found = (*BACKENDS.rglob(f"{name}.py"), *BACKENDS.rglob(f"{name}/__init__.py"))
-    return sorted({path.relative_to(BACKENDS).parts[0] for path in found if path.parent != BACKENDS})
+def providers(protocol: str) -> Iterable[str]:
+    """The packages of the backends that provide a Protocol."""
+    if protocol in EVERY_BACKEND:
+        return ["every backend"]
+    kinds = set(BY_URL.get(protocol, ()))
+    if protocol in CAPABILITIES:
+        kinds |= {kind for kind in KINDS if declared(kind)[CAPABILITIES[protocol]]}
+    assert kinds, f"no backend provides {protocol}; do: name its capability in CAPABILITIES"
+    return sorted(KINDS.get(kind, kind).partition(".")[0] for kind in kinds)
 
 
 def _classes(name: str) -> Iterator[type]:

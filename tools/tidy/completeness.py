@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from tools.tidy.source import Problem, Project, Source
 
-# What guards ask of every backend; the suites of the other ports hold it.
-ASKED_OF_ALL = frozenset({"health_check"})
+# What is asked of every backend; the suites of the other ports hold it.
+ASKED_OF_ALL = frozenset({"HealthCheck", "Examined"})
+# Suites that are not tests/conformance/test_<name of the Protocol>.py. What one backend provides is tested with it.
+SUITES = {
+    "CatalogSnapshot": "conformance/test_catalog",
+    "Copies": "conformance/test_objects",
+    "HasUploads": "backends/s3/test_uploads",
+    "IndexedRecords": "conformance/test_status_index",
+    "JobFsck": "backends/redis/test_fsck",
+    "JobLists": "cli/test_admin",
+    "JobQueue": "conformance/test_jobs",
+    "KeepsVersions": "backends/s3/test_versions",
+    "PlainLocks": "conformance/test_named_locks",
+    "SharedRecords": "backends/redis/test_flat_records",
+    "Surveys": "conformance/test_aged_entries",
+}
 # Unit tests of something else than one module, each with what it is.
 TESTS_OF_OTHERS = {
     "sweeps/catalogue": "the package's __init__",
@@ -24,12 +39,12 @@ def _stems(project: Project, folder: str) -> list[str]:
     return sorted(s.stem for s in project.python if s.path == f"{folder}/{s.stem}.py" and not s.stem.startswith("_"))
 
 
-def _is_port(source: Source) -> bool:
-    """A file of ports/ with a Protocol; the others hold types that ports share."""
-    if not source.module.startswith("ports/") or source.stem in ASKED_OF_ALL:
-        return False
-    classes = (node for node in source.tree.body if isinstance(node, ast.ClassDef))
-    return any("Protocol" in ast.unparse(base) for node in classes for base in node.bases)
+def _protocols(source: Source) -> Iterator[ast.ClassDef]:
+    """The Protocols of a file of ports/; files without one hold types that ports share."""
+    if source.module.startswith("ports/"):
+        for node in source.tree.body:
+            if isinstance(node, ast.ClassDef) and any("Protocol" in ast.unparse(base) for base in node.bases):
+                yield node
 
 
 def sweeps_are_complete(project: Project) -> Iterator[Problem]:
@@ -53,16 +68,18 @@ def sweeps_are_complete(project: Project) -> Iterator[Problem]:
 
 
 def ports_are_complete(project: Project) -> Iterator[Problem]:
-    """Every port that a backend provides has a conformance suite of the same name."""
-    provided = {source.stem for source in project.python if source.module.startswith("backends/")}
-    for name in (source.stem for source in project.python if _is_port(source)):
-        if name in provided and f"tests/conformance/test_{name}.py" not in project.by_path:
-            yield Problem(
-                f"src/wrasse/ports/{name}.py",
-                0,
-                f"the port {name} has no conformance suite",
-                f"write tests/conformance/test_{name}.py, with every backend a parameter",
-            )
+    """Every Protocol of a port has a conformance suite."""
+    for source in project.python:
+        for port in _protocols(source):
+            stem = re.sub(r"(?<!^)(?=[A-Z])", "_", port.name).lower()
+            suite = f"tests/{SUITES.get(port.name, f'conformance/test_{stem}')}.py"
+            if port.name not in ASKED_OF_ALL and suite not in project.by_path:
+                yield Problem(
+                    source.path,
+                    port.lineno,
+                    f"the port {port.name} has no conformance suite",
+                    f"write {suite}, with every backend a parameter",
+                )
 
 
 def unit_tests_are_named_after_modules(project: Project) -> Iterator[Problem]:
@@ -90,7 +107,7 @@ def unit_tests_are_named_after_modules(project: Project) -> Iterator[Problem]:
 def ports_are_small(project: Project) -> Iterator[Problem]:
     """A port is a Protocol of at most ten methods, with its promise and its costs in the header."""
     for source in project.python:
-        if not _is_port(source):
+        if not any(_protocols(source)):
             continue
         header = ast.get_docstring(source.tree) or ""
         for word in ("Promise.", "Costs."):

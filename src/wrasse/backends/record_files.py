@@ -3,14 +3,10 @@
 `due` reads buckets that have passed, so its cost follows what is due and a record shows at most one bucket width late;
 within one bucket records come in the order of their names.
 
-The content of a record's file or object: its value, version and due time, and its last writes. Pure.
-
-The value is stored as it is if it is JSON that the file returns byte for byte, so that people and other tools can read
-it; else in base64. The last NONCES_KEPT writes, each with the version it made, answer retries after a lost reply. They
-outlive the record: the directory keeps them in its tombstones, and on S3 a deleted record stays for a while, marked
-`gone`.
-
-Due buckets: the bucket of an instant, and the list of existing buckets. Pure.
+A record's file or object has its value, version and due time, and its last writes. The value is stored as it is if it
+is JSON that the file returns byte for byte, so that people and other tools can read it; else in base64. The last
+NONCES_KEPT writes, each with the version it made, answer retries after a lost reply. They outlive the record: the
+directory keeps them in its tombstones, and on S3 a deleted record stays for a while, marked `gone`.
 """
 
 from __future__ import annotations
@@ -31,6 +27,7 @@ from wrasse.ports.page import Page, check_limit, number_in
 from wrasse.ports.records import NONCES_KEPT, Record, Written, key_of, stored_name
 from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
 
+CORRUPT = "damaged"  # the version of a record that cannot be read, in a listing
 Write = tuple[str | None, str | None]  # its nonce, and the version it made: None for a delete
 Answer = tuple[Outcome, str | None]  # to a change: its outcome, and the version it made
 _FORMS = (
@@ -42,22 +39,7 @@ _SOME_BUCKET = re.compile(r"\d{10}(\d\d){0,2}", re.ASCII).fullmatch  # of any wi
 _decode_buckets = msgspec.json.Decoder(list[str]).decode
 
 
-class _RecordFile(msgspec.Struct, omit_defaults=True):
-    version: str
-    due_at: datetime | None = None
-    writes: list[Write] = []
-    whole: bool = False
-    gone: bool = False
-    value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    base64: bytes | msgspec.UnsetType = msgspec.UNSET
-
-
-CORRUPT = "damaged"
-_decode = msgspec.json.Decoder(_RecordFile).decode
-
-
-@dataclass(frozen=True, slots=True)
-class LastWrites:
+class LastWrites(msgspec.Struct, frozen=True, gc=False):
     """The last writes to one key, oldest first. `whole` while none has been dropped."""
 
     kept: tuple[Write, ...] = ()
@@ -90,51 +72,6 @@ class StoredRecord:
     due_at: datetime | None
     writes: LastWrites
     gone: bool = False  # deleted: only its writes count
-
-
-def pack(kept: StoredRecord) -> bytes:
-    """The bytes of the file."""
-    file = _RecordFile(kept.version, kept.due_at, list(kept.writes.kept), kept.writes.whole, kept.gone)
-    if _stands_as_it_is(kept.value):
-        file.value = msgspec.Raw(kept.value)
-    else:
-        file.base64 = kept.value
-    return msgspec.json.encode(file)
-
-
-def listed(packed: bytes) -> StoredRecord:
-    """The record in these bytes for a listing, which skips a corrupt one: its value is then the raw bytes, which the
-    reader of the value finds invalid, under a version that no write matches."""
-    try:
-        return unpack(packed)
-    except ValueError:
-        return StoredRecord(packed, CORRUPT, None, LastWrites(whole=False))
-
-
-def unpack(packed: bytes) -> StoredRecord:
-    """The record in these bytes; ValueError if wrasse did not write them."""
-    try:
-        file = _decode(packed)
-    except UNREADABLE as error:
-        raise ValueError(why(error)) from error
-    if isinstance(file.value, msgspec.Raw):
-        value = bytes(file.value)
-    elif isinstance(file.base64, bytes):
-        value = file.base64
-    else:
-        raise ValueError("neither value nor base64")
-    return StoredRecord(value, file.version, file.due_at, LastWrites(tuple(file.writes), file.whole), file.gone)
-
-
-def _stands_as_it_is(value: bytes) -> bool:
-    if value != value.strip(b" \t\r\n"):
-        return False  # spaces around a value would be lost
-    try:
-        msgspec.json.decode(value)
-        value.decode()
-    except UNREADABLE:
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +133,7 @@ class NamedRecords(Protocol):
 
 
 class DueBucketRecords(ConditionalRecords):
-    """The port, for one collection."""
+    """One collection of records, as the port has them."""
 
     def __init__(self, records: NamedRecords, width: timedelta, now: Callable[[], datetime]) -> None:
         self._records, self.resolution, self._now = records, width, now
@@ -288,3 +225,61 @@ class DueBuckets:
     def pack(self, listed: Sequence[str]) -> bytes:
         """The bytes of a list of buckets."""
         return msgspec.json.encode(listed)
+
+
+class _RecordFile(msgspec.Struct, omit_defaults=True):
+    version: str
+    due_at: datetime | None = None
+    writes: list[Write] = []
+    whole: bool = False
+    gone: bool = False
+    value: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    base64: bytes | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode = msgspec.json.Decoder(_RecordFile).decode
+
+
+def pack(kept: StoredRecord) -> bytes:
+    """The bytes of the file."""
+    file = _RecordFile(kept.version, kept.due_at, list(kept.writes.kept), kept.writes.whole, kept.gone)
+    if _stands_as_it_is(kept.value):
+        file.value = msgspec.Raw(kept.value)
+    else:
+        file.base64 = kept.value
+    return msgspec.json.encode(file)
+
+
+def listed(packed: bytes) -> StoredRecord:
+    """The record in these bytes for a listing, which skips a corrupt one: its value is then the raw bytes, which the
+    reader of the value finds invalid, under a version that no write matches."""
+    try:
+        return unpack(packed)
+    except ValueError:
+        return StoredRecord(packed, CORRUPT, None, LastWrites(whole=False))
+
+
+def unpack(packed: bytes) -> StoredRecord:
+    """The record in these bytes; ValueError if wrasse did not write them."""
+    try:
+        file = _decode(packed)
+    except UNREADABLE as error:
+        raise ValueError(why(error)) from error
+    if isinstance(file.value, msgspec.Raw):
+        value = bytes(file.value)
+    elif isinstance(file.base64, bytes):
+        value = file.base64
+    else:
+        raise ValueError("neither value nor base64")
+    return StoredRecord(value, file.version, file.due_at, LastWrites(tuple(file.writes), file.whole), file.gone)
+
+
+def _stands_as_it_is(value: bytes) -> bool:
+    if value != value.strip(b" \t\r\n"):
+        return False  # spaces around a value would be lost
+    try:
+        msgspec.json.decode(value)
+        value.decode()
+    except UNREADABLE:
+        return False
+    return True

@@ -1,7 +1,4 @@
-"""Common parts of our own clients of Redis and NATS: addresses, TLS, and a connection below any protocol.
-
-Guesses the protocol of a server that does not speak ours, by the first bytes it sent. Pure.
-"""
+"""Common parts of our own clients of Redis and NATS: addresses, TLS, and a connection below any protocol."""
 
 from __future__ import annotations
 
@@ -16,11 +13,10 @@ from typing import Generic, TypeVar, cast
 from wrasse.errors import ConfigError
 
 Address = tuple[str, int]
-
 ENDED, BROKE = "the connection ended", "the connection broke"
 _KEEPALIVE = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3))
 _TLS_RECORDS = (b"\x15\x03", b"\x16\x03")  # alert, handshake
-_KINDS = (
+_FIRST_BYTES = (
     (b"HTTP/", "an HTTP server answers there"),
     (b"INFO {", "a NATS server answers there"),
     (b"SSH-", "an SSH server answers there"),
@@ -217,10 +213,11 @@ def shown_addresses(nodes: tuple[Address, ...]) -> str:
 
 
 def named(first: bytes) -> str:
-    """The protocol that seems to answer, or an empty text if the bytes do not tell."""
+    """The protocol of a server that does not speak ours, guessed from the first bytes it sent; empty if they do not
+    tell."""
     if first.startswith(_TLS_RECORDS):
         return "it answers in TLS"
-    return next((kind for begins, kind in _KINDS if first.startswith(begins)), "")
+    return next((kind for begins, kind in _FIRST_BYTES if first.startswith(begins)), "")
 
 
 def printable(text: str, longest: int = 512) -> str:

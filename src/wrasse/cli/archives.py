@@ -236,11 +236,11 @@ def verify_(ctx: CommandContext, pattern: str, since: str | None) -> None:
 async def _verify(ctx: CommandContext, pattern: str, since: datetime | None) -> list[Verified]:
     found: list[Verified] = []
     async with opened(ctx.config()) as places:
-        with progress("archives") as looked:
+        with progress("archives") as advance:
             for rule in places.rules:
                 chains = verify(
                     rule.objects, rule.prefix, pattern,
-                    group=GROUP, streams=places.streams, since=since, looked=looked,
+                    group=GROUP, streams=places.streams, since=since, looked=advance,
                 )  # fmt: skip
                 found += [each async for each in chains]
         known = {each.subject for each in found}

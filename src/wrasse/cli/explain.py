@@ -107,12 +107,12 @@ async def _lines(opened: OpenPorts, where: LineFilter) -> Sequence[Line]:
 def _lease_json(lease: Lease | StoreBroken | None, id: str) -> Mapping[str, object] | None:
     if not isinstance(lease, Lease):
         return None if lease is None else invalid_json(id, DEFAULT_NAMESPACE, lease)
-    held = bool(lease.owner)
+    leased = bool(lease.owner)
     return {
         "key": lease.key,
-        "owner": lease.owner if held else None,
+        "owner": lease.owner if leased else None,
         "token": lease.token,
-        "expires_at": lease.expires_at if held else None,
+        "expires_at": lease.expires_at if leased else None,
     }
 
 

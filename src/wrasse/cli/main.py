@@ -12,14 +12,14 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import click
 
 from wrasse import __version__
 from wrasse.config.redaction import hide
-from wrasse.errors import WrasseError
+from wrasse.errors import UsageError, WrasseError
 
 
 class LazyGroup(click.Group):
@@ -73,6 +73,29 @@ class LazyGroup(click.Group):
         """The list, without importing any command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, about) for name, (_, about) in self.homes.items()])
+
+
+@click.command(context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def bench(arguments: Sequence[str]) -> None:
+    """Run the benchmarks, in a checkout of the project.
+
+    \b
+    Examples:
+      wrasse bench --list
+      wrasse bench jobs_sqlite --quick
+    """
+    import importlib.util
+    import runpy
+
+    sys.path.insert(0, "")
+    if importlib.util.find_spec("bench") is None or importlib.util.find_spec("bench.__main__") is None:
+        raise UsageError(
+            "the benchmarks are part of the project's checkout, which this directory is not",
+            do="clone the project and call `python3 dev.py bench` there",
+        )
+    sys.argv = ["bench", *arguments]
+    runpy.run_module("bench", run_name="__main__", alter_sys=True)
 
 
 jobs = LazyGroup(
@@ -218,7 +241,7 @@ wrasse = LazyGroup(
         "explain": ("explain", "everything known about a job, a lease or a run, and what happens next"),
         "doctor": ("doctor", "check backends, disk, clock and configuration"),
         "config": (config, "show or check the configuration"),
-        "bench": ("bench", "measure, in a checkout of the project"),
+        "bench": (bench, "measure, in a checkout of the project"),
     },
     about="Keeps job queues, event streams, leases and object storage clean: nothing stays stuck, nothing is lost, "
     "nothing leaks.",

@@ -1,14 +1,15 @@
 """wrasse orphans plan, apply, arm, disarm, undo, why, list.
 
-Orphans by hand: a scan, a plan carried out, an undo, each under the lease of the root's sweep and journalled like
-any other run.
+What changes a root (a scan, a plan carried out, an undo) runs under the lease of the root's sweep, so that no daemon
+works on it meanwhile, and is journalled like any other run. An unknown root is refused before a store is opened, and so
+created; commands that only read create nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -31,7 +32,7 @@ from wrasse.engine.sweep import Action
 from wrasse.engine.turn import sweep_lease
 from wrasse.errors import Refused, UnknownName
 from wrasse.ids import Ids
-from wrasse.leases.lease_scope import RenewedLease, kept
+from wrasse.leases.lease_scope import RenewedLease, renewing
 from wrasse.observability.json_format import picked, plain, report_json
 from wrasse.orphans.merge import known_of, live, name_of, text, unit_of
 from wrasse.orphans.plan import check_plan, read_plan, write_plan
@@ -42,18 +43,20 @@ from wrasse.orphans.verdict import RESTORE, Suspected, histogram, warning
 from wrasse.ports.journal import LineFilter
 from wrasse.ports.objects import raw_key
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.page import Page, pages
-from wrasse.ports.sightings import CompleteScan, Sighting, SightingState, Standing
+from wrasse.ports.page import pages
+from wrasse.ports.sightings import Sighting, SightingState, Standing
 from wrasse.runtime.backends import Stores
 from wrasse.runtime.open_ports import ENGINE, ORPHANS, OpenPorts, open_homes
 from wrasse.runtime.orphans import instance_of
 from wrasse.runtime.worker import owner_name
 from wrasse.sweeps.orphan_objects import OrphanObjects
 
-WAIT = timedelta(seconds=10)
-SHOW_EVERY = 0.2
-_ALL = 1_000_000_000
-SHOWN = 20
+WAIT = timedelta(seconds=10)  # for the lease of the root's sweep
+PROGRESS_EVERY = 0.2  # seconds
+ROWS_SHOWN = 20  # of a plan, and of the journal of a key
+_PAGE = 1_000
+_UNDO_MAX = 1_000_000  # units
+_NO_LIMIT = 1_000_000_000  # a plan was read and approved, so no budget cuts it
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,28 +68,10 @@ class OrphanContext:
     clock: Clock
     scanners: Sequence[Scanner]
 
-    def scanner(self, root: str | None) -> Scanner:
-        """The scanner of a root; without a name, of the only one."""
-        name = the_root(self.config, root)
-        return next(scanner for scanner in self.scanners if scanner.root.name == name)
-
-
-def the_root(config: Config, root: str | None) -> str:
-    """The name of a configured root; without one, the only one. Commands that write call this before they open, and so
-    create, anything."""
-    names = list(config.settings.orphans)
-    if not names:
-        raise Refused("no root of orphans is configured", do="see docs/how-to/reclaim-storage.md")
-    if root is None and len(names) == 1:
-        return names[0]
-    if root not in names:
-        raise UnknownName(root or "", names, what="root")
-    return root
-
 
 @asynccontextmanager
 async def context(config: Config, *, create: bool = True) -> AsyncIterator[OrphanContext]:
-    """The context for the length of a command; a command that only reads creates nothing."""
+    """The context for the length of a command."""
     clock = SystemClock()
     create = create and bool(config.settings.orphans)
     async with Stores.of(config.settings.worker, clock, create=create) as stores:
@@ -95,33 +80,35 @@ async def context(config: Config, *, create: bool = True) -> AsyncIterator[Orpha
 
 
 @asynccontextmanager
+async def one_root(
+    config: Config, root: str | None, *, create: bool = True
+) -> AsyncIterator[tuple[OrphanContext, Scanner]]:
+    """The context, and the scanner of a root; without a name, of the only one."""
+    names = list(config.settings.orphans)
+    if not names:
+        raise Refused("no root of orphans is configured", do="see docs/how-to/reclaim-storage.md")
+    if root is None and len(names) == 1:
+        root = names[0]
+    if root not in names:
+        raise UnknownName(root or "", names, what="root")
+    async with context(config, create=create) as here:
+        yield here, next(scanner for scanner in here.scanners if scanner.root.name == root)
+
+
+@asynccontextmanager
 async def leading(context: OrphanContext, scanner: Scanner) -> AsyncIterator[RenewedLease]:
-    """Acquires the lease of the root's sweep, so that no daemon works on it meanwhile."""
+    """Acquires the lease of the root's sweep."""
     lease_manager = context.opened.sweep_homes[scanner.root.name].lease_manager
     key, ttl = sweep_lease(instance_of(scanner.root.name)), context.config.settings.engine.lease
     lease = await lease_manager.acquire(key, owner_name(), ttl, wait=WAIT)
     if lease is None:
         raise Refused(f"another process works on {scanner.root.name}", do="try again when it has finished")
-    async with kept(RenewedLease(lease_manager, lease, ttl, context.clock)) as holding:
+    async with renewing(RenewedLease(lease_manager, lease, ttl, context.clock)) as holding:
         yield holding
 
 
-async def look(context: OrphanContext, scanner: Scanner, *, note: bool) -> ScanResult:
-    """A complete scan, with a progress bar on a terminal."""
-    async with leading(context, scanner), progress_bar(scanner.orphan_scan.progress):
-        return await scanner.scan(note=note)
-
-
-def planned(scanner: Scanner, result: ScanResult) -> Iterable[Suspected]:
-    """What would be done if the root were armed and its plan approved."""
-    sweep = OrphanObjects(scanner)
-    for each in result.suspects:
-        if isinstance(sweep.decide(OrphanSuspect(each), result.round.at), Action):
-            yield each
-
-
 async def carry_out(context: OrphanContext, scanner: Scanner, result: ScanResult) -> Report:
-    """Runs the root's sweep on a given result, under its lease and with its journal."""
+    """Runs the root's sweep on a given scan result."""
     own = context.config.settings.sweeps["orphan_objects"]
     scanner.take(result)
     async with leading(context, scanner) as holding:
@@ -129,14 +116,9 @@ async def carry_out(context: OrphanContext, scanner: Scanner, result: ScanResult
             OrphanObjects(scanner),
             RunContext(context.opened.journal, context.clock, Ids(context.clock)),
             name=instance_of(scanner.root.name),
-            budget=RunBudget(_ALL, timedelta(days=1), own.pause),
+            budget=RunBudget(_NO_LIMIT, timedelta(days=1), own.pause),
             guards=(LeaseGuard(holding), *scanner.guards),
         )
-
-
-def given(last: CompleteScan, suspects: Sequence[Suspected]) -> ScanResult:
-    """A scan result from a given list of suspects."""
-    return ScanResult(last, suspects, "", armed=True)
 
 
 @asynccontextmanager
@@ -173,7 +155,7 @@ async def _show(progress: ScanProgress) -> None:
             if line is not None:
                 speed = bar.tasks[-1].speed or 0
                 bar.update(line, completed=progress.done, total=progress.total, rate=f"{speed:,.0f}/s")
-            await asyncio.sleep(SHOW_EVERY)
+            await asyncio.sleep(PROGRESS_EVERY)
 
 
 @click.command()
@@ -195,22 +177,20 @@ def plan(ctx: CommandContext, root: str | None, out: str | None, dry_run: bool) 
 
 
 async def _plan(ctx: CommandContext, name: str | None, out: str | None, *, note: bool) -> None:
-    config = ctx.config()
-    name = the_root(config, name)
-    async with context(config, create=note) as here:
-        scanner = here.scanner(name)
-        result = await look(here, scanner, note=note)
+    async with one_root(ctx.config(), name, create=note) as (here, scanner):
+        async with leading(here, scanner), progress_bar(scanner.orphan_scan.progress):
+            result = await scanner.scan(note=note)
         first: list[Suspected] = []
-        due = _keeping(planned(scanner, result), first)
+        due = _due(scanner, result, first)
         count = sum(1 for _ in due) if out is None else write_plan(Path(out), scanner.root, result, due).lines
         value = {
             "root": scanner.root.name,
-            "round": result.round.id,
-            "at": result.round.at,
+            "scan": result.scan.id,
+            "at": result.scan.at,
             "armed": result.armed,
-            "held": result.held,
-            "counts": result.round.counts,
-            "lag": dict(histogram(result.round.counts)),
+            "needs_approval": result.needs_approval,
+            "counts": result.scan.counts,
+            "lag": dict(histogram(result.scan.counts)),
             "foreign": [printable(key) for key in result.foreign],
             "planned": count,
             "first": [_planned_row(each) for each in first],
@@ -219,11 +199,14 @@ async def _plan(ctx: CommandContext, name: str | None, out: str | None, *, note:
         ctx.answer(value, lambda: _tell_plan(scanner.root, result, first, count, out))
 
 
-def _keeping(due: Iterable[Suspected], first: list[Suspected]) -> Iterator[Suspected]:
-    for each in due:
-        if len(first) < SHOWN:
-            first.append(each)
-        yield each
+def _due(scanner: Scanner, result: ScanResult, first: list[Suspected]) -> Iterator[Suspected]:
+    """What would be done if the root were armed and its plan approved; the first of it are kept in `first`."""
+    sweep = OrphanObjects(scanner)
+    for each in result.suspects:
+        if isinstance(sweep.decide(OrphanSuspect(each), result.scan.at), Action):
+            if len(first) < ROWS_SHOWN:
+                first.append(each)
+            yield each
 
 
 def _planned_row(each: Suspected) -> dict[str, object]:
@@ -236,8 +219,8 @@ def _planned_row(each: Suspected) -> dict[str, object]:
 
 
 def _tell_plan(root: Root, result: ScanResult, first: list[Suspected], count: int, out: str | None) -> None:
-    counts, id = result.round.counts, result.round.id
-    click.echo(f"{root.name}: {counts.get('listed', 0)} objects in {counts.get('units', 0)} units, round {id}")
+    counts, id = result.scan.counts, result.scan.id
+    click.echo(f"{root.name}: {counts.get('listed', 0)} objects in {counts.get('units', 0)} units, scan {id}")
     show_table(("count", "units"), [(name.replace("_", " "), counts[name]) for name in KEPT if counts.get(name)])
     if first:
         rows = [list(_planned_row(each).values()) for each in first]
@@ -246,10 +229,9 @@ def _tell_plan(root: Root, result: ScanResult, first: list[Suspected], count: in
             click.echo(f"and {count - len(first)} more" + ("" if out else "; --out FILE writes them all"))
     else:
         click.echo("nothing is due")
-    if result.held:
-        click.echo(
-            f"needs approval: {result.held}; if it is correct: wrasse orphans arm {root.name} --allow {result.round.id}"
-        )
+    if result.needs_approval:
+        allow = f"wrasse orphans arm {root.name} --allow {id}"
+        click.echo(f"needs approval: {result.needs_approval}; if it is correct: {allow}")
     if not result.armed:
         click.echo(
             f"not armed: `wrasse orphans apply` carries out one plan, `wrasse orphans arm {root.name}` every one"
@@ -264,7 +246,7 @@ def _tell_plan(root: Root, result: ScanResult, first: list[Suspected], count: in
 
 @click.command("apply")
 @click.argument("plan_file", metavar="PLAN")
-@click.option("--allow", default="", metavar="ROUND", help="Carry out a plan that needs approval, of this scan.")
+@click.option("--allow", default="", metavar="SCAN", help="Carry out a plan that needs approval, of this scan.")
 @with_context
 def apply_(ctx: CommandContext, plan_file: str, allow: str) -> None:
     """Carry out a plan that `wrasse orphans plan --out` wrote. Every unit is checked again: one that is referenced,
@@ -277,43 +259,32 @@ def apply_(ctx: CommandContext, plan_file: str, allow: str) -> None:
       wrasse orphans apply plan.jsonl --allow 01KD3Z8Q6Y8M5B9W0X2V7T4N1R
     """
     report = finish(_apply(ctx, plan_file, allow))
-    ctx.answer(report_json(report), lambda: report_texts(report))
+    ctx.answer(report_json(report), lambda: _tell_reports([report]))
     raise click.exceptions.Exit(exit_code([report]))
 
 
 async def _apply(ctx: CommandContext, file: str, allow: str) -> Report:
-    wanted, config = read_plan(Path(file)), ctx.config()
-    the_root(config, wanted.header.root)
-    async with context(config) as here:
-        scanner = here.scanner(wanted.header.root)
-        check_plan(wanted.header, scanner.root, await scanner.sightings.standing(scanner.root.name), allow=allow)
-        return await carry_out(here, scanner, wanted.result())
+    plan = read_plan(Path(file))
+    async with one_root(ctx.config(), plan.header.root) as (here, scanner):
+        check_plan(plan.header, scanner.root, await scanner.sightings.standing(scanner.root.name), allow=allow)
+        return await carry_out(here, scanner, plan.result())
 
 
-def report_texts(*reports: Report) -> None:
-    """Writes the reports of runs."""
+def _tell_reports(reports: Sequence[Report]) -> None:
     for report in reports:
-        _report_text(report)
-
-
-def _report_text(report: Report) -> None:
-    ends = f"{report.planned} planned, {report.done} done, {report.conflict} in conflict, {report.failed} failed"
-    click.echo(f"{ends}; run {report.run}")
-    for reason, count in report.kept.items():
-        click.echo(f"  kept {count}: {printable(reason)}")
-    if report.stopped_by:
-        click.echo(f"  stopped by {report.stopped_by}: {printable(report.why)}")
-    for error in report.errors:
-        click.echo(f"  {printable(error)}")
-
-
-_PAGE = 1_000
-_UNDO_MAX = 1_000_000
+        ends = f"{report.planned} planned, {report.done} done, {report.conflict} in conflict, {report.failed} failed"
+        click.echo(f"{ends}; run {report.run}")
+        for reason, count in report.kept.items():
+            click.echo(f"  kept {count}: {printable(reason)}")
+        if report.stopped_by:
+            click.echo(f"  stopped by {report.stopped_by}: {printable(report.why)}")
+        for error in report.errors:
+            click.echo(f"  {printable(error)}")
 
 
 @click.command()
 @click.argument("root")
-@click.option("--allow", default="", metavar="ROUND", help="Approve this refused scan or its plan, once.")
+@click.option("--allow", default="", metavar="SCAN", help="Approve this refused scan or its plan, once.")
 @with_context
 def arm(ctx: CommandContext, root: str, allow: str) -> None:
     """Let ROOT act by itself, with its current configuration. It must have been scanned once: read its plan first.
@@ -329,10 +300,7 @@ def arm(ctx: CommandContext, root: str, allow: str) -> None:
 
 
 async def _arm(ctx: CommandContext, root: str, allow: str) -> Approval:
-    config = ctx.config()
-    the_root(config, root)
-    async with context(config) as here:
-        scanner = here.scanner(root)
+    async with one_root(ctx.config(), root) as (_, scanner):
         standing = await scanner.sightings.standing(root)
         approval = read_approval(standing.value)
         if allow and allow != approval.refused:
@@ -359,10 +327,7 @@ def disarm(ctx: CommandContext, root: str) -> None:
 
 
 async def _disarm(ctx: CommandContext, root: str) -> None:
-    config = ctx.config()
-    the_root(config, root)
-    async with context(config) as here:
-        scanner = here.scanner(root)
+    async with one_root(ctx.config(), root) as (_, scanner):
         standing = await scanner.sightings.standing(root)
         await _write(scanner, msgspec.structs.replace(read_approval(standing.value), armed="", allowed=""), standing)
 
@@ -385,7 +350,7 @@ def undo(ctx: CommandContext, run: str) -> None:
       wrasse orphans undo 01KD3Z8Q6Y8M5B9W0X2V7T4N1R
     """
     reports = finish(_undo(ctx, run))
-    ctx.answer({"reports": [report_json(each) for each in reports]}, lambda: report_texts(*reports))
+    ctx.answer({"reports": [report_json(each) for each in reports]}, lambda: _tell_reports(reports))
     raise click.exceptions.Exit(exit_code(reports))
 
 
@@ -397,15 +362,11 @@ async def _undo(ctx: CommandContext, run: str) -> list[Report]:
             standing = await scanner.sightings.standing(scanner.root.name)
             if found and standing.last is not None:
                 suspects = [Suspected(RESTORE, known_of(each), f"undo of {run}") for each in found]
-                reports.append(await carry_out(here, scanner, given(standing.last, suspects)))
+                reports.append(await carry_out(here, scanner, ScanResult(standing.last, suspects, armed=True)))
     if not reports:
         do = "see `wrasse orphans why KEY`, which names the run; purged objects cannot be restored"
         raise UnknownName(run, (), what="run that has anything in quarantine", do=do)
     return reports
-
-
-async def _sightings_page(scanner: Scanner, state: SightingState, after: str | None) -> Page[Sighting]:
-    return await scanner.sightings.page(scanner.root.name, after, _PAGE, state)
 
 
 async def _taken(here: OrphanContext, scanner: Scanner, run: str) -> list[Sighting]:
@@ -420,12 +381,9 @@ async def _taken(here: OrphanContext, scanner: Scanner, run: str) -> list[Sighti
             break
     found = list[Sighting]()
     for state in (SightingState.MARKED, SightingState.MOVED):
-        async for page in pages(partial(_sightings_page, scanner, state)):
+        async for page in pages(partial(scanner.sightings.page, root, limit=_PAGE, state=state)):
             found += [each for each in page if each.unit in units or each.state_scan == run]
     return sorted(found, key=lambda each: known_of(each).unit)
-
-
-_LINES = 20
 
 
 @click.command()
@@ -446,15 +404,15 @@ def why(ctx: CommandContext, key: str, root: str | None) -> None:
 
 
 async def _why(ctx: CommandContext, key: str, root: str | None) -> Mapping[str, object]:
-    async with context(ctx.config(), create=False) as here:
-        if root is None:
-            fits = [scanner for scanner in here.scanners if key.startswith(scanner.root.prefix)]
-            if not fits:
-                raise UnknownName(key, [scanner.root.prefix for scanner in here.scanners], what="root with the key")
-            scanner = fits[0]
-        else:
-            scanner = here.scanner(root)
-        return await _facts(here, scanner, key)
+    config = ctx.config()
+    if root is not None:
+        async with one_root(config, root, create=False) as (here, scanner):
+            return await _facts(here, scanner, key)
+    async with context(config, create=False) as here:
+        for scanner in here.scanners:
+            if key.startswith(scanner.root.prefix):
+                return await _facts(here, scanner, key)
+        raise UnknownName(key, [scanner.root.prefix for scanner in here.scanners], what="root with the key")
 
 
 async def _facts(here: OrphanContext, scanner: Scanner, key: str) -> Mapping[str, object]:
@@ -468,7 +426,7 @@ async def _facts(here: OrphanContext, scanner: Scanner, key: str) -> Mapping[str
     (reference,) = await scanner.referenced([text(unit)])
     (sighting,) = await scanner.sightings.get(scanner.root.name, [text(unit)])
     lines = await here.opened.journal.page(
-        LineFilter(sweep=instance_of(scanner.root.name), suspect=name_of(unit)), None, _LINES, newest=True
+        LineFilter(sweep=instance_of(scanner.root.name), suspect=name_of(unit)), None, ROWS_SHOWN, newest=True
     )
     listed = await scanner.listed(text(unit))
     protects = reference is not None and live(reference, scanner.root, standing.at)
@@ -498,31 +456,27 @@ def _verdict(protects: bool, sighting: Sighting | None, root: Root, standing: St
         return f"in quarantine, {evidence}; purged after {format_duration(root.quarantine)}, unless it is referenced"
     left = root.graces.of(sighting.evidence) - _lasted(sighting, standing)
     if left > timedelta(0):
-        return f"an orphan, {evidence}; due in {format_duration(_whole(left))}"
+        whole = timedelta(seconds=max(1, left // timedelta(seconds=1)))
+        return f"an orphan, {evidence}; due in {format_duration(whole)}"
     return f"an orphan, {evidence}; due now"
 
 
 def _sighting(sighting: Sighting, root: Root, standing: Standing) -> Mapping[str, object]:
-    rounds = (standing.last.number if standing.last else 0) - sighting.first_scan + 1
     return {
         "evidence": sighting.evidence.value,
         "state": sighting.state.value,
         "since": sighting.first_at,
-        "looks": rounds,
+        "scans": (standing.last.number if standing.last else 0) - sighting.first_scan + 1,
         "lasted_seconds": _lasted(sighting, standing),
         "grace_seconds": root.graces.of(sighting.evidence),
         "quarantined_at": sighting.state_at,
-        "round": sighting.state_scan,
+        "scan": sighting.state_scan,
     }
 
 
 def _lasted(sighting: Sighting, standing: Standing) -> timedelta:
     tick = 0 if standing.last is None else standing.last.tick
     return timedelta(microseconds=max(0, tick - sighting.first_tick))
-
-
-def _whole(left: timedelta) -> timedelta:
-    return timedelta(seconds=left // timedelta(seconds=1)) or timedelta(seconds=1)
 
 
 def _tell_why(facts: Mapping[str, object]) -> None:
@@ -565,7 +519,7 @@ def list_(ctx: CommandContext, root: str | None, state: str | None, limit: int) 
 async def _roots(ctx: CommandContext) -> None:
     async with context(ctx.config(), create=False) as here:
         found = [await _root(scanner) for scanner in here.scanners]
-    columns = ("root", "armed", "looked_at", "objects", "protected", "due", "waiting", "in_quarantine", "refused")
+    columns = ("root", "armed", "scanned_at", "objects", "protected", "due", "waiting", "in_quarantine", "refused")
     empty = "no root of orphans is configured; see docs/how-to/reclaim-storage.md"
     ctx.answer({"roots": found}, lambda: show_facts(columns, found, empty=empty))
 
@@ -577,8 +531,8 @@ async def _root(scanner: Scanner) -> Mapping[str, object]:
     return {
         "root": scanner.root.name,
         "armed": approval.armed == scanner.root.digest,
-        "looked_at": None if last is None else last.at,
-        "round": None if last is None else last.id,
+        "scanned_at": None if last is None else last.at,
+        "scan": None if last is None else last.id,
         "objects": counts.get("listed", 0),
         "protected": counts.get("protected", 0),
         "due": counts.get("due", 0),
@@ -590,15 +544,14 @@ async def _root(scanner: Scanner) -> Mapping[str, object]:
 
 
 async def _sightings(ctx: CommandContext, root: str, state: str | None, limit: int) -> None:
-    async with context(ctx.config(), create=False) as here:
-        scanner = here.scanner(root)
+    async with one_root(ctx.config(), root, create=False) as (_, scanner):
         standing = await scanner.sightings.standing(root)
         page = await scanner.sightings.page(root, None, limit, None if state is None else SightingState(state))
         found = [
             {"unit": name_of(raw_key(each.unit)), "bytes": each.size, **_sighting(each, scanner.root, standing)}
             for each in page
         ]
-    columns = ("unit", "evidence", "state", "since", "looks", "bytes")
+    columns = ("unit", "evidence", "state", "since", "scans", "bytes")
     ctx.answer(
         {"sightings": found, "more": page.more},
         lambda: show_facts(columns, found, empty="no sightings"),

@@ -9,7 +9,6 @@ import click
 
 from wrasse.cli.context import CommandContext, finish, with_context
 from wrasse.cli.output import show_table
-from wrasse.config.periodic import as_periodic
 from wrasse.config.settings import Settings
 from wrasse.errors import WrasseError
 from wrasse.jobs.periodic import read_when
@@ -75,7 +74,7 @@ async def _known(store: Backend, settings: Settings) -> list[ListedPeriodic]:
         marks |= {record.key: _read(record) for record in page}
     found |= marks
     for name, own in settings.periodic.items():
-        made = as_periodic(name, own)
+        made = own.as_periodic(name)
         listed = marks.get(name, ListedPeriodic(name, "", "", "", None))
         found[name] = replace(listed, kind=made.kind, when=made.when, missed=made.missed.value)
     return [found[name] for name in sorted(found)]

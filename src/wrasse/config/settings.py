@@ -17,6 +17,9 @@ from wrasse.backends.nats.options import STORAGES, NatsOptions
 from wrasse.config.lease_settings import LeaseSettings
 from wrasse.config.orphans import ROOT_KEYS, OrphanRoot, OrphanSeed
 from wrasse.config.setting_key import setting
+from wrasse.errors import ConfigError
+from wrasse.jobs.new_job import encoded
+from wrasse.jobs.periodic import Every, Missed, Periodic, parse_cron
 
 TYPE_KEYS = "workers, step_timeout, max_retries"
 STREAM_SWEEPS = ("aged_entries", "dead_consumers")  # which follow sweeper.interval unless set
@@ -412,6 +415,20 @@ class PeriodicSettings:
     data: object = setting(None, "its payload, written as JSON")
     priority: str = setting("", "empty: producer.default_priority")
     missed: str = setting("once", "what happens to slots that were missed", choices=("skip", "once", "all"))
+
+    def as_periodic(self, name: str) -> Periodic:
+        """The periodic job of this name; ConfigError if these settings are not one."""
+        if bool(self.cron) == (self.every is not None):
+            raise ConfigError(
+                f"the periodic job {name!r} has {'both cron and every' if self.cron else 'neither cron nor every'}",
+                do='write one of them, such as cron: "0 3 * * *" or every: 5m',
+            )
+        if self.every is not None and self.tz != "UTC":
+            raise ConfigError(f"the periodic job {name!r} has every and a time zone", do="tz goes with cron")
+        schedule = Every(self.every) if self.every is not None else parse_cron(self.cron, self.tz)
+        return Periodic(
+            name, schedule, self.kind or name, encoded(self.data), self.priority or None, Missed(self.missed)
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from wrasse.config.backend_urls import (
 )
 from wrasse.config.lease_settings import lease_rules
 from wrasse.config.orphans import clashing, root_of
-from wrasse.config.periodic import as_periodic
 from wrasse.config.setting_key import named_in
 from wrasse.config.settings import (
     ArchiveStream,
@@ -354,7 +353,7 @@ def _periodic(settings: Settings) -> _Rules:
     for name, own in settings.periodic.items():
         path = f"periodic.{name}"
         try:
-            as_periodic(name, own)
+            own.as_periodic(name)
         except WrasseError as why:
             yield False, path, f"is invalid: {why.message}", why.do
         yield (

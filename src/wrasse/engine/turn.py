@@ -28,7 +28,7 @@ from wrasse.engine.report import BACKEND_DOWN, Report
 from wrasse.engine.run import AnySweep, Member, RunBudget, RunContext, run_group, run_once
 from wrasse.errors import StoreBroken, StoreUnavailable
 from wrasse.leases.lease import Lease
-from wrasse.leases.lease_scope import RenewedLease, kept
+from wrasse.leases.lease_scope import RenewedLease, renewing
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.guard import Guard
 from wrasse.ports.journal import stored_sweep, sweep_from_stored
@@ -281,7 +281,7 @@ async def take_turns(
         other = await lease_manager.get(first.lease_key)
         left = timedelta(0) if other is None else other.expires_at - await lease_manager.now()
         return Elsewhere(other, left)
-    async with kept(RenewedLease(lease_manager, lease, shared.lease_ttl, shared.context.clock)) as holding:
+    async with renewing(RenewedLease(lease_manager, lease, shared.lease_ttl, shared.context.clock)) as holding:
         loaded = await _loaded(group, shared)
         if not force and (fresh := await _fresh(group, shared, loaded)):
             return fresh

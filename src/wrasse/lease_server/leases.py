@@ -75,7 +75,7 @@ class AttachmentApi:
         ]
 
     async def _attach(self, request: web.Request, name: str) -> web.Response:
-        lease = request_parsing.held(request)
+        lease = request_parsing.lease_of(request)
         request_parsing.plain(request)
         sent = _sent_attachment(request)
         if request.content_length is not None and request.content_length > sent.bytes_max:
@@ -101,11 +101,11 @@ class AttachmentApi:
     async def _remove(self, request: web.Request, name: str) -> web.Response:
         request_parsing.named(request)
         wanted, id = _name_and_id(request)
-        count, version = await self._attachments.remove(request_parsing.held(request), name=wanted, id=id)
+        count, version = await self._attachments.remove(request_parsing.lease_of(request), name=wanted, id=id)
         return answered(AttachmentRemoved(bool(count), version if count else 0))
 
     async def _remove_all(self, request: web.Request, name: str) -> web.Response:
-        count, version = await self._attachments.remove(request_parsing.held(request), every=True)
+        count, version = await self._attachments.remove(request_parsing.lease_of(request), every=True)
         return answered(AttachmentsRemoved(count, version if count else 0))
 
 
@@ -164,7 +164,7 @@ def _whose(request: web.Request) -> Lease:
     return (
         public(*request_parsing.named(request))
         if request.query.get("public") in _TRUE
-        else request_parsing.held(request)
+        else request_parsing.lease_of(request)
     )
 
 
@@ -376,7 +376,7 @@ class LeaseApi:
         headers = {
             "X-Key-Version": str(leased.version),
             "X-Correlation-Id": name,
-            **self._granted(leased.held, arrived_at),
+            **self._granted(leased.granted, arrived_at),
         }
         return answered(wire.acquired(leased, typed, name), headers)
 
@@ -412,31 +412,31 @@ class LeaseApi:
         if request.query.get("public") in ("1", "true"):
             return _state(await self._leases.read_public(namespace, key), leased=False)
         token = request_parsing.token(request)
-        lease = request.headers.get("X-Lease-ID", "")
-        if not lease:
+        id = request.headers.get("X-Lease-ID", "")
+        if not id:
             raise WireError("missing_params", "the header X-Lease-ID is missing (or read with public=1)")
-        held = presented_lease(namespace, key, lease, token, request.headers.get("X-Txn-ID", ""))
-        return _state(await self._leases.read(held), leased=True)
+        lease = presented_lease(namespace, key, id, token, request.headers.get("X-Txn-ID", ""))
+        return _state(await self._leases.read(lease), leased=True)
 
     async def _update(self, request: web.Request) -> web.Response:
-        held = request_parsing.held(request)
+        lease = request_parsing.lease_of(request)
         version, etag = request_parsing.if_version(request), request_parsing.if_etag(request)
-        async with self._bodies.state(request, lambda: self._leases.check(held)) as data:
-            number, state = await self._leases.update(held, data, if_version=version, if_etag=etag)
+        async with self._bodies.state(request, lambda: self._leases.check(lease)) as data:
+            number, state = await self._leases.update(lease, data, if_version=version, if_etag=etag)
         answer = wire.Updated(number, state.etag, state.size, wire.Metadata())
         return answered(answer, {"ETag": state.etag, "X-Key-Version": str(number)})
 
     async def _remove(self, request: web.Request) -> web.Response:
-        held = request_parsing.held(request)
+        lease = request_parsing.lease_of(request)
         version = await self._leases.remove(
-            held, if_version=request_parsing.if_version(request), if_etag=request_parsing.if_etag(request)
+            lease, if_version=request_parsing.if_version(request), if_etag=request_parsing.if_etag(request)
         )
         if version is None:
             return answered(wire.Removed(False))
         return answered(wire.Removed(True, version), {"X-Key-Version": str(version)})
 
     async def _metadata(self, request: web.Request) -> web.Response:
-        held = request_parsing.held(request)
+        lease = request_parsing.lease_of(request)
         body = await request_parsing.json_body(request, wire.MetadataBody)
         hidden = body.query_hidden
         if hidden is None:
@@ -444,8 +444,8 @@ class LeaseApi:
             if text not in ("1", "true", "0", "false"):
                 raise WireError("invalid_metadata", "the body names no attribute")
             hidden = text in ("1", "true")
-        version = await self._leases.hide(held, hidden, if_version=request_parsing.if_version(request))
-        answer = wire.MetadataChanged(held.namespace, request.query["key"], version, wire.Metadata(hidden))
+        version = await self._leases.hide(lease, hidden, if_version=request_parsing.if_version(request))
+        answer = wire.MetadataChanged(lease.namespace, request.query["key"], version, wire.Metadata(hidden))
         return answered(answer, {"X-Key-Version": str(version)})
 
     async def _release(self, request: web.Request) -> web.Response:

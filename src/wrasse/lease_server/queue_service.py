@@ -76,7 +76,7 @@ class MessageKeys:
             ack_key(queue, claim.id), claim.nonce, namespace=self._namespace, ttl=visibility, wait=WAIT,
             transaction=transaction,
         )  # fmt: skip
-        await self._leases.hide(leased.held, True)
+        await self._leases.hide(leased.granted, True)
 
     async def leave(self, queue: str, id: str) -> None:
         """Removes a message that was not delivered from its transaction."""
@@ -118,7 +118,7 @@ class MessageKeys:
         """A message whose ack was committed is finished; one whose transaction is pending is left to its consumer."""
         keys, key = self._leases.keys(self._namespace), ack_key(info.queue, info.id)
         for _ in range(TRIES_MAX):
-            kept = await keys.look(key)
+            kept = await keys.read(key)
             lease = None if kept is None else kept.lease
             if kept is None or lease is None:
                 return Fate.FINISHED if acks(kept) else Fate.RESCUED
@@ -137,7 +137,7 @@ class MessageKeys:
         longer."""
         keys = self._leases.keys(self._namespace)
         for _ in range(TRIES_MAX):
-            kept = await keys.look(key)
+            kept = await keys.read(key)
             if kept is None:
                 await keys.clean(key, first_token(await keys.now()))  # a crash may have left its objects
                 return True
@@ -162,7 +162,7 @@ class MessageKeys:
         return replace(lease, key=key, namespace=self._namespace)
 
     async def _read_key(self, key: str) -> KeyRecord | None:
-        return await self._leases.keys(self._namespace).look(key)
+        return await self._leases.keys(self._namespace).read(key)
 
 
 def acks(kept: KeyRecord | None) -> bool:

@@ -412,7 +412,7 @@ class QueueApi:
             meta_etag=_etag(claim),
         )
         if leased is not None:
-            lease = leased.held
+            lease = leased.granted
             message.state_etag, message.state_lease_id = leased.etag, lease.id
             message.state_lease_expires_at_unix = int(lease.expires_at.timestamp())
             message.state_fencing_token, message.state_txn_id = lease.token, lease.transaction

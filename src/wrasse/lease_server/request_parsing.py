@@ -245,7 +245,7 @@ def token(request: web.Request) -> int:
     return _number(text, "invalid_fencing_token", "X-Fencing-Token")
 
 
-def held(request: web.Request) -> Lease:
+def lease_of(request: web.Request) -> Lease:
     """The lease that the caller presents."""
     namespace, key = named(request)
     fencing = token(request)

@@ -211,7 +211,7 @@ class ErrorAnswer(msgspec.Struct, omit_defaults=True):
 
 def acquired(leased: KeyRecord, typed: str, correlation: str) -> Acquired:
     """The answer to an acquire, with the key as the client spelled it."""
-    grant = leased.held
+    grant = leased.granted
     return Acquired(
         namespace=grant.namespace,
         lease_id=grant.id,

@@ -152,8 +152,8 @@ class Attachments:
     async def _visible(self, whose: Lease) -> Sequence[Attachment]:
         keys = self._keys(whose.namespace)
         if whose.id:
-            return seen_by_holder(await keys.read_held(whose))
-        kept = await keys.look(whose.key)
+            return seen_by_holder(await keys.read_as_holder(whose))
+        kept = await keys.read(whose.key)
         return () if kept is None else kept.attachments
 
 

@@ -1,7 +1,7 @@
 """Cleanup after a lease has ended: superseded objects are deleted first, the index entry last.
 
 What a crash leaves is still indexed, and a sweep finds it. After a lease that may have left an object which no record
-names, the index entry is kept, or the record is scheduled for a second check after LOOK_AGAIN.
+names, the index entry is kept, or the record is scheduled for a second check after RECHECK_AFTER.
 
 An object is written before the record that names it, and deleted after the record that no longer does. If the process
 dies, is cancelled or gets no answer in between, an unreferenced object remains under a lease that continues. So a lease
@@ -37,7 +37,7 @@ from msgspec.structs import replace
 
 from wrasse.errors import StoreUnavailable, WrasseError
 from wrasse.leases.core import Changed
-from wrasse.leases.lease import LOOK_AGAIN, KeyRecord, StateObject
+from wrasse.leases.lease import RECHECK_AFTER, KeyRecord, StateObject
 from wrasse.leases.names import state_folder, state_name, token_of
 from wrasse.leases.store import KeyStore, Recent
 from wrasse.ports.objects import DELETES_MAX, Data, ObjectDelete, ObjectInfo, Objects
@@ -209,17 +209,17 @@ class LeaseCleanup:
 
     def released_record(self, lease: str, record: KeyRecord, after: KeyRecord, at: datetime) -> KeyRecord:
         """The record after a release, with what a sweep needs to find its objects if this process does not delete them:
-        look_at or `leaving`."""
+        recheck_at or `leaving`."""
         going = record.superseded_by(after)
         if not self.is_clean(lease):
-            return replace(after, look_at=at + LOOK_AGAIN)
+            return replace(after, recheck_at=at + RECHECK_AFTER)
         if not self._store.index_apart:
-            # No index entry remains in such a store: only look_at leads a sweep to what a crash leaves.
-            return replace(after, look_at=at + LOOK_AGAIN if going else record.look_at)
+            # No index entry remains in such a store: only recheck_at leads a sweep to what a crash leaves.
+            return replace(after, recheck_at=at + RECHECK_AFTER if going else record.recheck_at)
         # The entry leads to them, but the next lease shares it if it ends in the same hour.
         leaving = self._not_deleted((*record.leaving, *going))
         if len(leaving) > LEAVING_MAX:
-            return replace(after, look_at=at + LOOK_AGAIN, leaving=())
+            return replace(after, recheck_at=at + RECHECK_AFTER, leaving=())
         return replace(after, leaving=leaving)
 
     def acquire_begins(self, key: str) -> None:
@@ -254,13 +254,13 @@ class LeaseCleanup:
         self._open.forget(lease)
         if gone:
             self._store.leaving_deleted(key, after)
-        if not clean or before.look_at is not None or before.lease is None:
+        if not clean or before.recheck_at is not None or before.lease is None:
             return
         if self._store.index_apart:
             await self._store.leave(key, before.lease.expires_at)
             return
-        if after.look_at is not None and self._store.cached(key) == after:
-            await self._store.store(key, replace(after, look_at=None))
+        if after.recheck_at is not None and self._store.cached(key) == after:
+            await self._store.store(key, replace(after, recheck_at=None))
 
     def _not_deleted(self, states: tuple[StateObject, ...]) -> tuple[StateObject, ...]:
         """Those not yet deleted by this process: the next acquire often precedes the cleanup after the last lease."""

@@ -17,7 +17,7 @@ import msgspec
 from wrasse.clock import Clock
 from wrasse.leases.lease import (
     KEYS,
-    LOOK_AGAIN,
+    RECHECK_AFTER,
     AcquireRequest,
     Busy,
     KeyCodec,
@@ -27,7 +27,7 @@ from wrasse.leases.lease import (
     Terms,
     acquire,
     check_expected,
-    check_held,
+    check_holder,
     cleared,
     over,
     released,
@@ -83,7 +83,7 @@ class LeaseCore:
         """The local monotonic time before which the store's clock cannot show this instant."""
         return self.store.monotonic(instant)
 
-    async def look(self, key: str) -> KeyRecord | None:
+    async def read(self, key: str) -> KeyRecord | None:
         """Reads the key's record from the store."""
         return await self.store.read(key)
 
@@ -123,7 +123,7 @@ class LeaseCore:
         """Clears an expired lease; None if the record has changed since."""
         if not await self._may_clear(key, record):
             return self.store.cached(key)
-        stored = await self.store.store(key, cleared(record, at, at + LOOK_AGAIN), entry_stays=True)
+        stored = await self.store.store(key, cleared(record, at, at + RECHECK_AFTER), entry_stays=True)
         if stored is not None:
             await self._ended(record)
         return stored
@@ -134,7 +134,7 @@ class LeaseCore:
         for fresh in (record is None, True):
             record = await self.store.read(lease.key) if fresh or record is None else record
             try:
-                check_held(record, lease, await self.store.now(), self.terms)
+                check_holder(record, lease, await self.store.now(), self.terms)
                 assert record is not None, "a leased key has a record"
                 check_expected(record, if_version, if_etag)
                 return record
@@ -184,7 +184,7 @@ class LeaseCore:
 
     def _refused(self, record: KeyRecord, lease: Lease, at: datetime) -> bool:
         try:
-            check_held(record, lease, at, self.terms)
+            check_holder(record, lease, at, self.terms)
         except KeyRefused:
             return True
         return False

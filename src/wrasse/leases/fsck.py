@@ -18,7 +18,7 @@ from enum import StrEnum
 
 from wrasse.leases.core import leases_in
 from wrasse.leases.key_state import KeyStates
-from wrasse.leases.lease import LOOK_AGAIN, KeyRecord, decode, decode_listed, first_token, over
+from wrasse.leases.lease import RECHECK_AFTER, KeyRecord, decode, decode_listed, first_token, over
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import key_of_state, token_of
 from wrasse.leases.transactions.states import DECISIONS, KeptTransaction, decode_decision, decode_transaction
@@ -48,7 +48,7 @@ class KeyInconsistency:
     namespace: str
     trouble: Trouble
     key: str
-    name: str = ""  # of the object
+    object: str = ""  # its name, where it is about one
     repaired: bool = False
 
 
@@ -132,18 +132,18 @@ class Fsck:
                         repaired = self._repair and await self._keys.clean(key, ceiling) >= 0
                         yield KeyInconsistency(self._namespace, Trouble.LOOSE, key, info.key, repaired)
         for name, key in left.items():
-            kept = await self._keys.look(key)
+            kept = await self._keys.read(key)
             if kept is not None and kept.names(name) and not await self._keys.versions.there(name):
-                again = await self._keys.look(key)
+                again = await self._keys.read(key)
                 if again is not None and again.names(name):
                     yield KeyInconsistency(self._namespace, Trouble.MISSING, key, name)
 
     async def _ceiling(self, key: str, name: str) -> int | None:
         """The highest token up to which unreferenced objects of the key can be deleted, if this one is among them."""
-        kept, token, at = await self._keys.look(key), token_of(name) or 0, await self._keys.now()
+        kept, token, at = await self._keys.read(key), token_of(name) or 0, await self._keys.now()
         if kept is None:
-            highest = first_token(at - LOOK_AGAIN)
-        elif kept.names(name) or (kept.look_at is not None and at < kept.look_at):
+            highest = first_token(at - RECHECK_AFTER)
+        elif kept.names(name) or (kept.recheck_at is not None and at < kept.recheck_at):
             return None  # named by now, or left to a sweep
         else:
             grant = kept.lease
@@ -154,9 +154,9 @@ class Fsck:
 
 
 def _stale(meta: KeyRecord, entry_at: datetime, at: datetime) -> bool:
-    if meta.lease is not None or (meta.look_at is not None and at < meta.look_at):
+    if meta.lease is not None or (meta.recheck_at is not None and at < meta.recheck_at):
         return False
-    return entry_at + 2 * LOOK_AGAIN <= at  # a sweep should have removed it by now
+    return entry_at + 2 * RECHECK_AFTER <= at  # a sweep should have removed it by now
 
 
 class TransactionsFsck:
@@ -184,8 +184,8 @@ class TransactionsFsck:
     async def _overdue(self, kept: KeptTransaction, at: datetime) -> bool:
         transaction = kept.transaction
         if transaction.decided:
-            return at >= transaction.updated_at + LOOK_AGAIN
-        return at >= transaction.until + LOOK_AGAIN and at >= await self._transactions.lasts_until(transaction)
+            return at >= transaction.updated_at + RECHECK_AFTER
+        return at >= transaction.until + RECHECK_AFTER and at >= await self._transactions.lasts_until(transaction)
 
     async def _unfinished(self, kept: KeptTransaction) -> KeyInconsistency:
         repaired = False
@@ -193,7 +193,7 @@ class TransactionsFsck:
             confirmed = await self._transactions.transaction_log.confirmed(kept)
             if confirmed is not None:
                 await self._transactions.finish(confirmed)
-            repaired = await self._transactions.transaction_log.look(kept.transaction.id) is None
+            repaired = await self._transactions.transaction_log.read(kept.transaction.id) is None
         return KeyInconsistency("", Trouble.UNFINISHED, kept.transaction.id, repaired=repaired)
 
     async def _check_decisions(self) -> AsyncIterator[KeyInconsistency]:
@@ -202,7 +202,7 @@ class TransactionsFsck:
             for record in page:
                 self.decisions += 1
                 if (
-                    decode_decision(record).expires_at + 2 * LOOK_AGAIN <= page.at
+                    decode_decision(record).expires_at + 2 * RECHECK_AFTER <= page.at
                 ):  # a sweep should have removed it by now
                     yield await self._spent(record)
                 elif record.key not in indexed and await self._decisions.get(record.key) is not None:

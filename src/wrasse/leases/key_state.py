@@ -212,15 +212,15 @@ class KeyStates(LeaseCore):
         if self.store.index_apart:
             await self.leave(key, entry_at)
             return True
-        if kept.look_at is None:
+        if kept.recheck_at is None:
             return True
-        return await self.store.store(key, replace(kept, look_at=None)) is not None
+        return await self.store.store(key, replace(kept, recheck_at=None)) is not None
 
     async def leave(self, key: str, due_at: datetime) -> None:
         """Deletes an outdated index entry."""
         await self.store.leave(key, due_at)
 
-    async def read_held(self, lease: Lease) -> KeyRecord:
+    async def read_as_holder(self, lease: Lease) -> KeyRecord:
         """The current record, if the caller is the holder: something may have been staged through another process. A
         caller that only reads need not name the transaction."""
         kept = await self.store.read(lease.key)

@@ -33,9 +33,8 @@ from wrasse.errors import StoreBroken, WrasseError
 from wrasse.ports.records import Record
 
 DROPPED_MAX = 4
-LOOK_AGAIN = timedelta(
-    hours=1
-)  # a holder may write an object this long after its lease ended; then the key is checked again
+RECHECK_AFTER = timedelta(hours=1)
+"""A holder may write an object this long after its lease ended; then the key is checked again."""
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -163,7 +162,7 @@ class Staged(msgspec.Struct, frozen=True, gc=False):
 
 
 class KeyRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Everything about one key. `token` is the highest ever granted. `look_at`: when to check again for objects that
+    """Everything about one key. `token` is the highest ever granted. `recheck_at`: when to check again for objects that
     the holder of an expired lease may have written late. `dropped`: tokens of the last leases that expired with
     something staged, so that a late commit is refused; `forgotten`: the highest token that is no longer listed there.
     `leaving`: objects that the last change no longer names; they remain if the process died before deleting them, and
@@ -176,7 +175,7 @@ class KeyRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     staged: Staged | None = None
     hidden: bool = False
     updated_at: datetime = EPOCH
-    look_at: datetime | None = None
+    recheck_at: datetime | None = msgspec.field(default=None, name="look_at")
     dropped: tuple[int, ...] = ()
     forgotten: int = 0
     attachments: tuple[Attachment, ...] = ()
@@ -184,7 +183,7 @@ class KeyRecord(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     stored: str = ""  # the store's version, which a change must name; empty: not stored yet
 
     @property
-    def held(self) -> Lease:
+    def granted(self) -> Lease:
         """The lease of a key that is leased."""
         assert self.lease is not None, "the key is leased"
         return self.lease
@@ -335,12 +334,12 @@ def acquire(record: KeyRecord | None, request: AcquireRequest, at: datetime, ter
     token = first_token(at) if record is None else record.token + 1
     before = KeyRecord(token) if record is None else record
     if lease is not None:
-        before = cleared(before, at, at + LOOK_AGAIN)
+        before = cleared(before, at, at + RECHECK_AFTER)
     granted = Lease(request.id, request.owner, token, at + request.ttl, request.transaction, request.explicit)
     return replace(before, token=token, lease=granted, updated_at=at)
 
 
-def check_held(record: KeyRecord | None, lease: Lease, at: datetime, terms: Terms) -> Lease:
+def check_holder(record: KeyRecord | None, lease: Lease, at: datetime, terms: Terms) -> Lease:
     """The current lease, if the caller holds it; refuses in the order that clients expect."""
     current = None if record is None else record.lease
     version, etag = (0, "") if record is None else (record.version, record.etag)
@@ -373,7 +372,7 @@ def check_expected(record: KeyRecord, if_version: int | None, if_etag: str | Non
 
 def renewed(record: KeyRecord, ttl: timedelta, at: datetime) -> KeyRecord:
     """The record with its lease extended to `ttl` from now."""
-    return replace(record, lease=replace(record.held, expires_at=at + ttl), updated_at=at)
+    return replace(record, lease=replace(record.granted, expires_at=at + ttl), updated_at=at)
 
 
 def staged_update(record: KeyRecord, state: StateObject, at: datetime) -> KeyRecord:
@@ -409,7 +408,7 @@ def _over(record: KeyRecord) -> Over | msgspec.UnsetType:
 
 def _begun(record: KeyRecord) -> Staged:
     """What is staged already, or an empty change: all changes under one lease make one version."""
-    return record.staged or Staged(record.held.transaction, record.version + 1, same=True)
+    return record.staged or Staged(record.granted.transaction, record.version + 1, same=True)
 
 
 def committed(record: KeyRecord, at: datetime) -> KeyRecord:
@@ -422,7 +421,7 @@ def committed(record: KeyRecord, at: datetime) -> KeyRecord:
         lease=None,
         staged=None,
         updated_at=at,
-        look_at=_look_left(record, at),
+        recheck_at=_look_left(record, at),
         version=staged.version,
         state=record.state if staged.same else staged.state,
         hidden=record.hidden if staged.hidden is None else staged.hidden,
@@ -432,10 +431,10 @@ def committed(record: KeyRecord, at: datetime) -> KeyRecord:
 
 def released(record: KeyRecord, at: datetime) -> KeyRecord:
     """The record after the release of its lease, with what was staged discarded."""
-    return replace(record, lease=None, staged=None, updated_at=at, look_at=_look_left(record, at))
+    return replace(record, lease=None, staged=None, updated_at=at, recheck_at=_look_left(record, at))
 
 
-def cleared(record: KeyRecord, at: datetime, look_at: datetime | None) -> KeyRecord:
+def cleared(record: KeyRecord, at: datetime, recheck_at: datetime | None) -> KeyRecord:
     """The record without its expired lease and without what was staged under it."""
     dropped, forgotten = record.dropped, record.forgotten
     if record.lease is not None and record.staged is not None:
@@ -446,7 +445,7 @@ def cleared(record: KeyRecord, at: datetime, look_at: datetime | None) -> KeyRec
         lease=None,
         staged=None,
         updated_at=at,
-        look_at=look_at,
+        recheck_at=recheck_at,
         dropped=dropped[:DROPPED_MAX],
         forgotten=forgotten,
     )
@@ -454,4 +453,4 @@ def cleared(record: KeyRecord, at: datetime, look_at: datetime | None) -> KeyRec
 
 def _look_left(record: KeyRecord, at: datetime) -> datetime | None:
     """The pending second check; none once its time has come, because the remaining index entry stands for it."""
-    return record.look_at if record.look_at is not None and at < record.look_at else None
+    return record.recheck_at if record.recheck_at is not None and at < record.recheck_at else None

@@ -65,15 +65,15 @@ DECIDE_MAX = 15.0  # seconds in which the decision is retried while the store is
 class Grantor(Protocol):
     """Renews and releases leases: a LeaseManager, or keys with state."""
 
-    async def renew(self, held: Lease, ttl: timedelta) -> Lease | None:
+    async def renew(self, lease: Lease, ttl: timedelta) -> Lease | None:
         """Extends the lease to `ttl` from now; None or KeyRefused if it has ended."""
         ...
 
-    async def release(self, held: Lease, *, commit: bool) -> object:
+    async def release(self, lease: Lease, *, commit: bool) -> object:
         """Releases it; false if it had ended."""
         ...
 
-    def term(self, held: Lease) -> float:
+    def term(self, lease: Lease) -> float:
         """The local monotonic time until which its holder may rely on it."""
         ...
 
@@ -165,7 +165,7 @@ class RenewedLease:
 
 
 @contextlib.asynccontextmanager
-async def kept(holding: RenewedLease) -> AsyncIterator[RenewedLease]:
+async def renewing(holding: RenewedLease) -> AsyncIterator[RenewedLease]:
     """Renews a lease during a body that checks `alive` itself, and releases it at the end."""
     keeper = asyncio.create_task(holding.keep())
     try:
@@ -183,7 +183,7 @@ class LeasedKey(RenewedLease):
     """A leased key: its token, its state, and methods to change it."""
 
     def __init__(self, operations: Operations, record: KeyRecord, ttl: timedelta, clock: Clock) -> None:
-        super().__init__(operations, record.held, ttl, clock)
+        super().__init__(operations, record.granted, ttl, clock)
         self._operations, self._empty = operations, record.state is None
         self.state: Any = None  # as committed last, or saved since; None if there is none
         self.staged = False
@@ -285,7 +285,7 @@ class Keeper:
             self._body.cancel()
 
 
-async def acquire_held(
+async def acquire_key(
     operations: Operations,
     key: str,
     owner: str,
@@ -329,9 +329,7 @@ class lease_key:
 
     async def __aenter__(self) -> LeasedKey:
         self._operations = await self._opening() if callable(self._opening) else self._opening
-        self._leased = await acquire_held(
-            self._operations, *self._acquiring, namespace=self._namespace, wait=self._wait
-        )
+        self._leased = await acquire_key(self._operations, *self._acquiring, namespace=self._namespace, wait=self._wait)
         self._keeper = Keeper()
         self._keeper.keep(self._leased)
         try:
@@ -395,7 +393,7 @@ class transact:
         """Adds a key to the transaction; waits for it up to `wait`."""
         if self._keeper.ending:
             raise UsageError(f"the transaction {self.id} is over", do="lease every key inside the block")
-        leased = await acquire_held(
+        leased = await acquire_key(
             self._operations,
             key,
             self._owner,

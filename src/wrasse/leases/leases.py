@@ -146,7 +146,7 @@ class Leases(Counting):
         request = AcquireRequest(owner, ttl, id or self._xids.new(), transaction, explicit, if_not_exists)
         kept = await self._acquiring.acquired(self.keys(namespace), key, request, wait, named=bool(id))
         self.tally.acquired += 1
-        return replace(kept, lease=replace(kept.held, key=key, namespace=namespace))
+        return replace(kept, lease=replace(kept.granted, key=key, namespace=namespace))
 
     @counted("keepalive")
     async def renew(self, lease: Lease, ttl: timedelta) -> Lease:
@@ -155,7 +155,7 @@ class Leases(Counting):
         ttl = self._granted_ttl(ttl)
         record = await self.keys(lease.namespace).renew(lease, ttl)
         self.tally.renewed += 1
-        return replace(record.held, key=lease.key, namespace=lease.namespace)
+        return replace(record.granted, key=lease.key, namespace=lease.namespace)
 
     @counted("get")
     async def read(self, lease: Lease) -> KeyStateRead | None:
@@ -163,7 +163,7 @@ class Leases(Counting):
         self.note_traffic()
         keys = self.keys(lease.namespace)
         for _ in range(READS_MAX):
-            record = await keys.read_held(lease)
+            record = await keys.read_as_holder(lease)
             staged = record.staged
             state = record.state if staged is None or staged.same else staged.state
             if state is None:
@@ -180,7 +180,7 @@ class Leases(Counting):
         keys = self.keys(namespace)
         before: KeyRecord | None = None
         for _ in range(READS_MAX):
-            kept = await keys.look(key)
+            kept = await keys.read(key)
             if kept is None or kept.state is None:
                 return None
             if before is not None and before.stored == kept.stored and before.state == kept.state:
@@ -273,7 +273,7 @@ class Leases(Counting):
     async def describe(self, namespace: str, key: str) -> KeyRecord | None:
         """Everything about a key, as stored now; its lease may have expired."""
         self.note_traffic()
-        return await self.keys(namespace).look(key)
+        return await self.keys(namespace).read(key)
 
     async def now(self, namespace: str) -> datetime:
         """The store's time, rather a little late than early."""
@@ -335,7 +335,7 @@ async def _staged_by_first_try(
     on top of that version, committed or staged by the same lease, and has the same content."""
     if refused.code not in (Refusal.VERSION_CONFLICT, Refusal.ETAG_MISMATCH):
         return None
-    record = await keys.read_held(lease)
+    record = await keys.read_as_holder(lease)
     return record.staged if _is_based_on(record, if_version, if_etag) else None
 
 

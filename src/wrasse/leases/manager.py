@@ -37,12 +37,12 @@ class LeaseManager:
             if refused.code is Refusal.WAITING:
                 return None
             raise
-        return replace(record.held, key=key)
+        return replace(record.granted, key=key)
 
     async def renew(self, lease: Lease, ttl: timedelta) -> Lease | None:
         """Extends the lease to `ttl` from now, with the same token; None if it has ended or changed hands."""
         try:
-            return replace((await self._core.renew(lease, ttl)).held, key=lease.key)
+            return replace((await self._core.renew(lease, ttl)).granted, key=lease.key)
         except KeyRefused:
             return None
 
@@ -54,7 +54,7 @@ class LeaseManager:
 
     async def get(self, key: str) -> Lease | None:
         """The current lease of a key; an expired one is cleared."""
-        record = await self._core.look(key)
+        record = await self._core.read(key)
         if record is None or record.lease is None:
             return None
         at = await self.now()

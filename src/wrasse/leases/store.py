@@ -207,7 +207,7 @@ class KeyStore(LeaseRecords):
             return None
         if record.lease is not None:
             return record.lease.expires_at
-        return None if self.index_apart else record.look_at
+        return None if self.index_apart else record.recheck_at
 
 
 def contended(what: str) -> StoreUnavailable:

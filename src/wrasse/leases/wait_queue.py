@@ -157,12 +157,12 @@ class Acquiring:
         that a write still on its way has no effect."""
         answer = await keys.try_acquire(key, request)
         if isinstance(answer, KeyRecord):
-            await keys.give_back(replace(answer.held, key=key))
+            await keys.give_back(replace(answer.granted, key=key))
         self.wake(keys.namespace, key)
 
     async def _waiting(self, keys: LeaseCore, key: str, busy: Busy | None) -> KeyRefused:
         if busy is None:
-            record = await keys.look(key)
+            record = await keys.read(key)
             busy = None if record is None or record.lease is None else Busy(record.lease.expires_at)
         left = 1.0 if busy is None else (busy.until - await keys.now()).total_seconds()
         return KeyRefused(Refusal.WAITING, f"{key!r} is held by somebody else", wait=max(left, 0.0))

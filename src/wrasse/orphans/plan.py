@@ -67,12 +67,12 @@ class Header(msgspec.Struct, frozen=True):
     root: str
     store: str
     digest: str
-    round: str
+    scan: str = msgspec.field(name="round")
     number: int
     at: datetime
     snapshot_at: datetime
     tick: int
-    held: str
+    needs_approval: str = msgspec.field(name="held")
     counts: dict[str, int]
     lines: int
     sha256: str
@@ -107,8 +107,8 @@ class SavedPlan:
     def result(self) -> ScanResult:
         """The plan as a scan result, armed by the person who carries it out."""
         head = self.header
-        made = CompleteScan(head.root, head.round, head.number, head.at, head.snapshot_at, head.tick, head.counts)
-        return ScanResult(made, self, "", armed=True)
+        made = CompleteScan(head.root, head.scan, head.number, head.at, head.snapshot_at, head.tick, head.counts)
+        return ScanResult(made, self, armed=True)
 
 
 _ANEW = "make a new plan: wrasse orphans plan"
@@ -124,7 +124,7 @@ def write_plan(path: Path, root: Root, result: ScanResult, planned: Iterable[Sus
                 digest.update(text)
                 file.write(text)
                 lines += 1
-        made = result.round
+        made = result.scan
         header = Header(
             FORMAT,
             root.name,
@@ -135,7 +135,7 @@ def write_plan(path: Path, root: Root, result: ScanResult, planned: Iterable[Sus
             made.at,
             made.snapshot_at,
             made.tick,
-            result.held,
+            result.needs_approval,
             made.counts,
             lines,
             digest.hexdigest(),
@@ -183,8 +183,9 @@ def check_plan(header: Header, root: Root, standing: Standing, *, allow: str) ->
     fresh = max(root.graces.shortest, FRESH_MIN)
     if standing.at - header.at >= fresh:
         raise Refused(f"the plan is older than the shortest grace, {format_duration(fresh)}", do=_ANEW)
-    if header.held and allow != header.round:
-        raise Refused(f"the plan needs approval: {header.held}", do=f"if that is correct: --allow {header.round}")
+    if header.needs_approval and allow != header.scan:
+        do = f"if that is correct: --allow {header.scan}"
+        raise Refused(f"the plan needs approval: {header.needs_approval}", do=do)
 
 
 def _line(suspected: Suspected) -> PlanLine:

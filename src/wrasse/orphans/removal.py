@@ -5,7 +5,7 @@
 The catalog is queried last, right before the change; a unit that is referenced by then is not touched. Objects are
 deleted at the versions that were judged, markers first.
 
-Quarantine outside the root: files are copied to `.trash/<root>/<round>/`, then deleted at the version copied. In a
+Quarantine outside the root: files are copied to `.trash/<root>/<scan>/`, then deleted at the version copied. In a
 store that keeps deleted versions, files are only deleted: the bytes stay in the store and can be undeleted.
 
 There is a complete copy at any time: the copy exists before the original is deleted, and the original is restored
@@ -43,7 +43,7 @@ class Trash:
         self._objects = objects
         self._root = root
 
-    async def put(self, round: str, files: Sequence[SpooledObject]) -> Outcome:
+    async def put(self, scan: str, files: Sequence[SpooledObject]) -> Outcome:
         """Moves a unit's files to quarantine. `conflict` if one of them was changed meanwhile: then all are back in
         place."""
         moved: list[SpooledObject] = []
@@ -52,28 +52,28 @@ class Trash:
             if kept:
                 (end,) = await self._objects.delete([ObjectDelete(text(file.key), file.version)])
             else:
-                end = await self._put(text(file.key), file.version, self._key(round, file))
+                end = await self._put(text(file.key), file.version, self._key(scan, file))
             if end is Outcome.DONE:
                 moved.append(file)
             elif end is Outcome.CONFLICT and await self._objects.head(text(file.key)) is None:
                 continue  # gone already: moved by an interrupted run, or deleted by its owner
             else:
-                back = await self.take(round, moved)
+                back = await self.take(scan, moved)
                 return end if back in (Outcome.DONE, Outcome.CONFLICT) else back
         return Outcome.DONE
 
-    async def take(self, round: str, files: Sequence[SpooledObject]) -> Outcome:
+    async def take(self, scan: str, files: Sequence[SpooledObject]) -> Outcome:
         """Restores files. `conflict` if another object exists at the key; then the copy stays."""
-        ends = [await self._take(self._key(round, file), file) for file in _restore_order(files, self._root.marker)]
+        ends = [await self._take(self._key(scan, file), file) for file in _restore_order(files, self._root.marker)]
         for worst in (Outcome.FAILED, Outcome.UNKNOWN, Outcome.CONFLICT):
             if worst in ends:
                 return worst
         return Outcome.DONE
 
-    async def empty(self, round: str, files: Sequence[SpooledObject]) -> Outcome:
+    async def empty(self, scan: str, files: Sequence[SpooledObject]) -> Outcome:
         """Deletes the copies of a unit permanently."""
         for file in ordered(files, self._root.marker):
-            key = self._key(round, file)
+            key = self._key(scan, file)
             head = await self._objects.head(key)
             if head is not None:
                 (end,) = await self._objects.delete([ObjectDelete(key, head.info.version)])
@@ -85,18 +85,18 @@ class Trash:
                     return end
         return Outcome.DONE
 
-    async def holds(self, round: str, files: Sequence[SpooledObject]) -> bool:
+    async def holds(self, scan: str, files: Sequence[SpooledObject]) -> bool:
         """Whether any of these files is in quarantine."""
         for file in files:
-            if await self._objects.head(self._key(round, file)) is not None:
+            if await self._objects.head(self._key(scan, file)) is not None:
                 return True
             kept = self._objects.versions
             if kept is not None and await kept.deleted(text(file.key), at=file.version):
                 return True
         return False
 
-    def _key(self, round: str, file: SpooledObject) -> str:
-        return f"{self._root.trash}{round}/{text(file.key)}"
+    def _key(self, scan: str, file: SpooledObject) -> str:
+        return f"{self._root.trash}{scan}/{text(file.key)}"
 
     async def _put(self, key: str, version: str, to: str) -> Outcome:
         head = await self._objects.head(key)
@@ -185,11 +185,11 @@ class Removal:
         self._settled: dict[bytes, str] = {}  # by unit: fingerprints of units in the trash that were written again
 
     async def apply(
-        self, suspects: Sequence[Suspected], *, round: str, tick: int, snapshot_at: datetime
+        self, suspects: Sequence[Suspected], *, scan: str, tick: int, snapshot_at: datetime
     ) -> list[Outcome]:
         """Carries out each suspect's verb; returns the outcomes in their order."""
         if any(each.verb == ABORT for each in suspects):
-            return await self._apply_with_uploads(suspects, round, tick, snapshot_at)
+            return await self._apply_with_uploads(suspects, scan, tick, snapshot_at)
         ends = [Outcome.CONFLICT] * len(suspects)
         found = await self._sightings.get(self._root.name, [text(each.known.unit) for each in suspects])
         standing = [index for index, each in enumerate(suspects) if _stands(each.known, found[index])]
@@ -199,7 +199,7 @@ class Removal:
         todo |= {index for index, is_free in zip(removed, free, strict=True) if is_free}
         for verb, change in (
             (RESTORE, self._restore),
-            (QUARANTINE, lambda batch: self._quarantine(batch, round, tick)),
+            (QUARANTINE, lambda batch: self._quarantine(batch, scan, tick)),
             (PURGE, self._purge),
             (DISCARD, self._discard),
             (DELETE, self._delete),
@@ -211,14 +211,14 @@ class Removal:
         return ends
 
     async def _apply_with_uploads(
-        self, suspects: Sequence[Suspected], round: str, tick: int, snapshot_at: datetime
+        self, suspects: Sequence[Suspected], scan: str, tick: int, snapshot_at: datetime
     ) -> list[Outcome]:
         """A batch with uploads: they have no sighting, so they are processed separately."""
         units = [each for each in suspects if each.verb != ABORT]
         uploads = [each for each in suspects if each.verb == ABORT]
         free = await self._unreferenced([_in_unit(each.known, self._root) for each in uploads], snapshot_at)
         gone = await self._abort([each for each, is_free in zip(uploads, free, strict=True) if is_free])
-        others = await self.apply(units, round=round, tick=tick, snapshot_at=snapshot_at) if units else []
+        others = await self.apply(units, scan=scan, tick=tick, snapshot_at=snapshot_at) if units else []
         left, aborted, ended = iter(others), iter(gone), iter(free)
         return [
             (next(aborted) if next(ended) else Outcome.CONFLICT) if each.verb == ABORT else next(left)
@@ -240,26 +240,26 @@ class Removal:
         self.protected += free.count(False)
         return free
 
-    async def _quarantine(self, units: Sequence[KnownSighting], round: str, tick: int) -> list[Outcome]:
+    async def _quarantine(self, units: Sequence[KnownSighting], scan: str, tick: int) -> list[Outcome]:
         to = SightingState.MARKED if self._root.quarantine_by == MARK else SightingState.MOVED
         fresh = [each for each in units if each.state == SightingState.SEEN]
         # Noted before anything moves: after a crash the unit is known to be in quarantine, and is found again.
         marks = [
-            SightingChange(text(each.unit), SightingState.SEEN, each.fingerprint, to, round, tick) for each in fresh
+            SightingChange(text(each.unit), SightingState.SEEN, each.fingerprint, to, scan, tick) for each in fresh
         ]
         noted = dict(zip([each.unit for each in fresh], await self._mark(marks), strict=True))
         ends = []
         for each in units:
             end = noted.get(each.unit, Outcome.DONE)
             if end is Outcome.DONE and SightingState.MOVED in (to, each.state):
-                end = await self._move(each, each.state_scan or round)
+                end = await self._move(each, each.state_scan or scan)
             ends.append(end)
         return ends
 
-    async def _move(self, known: KnownSighting, round: str) -> Outcome:
+    async def _move(self, known: KnownSighting, scan: str) -> Outcome:
         files = unpack(known.files)
-        end = await self._trash.put(round, files)
-        if end is Outcome.CONFLICT and not await self._trash.holds(round, files):
+        end = await self._trash.put(scan, files)
+        if end is Outcome.CONFLICT and not await self._trash.holds(scan, files):
             # It was written meanwhile: it stays in place, and its grace starts again. A copy made by an earlier attempt
             # keeps its sighting, which leads to the copy.
             await self._mark([_forget(known, SightingState.MOVED)])

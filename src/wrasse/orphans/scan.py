@@ -107,13 +107,13 @@ def refusal(approval: Approval, made: CompleteScan, why: str, *, plan: bool) -> 
     )
 
 
-def after(approval: Approval, made: CompleteScan, held: str, *, lifted: bool) -> Approval:
-    """The approval after a scan. Permission for a large plan lasts until that plan is carried out, which may take
-    several runs; it never grows."""
-    if held:
-        return refusal(approval, made, held, plan=True)
+def after(approval: Approval, made: CompleteScan, large: str, *, lifted: bool) -> Approval:
+    """The approval after a scan. `large` says why its plan is too large; `lifted`: that was approved. The permission
+    lasts until that plan is carried out, which may take several runs; it never grows."""
     if lifted:
         return msgspec.structs.replace(approval, due=min(approval.due, made.counts.get("due_objects", 0)))
+    if large:
+        return refusal(approval, made, large, plan=True)
     return Approval(approval.armed)
 
 
@@ -177,7 +177,7 @@ def _unmatched(counts: Counts) -> int:
     return counts.get("rows_live", 0) - counts.get("matched", 0)
 
 
-_ROUND = re.compile(r"[0-9A-Z]{26}")
+_SCAN_ID = re.compile(r"[0-9A-Z]{26}")
 _PROTECTED = ".protected"
 _PROTECTED_KEPT = 2  # that of the last scan, and one more for a conflict with another process's commit
 
@@ -189,7 +189,7 @@ class Workplace:
         self._place = spool / root
 
     @contextmanager
-    def opened(self, round: str) -> Iterator[Path]:
+    def opened(self, scan: str) -> Iterator[Path]:
         """A directory for one scan, removed at its end."""
         try:
             make_private_folders(self._place)
@@ -198,7 +198,7 @@ class Workplace:
                 f"{self._place} cannot be a spool directory: {why.strerror}", do="set orphans.<root>.spool to one"
             ) from None
         self._clear()
-        place = self._place / round
+        place = self._place / scan
         make_private_folders(place)
         lock = os.open(place / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -208,13 +208,13 @@ class Workplace:
             shutil.rmtree(place, ignore_errors=True)
             os.close(lock)
 
-    def keep_protected(self, path: Path, round: str) -> None:
+    def keep_protected(self, path: Path, scan: str) -> None:
         """Keeps the list of protected units of a scan that is about to be committed."""
-        os.rename(path, self._place / f"{round}{_PROTECTED}")
+        os.rename(path, self._place / f"{scan}{_PROTECTED}")
 
-    def protected(self, round: str) -> Path | None:
+    def protected(self, scan: str) -> Path | None:
         """The list of protected units of that scan, if it was made on this machine and still exists."""
-        path = self._place / f"{round}{_PROTECTED}"
+        path = self._place / f"{scan}{_PROTECTED}"
         return path if path.exists() else None
 
     def _clear(self) -> None:
@@ -222,7 +222,7 @@ class Workplace:
         for path in kept:
             path.unlink(missing_ok=True)
         for place in self._place.iterdir():
-            if _ROUND.fullmatch(place.name) and place.is_dir() and not _locked(place):
+            if _SCAN_ID.fullmatch(place.name) and place.is_dir() and not _locked(place):
                 shutil.rmtree(place, ignore_errors=True)
 
 
@@ -275,13 +275,13 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class ScanResult:
-    """A plausible scan. `held` says why its plan needs approval, if it does; `armed` is whether its root may act by
-    itself."""
+    """A plausible scan. `armed` is whether its root may act by itself; `needs_approval` says why its plan may not be
+    carried out yet."""
 
-    round: CompleteScan
+    scan: CompleteScan
     suspects: Iterable[Suspected]  # in order; may be iterated again
-    held: str
     armed: bool
+    needs_approval: str = ""
     foreign: tuple[str, ...] = ()
 
 
@@ -444,14 +444,14 @@ class OrphanScan:
                 f"{self.root.name}: {wrong}; nothing was judged",
                 do=f"find out why; if it is correct: wrasse orphans arm {self.root.name} --allow {made.id}",
             )
-        held = beyond(made.counts, merged.tally.group_most, caps)
-        lifted = bool(held) and approval.covers(made, caps.objects_max)
+        large = beyond(made.counts, merged.tally.group_most, caps)
+        lifted = bool(large) and approval.covers(made, caps.objects_max)
         if note:
             await self._commit(made, place)
-            await self._write(after(approval, made, "" if lifted else held, lifted=lifted), standing)
+            await self._write(after(approval, made, large, lifted=lifted), standing)
         suspects = _Chained(Spool(place / "suspects", Suspected), Spool(place / "uploads", Suspected))
         armed = approval.armed == self.root.digest
-        return ScanResult(made, suspects, "" if lifted else held, armed, merged.foreign)
+        return ScanResult(made, suspects, armed, "" if lifted else large, merged.foreign)
 
     async def _commit(self, made: CompleteScan, place: Path) -> None:
         self.progress.at("noting")

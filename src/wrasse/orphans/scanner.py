@@ -78,13 +78,13 @@ class Scanner:
             self._next = next(self._rows, None)
         cursors = tuple(_cursor(each.what) for each in suspects)
         self._stands = cursors[-1] if cursors else None
-        return Page(tuple(suspects), cursors, result.round.at, self._next is not None)
+        return Page(tuple(suspects), cursors, result.scan.at, self._next is not None)
 
     async def remove(self, suspects: Sequence[Suspected]) -> Sequence[Outcome]:
         """Carries out each suspect's verb, under what is true now."""
-        made = self._last().round
+        made = self._last().scan
         protected = self._removal.protected
-        ends = await self._removal.apply(suspects, round=made.id, tick=made.tick, snapshot_at=made.snapshot_at)
+        ends = await self._removal.apply(suspects, scan=made.id, tick=made.tick, snapshot_at=made.snapshot_at)
         self.watch.judge(len(suspects), self._removal.protected - protected, ends)
         return ends
 
@@ -116,7 +116,7 @@ class Scanner:
     def _kept(self, result: ScanResult) -> str:
         if not result.armed:
             return NOT_ARMED
-        return TOO_LARGE if result.held else ""
+        return TOO_LARGE if result.needs_approval else ""
 
     def _last(self) -> ScanResult:
         assert self.result is not None, "a scan comes before its result"
@@ -162,14 +162,14 @@ class RemovalWatch(Guard):
         result, root = self._scanner.result, self._scanner.root
         if result is None:
             return ""
-        counts = result.round.counts
+        counts = result.scan.counts
         said = [
             f"{counts.get('listed', 0)} objects in {counts.get('units', 0)} units: "
             + ", ".join(f"{counts[name]} {name.replace('_', ' ')}" for name in KEPT if counts.get(name))
         ]
-        if result.held:
-            leave = f"wrasse orphans arm {root.name} --allow {result.round.id}"
-            said.append(f"needs approval: {result.held}; if that is correct: {leave}")
+        if result.needs_approval:
+            leave = f"wrasse orphans arm {root.name} --allow {result.scan.id}"
+            said.append(f"needs approval: {result.needs_approval}; if that is correct: {leave}")
         if not result.armed:
             said.append(f"not armed: read the plan, then: wrasse orphans arm {root.name}")
         if late := warning(counts, root.graces.superseded):

@@ -315,7 +315,7 @@ def _replaced(unit: Unit, known: KnownSighting) -> bool:
 
 def _because(known: KnownSighting, scene: Scene) -> str:
     scans = scene.number - known.first_scan + 1
-    return f"{known.evidence.replace('_', ' ')} at each of {scans} looks"
+    return f"{known.evidence.replace('_', ' ')} at each of {scans} looks"  # stored in plans and in the journal
 
 
 def note_lag(counts: Counter[str], modified: int, last_at: int, at: int) -> None:

@@ -1,15 +1,9 @@
-"""Backends as they are opened: what every one has, and the ports that only some have.
+"""Backends as they are opened: the ports that each has, what it can do, and what the doctor finds.
 
-Promise. A port that a backend lacks is None, and `capabilities` says so; settings that need it are refused before
-anything runs. Whoever asks for jobs, streams or objects gets a JobStore, a StreamStore or an ObjectStore.
-
-Capabilities: what a backend can do beyond what every backend of its ports must do, declared as one frozen value.
-
-Promise. The value is a constant of the backend: whoever needs something reads the field, and nobody tries and catches.
-A field is False (or its lowest value) unless a backend declares it. A conformance test that needs a capability names
-its field, and runs on the backends that declare it.
-
-The result of one check of a backend, a setting or the machine, and what to do if it is not OK.
+Promise. Capabilities is a constant of each backend: it declares what the backend can do beyond what every backend of
+its ports must do; a field is False unless it is declared. A port that a backend lacks is None, and settings that need
+it are refused before anything runs. A caller that needs jobs, streams or objects gets a JobStore, a StreamStore or an
+ObjectStore. A conformance test that needs a capability names its field, and runs on the backends that declare it.
 """
 
 from __future__ import annotations
@@ -44,7 +38,7 @@ class Capabilities:
     """Keeps jobs."""
 
     job_extras: bool = False
-    """Jobs may have unique names and groups, and queues rates. Without it what asks for one of these is refused."""
+    """Jobs may have unique names and groups, and queues rates. Without it a job or setting with one is refused."""
 
     streams: bool = False
     """Keeps streams, and groups that read them."""
@@ -56,19 +50,19 @@ class Capabilities:
     """Keeps the journal of sweeps in a table of its own. Without it journal lines are records."""
 
     limiter: bool = False
-    """Counts a shared rate of puts in one step. Without it the count is a record that writers compare and set."""
+    """Counts a shared rate of enqueues in one step. Without it the count is a record that writers compare and set."""
 
     sightings: bool = False
     """Keeps the sightings of orphans. Without it a root needs `sightings:` of another backend."""
 
     surveys: bool = False
-    """Looks at many streams in one request. Without it each stream is asked for by itself."""
+    """Reads the state of many streams in one request. Without it each stream is asked for by itself."""
 
     damages: bool = False
     """Keeps a job in several places, which `wrasse jobs fsck` compares. Without it there is nothing to compare."""
 
     strays: bool = False
-    """Finds jobs that other programs took and left without a heartbeat."""
+    """Finds jobs that other programs claimed and left without a heartbeat."""
 
     plain_locks: bool = False
     """Has locks that other programs take by SET NX, so that sweeps keep out of their way."""
@@ -98,7 +92,7 @@ class Capabilities:
     """May keep what is deleted, which then is the quarantine. Without it orphans are copied, then deleted."""
 
     ack_outcome: bool = False
-    """`Groups.answer` tells for each answer whether the entry was pending, whoever settled it. Without it `done` says
+    """`Groups.answer` tells for each answer whether the entry was still pending. Without it `done` says
     that the server took the answer; `conflict` is told only of what this process knows to be settled or never had."""
 
     ack_timeout_per_call: bool = False
@@ -106,8 +100,8 @@ class Capabilities:
     is made (`join`), and another one is refused."""
 
     knows_holders: bool = False
-    """The group keeps who holds what: `consumers` lists them, `retire` hands over what a silent one holds, `extend`
-    tells whether a delivery is still the caller's. Without it only the ack time-out frees what a dead consumer held."""
+    """The group knows the consumer of each pending entry: `consumers` lists them, `retire` hands over those of a dead
+    one, `extend` tells whether a delivery is still the caller's. Without it only the ack time-out frees them."""
 
     marks_any_group: bool = False
     """`mark` moves every group. Without it only one that was joined with `cursor=True`, which then delivers nothing."""
@@ -173,20 +167,20 @@ class Backend(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Lets go of what is open."""
+        """Closes what is open."""
 
     async def check_streams(self) -> None:  # noqa: B027  # most have nothing to refuse
         """Refuses a server that is there but cannot keep streams, such as one that is too old."""
 
     async def honours(self) -> object:
-        """What it was found to honour, as text. If that was not asked when it was opened, it is now, with writes."""
+        """What it was found to honour, as text. If that was not probed at opening, it is now, with writes."""
         return ""
 
-    async def forget(self, collection: Collection) -> None:  # noqa: B027  # most keep nothing that is seen
+    async def forget(self, collection: Collection) -> None:  # noqa: B027  # most keep nothing of them
         """Removes what is kept of the deleted records of a collection, if it has no others."""
 
     async def examine(self) -> Sequence[Finding]:
-        """What the doctor is to tell about the settings of its server."""
+        """What the doctor reports about the settings of its server."""
         return ()
 
 

@@ -1,7 +1,7 @@
-"""Catalog: what says that an archive is needed.
+"""Catalog: the references to objects, which say that an object is needed.
 
 Promise. A snapshot is one consistent view of all references, in the byte order of their keys, with the database's
-clock. `referenced` asks again, now, on the primary: it is the last look before something is deleted. An error is never
+clock. `referenced` asks again, now, on the primary: it is the last check before something is deleted. An error is never
 an empty answer, and a stream that ends early is an error.
 
 Costs. A snapshot streams: one round trip per page and constant memory. referenced: one round trip per batch, by index.
@@ -22,14 +22,14 @@ from wrasse.ports.page import Page
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """One row that names an archive, or with `prefix` everything below it. A reference with `ended_at` protects
+    """One row that names an object, or with `prefix` everything below it. A reference with `ended_at` protects
     nothing after its grace: the row was soft-deleted then. `started_at` says that an operation on the row began then
     and has not ended: for as long as a writer may take, the reference counts as one that has not ended either."""
 
     key: str
     prefix: bool = False
     owner: str = ""
-    rule: str = ""  # which query or column it came from; shown to whoever asks why
+    rule: str = ""  # which query or column it came from; shown by explain
     ended_at: datetime | None = None
     started_at: datetime | None = None
 

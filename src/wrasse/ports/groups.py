@@ -1,10 +1,10 @@
-"""Groups: readers that share a stream, each entry delivered to one of them until it is acked.
+"""Groups: consumers that share a stream, each entry delivered to one of them until it is acked.
 
 Promise. Two groups each get every entry; two consumers of one group share without overlap. A delivery that is not
-answered by its deadline is delivered again, to whoever asks, with its count kept. An acked entry is never delivered
+answered by its deadline is delivered again, to any consumer, with its count kept. An acked entry is never delivered
 again. A dead letter is stored before its original is acked. No group and no consumer with something pending is ever
-removed. What not every engine can give (the outcome of each ack, a time-out per call, who holds what) is declared in
-`capabilities.py`.
+removed. What not every engine can give (the outcome of each ack, a time-out per call, the consumer of each
+pending entry) is declared in `Capabilities`.
 
 Costs. deliver and answer: one round trip a batch, following what is delivered, not what is stored.
 """
@@ -87,8 +87,8 @@ Answer = Ack | Nak | DeadLetter
 
 @dataclass(frozen=True, slots=True)
 class ConsumerState:
-    """One consumer of a group. Past `until` it has fallen silent. One of another program (`foreign`) never said until
-    when it lives: only that it did nothing since `seen_at` is known."""
+    """One consumer of a group. Past `until` it counts as dead. One of another program (`foreign`) never said until when
+    it lives: only that it did nothing since `seen_at` is known."""
 
     subject: str
     group: str
@@ -100,12 +100,12 @@ class ConsumerState:
 
 
 def no_group(group: str, subject: str) -> UsageError:
-    """Who asks did not join it before, or it was removed since."""
+    """The error for a group that was not joined, or was removed since."""
     return UsageError(f"there is no group {group!r} on {subject!r}", do="join it before asking for deliveries")
 
 
 class Groups(Protocol):
-    """The port."""
+    """The groups of all streams."""
 
     async def join(
         self, subject: str, group: str, start: StartAt, *, ack_timeout: timedelta | None = None, cursor: bool = False
@@ -127,13 +127,13 @@ class Groups(Protocol):
     ) -> Sequence[Delivery]:
         """Up to `limit` entries: first those whose deadline passed or whose delay is over, then new ones, in order.
         Also notes that the consumer is alive for `ack_timeout`, where the backend knows consumers. A limit of zero
-        delivers nothing; with an `ack_timeout` of zero it is goodbye: the consumer counts as silent at once. Cancelled,
-        it takes nothing."""
+        delivers nothing; with an `ack_timeout` of zero as well the consumer counts as dead at once. A cancelled call
+        delivers nothing."""
         ...
 
     async def extend(self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta) -> Sequence[bool]:
-        """Moves the deadlines on; False for one that is acked, or now somebody else's. Shows, like deliver, that the
-        consumer is alive."""
+        """Moves the deadlines on; False for one that is acked, or delivered to another consumer since. Shows, like
+        deliver, that the consumer is alive."""
         ...
 
     async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
@@ -151,8 +151,8 @@ class Groups(Protocol):
         ...
 
     async def retire(self, subject: str, group: str, consumer: str) -> Outcome:
-        """Makes everything a silent consumer holds due at once for the others, counts kept, and removes it; `conflict`
-        if it is alive after all."""
+        """Makes all pending entries of a dead consumer due at once for the others, counts kept, and removes it;
+        `conflict` if it is alive after all."""
         ...
 
 
@@ -166,7 +166,7 @@ def check_group(subject: str, group: str) -> None:
 
 
 def check_deliver(limit: int, ack_timeout: timedelta) -> int:
-    """How many deliveries one call may give; refuses what makes no sense."""
+    """How many deliveries one call may return; refuses what makes no sense."""
     if limit < 0 or ack_timeout < timedelta(0) or (limit and not ack_timeout):
         raise UsageError(
             f"{limit} deliveries to be acked within {ack_timeout}", do="ask for zero or more, for longer than zero"
@@ -175,7 +175,7 @@ def check_deliver(limit: int, ack_timeout: timedelta) -> int:
 
 
 def check_answers(answers: Sequence[Answer]) -> Sequence[DeadLetter]:
-    """Refuses answers that no backend could keep; gives the dead letters among them."""
+    """Refuses answers that no backend could keep; returns the dead letters among them."""
     if len(answers) > DELIVERIES_MAX:
         raise UsageError(f"{len(answers)} answers at once", do=f"send at most {DELIVERIES_MAX}")
     if DeadLetter not in set(map(type, answers)):  # as nearly always, and found out at a quarter of the price

@@ -1,15 +1,11 @@
-"""What pauses a run before its next batch. A guard says why in one line; one that cannot tell pauses it too.
+"""What pauses a run, and what guards ask of a backend: its health, and the locks that other programs take.
 
-What a guard asks of a backend: does it answer, is it still the same one, has it lost anything?
+Promise. `health_sample` says whether the backend answers, is still the same one and has lost anything; it never raises
+anything but StoreUnavailable. A lock of PlainLocks, one key with its owner's name and an expiry as other programs take
+them, has one owner at a time; only the owner renews or releases it; one that is not renewed expires. It saves work and
+protects nothing: each write of its holder has a precondition of its own.
 
-`health_sample` is one cheap round trip. It never raises anything but StoreUnavailable.
-
-Plain locks: one key with its owner's name and an end, as programs of other makers take them.
-
-Promise. One owner at a time; only the owner renews or releases; a lock that nobody renews ends by itself. It saves work
-and guards nothing: whoever relies on it also names what each of its writes expects.
-
-Costs. One round trip a call.
+Costs. One cheap round trip a call.
 """
 
 from __future__ import annotations
@@ -24,21 +20,22 @@ from wrasse.ports.backend import Finding
 
 
 class Guard(ABC):
-    """Something that may pause a run. Most remember nothing and have nothing to add: that is what they inherit."""
+    """Something that may pause a run before its next batch; one that cannot tell pauses it too. Most have no memory and
+    have nothing to add: that is inherited."""
 
     __slots__ = ()
     name: str  # a short word: it labels a metric
 
     @abstractmethod
     async def pause_reason(self) -> str | None:
-        """Why the run must not go on now, or None."""
+        """Why the run must not go on now, in one line, or None."""
 
     async def foreseen(self) -> str | None:
-        """What `pause_reason` would say, for a dry run: nothing is taken."""
+        """What `pause_reason` would say, for a dry run: it takes nothing."""
         return await self.pause_reason()
 
     async def release(self) -> None:  # noqa: B027  # most hold nothing
-        """A run is over: what `pause_reason` took for it is given back."""
+        """A run is over: what `pause_reason` took for it is released."""
 
     def recall(self, memory: str | None) -> None:  # noqa: B027  # most have nothing to take up
         """A run begins. Takes up what the last one, here or elsewhere, remembered; None if that was nothing."""
@@ -62,7 +59,7 @@ class HealthSample:
 
 
 class HealthCheck(Protocol):
-    """Something whose pulse can be felt."""
+    """A backend that tells how it is."""
 
     async def health_sample(self) -> HealthSample:
         """The backend's identity, clock and evictions, now."""
@@ -70,24 +67,24 @@ class HealthCheck(Protocol):
 
 
 class Examined(Protocol):
-    """Something whose server has settings of its own, some of which cost jobs."""
+    """A backend whose server has settings of its own, some of which cost jobs."""
 
     async def examine(self) -> Sequence[Finding]:
-        """What the doctor is to tell about them."""
+        """What the doctor reports about them."""
         ...
 
 
 class PlainLocks(Protocol):
-    """The port."""
+    """Locks that other programs take by SET NX."""
 
     async def hold(self, key: str, owner: str, ttl: timedelta) -> str:
-        """Takes the lock or renews it; gives the name of whoever holds it then."""
+        """Takes the lock or renews it; returns the name of its owner then."""
         ...
 
     async def holder(self, key: str) -> str:
-        """The name of whoever holds it; empty if nobody does."""
+        """The name of its owner; empty if it is free."""
         ...
 
     async def release(self, key: str, owner: str) -> bool:
-        """Lets go of it, if it is still this owner's."""
+        """Releases it, if it is still this owner's."""
         ...

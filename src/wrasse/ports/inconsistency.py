@@ -1,20 +1,18 @@
-"""Damage: what a backend keeps of a job in several structures, where these contradict each other.
+"""Inconsistencies: what a backend keeps of a job in several structures, where these contradict each other.
 
-No step of ours leaves it. It comes from outside: keys that were evicted or deleted by hand, a backup that is older than
-the jobs, another program that purges lists, a server that lost its last second.
+No step of ours leaves one. They come from outside: keys that were evicted or deleted by hand, a backup that is older
+than the jobs, another program that purges lists, a server that lost its last second.
 
-Promise. A check that repairs nothing changes nothing. What it names is damage at the moment of a last look that is one
-atomic step; a repair is made in that same step, so that what changed meanwhile is left alone. Both are safe while
-workers run. No repair loses a job; a job may run again.
+Promise. A check that repairs nothing changes nothing. What JobFsck names is inconsistent at the moment of a last read
+that is one atomic step; a repair is made in that same step, so that what changed meanwhile is left alone. Both are safe
+while workers run. No repair loses a job; a job may run again.
 
-Costs. All structures are read once, a bounded page at a time; memory follows the number of held and dead jobs and of
+Costs. All structures are read once, a bounded page at a time; memory follows the number of running and dead jobs and of
 given ids, a few hundred bytes each.
 
-Strays: jobs in a worker's processing list that have no claim.
-
-Where other programs claim jobs too, or after a fault, a job can be in a processing list without a claim, so that it has
-no deadline and would never be rescued. A scan finds such a job and adopts it: it then has a claim that is overdue one
-heartbeat timeout later, unless its worker sends a heartbeat until then; the rescue checks that again.
+Strays are jobs in a worker's processing list that have no claim: where other programs claim jobs too, or after a fault.
+Such a job has no deadline and would never be rescued. A scan finds and adopts it: it then has a claim that is overdue
+one heartbeat timeout later, unless its worker sends a heartbeat until then; the rescue checks that again.
 
 Promise. Jobs with a claim, and jobs of a live worker of another program, are left alone. A repeated scan, or two at the
 same time, adopt nothing twice. A dry scan changes nothing, not even the cursor.
@@ -30,12 +28,12 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol
 
-NAMES_MAX = 10  # told of each kind
+NAMES_MAX = 10  # listed of each kind
 
 
 @dataclass(frozen=True, slots=True)
 class Inconsistency:
-    """One kind of damage: what it is, what a repair makes of it, how often it was found and repaired."""
+    """One kind of inconsistency: what it is, what a repair makes of it, how often it was found and repaired."""
 
     kind: str
     about: str
@@ -46,13 +44,13 @@ class Inconsistency:
 
 
 class JobFsck(Protocol):
-    """The port."""
+    """The check of all jobs, and their repair."""
 
     async def check(
         self, *, repair: bool, heartbeat_timeout: timedelta, seen: Callable[[int], None] = lambda count: None
     ) -> Sequence[Inconsistency]:
-        """The kinds of damage that were found, each once, in a fixed order. `seen` is told how much was looked at. A
-        job that gets a hold by the repair is overdue `heartbeat_timeout` later."""
+        """The kinds that were found, each once, in a fixed order. `seen` is told how much was read. A job that gets a
+        claim by the repair is overdue `heartbeat_timeout` later."""
         ...
 
 
@@ -68,7 +66,7 @@ class StrayScan:
 
 
 class Strays(Protocol):
-    """The port."""
+    """The search for strays."""
 
     async def scan(self, after: str | None, limit: int, *, heartbeat_timeout: timedelta, dry: bool) -> StrayScan:
         """One scan of about `limit` names. Without a cursor it continues where the last scan of any process stopped;

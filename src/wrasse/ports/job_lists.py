@@ -33,7 +33,7 @@ class Purged:
 
 
 class JobLists(Protocol):
-    """The port."""
+    """The lists of one root."""
 
     @property
     def names(self) -> Mapping[str, str]:

@@ -1,9 +1,10 @@
-"""Limiter: one budget per second, shared by everybody who names the same key.
+"""Limiter: one budget per second, shared by all processes that name the same key.
 
 Promise. With a rate of `rate` a second and a burst of `burst`, 1 <= burst <= rate, never more than `rate + burst` are
 allowed in any second, so never more than twice the rate, however many processes ask and whenever one of them dies; and
-who keeps asking when told to gets all of the rate. What is allowed is allowed now: nothing is reserved, so a process
-that dies while it waits leaves nothing behind, and whatever state a crash leaves is gone within a second.
+callers that ask again after the time they were given get all of the rate. What is allowed is allowed now: nothing is
+reserved, so a process that dies while it waits leaves nothing behind, and a second after a crash nothing is left of
+it.
 
 Costs. One round trip a call. The clock is the backend's.
 """
@@ -61,7 +62,7 @@ class Spent:
         return Spent(now + max(0, self._ahead(now) - count * (SECOND // rate)))
 
     def _ahead(self, now: int) -> int:
-        # More than a second ahead no burst can bring it: the clock was set back, and nobody may stop for that.
+        # More than a second ahead no burst can bring it: the clock was set back, and that must stop no producer.
         ahead = self.to - now
         return ahead if 0 <= ahead <= SECOND else 0
 

@@ -72,7 +72,7 @@ Data = bytes | AsyncIterable[bytes]
 
 
 class Objects(Protocol):
-    """The port. Three parts of it are None where a store lacks them."""
+    """One store of objects. Three parts of it are None where it lacks them."""
 
     @property
     def copies(self) -> Copies | None:
@@ -126,8 +126,8 @@ class Copies(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenUpload:
-    """An upload in parts that was begun and neither finished nor given up. Listings do not show it; it costs all the
-    same."""
+    """An upload in parts that was begun and neither completed nor aborted. Listings do not show it, and its parts are
+    billed."""
 
     key: str
     id: str
@@ -142,7 +142,7 @@ class HasUploads(Protocol):
         ...
 
     async def abort(self, uploads: Sequence[OpenUpload]) -> Sequence[Outcome]:
-        """Throws their parts away; `conflict` for one that was finished or given up meanwhile."""
+        """Deletes their parts; `conflict` for one that was completed or aborted meanwhile."""
         ...
 
 

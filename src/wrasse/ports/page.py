@@ -21,8 +21,8 @@ _MAX = (1 << 63) - 1
 class Page(Generic[T]):
     """Some items, in the listing's order.
 
-    `cursors[i]` continues the listing after `items[i]`, so that a reader who stops in the middle of a page goes on
-    exactly there. `more` says whether the listing went on when the page was read.
+    `cursors[i]` continues the listing after `items[i]`, so that a reader that stops in the middle of a page continues
+    exactly there. `more` says whether the listing continued when the page was read.
     """
 
     items: tuple[T, ...]
@@ -42,7 +42,7 @@ class Page(Generic[T]):
 
     @classmethod
     def of(cls, found: Sequence[T], limit: int, at: datetime, cursor: Callable[[T], str]) -> Page[T]:
-        """The first `limit` of what was found; whatever is beyond them says that the listing goes on."""
+        """The first `limit` of what was found; one beyond them says that the listing continues."""
         shown = tuple(found[:limit])
         return cls(shown, tuple(map(cursor, shown)), at, len(found) > limit)
 
@@ -79,12 +79,12 @@ def check_limit(limit: int, of: str, most: int = sys.maxsize) -> int:
 
 
 def no_cursor(text: str) -> UsageError:
-    """Whoever gave this as a cursor did not get it from a listing."""
+    """The error for a text that no listing gave as a cursor."""
     return UsageError(f"{text[:40]!r} is not a cursor", do="use one that a page of the same listing gave")
 
 
 def other_listing(cursor: str | None) -> UsageError:
-    """Whoever gave this cursor got it from another listing."""
+    """The error for a cursor of another listing."""
     return UsageError(f"the cursor {cursor!r} belongs to another listing", do="start the listing again without it")
 
 

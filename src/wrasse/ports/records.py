@@ -1,7 +1,7 @@
 """Records: small, versioned, conditional, with a due index.
 
 Promise. Every write names the version it read, so of two writers exactly one wins. What `due_at` says is found by
-`due` without a scan, at most `resolution` late. A write whose reply was lost can be asked again with the same nonce
+`due` without a scan, at most `resolution` late. A write whose reply was lost can be retried with the same nonce
 and gives the first answer; what can no longer be decided is answered `unknown`, never `conflict`. Where `emits` says
 so, a write may carry drafts for streams of the same backend: they are appended in the step that makes the write, once,
 and not at all if it is lost or refused.
@@ -12,27 +12,8 @@ Keys are 1 to 256 bytes of UTF-8. `page` is in the byte order of stored names (s
 A backend hands out one Records per Collection; the collection fixes the names it uses, so that layouts which others
 read come out as documented.
 
-Records that other programs write too, where they are kept in a form that others know.
-
-Such a record has no entry in the due index until somebody has looked at it: it would never be due. A look finds it, and
-whoever understands its fields notes when it is due.
-
-Promise. A record that another program wrote, or changed since we last wrote or noted it, is found by a round of looks;
-one that nobody else touched is not. `note` changes nothing but the index, and only if the record is still the one that
-was looked at. A dry look changes nothing, not even where the next one begins.
-
-Costs. One look reads a bounded part of what there is, in a few round trips.
-
-A part that some Records have: `Records.shared` is it, or None.
-
-Namespaces: which ones a store holds keys of, asked of the store itself, so that a restart forgets nothing.
-
-Promise. A namespace that has a key is listed; one that had some may be, and in a bucket any other folder at its top.
-Names that begin with a dot are reserved and never listed. Costs. One round trip per page,
-which follows the number of namespaces, not of keys.
-
-The status index: which records of a collection have which status, so that they are counted and listed without
-being read.
+IndexedRecords counts and lists the records of a collection by status without reading them; `Records.status_index` is
+it, or None.
 
 Promise. A record has the index entry that its newest write named, or none; the entry changes in the same transaction as
 the record. Numbers come from the index, and a page of one status reads the records that it shows. Where other programs
@@ -42,7 +23,21 @@ its entry, so that no number stays wrong for ever.
 Costs. One round trip each; a write with an index entry writes one entry more. Counting costs the same however many
 records a status has.
 
-A part that some Records have: `Records.status_index` is it, or None.
+SharedRecords finds records that other programs wrote; `Records.shared` is it, or None. Such a record has no entry in
+the due index and would never be due, until a scan finds it and its reader, who knows its fields, notes when it is.
+
+Promise. A record that another program wrote, or changed since we last wrote or noted it, is found by a round of scans;
+one that only we touched is not. `note` changes nothing but the index, and only if the record is still the one that was
+read. A dry scan changes nothing, not even where the next one begins.
+
+Costs. One scan reads a bounded part of what there is, in a few round trips.
+
+Namespaces lists the namespaces that a store holds keys of, from the store itself, so that a restart forgets none.
+
+Promise. A namespace that has a key is listed; one that had some may be, and in a bucket any other folder at its top.
+Names that begin with a dot are reserved and never listed.
+
+Costs. One round trip per page, which follows the number of namespaces, not of keys.
 """
 
 from __future__ import annotations
@@ -68,7 +63,7 @@ _POSITION_MAX = 1 << 63
 class Collection:
     """Where a set of records lives: `<data>/<name>`, due entries under `<index>/<bucket>/<name>`, the list of
     buckets at `<buckets>`. `width` is the width of a bucket where a backend needs buckets to find what is due. In a
-    `tended` collection entries that a record has left behind stand for something that somebody must look at: `due`
+    `tended` collection the entries that a record has left behind stand for work of a sweep: `due`
     shows them, with the entry's time as `due_at`, until `leave` takes them away. Elsewhere `due` does that itself. The
     values of a `flat` collection are JSON objects whose values are all strings: a backend that has hashes keeps each
     as one, for programs that read and write its fields."""
@@ -82,7 +77,7 @@ class Collection:
 
     @classmethod
     def named(cls, name: str, *, width: timedelta = timedelta(hours=1)) -> Collection:
-        """A collection of our own whose layout nobody else reads."""
+        """A collection of our own whose layout no other program reads."""
         return cls(data=f"{name}/r", index=f"{name}/due", buckets=f"{name}/due/buckets.json", width=width)
 
 
@@ -108,8 +103,28 @@ class Written:
         return self.outcome is Outcome.DONE
 
 
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """The status of a record, and its position among those of this status. A status has no spaces."""
+
+    status: str
+    position: int
+
+    def __post_init__(self) -> None:
+        assert " " not in self.status, "a status has no spaces"
+        assert -_POSITION_MAX <= self.position < _POSITION_MAX, "a position has 64 bits"
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRange:
+    """All records of a status, or those up to a position, that one included."""
+
+    status: str
+    upto: int | None = None
+
+
 class Records(Protocol):
-    """The port. `nonce` names the write; without one the backend makes one up and the write cannot be asked again."""
+    """One collection. `nonce` names a write; without one the backend makes one up and the write cannot be retried."""
 
     @property
     def resolution(self) -> timedelta:
@@ -123,7 +138,7 @@ class Records(Protocol):
 
     @property
     def status_index(self) -> IndexedRecords | None:
-        """Counts and listings from an index. None where whoever counts must read; a write with a spot is refused."""
+        """Counts and listings from an index. None where a count must read; a write with an index entry is refused."""
         ...
 
     @property
@@ -182,7 +197,55 @@ class Records(Protocol):
 
     async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
         """Records due at or before `before` (None: the backend's now), earliest first. May show one that is no
-        longer or not yet due: the caller looks at `due_at` and its write names the version."""
+        longer or not yet due: the caller checks `due_at` and its write names the version."""
+        ...
+
+
+class IndexedRecords(Protocol):
+    """Records with a status index: the `index_entry` of the newest `create` or `put` is what counts."""
+
+    async def reindex(self, placed: Sequence[tuple[Record, IndexEntry | None]]) -> int:
+        """Corrects the entries of records, each if it is still the one that was read; returns how many were wrong.
+        Changes neither a record nor its version."""
+        ...
+
+    async def status_counts(self, spans: Sequence[StatusRange]) -> tuple[tuple[int, ...], datetime]:
+        """How many records each span has, all at the same moment; and the backend's clock."""
+        ...
+
+    async def status_page(self, status: str, after: str | None, limit: int, *, newest: bool = False) -> Page[Record]:
+        """Records of a status by position, equal positions by stored name; with `newest` downwards. `after` is a
+        cursor, as `index_cursor` makes one of any position and name."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignScan:
+    """What one scan found. `cursor` continues the round; `ended` says that this scan was the last of one."""
+
+    changed: tuple[Record, ...]
+    at: datetime
+    cursor: str
+    ended: bool
+
+
+class SharedRecords(Protocol):
+    """Records of which other programs have a part."""
+
+    async def look(self, after: str | None, limit: int, *, dry: bool) -> ForeignScan:
+        """Scans about `limit` records. Without a cursor it continues where the last scan, by any process, stopped."""
+        ...
+
+    async def note(self, key: str, *, at: str, due_at: datetime | None) -> Outcome:
+        """Notes when the record is due, if it still has version `at`; `conflict` if not."""
+        ...
+
+
+class Namespaces(Protocol):
+    """The namespaces of a store."""
+
+    async def page(self, after: str | None, limit: int) -> Page[str]:
+        """Names of namespaces, in the byte order that they have with a slash behind: `a.b` comes before `a`."""
         ...
 
 
@@ -227,34 +290,21 @@ def check_record(key: str, value: bytes) -> None:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignScan:
-    """What one look saw. `cursor` continues the round; `ended` says that this look was the last of one."""
-
-    changed: tuple[Record, ...]
-    at: datetime
-    cursor: str
-    ended: bool
+def index_cursor(position: int, name: str) -> str:
+    """Where a listing goes on after the record of this stored name."""
+    return f"{position}:{name}"
 
 
-class SharedRecords(Protocol):
-    """Records of which other programs have a part."""
-
-    async def look(self, after: str | None, limit: int, *, dry: bool) -> ForeignScan:
-        """One look, at about `limit` records. Without a cursor it goes on where the last look of anybody stopped."""
-        ...
-
-    async def note(self, key: str, *, at: str, due_at: datetime | None) -> Outcome:
-        """Notes when the record is due, if it still has version `at`; `conflict` if not."""
-        ...
+def read_cursor(cursor: str) -> tuple[int, str]:
+    """The position and the stored name in a cursor."""
+    position, colon, name = cursor.partition(":")
+    return number_in(cursor, position if colon else ""), name
 
 
-class Namespaces(Protocol):
-    """The port."""
-
-    async def page(self, after: str | None, limit: int) -> Page[str]:
-        """Names of namespaces, in the byte order that they have with a slash behind: `a.b` comes before `a`."""
-        ...
+def namespace_of(collection: str) -> str | None:
+    """The namespace that a collection's data belongs to, if it is one of keys."""
+    name, meta, rest = collection.partition(META)
+    return name if meta and not rest and name and not name.startswith(".") and "/" not in name else None
 
 
 def in_order(name: str) -> str:
@@ -267,58 +317,3 @@ def page_of(names: Iterable[str], after: str | None, limit: int, at: datetime) -
     start = "" if after is None else in_order(after)
     left = sorted((name for name in names if in_order(name) > start), key=in_order)
     return Page.of(left, limit, at, str)
-
-
-def namespace_of(collection: str) -> str | None:
-    """The namespace that a collection's data belongs to, if it is one of keys."""
-    name, meta, rest = collection.partition(META)
-    return name if meta and not rest and name and not name.startswith(".") and "/" not in name else None
-
-
-@dataclass(frozen=True, slots=True)
-class IndexEntry:
-    """The status of a record, and its position among those of this status. A status has no spaces."""
-
-    status: str
-    position: int
-
-    def __post_init__(self) -> None:
-        assert " " not in self.status, "a status has no spaces"
-        assert -_POSITION_MAX <= self.position < _POSITION_MAX, "a position has 64 bits"
-
-
-@dataclass(frozen=True, slots=True)
-class StatusRange:
-    """All records of a status, or those up to a position, that one included."""
-
-    status: str
-    upto: int | None = None
-
-
-class IndexedRecords(Protocol):
-    """Records with a status index: the `index_entry` of the newest `create` or `put` is what counts."""
-
-    async def reindex(self, placed: Sequence[tuple[Record, IndexEntry | None]]) -> int:
-        """Corrects the entries of records, each if it is still the one that was read; gives how many were wrong.
-        Changes neither a record nor its version."""
-        ...
-
-    async def status_counts(self, spans: Sequence[StatusRange]) -> tuple[tuple[int, ...], datetime]:
-        """How many records each span has, all at the same moment; and the backend's clock."""
-        ...
-
-    async def status_page(self, status: str, after: str | None, limit: int, *, newest: bool = False) -> Page[Record]:
-        """Records of a status by position, equal positions by stored name; with `newest` downwards. `after` is a
-        cursor, as `index_cursor` makes one of any position and name."""
-        ...
-
-
-def index_cursor(position: int, name: str) -> str:
-    """Where a listing goes on after the record of this stored name."""
-    return f"{position}:{name}"
-
-
-def read_cursor(cursor: str) -> tuple[int, str]:
-    """The position and the stored name in a cursor."""
-    position, colon, name = cursor.partition(":")
-    return number_in(cursor, position if colon else ""), name

@@ -1,11 +1,11 @@
-"""Sightings: what was found without a reference, since when, and how often it was looked at.
+"""Sightings: what was found without a reference, and since when.
 
-Promise. A round is one complete look at one root. Its changes and its record are committed together or not at all, and
-only after the round they were worked out from: of two rounds at once one is committed. What is in quarantine is changed
-by `mark` alone, under the state and the fingerprint that were read. Nothing here expires by itself.
+Promise. A scan compares one whole root with its references. Its changes and its record are committed together or not at
+all, and only after the scan they were derived from: of two concurrent scans one is committed. What is in quarantine is
+changed by `mark` alone, under the state and the fingerprint that were read. Nothing here expires by itself.
 
 Costs. page, get, mark, standing: one round trip. commit: one transaction, which streams its changes and writes nothing
-for what did not change: number and time of looks follow from the rounds.
+for what did not change: number and time of scans follow from their records.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class SightingState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """One unit that was an orphan at every look since `first_scan`. `unit` is the key of an object, or the directory
+    """One unit that was an orphan at every scan since `first_scan`. `unit` is the key of an object, or the directory
     `a/b/` of several; bytes that are no UTF-8 come in surrogateescape form. `fingerprint` changes when any of its
     files does. `files` is for its writer alone. Ticks are microseconds of the root's own time (see Round)."""
 
@@ -59,14 +59,14 @@ class Sighting:
     first_at: datetime
     first_tick: int
     state: SightingState = SightingState.SEEN
-    state_scan: str = ""  # the id of the round that put it in quarantine
+    state_scan: str = ""  # the id of the scan that put it in quarantine
     state_at: datetime | None = None
     state_tick: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class CompleteScan:
-    """The record of one complete look. `number` counts from 1 without a gap; `at` is this store's clock and
+    """The record of one scan. `number` counts from 1 without a gap; `at` is this store's clock and
     `snapshot_at` the catalog's; `tick` is time that passed by every clock we know, so that no step of one shortens a
     grace. `counts` is what was counted, by name."""
 
@@ -88,7 +88,7 @@ class NewSighting:
 
 @dataclass(frozen=True, slots=True)
 class Unseen:
-    """A change: this is no orphan any more, or is gone. Takes away a sighting in the state `seen` only."""
+    """A change: this is no orphan any more, or is gone. Removes a sighting in the state `seen` only."""
 
     unit: str
 
@@ -110,7 +110,7 @@ class SightingChange:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What is known of one root: its last complete round, and a small value of the caller (armed since when, and the
+    """What is known of one root: its last scan, and a small value of the caller (armed since when, and the
     like) with its version, 0 while there is none. `at` is this store's clock, now."""
 
     at: datetime

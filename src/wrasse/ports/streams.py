@@ -1,38 +1,32 @@
-"""Streams: ordered logs of entries, each named by a subject.
+"""Streams: ordered logs of entries, each named by a subject. Groups of readers are in `groups.py`.
 
 Promise. Entries of one stream have ids that only grow; an append is durable when it returns, all or none of a batch.
 Bodies come back byte for byte. `trim` removes only what is older than `age` by the backend's own clock AND below the
 floor of every protecting group, both judged in the same atomic step; a protecting group that does not exist trims
-nothing.
+nothing. `chunk` gives what `read` gives, in the same order, byte for byte, in columns: for readers of millions of
+entries.
 
-Costs. append: one round trip a batch. read: one round trip a page, flat in the length of the stream. trim: one round
-trip per `limit` entries.
+Costs. append: one round trip a batch. read: one round trip a page, flat in the length of the stream. chunk: the same,
+and no object per entry beyond its id and its body. trim: one round trip per `limit` entries.
 
-Groups of readers are in `groups.py`: what appends and trims is not what delivers.
-
-What comes by the hundred thousand a second (entries, their ids, drafts) is a frozen Struct instead of a frozen
-dataclass: it is made five times as fast, and the garbage collector need not look at it.
-
-Surveys: many streams looked at together, for sweeps that look at all of them.
+Surveys reads the state of many streams together, for sweeps over all of them; where a backend has none,
+`streams/group_census.py` asks for one stream after the other.
 
 Promise. What `Streams.subjects` and `Streams.info` say of each, at about one moment; a stream that vanished in between
-is left out. A backend may have it; `streams/group_census.py` asks one by one where it has not.
+is left out.
 
 Costs. A few round trips a page, flat in the number of its streams.
 
-Server ages: what a server removes by age on its own, also while no sweep runs, and without asking any group.
+ServerAges sets what a server removes by age on its own, also while no sweep runs, and without regard to groups.
+Elsewhere sweeps alone remove what is old.
 
 Promise. Only a stream that wrasse made gets an age, only while no group and no durable consumer of another program
-reads it, and none but ours is ever changed. Whoever makes a group has the age ended before the group counts. A backend
-may have this; elsewhere sweeps alone remove what is old.
+reads it, and none but ours is ever changed. The age is ended before a new group counts.
 
 Costs. A few round trips per change; nothing while nothing changes.
 
-Stretches: entries of a stream in columns, for whoever reads millions of them and makes no value of each.
-
-Promise. `Streams.chunk` gives what `Streams.read` gives, in the same order, byte for byte.
-
-Costs. One round trip a stretch, and no object per entry beyond its id and its body.
+Entries, their ids and drafts come by the hundred thousand a second, so they are frozen Structs instead of frozen
+dataclasses: these are made five times as fast, and the garbage collector need not look at them.
 """
 
 from __future__ import annotations
@@ -59,26 +53,6 @@ KEY_BYTES_MAX = 255
 SEQ_MAX = (1 << 63) - 1
 TOO_LONG = "wrasse-too-long"  # stands, with its size, for an entry that no delivery can hold; the stream has it whole
 PLAIN: Mapping[int, Mapping[str, bytes]] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class ServerAge:
-    """What the server of one stream does by itself. `age` is None where it keeps everything. `ours`: wrasse made the
-    stream, and whatever age it has was set by wrasse. `read`: another program has a durable consumer there."""
-
-    age: timedelta | None = None
-    ours: bool = False
-    read: bool = False
-    least: timedelta = timedelta(0)  # a shorter age the server does not take
-
-
-class ServerAges(Protocol):
-    """The port. Streams that have it tell the age in `StreamState.server_age`."""
-
-    async def keep_for(self, subject: str, age: timedelta | None) -> Outcome:
-        """Has the server remove what is older than this by itself, None: nothing any more. `conflict` if the stream is
-        not ours, if somebody else set its age, or if somebody reads it in a group, also one that came meanwhile."""
-        ...
 
 
 class EntryId(msgspec.Struct, frozen=True, order=True, gc=False):
@@ -134,10 +108,10 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 class GroupState:
     """One group of one stream. Everything at or below `floor` is acked; `delivered` is how far it has read. The
     oldest pending entry was appended at `oldest_pending_at`; `lag` counts what is not delivered yet, None where the
-    backend cannot tell. `lost` counts entries that were trimmed while they were pending here, by whoever it was that
-    did not ask the group, where the backend notices such a thing. `consumers` counts those that the group knows, or,
-    where it knows none, who waits for entries now; `active_at` is then when something was last delivered or acked. One
-    that does not `protect` has a floor which may pass entries that nobody acked: no trim relies on it. `invalid` says
+    backend cannot tell. `lost` counts entries that were trimmed while they were pending here, by a trim that did not
+    protect the group, where the backend notices that. `consumers` counts those that the group knows, or, where it knows
+    none, those that wait for entries now; `active_at` is then when something was last delivered or acked. A group that
+    does not `protect` has a floor which may pass entries that were never acked: no trim relies on it. `invalid` says
     why what the backend keeps of a group cannot be read: it counts as one that has acked nothing."""
 
     name: str
@@ -154,11 +128,22 @@ class GroupState:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerAge:
+    """What the server of one stream does by itself. `age` is None where it keeps everything. `ours`: wrasse made the
+    stream, and whatever age it has was set by wrasse. `read`: another program has a durable consumer there."""
+
+    age: timedelta | None = None
+    ours: bool = False
+    read: bool = False
+    least: timedelta = timedelta(0)  # the shortest age that the server accepts
+
+
+@dataclass(frozen=True, slots=True)
 class StreamState:
     """One stream in numbers. `appended` counts every entry it ever held. `history` is what the backend calls itself: it
     changes when what was stored may have gone back, by a failover or a restart; empty where that cannot be told.
     `server_age` is what the server removes by age on its own; None where no server does such a thing. Of a `work_queue`
-    the server removes each entry as soon as a worker has acked it, whoever else has not read it."""
+    the server removes each entry as soon as a worker has acked it, also if others have not read it."""
 
     subject: str
     length: int
@@ -175,7 +160,7 @@ class StreamState:
 
 @dataclass(frozen=True, slots=True)
 class Trimmed:
-    """What one trim did. `floor` is how far it was allowed to go; `held_by` names the group that held it there, or
+    """What one trim did. `floor` is how far it was allowed to go; `held_by` names the group that stopped it there, or
     the protecting group that is missing. `more` says that there is more to trim now."""
 
     count: int
@@ -185,8 +170,37 @@ class Trimmed:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class EntryChunk:
+    """Entries of one stream that follow each other. `ids` are written as `ms-seq`; `beside` holds, by place, the fields
+    of those entries that have any. `at` is the backend's clock, `more` says that there was more to read."""
+
+    subject: str
+    ids: Sequence[bytes]
+    bodies: Sequence[bytes]
+    beside: Mapping[int, Mapping[str, bytes]]
+    at: datetime
+    more: bool
+
+    def __post_init__(self) -> None:
+        assert len(self.ids) == len(self.bodies), "every entry has an id and a body"
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def id(self, place: int) -> EntryId:
+        """The id at this place."""
+        ms, _, seq = self.ids[place].partition(b"-")
+        return EntryId(int(ms), int(seq))
+
+    def entries(self, count: int) -> Iterator[Entry]:
+        """The first entries, as values."""
+        for place in range(count):
+            yield Entry(self.id(place), self.subject, self.bodies[place], self.beside.get(place))
+
+
 class Streams(Protocol):
-    """The port."""
+    """The streams of a backend."""
 
     @property
     def dedup_window(self) -> timedelta:
@@ -198,7 +212,7 @@ class Streams(Protocol):
         ...
 
     async def read(self, subject: str, after: EntryId, limit: int) -> Page[Entry]:
-        """Entries after this id, in order, delivered to nobody."""
+        """Entries after this id, in order; this is no delivery."""
         ...
 
     async def chunk(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
@@ -218,6 +232,23 @@ class Streams(Protocol):
     ) -> Trimmed:
         """Removes up to `limit` entries from the start: older than `age`, and below `below`, whichever are given,
         and never above the floor of a group in `protect`. What is removed is pending nowhere any more."""
+        ...
+
+
+class Surveys(Protocol):
+    """The states of many streams at once."""
+
+    async def survey(self, pattern: str, after: str | None, limit: int) -> Page[StreamState]:
+        """Streams whose subjects match, in byte order, each with its groups. The cursors are subjects."""
+        ...
+
+
+class ServerAges(Protocol):
+    """The ages that a server enforces. Where there are any, `StreamState.server_age` tells them."""
+
+    async def keep_for(self, subject: str, age: timedelta | None) -> Outcome:
+        """Has the server remove what is older than this by itself, None: nothing any more. `conflict` if the stream is
+        not ours, if another program set its age, or if a group reads it, also one that came meanwhile."""
         ...
 
 
@@ -260,45 +291,8 @@ def draft_bytes(draft: Draft) -> int:
     return len(draft.body) + beside
 
 
-class Surveys(Protocol):
-    """The port."""
-
-    async def survey(self, pattern: str, after: str | None, limit: int) -> Page[StreamState]:
-        """Streams whose subjects match, in byte order, each with its groups. The cursors are subjects."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class EntryChunk:
-    """Entries of one stream that follow each other. `ids` are written as `ms-seq`; `beside` holds, by place, the fields
-    of those entries that have any. `at` is the backend's clock, `more` says that there was more to read."""
-
-    subject: str
-    ids: Sequence[bytes]
-    bodies: Sequence[bytes]
-    beside: Mapping[int, Mapping[str, bytes]]
-    at: datetime
-    more: bool
-
-    def __post_init__(self) -> None:
-        assert len(self.ids) == len(self.bodies), "every entry has an id and a body"
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def id(self, place: int) -> EntryId:
-        """The id at this place."""
-        ms, _, seq = self.ids[place].partition(b"-")
-        return EntryId(int(ms), int(seq))
-
-    def entries(self, count: int) -> Iterator[Entry]:
-        """The first entries, as values."""
-        for place in range(count):
-            yield Entry(self.id(place), self.subject, self.bodies[place], self.beside.get(place))
-
-
 def chunk_of(subject: str, entries: Sequence[Entry], at: datetime, *, more: bool) -> EntryChunk:
-    """Entries as a stretch."""
+    """Entries in columns."""
     beside = {place: entry.fields for place, entry in enumerate(entries) if entry.fields}
     ids = [b"%d-%d" % (entry.id.ms, entry.id.seq) for entry in entries]
     return EntryChunk(subject, ids, [entry.body for entry in entries], beside, at, more)

@@ -14,7 +14,6 @@ from wrasse.api.streams import AppStreams
 from wrasse.breaker import BreakerSettings
 from wrasse.clock import Clock, SystemClock
 from wrasse.config.load import Config
-from wrasse.config.periodic import as_periodic
 from wrasse.config.settings import CircuitBreaker, Settings
 from wrasse.config.urls import parse_store
 from wrasse.errors import UsageError
@@ -145,7 +144,7 @@ def configured(settings: Settings, own: Registry | None = None, *, handler: str 
     for kind, text in settings.worker.handlers.items():
         registry.add(kind, _load_handler(text, settings))
     for name, each in settings.periodic.items():
-        registry.repeat(as_periodic(name, each))
+        registry.repeat(each.as_periodic(name))
     if not (handler or command):
         handler, command = settings.worker.handler, settings.worker.exec
     if handler:

@@ -16,7 +16,7 @@ from typing import ClassVar
 
 from wrasse.engine.sweep import Action, Keep
 from wrasse.leases.expiry_index import EveryKey, FoundKey
-from wrasse.leases.lease import LOOK_AGAIN, first_token
+from wrasse.leases.lease import RECHECK_AFTER, first_token
 from wrasse.leases.leases import Leases
 from wrasse.ports.journal import Line
 from wrasse.ports.outcome import Outcome
@@ -47,11 +47,11 @@ class AgedRecords:
         meta = suspect.kept
         if meta.lease is not None:
             return Keep("held")
-        if meta.look_at is not None and at < meta.look_at:
+        if meta.recheck_at is not None and at < meta.recheck_at:
             return Keep("to be looked at once more")
         if not self.retention or at - meta.updated_at < self.retention:
             return Keep("used lately")
-        if meta.token >= first_token(at - LOOK_AGAIN):
+        if meta.token >= first_token(at - RECHECK_AFTER):
             # The first token of a key is the time; a key that is created again must begin above this one.
             return Keep("its token is ahead of the time")
         age = (at - meta.updated_at) // timedelta(hours=1)
@@ -71,7 +71,7 @@ class AgedRecords:
     async def _resolved(self, line: Line) -> Outcome:
         namespace, _, key = line.intent.suspect.partition("/")
         keys, born = self.leases.keys(namespace), first_token(line.intended_at)
-        kept = await keys.look(key)
+        kept = await keys.read(key)
         if kept is not None and kept.token < born:
             return Outcome.CONFLICT
         # A lease of the key after its deletion has a later token: none of its objects is touched.

@@ -57,12 +57,12 @@ class ExpiredLeases:
             return Keep("nothing is due there")
         meta = suspect.kept
         name = f"{suspect.namespace}/{suspect.key}"
-        if meta.look_at is not None and at < meta.look_at and meta.lease is None:
+        if meta.recheck_at is not None and at < meta.recheck_at and meta.lease is None:
             return Keep("cleared, to be looked at once more")
         if meta.lease is None:
             return Action("tidy", name, "its lease is gone", CleanUp(suspect, meta.token))
         if not over(meta.lease, at, self.leases.terms):
-            if suspect.entry_at >= meta.lease.expires_at or (meta.look_at is not None and at < meta.look_at):
+            if suspect.entry_at >= meta.lease.expires_at or (meta.recheck_at is not None and at < meta.recheck_at):
                 return Keep("held")
             return Action("tidy", name, "an earlier lease ended by itself", CleanUp(suspect, meta.lease.token - 1))
         return Action("clear", name, f"{meta.lease.owner} let its lease end", Clear(suspect))

@@ -67,7 +67,7 @@ class OpenTransactions:
         return await self.leases.transactions.lasts_until(transaction)
 
     async def _finished(self, seen: Transaction) -> Outcome:
-        kept = await self.leases.transactions.transaction_log.look(seen.id)
+        kept = await self.leases.transactions.transaction_log.read(seen.id)
         if kept is None:
             return Outcome.CONFLICT
         state = await self.leases.transactions.finish(kept)

@@ -86,7 +86,7 @@ class Feed:
 
     async def frame(self) -> SnapshotEvent:
         """The newest frame; built once per snapshot."""
-        snapshot, newest = await self._watch.look(), self._newest
+        snapshot, newest = await self._watch.refresh(), self._newest
         if newest is not None and newest.snapshot is snapshot:
             return newest
         main = tables(snapshot)
@@ -188,21 +188,21 @@ async def _healthz(request: web.Request) -> web.Response:
 
 
 async def _readyz(request: web.Request) -> web.Response:
-    snapshot = await request.app[_WATCH].look()
+    snapshot = await request.app[_WATCH].refresh()
     answer = {"ready": snapshot.ready, "checks": checks_json(snapshot)}
     return _json_answer(answer, status=200 if snapshot.ready else 503)
 
 
 async def _status(request: web.Request) -> web.Response:
     _only_from_here(request)
-    return _json_answer(snapshot_json(await request.app[_WATCH].look()))
+    return _json_answer(snapshot_json(await request.app[_WATCH].refresh()))
 
 
 async def _page(request: web.Request) -> web.Response:
     _only_from_here(request)
     headers = {**_SAFE, "Content-Security-Policy": _POLICY}
     watch = request.app[_WATCH]
-    text = page(await watch.look(), watch.clock.now())
+    text = page(await watch.refresh(), watch.clock.now())
     return web.Response(text=text, content_type="text/html", headers=headers)
 
 
@@ -263,7 +263,7 @@ def checks_json(snapshot: ProcessSnapshot) -> Sequence[Mapping[str, object]]:
 
 
 def _lease_json(lease: Lease, now: datetime) -> Mapping[str, object]:
-    return {**picked(lease, "key owner token expires_at"), "held": now < lease.expires_at}
+    return {**picked(lease, "key owner token expires_at"), "valid": now < lease.expires_at}
 
 
 def _sweep_json(status: SweepStatus) -> Mapping[str, object]:

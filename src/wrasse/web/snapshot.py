@@ -136,10 +136,10 @@ class _BackendAnswer(Generic[T]):
     wrong: str = ""
 
 
-def _damage(jobs: _Jobs | None) -> Sequence[Check]:
+def _unreadable(jobs: _Jobs | None) -> Sequence[Check]:
     """Unreadable records are reported, but the process is ready."""
-    damage = () if jobs is None else jobs.counts.damage
-    return [Check("damage", True, f"{'; '.join(damage)}: see `wrasse jobs fsck`")] if damage else []
+    found = () if jobs is None else jobs.counts.damage
+    return [Check("inconsistencies", True, f"{'; '.join(found)}: see `wrasse jobs fsck`")] if found else []
 
 
 async def _ask_backend(ask: Awaitable[T]) -> _BackendAnswer[T]:
@@ -186,7 +186,7 @@ class SubjectWatch:
         """The clock of the snapshots."""
         return self._subject.clock
 
-    async def look(self) -> ProcessSnapshot:
+    async def refresh(self) -> ProcessSnapshot:
         """The current snapshot, not older than `kept`."""
         async with self._lock:
             now = self._subject.clock.monotonic()
@@ -196,7 +196,7 @@ class SubjectWatch:
 
     async def facts(self) -> MetricInputs:
         """The inputs of the metrics: current counters, and queues as of the last snapshot."""
-        snapshot, subject = await self.look(), self._subject
+        snapshot, subject = await self.refresh(), self._subject
         sweeps = {each.name: SweepFacts(each.totals, each.paused) for each in snapshot.sweeps}
         return MetricInputs(
             subject.tally,
@@ -231,7 +231,7 @@ class SubjectWatch:
             started_at=self._started_at,
             roles=subject.roles,
             backend=subject.backend,
-            checks=(Check("backend", not wrong, wrong or "answers"), *_damage(jobs.answer), *self._checks(sweeps)),
+            checks=(Check("backend", not wrong, wrong or "answers"), *_unreadable(jobs.answer), *self._checks(sweeps)),
             counts=jobs.answer.counts if jobs.answer else None,
             skew=jobs.answer.skew if jobs.answer else None,
             stuck=jobs.answer.stuck if jobs.answer else (),

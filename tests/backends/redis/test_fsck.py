@@ -247,7 +247,7 @@ async def test_a_check_without_repair_changes_nothing(scene: Scene, plant: Plant
 async def test_what_was_mended_meanwhile_is_left_alone(scene: Scene) -> None:
     await _entry_lost(scene)
     entry = await scene.entry("held-2")
-    mended = Between(scene.client, "mend", lambda: scene.do("LPUSH", scene.keys.processing("w1"), entry))
+    mended = Between(scene.client, "fsck", lambda: scene.do("LPUSH", scene.keys.processing("w1"), entry))
     found = await RedisFsck(mended).check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert mended.happened
     assert found == ()

@@ -44,7 +44,7 @@ FIRST = KeyRecord(
     staged=Staged(_GROUP, 4, _NEW, False, True, (_NOTES,)),
     hidden=True,
     updated_at=_AT,
-    look_at=_AT + timedelta(hours=1),
+    recheck_at=_AT + timedelta(hours=1),
     dropped=(1_794_862_800_120,),
     forgotten=1_794_862_800_100,
     attachments=(_NOTES,),

@@ -35,7 +35,7 @@ def held_by(meta: KeyRecord) -> Lease:
 
 def refusal(meta: KeyRecord | None, held: Lease, at: datetime, terms: Terms) -> Refusal | None:
     try:
-        rules.check_held(meta, held, at, terms)
+        rules.check_holder(meta, held, at, terms)
     except KeyRefused as refused:
         return refused.code
     return None
@@ -69,7 +69,7 @@ def test_every_grant_has_a_higher_token_than_any_before(
     verdict = rules.acquire(meta, asked, at, terms)
     assume(isinstance(verdict, KeyRecord))
     assert isinstance(verdict, KeyRecord)
-    assert verdict.token == verdict.held.token == meta.token + 1
+    assert verdict.token == verdict.granted.token == meta.token + 1
 
 
 @given(metas(), ASKED, MOMENTS, TERMS)
@@ -91,8 +91,8 @@ def test_what_a_lease_that_ended_had_staged_is_gone_and_remembered_as_such(
     at = meta.lease.expires_at + terms.margin + terms.delay + later
     verdict = rules.acquire(meta, asked, at, terms)
     assert isinstance(verdict, KeyRecord)
-    after, looked = verdict, at + rules.LOOK_AGAIN
-    assert (after.staged, after.has_dropped(meta.lease.token), after.look_at) == (None, True, looked)
+    after, looked = verdict, at + rules.RECHECK_AFTER
+    assert (after.staged, after.has_dropped(meta.lease.token), after.recheck_at) == (None, True, looked)
 
 
 @given(metas(held=True), ASKED, SPANS, TERMS)

@@ -15,7 +15,7 @@ from wrasse.clock import ManualClock
 from wrasse.errors import LeaseLost, StoreBroken
 from wrasse.leases.core import leases_in
 from wrasse.leases.lease import KeyRefused
-from wrasse.leases.lease_scope import RenewedLease, kept, lease_key
+from wrasse.leases.lease_scope import RenewedLease, lease_key, renewing
 from wrasse.leases.leases import Leases
 from wrasse.leases.manager import LeaseManager
 from wrasse.leases.store import ATTEMPTS_MAX
@@ -211,7 +211,7 @@ async def test_a_body_that_looks_for_itself_is_not_cancelled_but_told_by_alive(d
     manager = LeaseManager(desk.memory.records(leases_in(".wrasse")), desk.clock)
     lease = await manager.acquire("k", "me", TTL)
     assert lease is not None
-    async with kept(RenewedLease(manager, lease, TTL, desk.clock)) as holding:
+    async with renewing(RenewedLease(manager, lease, TTL, desk.clock)) as holding:
         await _renewals(holding, 1)
         desk.clock.advance(TTL)
         assert not holding.alive

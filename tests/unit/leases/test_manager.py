@@ -49,7 +49,7 @@ class Desk:
         return decode(record, BARE)
 
     async def stored(self) -> Lease:
-        return structs.replace((await self.record()).held, key="k")
+        return structs.replace((await self.record()).granted, key="k")
 
 
 @pytest.fixture

@@ -63,13 +63,13 @@ def test_who_goes_away_is_not_waited_for(leaving: int) -> None:
         async def waiter(name: str) -> None:
             leased = await world.leases.acquire("k", name, ttl=TTL, wait=None)
             order.append(name)
-            await world.leases.release(leased.held)
+            await world.leases.release(leased.granted)
 
         tasks = [asyncio.create_task(waiter(str(n))) for n in range(4)]
         await asyncio.sleep(1)
         tasks[leaving].cancel()
         await asyncio.sleep(1)
-        await world.leases.release(first.held)
+        await world.leases.release(first.granted)
         await asyncio.gather(*tasks, return_exceptions=True)
         return order, world.leases.waiting
 
@@ -84,7 +84,7 @@ def test_a_release_in_this_process_wakes_the_next_at_once() -> None:
         waiting = asyncio.create_task(world.leases.acquire("k", "next", ttl=TTL, wait=None))
         await asyncio.sleep(20)
         began = now()
-        await world.leases.release(first.held)
+        await world.leases.release(first.granted)
         await waiting
         return now() - began
 
@@ -99,7 +99,7 @@ def test_a_release_in_another_process_is_seen_soon() -> None:
         waiting = asyncio.create_task(world.leases.acquire("k", "next", ttl=TTL, wait=None))
         await asyncio.sleep(20)
         began = now()
-        await other.release(first.held)
+        await other.release(first.granted)
         await waiting
         return now() - began
 
@@ -189,7 +189,7 @@ def test_a_wait_that_ends_in_the_middle_of_a_try_gives_the_lease_that_the_try_go
         first = await world.leases.acquire("k", "first", ttl=TTL)
         waiting = asyncio.create_task(world.leases.acquire("k", "me", ttl=TTL, wait=timedelta(seconds=5)))
         await asyncio.sleep(4.5)
-        await world.leases.release(first.held)
-        return (await waiting).held.owner
+        await world.leases.release(first.granted)
+        return (await waiting).granted.owner
 
     assert run_virtual(story()) == "me"

@@ -11,7 +11,7 @@ from wrasse.orphans.scan import Workplace
 from wrasse.orphans.spool import Spool, SpooledObject, SpoolWriter
 
 ROWS = [SpooledObject(f"key-{n}".encode() + b"\xff", n, f"v{n}", n) for n in range(2_500)]
-ROUND = "01KD3Z8Q6Y8M5B9W0X2V7T4N1"
+SCAN_ID = "01KD3Z8Q6Y8M5B9W0X2V7T4N1"
 
 
 def written(path: Path) -> Path:
@@ -52,11 +52,11 @@ def test_a_damaged_frame_is_an_error(tmp_path: Path) -> None:
 
 def test_what_a_dead_process_left_is_cleared_and_what_a_live_one_uses_is_not(tmp_path: Path) -> None:
     place = Workplace(tmp_path, "root")
-    with place.opened(ROUND + "A") as mine:
-        left = tmp_path / "root" / (ROUND + "B")
+    with place.opened(SCAN_ID + "A") as mine:
+        left = tmp_path / "root" / (SCAN_ID + "B")
         left.mkdir()
         (left / "lock").touch()
-        with place.opened(ROUND + "C"):
+        with place.opened(SCAN_ID + "C"):
             assert mine.exists()
             assert not left.exists()
     assert list((tmp_path / "root").iterdir()) == []
@@ -65,16 +65,16 @@ def test_what_a_dead_process_left_is_cleared_and_what_a_live_one_uses_is_not(tmp
 def test_of_protected_lists_only_the_last_are_kept(tmp_path: Path) -> None:
     place = Workplace(tmp_path, "root")
     for letter in "ABCD":
-        with place.opened(ROUND + letter) as here:
+        with place.opened(SCAN_ID + letter) as here:
             (here / "protected").touch()
-            place.keep_protected(here / "protected", ROUND + letter)
-    with place.opened(ROUND + "E"):
-        assert place.protected(ROUND + "A") is None
-        assert place.protected(ROUND + "D") is not None
+            place.keep_protected(here / "protected", SCAN_ID + letter)
+    with place.opened(SCAN_ID + "E"):
+        assert place.protected(SCAN_ID + "A") is None
+        assert place.protected(SCAN_ID + "D") is not None
 
 
 def test_a_file_where_the_directory_belongs_is_told(tmp_path: Path) -> None:
     (tmp_path / "spool").touch()
     place = Workplace(tmp_path / "spool", "root")
-    with pytest.raises(UsageError, match="cannot be a spool directory"), place.opened(ROUND + "A"):
+    with pytest.raises(UsageError, match="cannot be a spool directory"), place.opened(SCAN_ID + "A"):
         pass

@@ -48,8 +48,8 @@ class Place:
     async def used(self, *keys: str, namespace: str = "default") -> None:
         for key in keys:
             lease = await self.leases.acquire(key, "me", namespace=namespace, ttl=TTL)
-            await self.leases.update(lease.held, b"{}")
-            await self.leases.release(lease.held)
+            await self.leases.update(lease.granted, b"{}")
+            await self.leases.release(lease.granted)
         await self.leases.close()
 
     async def run(self) -> Report:
@@ -96,7 +96,7 @@ async def test_a_token_after_the_deletion_is_above_every_one_before(place: Place
     await place.run()
     lease = await place.leases.acquire("a", "me", ttl=TTL)
     assert before is not None
-    assert lease.held.token > before.token
+    assert lease.granted.token > before.token
 
 
 async def test_a_key_whose_token_ran_ahead_of_the_time_stays(place: Place) -> None:
@@ -105,10 +105,10 @@ async def test_a_key_whose_token_ran_ahead_of_the_time_stays(place: Place) -> No
     lease = await theirs.acquire("a", "me", ttl=TTL)
     await place.used("a")
     keys = place.leases.keys("default")
-    kept = await keys.look("a")
+    kept = await keys.read("a")
     assert kept is not None
     records = place.store.records(leases_in("default"))
-    await records.put("a", KEYS.encode(replace(kept, token=lease.held.token)), at=kept.stored)
+    await records.put("a", KEYS.encode(replace(kept, token=lease.granted.token)), at=kept.stored)
     place.clock.advance(KEPT)
     assert dict((await place.run()).kept) == {"its token is ahead of the time": 1}
 
@@ -171,5 +171,5 @@ async def test_an_open_end_takes_nothing_from_a_key_that_came_back(place: Place)
     line = Line(Intent("1", "run", "aged_records", "delete", "default/a", "", 1), place.clock.now())
     place.clock.advance(HOUR)
     lease = await place.leases.acquire("a", "me", ttl=TTL)
-    await place.leases.update(lease.held, b"{}")
+    await place.leases.update(lease.granted, b"{}")
     assert (await place.sweep.resolve([line]), len(await place.objects())) == ([Outcome.DONE], 1)

@@ -110,9 +110,9 @@ async def holds(world: World, *keys: str, ttl: timedelta, give_back: bool = Fals
     leases = leases_of(world)
     for key in keys:
         lease = await leases.acquire(key, "me", ttl=ttl)
-        await leases.update(lease.held, b"{}")
+        await leases.update(lease.granted, b"{}")
         if give_back:
-            await leases.release(lease.held)
+            await leases.release(lease.granted)
     await leases.close()
 
 
@@ -144,7 +144,7 @@ async def transacts(world: World, name: str, *keys: str, ttl: timedelta, end: bo
     leases = leases_of(world)
     for key in keys:
         lease = await leases.acquire(key, "me", ttl=ttl, transaction=TRANSACTIONS[name])
-        await leases.update(lease.held, b"{}")
+        await leases.update(lease.granted, b"{}")
     if end:
         await leases.decide(TRANSACTIONS[name], commit=True)
     await leases.close()

@@ -51,7 +51,7 @@ class Place:
         """Leases with something staged under them."""
         found = [await self.leases.acquire(key, "me", namespace=namespace, ttl=TTL) for key in keys]
         for lease in found:
-            await self.leases.update(lease.held, STATE)
+            await self.leases.update(lease.granted, STATE)
         return found
 
     async def run(self, *, after: timedelta = timedelta(0), budget: RunBudget | None = None) -> Report:
@@ -68,7 +68,9 @@ class Place:
 
     async def late_write(self, lease: KeyRecord) -> StateObject:
         """What a holder still had on its way when its lease ended."""
-        return await self.leases.keys(lease.held.namespace).versions.write(lease.held.key, lease.held.token, b"late")
+        return await self.leases.keys(lease.granted.namespace).versions.write(
+            lease.granted.key, lease.granted.token, b"late"
+        )
 
 
 @pytest.fixture(params=["memory", "directory", "strict s3"])
@@ -115,9 +117,9 @@ async def test_what_a_dead_holder_wrote_late_goes_though_the_next_held_the_key_m
     await place.leases.close()
     await place.late_write(lease)
     for _ in range(10):
-        await place.leases.renew(again.held, timedelta(minutes=20))
+        await place.leases.renew(again.granted, timedelta(minutes=20))
         place.clock.advance(timedelta(minutes=10))
-    await place.leases.release(again.held)
+    await place.leases.release(again.granted)
     await place.leases.close()
     for _ in range(3):
         await place.run(after=2 * HOUR)
@@ -131,9 +133,9 @@ async def test_a_lease_that_is_held_stays_and_so_does_its_state(place: Place) ->
     place.clock.advance(2 * TTL)
     (lease,) = await place.holds("a")
     for _ in range(12):
-        await place.leases.renew(lease.held, timedelta(minutes=30))
+        await place.leases.renew(lease.granted, timedelta(minutes=30))
         await place.run(after=timedelta(minutes=25))
-    await place.leases.release(lease.held)
+    await place.leases.release(lease.granted)
     seen = await place.leases.read_public("default", "a")
     assert seen is not None
     assert seen.data == STATE
@@ -141,7 +143,7 @@ async def test_a_lease_that_is_held_stays_and_so_does_its_state(place: Place) ->
 
 async def test_a_committed_state_survives_every_look(place: Place) -> None:
     (lease,) = await place.holds("a")
-    await place.leases.release(lease.held)
+    await place.leases.release(lease.granted)
     await place.holds("a")
     for _ in range(4):
         await place.run(after=2 * HOUR)
@@ -181,7 +183,7 @@ async def test_a_look_over_very_many_quiet_namespaces_comes_back(place: Place, m
     monkeypatch.setattr(expiry_index, "EMPTY_NAMESPACES_MAX", 3)
     for name in "abcdefgh":
         (lease,) = await place.holds("k", namespace=name)
-        await place.leases.release(lease.held)
+        await place.leases.release(lease.granted)
     await place.leases.close()
     await place.holds("last", namespace="z")
     place.clock.advance(2 * HOUR)

@@ -36,11 +36,11 @@ class Scene:
     async def left(self, number: int, state: Decision, *, ttl: timedelta = TTL) -> str:
         id = f"{number:019d}0"
         held = await self.leases.acquire(f"k/{number}", "me", ttl=ttl, transaction=id)
-        await self.leases.update(held.held, b"1")
-        who = (Participant(NS, f"k/{number}", held.held.token),)
+        await self.leases.update(held.granted, b"1")
+        who = (Participant(NS, f"k/{number}", held.granted.token),)
         if state is not Decision.PENDING:
             await self.leases.transactions.transaction_log.decide(
-                id, state, who, held.held.expires_at, self.clock.now()
+                id, state, who, held.granted.expires_at, self.clock.now()
             )
         return id
 

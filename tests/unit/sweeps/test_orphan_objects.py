@@ -326,7 +326,7 @@ async def test_foreign_keys_are_reported_and_never_touched(field: Field) -> None
     foreign = ["archives/ws1/old", "archives/ws1/old/sub/x"]
     assert await field.keys() == ["archives/readme.txt", *left(("ws1", "new")), *foreign]
     assert field.scanner.result is not None
-    assert field.scanner.result.round.counts["foreign"] == 3
+    assert field.scanner.result.scan.counts["foreign"] == 3
 
 
 async def test_a_dry_run_lists_exactly_what_the_run_deletes_and_leaves_no_trace(field: Field) -> None:

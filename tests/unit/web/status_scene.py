@@ -62,12 +62,12 @@ class Shown:
             [NASTY], 1, worker=worker, heartbeat_timeout=HEARTBEAT_TIMEOUT, request=f"take {id}"
         )
 
-    async def look(self) -> ProcessSnapshot:
+    async def refresh(self) -> ProcessSnapshot:
         """A fresh look."""
         self.clock.advance(self.watch.kept)
-        return await self.watch.look()
+        return await self.watch.refresh()
 
     async def page(self) -> str:
         """The whole page."""
-        snapshot = await self.look()
+        snapshot = await self.refresh()
         return page(snapshot, self.clock.now())

@@ -96,21 +96,21 @@ async def test_a_job_of_a_silent_worker_is_shown_as_stuck_until_it_is_rescued(sh
 async def test_leases_are_shown_with_owner_token_and_end_until_they_are_given_back(shown: Shown) -> None:
     lease = await shown.leases.acquire("orders/42", "ann", ttl=timedelta(minutes=2))
     await shown.leases.acquire("ends/first", "bob", ttl=timedelta(seconds=1))
-    leases = json.loads(to_json(snapshot_json(await shown.look())))["leases"]
-    assert [(each["key"], each["owner"], each["held"]) for each in leases] == [
+    leases = json.loads(to_json(snapshot_json(await shown.refresh())))["leases"]
+    assert [(each["key"], each["owner"], each["valid"]) for each in leases] == [
         ("ends/first", "bob", False), ("orders/42", "ann", True),
     ]  # fmt: skip
     text = await shown.page()
-    words = ("orders/42", "ann", f">{lease.held.token}<", "in 1m56s", "ended</span>")
+    words = ("orders/42", "ann", f">{lease.granted.token}<", "in 1m56s", "ended</span>")
     assert [each for each in words if each not in text] == []
-    await shown.leases.release(lease.held)
+    await shown.leases.release(lease.granted)
     assert "orders/42" not in await shown.page()
 
 
 async def test_a_page_of_leases_is_the_most_that_is_read(shown: Shown) -> None:
     for n in range(LEASES_MAX + 1):
         await shown.leases.acquire(f"k/{n}", "ann", ttl=timedelta(seconds=10 + n))
-    leases = (await shown.look()).leases
+    leases = (await shown.refresh()).leases
     assert leases is not None
     assert (len(leases.items), leases.more) == (LEASES_MAX, True)
 
@@ -119,18 +119,18 @@ async def test_streams_are_shown_with_their_groups(shown: Shown) -> None:
     await shown.store.groups.join("orders.placed", "mail", StartAt(first=True))
     await shown.store.streams.append([Draft("orders.placed", b"PLANTED"), Draft("orders.placed", b"PLANTED")])
     await shown.store.groups.deliver(["orders.placed"], "mail", "me", 1, ack_timeout=timedelta(minutes=1))
-    found = json.loads(to_json(snapshot_json(await shown.look())))["streams"]
+    found = json.loads(to_json(snapshot_json(await shown.refresh())))["streams"]
     (stream,) = found
     assert (stream["subject"], stream["length"], stream["groups"][0]["pending"]) == ("orders.placed", 2, 1)
     text = await shown.page()
     assert [each for each in ("orders.placed", "<code>mail</code> 1 pending", "1 to read") if each not in text] == []
-    assert "PLANTED" not in text + to_json(snapshot_json(await shown.look()))
+    assert "PLANTED" not in text + to_json(snapshot_json(await shown.refresh()))
 
 
 async def test_a_backend_of_streams_that_is_down_hides_nothing_else(shown: Shown) -> None:
     await shown.leave_behind("a")
     shown.network.down = True
-    snapshot = await shown.look()
+    snapshot = await shown.refresh()
     text = tables(snapshot)
     assert (snapshot.streams, snapshot.ready, snapshot.counts is None) == (None, True, False)
     assert text[text.index('id="streams"') : text.index('id="journal"')].count("its backend does not answer") == 1
@@ -138,23 +138,23 @@ async def test_a_backend_of_streams_that_is_down_hides_nothing_else(shown: Shown
 
 async def test_a_long_table_is_cut_and_says_so(shown: Shown) -> None:
     await shown.store.jobs.enqueue([Job(f"j{n}", queue=f"q{n}") for n in range(ROWS_MAX + 7)], request="many")
-    text = tables(await shown.look())
+    text = tables(await shown.refresh())
     assert text.count('<tr role="row" data-key="q') == ROWS_MAX
     assert "and 7 more in /status.json" in text
 
 
 async def test_the_same_facts_are_the_same_text_however_much_time_has_passed(shown: Shown) -> None:
     await shown.store.jobs.enqueue([Job("a", queue="low")], request="a")
-    first = tables(await shown.look())
+    first = tables(await shown.refresh())
     shown.clock.advance(timedelta(hours=3))
-    assert tables(await shown.look()) == first
+    assert tables(await shown.refresh()) == first
 
 
 async def test_times_are_ours_even_where_the_backends_clock_is_not(shown: Shown) -> None:
-    snapshot = await shown.look()
+    snapshot = await shown.refresh()
     await shown.leave_behind("a")
-    at = (await shown.look()).at - timedelta(hours=1)
-    counts = (await shown.look()).counts
+    at = (await shown.refresh()).at - timedelta(hours=1)
+    counts = (await shown.refresh()).counts
     assert counts is not None
     off = replace(counts, at=at, workers=tuple(replace(each, heartbeat_at=at, deadline=at) for each in counts.workers))
     text = tables(replace(snapshot, counts=off), snapshot.at)
@@ -189,7 +189,7 @@ async def test_a_held_sweep_says_by_which_guard_and_since_when(shown: Shown) -> 
     await shown.engine.sweep_now("stuck_jobs")
     shown.store.restart()
     await shown.engine.sweep_now("stuck_jobs")
-    snapshot = await shown.look()
+    snapshot = await shown.refresh()
     (stuck,) = (each for each in snapshot.sweeps if each.name == "stuck_jobs")
     assert stuck.paused is not None
     text = re.sub("<[^>]+>", "", tables(snapshot, snapshot.at))
@@ -198,21 +198,21 @@ async def test_a_held_sweep_says_by_which_guard_and_since_when(shown: Shown) -> 
 
 async def test_the_json_says_what_the_page_says(shown: Shown) -> None:
     await shown.leave_behind("a")
-    found = json.loads(to_json(snapshot_json(await shown.look())))
+    found = json.loads(to_json(snapshot_json(await shown.refresh())))
     assert [(each["queue"], each["running"]) for each in found["queues"]] == [(NASTY, 1)]
     assert [each["name"] for each in found["sweeps"]] == ["stuck_jobs", "finished_jobs"]
     assert found["ready"] is True
 
 
 async def test_many_who_look_cost_one_look(shown: Shown) -> None:
-    first = await shown.look()
+    first = await shown.refresh()
     await shown.leave_behind("later")
-    assert await shown.watch.look() is first
-    assert await shown.look() is not first
+    assert await shown.watch.refresh() is first
+    assert await shown.refresh() is not first
 
 
 async def test_a_worker_that_is_of_no_use_makes_the_process_not_ready(shown: Shown) -> None:
     shown.wrong = "no beats go out"
-    snapshot = await shown.look()
+    snapshot = await shown.refresh()
     assert not snapshot.ready
     assert [check.detail for check in snapshot.checks if not check.ok] == ["no beats go out"]

@@ -48,7 +48,7 @@ def failed(shown: Shown, queue: str, times: int) -> None:
 
 async def test_a_breaker_that_stays_open_too_long_makes_the_process_unready(shown: Shown) -> None:
     failed(shown, "low", 20)
-    soon = await shown.look()
+    soon = await shown.refresh()
     shown.clock.advance(timedelta(seconds=30))
     failed(shown, "low", 1)
     shown.clock.advance(timedelta(seconds=29))
@@ -56,7 +56,7 @@ async def test_a_breaker_that_stays_open_too_long_makes_the_process_unready(show
     for _ in range(3):
         shown.clock.advance(timedelta(seconds=30))
         failed(shown, "low", 1)
-    late = await shown.look()
+    late = await shown.refresh()
     assert Check("breakers", False, "open for more than 2m: low") in late.checks
     assert not late.ready
 
@@ -64,7 +64,7 @@ async def test_a_breaker_that_stays_open_too_long_makes_the_process_unready(show
 async def test_a_breaker_that_waits_for_a_job_to_try_does_not_make_it_unready(shown: Shown) -> None:
     failed(shown, "low", 20)
     shown.clock.advance(timedelta(hours=1))
-    assert Check("breakers", True, "closed") in (await shown.look()).checks
+    assert Check("breakers", True, "closed") in (await shown.refresh()).checks
 
 
 async def test_queues_that_any_beating_worker_leaves_alone_are_shown(shown: Shown) -> None:
@@ -74,7 +74,7 @@ async def test_queues_that_any_beating_worker_leaves_alone_are_shown(shown: Show
     for worker in ("w-1", "w-2"):
         await ShutQueues(shown.breakers, worker, shown.store.jobs, records, shown.clock).write_changes()
     await shown.store.jobs.heartbeat(WorkerInfo("w-1"), (), heartbeat_timeout=HEARTBEAT_TIMEOUT)
-    snapshot = await shown.look()
+    snapshot = await shown.refresh()
     assert [(each.queue, each.state, each.worker) for each in snapshot.shut] == [("low", "open", "w-1")]
     assert json.loads(to_json(snapshot_json(snapshot)))["breakers"][0]["since"] == "2026-01-01T00:00:00Z"
     text = await shown.page()

@@ -42,7 +42,7 @@ _ODD = 1_234_567_891  # nanoseconds that only a file system with exact times ret
 
 def prepare(files: Files, temporary: TempFiles) -> bool:
     """Makes the workplace, and refuses an unsuitable file system. Returns whether names can be exchanged."""
-    for folder in (WORKPLACE, temp_files.FOLDER, locks.FOLDER, records.FOLDER):
+    for folder in (WORKPLACE, temp_files.FOLDER, locks.FOLDER, records.TOMBSTONES):
         with suppress(FileExistsError):
             files.make_folder(folder)
     files.sync_folder(WORKPLACE)

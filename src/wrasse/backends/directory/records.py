@@ -10,20 +10,16 @@ Each change is a sequence of steps, in an order that makes a crash between any t
 Every change holds the record's lock, between processes. Readers need no lock: a record's file is replaced atomically.
 Everything here blocks; it runs in threads.
 
-The due index: an empty file per record in the directory of its due bucket, and the list of existing buckets.
+The due index has an empty file per record in the directory of its due bucket, and the list of existing buckets. An
+entry is on disk before its record, and is removed after it: a stale entry is checked once and removed, while a missing
+one would be a record that is never found. An entry that this process has synced to disk and that is still the same file
+is not synced again. A bucket leaves the list only together with its directory, and only when it is empty, under a lock
+against new entries. A bucket that is missing from the list is found by its directory.
 
-An entry is on disk before its record, and is removed after it: a stale entry is checked once and removed, while a
-missing one would be a record that is never found. An entry that this process has synced to disk and that is still the
-same file is not synced again. A bucket leaves the list only together with its directory, and only when it is empty,
-under a lock against new entries. A bucket that is missing from the list is found by its directory.
-
-Namespaces of a directory: the directories at its root that hold records of keys.
-
-The last writes to keys whose record was deleted, so that a retry after a lost reply stays safe.
-
-One small file for each of 256 groups of keys, the same groups as the locks: it is read and replaced under the key's
-lock. Each keeps the newest GONE_MAX deleted keys, and whether older ones were dropped. A file that cannot be read
-counts as if all were dropped: then the answer is `unknown`, which is true.
+Tombstones keep the last writes to keys whose record was deleted, so that a retry after a lost reply stays safe: in one
+small file for each of 256 groups of keys, the same groups as the locks. It is read and replaced under the key's lock.
+Each keeps the newest GONE_MAX deleted keys, and whether older ones were dropped. A file that cannot be read counts as
+if all were dropped: then the answer is `unknown`, which is true.
 """
 
 from __future__ import annotations
@@ -63,68 +59,185 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.page import Page
 from wrasse.ports.records import META, Collection, namespace_of, page_of
 
-FOLDER = WORKPLACE + b"/gone"
-GONE_MAX = 40
+TOMBSTONES = WORKPLACE + b"/gone"
+GONE_MAX = 40  # deleted keys of a group
+LASTING_MAX = 4_096  # synced entries that a process remembers
+_RECORDS = Sort(stored_part, nested=False, suffix=RECORD_SUFFIX)
 _ENTRIES = Sort(stored_part, nested=False)
 _ENTRY = b"{}"
-LASTING_MAX = 4_096
 
 
-class _Key(msgspec.Struct):
-    hash: str
-    writes: list[Write]
-    whole: bool
+class ThreadedRecords:
+    """The files of one collection, accessed in threads."""
+
+    def __init__(self, threads: Threads, files: RecordFiles) -> None:
+        self._threads, self._files = threads, files
+
+    async def get(self, stored: bytes, entering: datetime | None = None) -> StoredRecord | None:
+        return await self._threads.run(lambda: self._files.get(stored))
+
+    async def write(self, change: RecordChange) -> Answer:
+        return await self._threads.run(lambda: self._files.write(change))
+
+    async def leave(self, stored: bytes, due_at: datetime) -> None:
+        await self._threads.run(lambda: self._files.leave(stored, due_at))
+
+    async def page(
+        self, prefix: bytes, after: bytes | None, limit: int
+    ) -> tuple[Sequence[tuple[bytes, StoredRecord]], bool]:
+        found = await self._threads.run(lambda: self._files.page(prefix, after, limit))
+        return found.found, found.more
+
+    async def due(
+        self, horizon: datetime, after: DueCursor | None, limit: int
+    ) -> tuple[Sequence[tuple[DueCursor, StoredRecord]], bool]:
+        return await self._threads.run(lambda: self._files.due(horizon, after, limit))
 
 
-class _KeyGroup(msgspec.Struct):
-    forgot: bool = False
-    keys: list[_Key] = []  # oldest first
+class RecordFiles:
+    """The records of one collection, by stored name."""
 
-
-_decode = msgspec.json.Decoder(_KeyGroup).decode
-
-
-class Tombstones:
-    """The last writes to keys without a record. The caller holds the key's lock."""
-
-    def __init__(self, files: Files, temp_files: TempFiles) -> None:
+    def __init__(
+        self, files: Files, locks: Locks, temp_files: TempFiles, places: ObjectPaths, collection: Collection
+    ) -> None:
         self._files = files
+        self._locks = locks
         self._temp_files = temp_files
+        self._places = places
+        self._folder = folder_path(collection.data)
+        self._buckets = DirectoryDueIndex(files, locks, temp_files, places, collection)
+        self._gone = Tombstones(files, temp_files)
+        self._listings = Listings(files)
+        self._tended = collection.tended
 
-    def writes(self, path: bytes) -> LastWrites:
-        """The last writes to the record that had this path."""
-        hash, group = _hash(path), self._load(_file(path))
-        for key in group.keys:
-            if key.hash == hash:
-                return LastWrites(tuple(key.writes), key.whole)
-        return LastWrites(whole=not group.forgot)
+    def get(self, stored: bytes) -> StoredRecord | None:
+        """The record as it is now."""
+        return self._load(self._path(stored))
 
-    def keep(self, path: bytes, writes: LastWrites) -> None:
-        """Stores them on disk."""
-        hash, file = _hash(path), _file(path)
-        group = self._load(file)
-        keys = [*(key for key in group.keys if key.hash != hash), _Key(hash, list(writes.kept), writes.whole)]
-        kept = _KeyGroup(group.forgot or len(keys) > GONE_MAX, keys[-GONE_MAX:])
-        with self._temp_files.small_file(msgspec.json.encode(kept), renamed=True) as temp_file:
-            self._files.rename(temp_file.path, file)
-            self._files.sync_folder(FOLDER)
+    def write(self, change: RecordChange) -> Answer:
+        """Makes the change, if its condition holds."""
+        for _ in range(TRIES):
+            try:
+                with self._locks.held(self._path(change.stored)):
+                    return self._write(change)
+            except FileNotFoundError:
+                # The first write of a collection, or another process removed an empty directory. Not inside the lock:
+                # making the directory may need the lock of another name.
+                for folder in (parent(self._path(change.stored)), *self._buckets.folders):
+                    self._places.make_room(folder)
+        raise unsteady(self._files)
 
-    def _load(self, file: bytes) -> _KeyGroup:
-        packed = self._files.load(file)
+    def leave(self, stored: bytes, due_at: datetime) -> None:
+        """Removes an entry that a change left, unless the record needs it again."""
+        self._remove_stale(stored, self._buckets.due_buckets.due_bucket(due_at))
+
+    def page(self, prefix: bytes, after: bytes | None, limit: int) -> WalkedPage[StoredRecord]:
+        """Records whose stored name starts with `prefix`, in order."""
+
+        def begin() -> Walk:
+            return Walk(self._files, _RECORDS, self._folder, b"", prefix, after)
+
+        def look(stored: bytes, path: bytes) -> StoredRecord | None:
+            return self._listed(path) if path == self._path(stored) else None
+
+        return self._listings.cut(prefix, after, limit, begin, look)
+
+    def due(
+        self, horizon: datetime, after: DueCursor | None, limit: int
+    ) -> tuple[list[tuple[DueCursor, StoredRecord]], bool]:
+        """Records whose bucket has passed at the horizon, earliest bucket first, and whether there are more."""
+        found: list[tuple[DueCursor, StoredRecord]] = []
+        for due_bucket in self._buckets.over(horizon, "" if after is None else after.due_bucket):
+            start = after.stored if after is not None and after.due_bucket == due_bucket else None
+            empty = start is None
+            for cursor, kept in self._due_in(due_bucket, start):
+                if len(found) == limit:
+                    return found, True
+                found.append((cursor, kept))
+                empty = False
+            if empty:
+                self._buckets.retire(due_bucket)
+        return found, False
+
+    def _due_in(self, due_bucket: str, after: bytes | None) -> Iterator[tuple[DueCursor, StoredRecord]]:
+        walk = self._buckets.walk(due_bucket, after)
+        while (cursor := walk.next()) is not None:
+            stored, path = cursor
+            if not self._buckets.is_entry(stored, path, due_bucket):
+                continue
+            kept = self._listed(self._path(stored))
+            if kept is not None and self._due_bucket_of(kept) == due_bucket:
+                yield DueCursor(due_bucket, stored), kept
+            elif kept is not None and (self._tended or kept.version == CORRUPT):
+                yield DueCursor(due_bucket, stored), replace(kept, due_at=self._buckets.due_buckets.begin(due_bucket))
+            else:
+                self._remove_stale(stored, due_bucket)
+
+    def _remove_stale(self, stored: bytes, due_bucket: str) -> None:
+        # Under the record's lock: a writer makes the entry first, and its record may be about to follow.
+        with self._locks.held(self._path(stored)):
+            if self._due_bucket_of(self._load(self._path(stored))) != due_bucket:
+                self._buckets.leave(stored, due_bucket)
+
+    def _write(self, change: RecordChange) -> Answer:
+        path = self._path(change.stored)
+        before = self._load(path)
+        writes = self._gone.writes(path) if before is None else before.writes
+        answer = writes.answer(change.nonce, change.at, None if before is None else before.version)
+        if answer is not None:
+            return answer
+        if change.value is None:
+            assert before is not None, "a delete names the version of a record"
+            return self._delete(change, before)
+        version = secrets.token_hex(12)
+        after = StoredRecord(change.value, version, change.due_at, writes.and_then(change.nonce, version))
+        self._store(change.stored, before, after, change.entry_stays)
+        return Outcome.DONE, version
+
+    def _store(self, stored: bytes, before: StoredRecord | None, after: StoredRecord, entry_stays: bool) -> None:
+        path, old, new = self._path(stored), self._due_bucket_of(before), self._due_bucket_of(after)
+        if new is not None and (new != old or not self._buckets.has(stored, new)):
+            self._buckets.enter(stored, new)
+        with self._temp_files.small_file(pack(after), renamed=before is not None) as temp_file:
+            name: Callable[[bytes, bytes], None] = self._files.link if before is None else self._files.rename
+            name(temp_file.path, path)
+            self._places.sync(parent(path))
+        if old is not None and old != new and not entry_stays:
+            self._buckets.leave(stored, old)
+
+    def _delete(self, change: RecordChange, before: StoredRecord) -> Answer:
+        path, old = self._path(change.stored), self._due_bucket_of(before)
+        self._gone.keep(path, before.writes.and_then(change.nonce, None))
+        self._files.unlink(path)
+        self._places.sync(parent(path))
+        if old is not None:
+            self._buckets.leave(change.stored, old)
+        self._places.prune(parent(path), self._folder)
+        return Outcome.DONE, None
+
+    def _due_bucket_of(self, kept: StoredRecord | None) -> str | None:
+        if kept is None or kept.due_at is None:
+            return None
+        return self._buckets.due_buckets.due_bucket(kept.due_at)
+
+    def _listed(self, path: bytes) -> StoredRecord | None:
+        packed = self._files.load(path)
+        return None if packed is None else listed(packed)
+
+    def _load(self, path: bytes) -> StoredRecord | None:
+        packed = self._files.load(path)
         if packed is None:
-            return _KeyGroup()
+            return None
         try:
-            return _decode(packed)
+            return unpack(packed)
         except ValueError:
-            return _KeyGroup(forgot=True)
+            raise StoreBroken(
+                f"the record in {path.decode('utf-8', 'replace')} in {self._files.root} is corrupt or foreign",
+                do="restore the file from a backup, or move it out of the directory",
+            ) from None
 
-
-def _hash(path: bytes) -> str:
-    return hashlib.sha256(path).hexdigest()
-
-
-def _file(path: bytes) -> bytes:
-    return FOLDER + b"/" + _hash(path)[:2].encode() + b".json"
+    def _path(self, stored: bytes) -> bytes:
+        return self._folder + b"/" + record_path(stored) + RECORD_SUFFIX
 
 
 class DirectoryDueIndex:
@@ -292,184 +405,65 @@ class DirectoryDueIndex:
         )
 
 
-_RECORDS = Sort(stored_part, nested=False, suffix=RECORD_SUFFIX)
+class _DeletedKey(msgspec.Struct):
+    hash: str
+    writes: list[Write]
+    whole: bool
 
 
-class RecordFiles:
-    """The records of one collection, by stored name."""
+class _KeyGroup(msgspec.Struct):
+    forgot: bool = False
+    keys: list[_DeletedKey] = []  # oldest first
 
-    def __init__(
-        self, files: Files, locks: Locks, temp_files: TempFiles, places: ObjectPaths, collection: Collection
-    ) -> None:
+
+_decode_group = msgspec.json.Decoder(_KeyGroup).decode
+
+
+class Tombstones:
+    """The last writes to keys without a record. The caller holds the key's lock."""
+
+    def __init__(self, files: Files, temp_files: TempFiles) -> None:
         self._files = files
-        self._locks = locks
         self._temp_files = temp_files
-        self._places = places
-        self._folder = folder_path(collection.data)
-        self._buckets = DirectoryDueIndex(files, locks, temp_files, places, collection)
-        self._gone = Tombstones(files, temp_files)
-        self._listings = Listings(files)
-        self._tended = collection.tended
 
-    def get(self, stored: bytes) -> StoredRecord | None:
-        """The record as it is now."""
-        return self._load(self._path(stored))
+    def writes(self, path: bytes) -> LastWrites:
+        """The last writes to the record that had this path."""
+        hash, group = _hash(path), self._load(_file(path))
+        for key in group.keys:
+            if key.hash == hash:
+                return LastWrites(tuple(key.writes), key.whole)
+        return LastWrites(whole=not group.forgot)
 
-    def write(self, change: RecordChange) -> Answer:
-        """Makes the change, if its condition holds."""
-        for _ in range(TRIES):
-            try:
-                with self._locks.held(self._path(change.stored)):
-                    return self._write(change)
-            except FileNotFoundError:
-                # The first write of a collection, or another process removed an empty directory. Not inside the lock:
-                # making the directory may need the lock of another name.
-                for folder in (parent(self._path(change.stored)), *self._buckets.folders):
-                    self._places.make_room(folder)
-        raise unsteady(self._files)
+    def keep(self, path: bytes, writes: LastWrites) -> None:
+        """Stores them on disk."""
+        hash, file = _hash(path), _file(path)
+        group = self._load(file)
+        keys = [*(key for key in group.keys if key.hash != hash), _DeletedKey(hash, list(writes.kept), writes.whole)]
+        kept = _KeyGroup(group.forgot or len(keys) > GONE_MAX, keys[-GONE_MAX:])
+        with self._temp_files.small_file(msgspec.json.encode(kept), renamed=True) as temp_file:
+            self._files.rename(temp_file.path, file)
+            self._files.sync_folder(TOMBSTONES)
 
-    def leave(self, stored: bytes, due_at: datetime) -> None:
-        """Removes an entry that a change left, unless the record needs it again."""
-        self._remove_stale(stored, self._buckets.due_buckets.due_bucket(due_at))
-
-    def page(self, prefix: bytes, after: bytes | None, limit: int) -> WalkedPage[StoredRecord]:
-        """Records whose stored name starts with `prefix`, in order."""
-
-        def begin() -> Walk:
-            return Walk(self._files, _RECORDS, self._folder, b"", prefix, after)
-
-        def look(stored: bytes, path: bytes) -> StoredRecord | None:
-            return self._listed(path) if path == self._path(stored) else None
-
-        return self._listings.cut(prefix, after, limit, begin, look)
-
-    def due(
-        self, horizon: datetime, after: DueCursor | None, limit: int
-    ) -> tuple[list[tuple[DueCursor, StoredRecord]], bool]:
-        """Records whose bucket has passed at the horizon, earliest bucket first, and whether there are more."""
-        found: list[tuple[DueCursor, StoredRecord]] = []
-        for due_bucket in self._buckets.over(horizon, "" if after is None else after.due_bucket):
-            start = after.stored if after is not None and after.due_bucket == due_bucket else None
-            empty = start is None
-            for cursor, kept in self._due_in(due_bucket, start):
-                if len(found) == limit:
-                    return found, True
-                found.append((cursor, kept))
-                empty = False
-            if empty:
-                self._buckets.retire(due_bucket)
-        return found, False
-
-    def _due_in(self, due_bucket: str, after: bytes | None) -> Iterator[tuple[DueCursor, StoredRecord]]:
-        walk = self._buckets.walk(due_bucket, after)
-        while (cursor := walk.next()) is not None:
-            stored, path = cursor
-            if not self._buckets.is_entry(stored, path, due_bucket):
-                continue
-            kept = self._listed(self._path(stored))
-            if kept is not None and self._due_bucket_of(kept) == due_bucket:
-                yield DueCursor(due_bucket, stored), kept
-            elif kept is not None and (self._tended or kept.version == CORRUPT):
-                yield DueCursor(due_bucket, stored), replace(kept, due_at=self._buckets.due_buckets.begin(due_bucket))
-            else:
-                self._remove_stale(stored, due_bucket)
-
-    def _remove_stale(self, stored: bytes, due_bucket: str) -> None:
-        # Under the record's lock: a writer makes the entry first, and its record may be about to follow.
-        with self._locks.held(self._path(stored)):
-            if self._due_bucket_of(self._load(self._path(stored))) != due_bucket:
-                self._buckets.leave(stored, due_bucket)
-
-    def _write(self, change: RecordChange) -> Answer:
-        path = self._path(change.stored)
-        before = self._load(path)
-        writes = self._gone.writes(path) if before is None else before.writes
-        answer = writes.answer(change.nonce, change.at, None if before is None else before.version)
-        if answer is not None:
-            return answer
-        if change.value is None:
-            assert before is not None, "a delete names the version of a record"
-            return self._delete(change, before)
-        version = secrets.token_hex(12)
-        after = StoredRecord(change.value, version, change.due_at, writes.and_then(change.nonce, version))
-        self._store(change.stored, before, after, change.entry_stays)
-        return Outcome.DONE, version
-
-    def _store(self, stored: bytes, before: StoredRecord | None, after: StoredRecord, entry_stays: bool) -> None:
-        path, old, new = self._path(stored), self._due_bucket_of(before), self._due_bucket_of(after)
-        if new is not None and (new != old or not self._buckets.has(stored, new)):
-            self._buckets.enter(stored, new)
-        with self._temp_files.small_file(pack(after), renamed=before is not None) as temp_file:
-            name: Callable[[bytes, bytes], None] = self._files.link if before is None else self._files.rename
-            name(temp_file.path, path)
-            self._places.sync(parent(path))
-        if old is not None and old != new and not entry_stays:
-            self._buckets.leave(stored, old)
-
-    def _delete(self, change: RecordChange, before: StoredRecord) -> Answer:
-        path, old = self._path(change.stored), self._due_bucket_of(before)
-        self._gone.keep(path, before.writes.and_then(change.nonce, None))
-        self._files.unlink(path)
-        self._places.sync(parent(path))
-        if old is not None:
-            self._buckets.leave(change.stored, old)
-        self._places.prune(parent(path), self._folder)
-        return Outcome.DONE, None
-
-    def _due_bucket_of(self, kept: StoredRecord | None) -> str | None:
-        if kept is None or kept.due_at is None:
-            return None
-        return self._buckets.due_buckets.due_bucket(kept.due_at)
-
-    def _listed(self, path: bytes) -> StoredRecord | None:
-        packed = self._files.load(path)
-        return None if packed is None else listed(packed)
-
-    def _load(self, path: bytes) -> StoredRecord | None:
-        packed = self._files.load(path)
+    def _load(self, file: bytes) -> _KeyGroup:
+        packed = self._files.load(file)
         if packed is None:
-            return None
+            return _KeyGroup()
         try:
-            return unpack(packed)
+            return _decode_group(packed)
         except ValueError:
-            raise StoreBroken(
-                f"the record in {path.decode('utf-8', 'replace')} in {self._files.root} is corrupt or foreign",
-                do="restore the file from a backup, or move it out of the directory",
-            ) from None
-
-    def _path(self, stored: bytes) -> bytes:
-        return self._folder + b"/" + record_path(stored) + RECORD_SUFFIX
+            return _KeyGroup(forgot=True)
 
 
-class ThreadedRecords:
-    """The files of one collection, accessed in threads."""
+def _hash(path: bytes) -> str:
+    return hashlib.sha256(path).hexdigest()
 
-    def __init__(self, threads: Threads, files: RecordFiles) -> None:
-        self._threads, self._files = threads, files
 
-    async def get(self, stored: bytes, entering: datetime | None = None) -> StoredRecord | None:
-        return await self._threads.run(lambda: self._files.get(stored))
-
-    async def write(self, change: RecordChange) -> Answer:
-        return await self._threads.run(lambda: self._files.write(change))
-
-    async def leave(self, stored: bytes, due_at: datetime) -> None:
-        await self._threads.run(lambda: self._files.leave(stored, due_at))
-
-    async def page(
-        self, prefix: bytes, after: bytes | None, limit: int
-    ) -> tuple[Sequence[tuple[bytes, StoredRecord]], bool]:
-        found = await self._threads.run(lambda: self._files.page(prefix, after, limit))
-        return found.found, found.more
-
-    async def due(
-        self, horizon: datetime, after: DueCursor | None, limit: int
-    ) -> tuple[Sequence[tuple[DueCursor, StoredRecord]], bool]:
-        return await self._threads.run(lambda: self._files.due(horizon, after, limit))
+def _file(path: bytes) -> bytes:
+    return TOMBSTONES + b"/" + _hash(path)[:2].encode() + b".json"
 
 
 class DirectoryNamespaces:
-    """The port."""
+    """The directories at the root that hold records of keys."""
 
     def __init__(self, threads: Threads, files: Files, clock: Clock) -> None:
         self._threads, self._files, self._clock = threads, files, clock

@@ -3,8 +3,6 @@
 A key keeps the nonces of its last writes, also after the record is deleted and after another record was created under
 the same key, so that a write whose reply was lost is recognised. Deleted keys are remembered for the newest GONE_MAX of
 them; for older ones the answer is `unknown`.
-
-Namespaces of the records in memory.
 """
 
 from __future__ import annotations
@@ -79,12 +77,12 @@ class MemoryRecords(ConditionalRecords):
         return self
 
     async def reindex(self, placed: Sequence[tuple[Record, IndexEntry | None]]) -> int:
-        """See ShelvedRecords."""
+        """See IndexedRecords."""
         true = [each for each in placed if self._version(stored_name(each[0].key)) == each[0].version]
         return sum(self._stands(stored_name(record.key), index_entry) for record, index_entry in true)
 
     async def status_counts(self, spans: Sequence[StatusRange]) -> tuple[tuple[int, ...], datetime]:
-        """See ShelvedRecords."""
+        """See IndexedRecords."""
         counts = tuple(
             len(self._status_index[each.status]) if each.upto is None
             else self._status_index[each.status].count_upto((each.upto, _LAST))
@@ -93,7 +91,7 @@ class MemoryRecords(ConditionalRecords):
         return counts, self._clock.now()
 
     async def status_page(self, status: str, after: str | None, limit: int, *, newest: bool = False) -> Page[Record]:
-        """See ShelvedRecords."""
+        """See IndexedRecords."""
         moments = self._status_index[status].walk(None if after is None else read_cursor(after), newest=newest)
         return self._cut(moments, limit, lambda moment: (moment[1], index_cursor(*moment)))
 
@@ -165,7 +163,7 @@ class MemoryRecords(ConditionalRecords):
 
 
 class MemoryNamespaces:
-    """The port."""
+    """The namespaces of the collections that were opened."""
 
     def __init__(self, collections: Mapping[str, MemoryRecords], clock: Clock) -> None:
         self._collections, self._clock = collections, clock

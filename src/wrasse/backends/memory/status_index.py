@@ -1,11 +1,9 @@
-"""The status of each job: one row per job, with exactly one status, in the order of that status.
+"""The status of each job: one row per job, with exactly one status, in the order of that status; and pages of it.
 
 Invariant: a row's status and order follow from the row alone, and every change replaces the row and its index entries
 together. So a job cannot have two states or none, and counting is the length of a list.
 
-Pages of jobs: the order of a state, the filter, and cursors that survive changes in between.
-
-A cursor is a status and a position, so the next page begins there even if the job it names has moved.
+A cursor of a page is a status and a position, so the next page begins there even if the job it names has moved.
 """
 
 from __future__ import annotations
@@ -22,6 +20,7 @@ from wrasse.ports.page import Page, check_limit, no_cursor, number_in, other_lis
 from wrasse.ports.rules.job_transitions import StoredJob
 
 Position = tuple[int, int]
+_BEYOND = 1 << 62  # a row number above all others
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +106,6 @@ class JobIndex:
             order.remove(row.position)
             if not order:
                 del self._orders[row.status, queue]
-
-
-_BEYOND = 1 << 62  # a row number above all others
 
 
 def page(

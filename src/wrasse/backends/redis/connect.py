@@ -1,10 +1,8 @@
 """Jobs, records and streams on Redis or Valkey, for any number of processes on any number of machines.
 
-How safe a confirmed write is depends on the server's persistence: `wrasse doctor` reports it.
-
-Health, version and persistence settings of a Redis, with their consequences: for the doctor. `judge` is pure.
-
-Plain locks on Redis: a string key with its owner and an expiry, as `SET NX PX` makes them.
+How safe a confirmed write is depends on the server's persistence: `wrasse doctor` reports it. `health` asks the server
+for its version, role and persistence settings, and `judge`, which is pure, states their consequences. Plain locks are a
+string key with its owner and an expiry, as `SET NX PX` makes them.
 """
 
 from __future__ import annotations
@@ -13,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from wrasse.backends.redis import streams
 from wrasse.backends.redis.client.client import RedisClient, sections
 from wrasse.backends.redis.client.connection import OwnRedisClient
 from wrasse.backends.redis.client.transport import RedisRefusal
@@ -25,9 +22,9 @@ from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.limiter import RedisLimiter
 from wrasse.backends.redis.options import OWN_CLIENT, RedisOptions
 from wrasse.backends.redis.records import RecordWriter, RedisFlatRecords, RedisNamespaces, RedisRecords
-from wrasse.backends.redis.replies import DO, KeyTypes, reads_replies
+from wrasse.backends.redis.replies import WRONG_TYPE_ADVICE, KeyTypes, reads_replies
 from wrasse.backends.redis.scripts import load
-from wrasse.backends.redis.streams import RedisStreams, check_streams
+from wrasse.backends.redis.streams import NAMELESS_ADVICE, RedisStreams, check_streams
 from wrasse.clock import Clock, SystemClock, from_micros
 from wrasse.errors import Refused, StoreUnavailable, WrasseError
 from wrasse.ports.backend import FAIL, OK, WARN, Capabilities, Finding, JobStore, StreamStore, full_groups
@@ -37,13 +34,139 @@ from wrasse.ports.records import Collection
 from wrasse.ports.streams import Streams, Surveys
 
 _MILLISECOND = timedelta(milliseconds=1)
-_ASKED = ("maxmemory-policy", "appendfsync", "save", "min-replicas-to-write")
+_SETTINGS = ("maxmemory-policy", "appendfsync", "save", "min-replicas-to-write")
 _OLD_KEYS = (("LLEN", ""), ("ZCARD", ":delayed"))
+_OLDEST = (6, 2)
+_FULL = 0.9  # of maxmemory
+_SYNC_COSTS = {
+    "always": (OK, "always: no confirmed write is lost in any crash; each write waits for the disk", ""),
+    "everysec": (OK, "everysec: a machine's crash loses about the last second, a server's crash nothing", ""),
+    "no": (
+        WARN,
+        "no: a crash of the machine loses what the system had not written, about 30 s",
+        "set appendfsync everysec or always",
+    ),
+}
+
+
+@reads_replies
+class Redis(JobStore, StreamStore):
+    """One open Redis. Made by `open`; it serves the event loop that opened it, until `close`."""
+
+    capabilities = full_groups(
+        Capabilities(
+            jobs=True,
+            job_extras=True,
+            streams=True,
+            limiter=True,
+            surveys=True,
+            damages=True,
+            strays=True,
+            plain_locks=True,
+            lists=True,
+            status_index=True,
+            shared=True,
+        )
+    )
+
+    def __init__(self, client: RedisClient, clock: Clock, *, done_max: int, to_read: bool = False) -> None:
+        self.client = self._client = client
+        self.jobs: RedisJobs = RedisJobs(client, clock, done_max=done_max)
+        self.limiter = RedisLimiter(client)
+        self.namespaces = RedisNamespaces(client)
+        self._streams = RedisStreams(client, clock, to_read=to_read)
+        self.streams: Streams = self._streams
+        self.groups: Groups = RedisGroups(client, clock)
+        self.surveys: Surveys = self._streams
+        self.strays = RedisStrays(client)
+        self.damages = RedisFsck(client)
+        self.plain_locks = RedisPlainLocks(client)
+        self.lists = RedisLists(client)
+
+    @classmethod
+    async def open(
+        cls,
+        options: RedisOptions | str,
+        clock: Clock = SystemClock(),  # noqa: B008  # it has no state
+        *,
+        done_max: int = 10_000,
+        time: Clock | None = None,
+        to_read: bool = False,
+    ) -> Redis:
+        """Connects once, so that errors in the address or the login are raised now. `time`: see RedisClient. `to_read`:
+        streams of other programs that are found are not registered."""
+        wanted = RedisOptions.of(options) if isinstance(options, str) else options
+        return cls(await _client(wanted, time), clock, done_max=done_max, to_read=to_read)
+
+    async def check_streams(self) -> None:
+        """Refuses a server that is too old for streams. Jobs and records still work there."""
+        await check_streams(self.client)
+
+    def records(self, collection: Collection) -> RedisRecords | RedisFlatRecords:
+        """The records of one collection."""
+        return RedisFlatRecords(self.client, collection) if collection.flat else RedisRecords(self.client, collection)
+
+    async def forget(self, collection: Collection) -> None:
+        writer = RecordWriter(self.client, collection)
+        await self.client.run(load("records.forget"), [writer.names, writer.writes, writer.gone, writer.meta])
+
+    async def health_sample(self) -> HealthSample:
+        """The server's identity (another after a restart or a failover), its clock, and its count of evictions."""
+        asked = ("INFO", "server"), ("INFO", "replication"), ("INFO", "stats"), ("TIME",)
+        try:
+            server, replication, stats, time = await self.client.ask_many(asked)
+        except StoreUnavailable:
+            raise
+        except WrasseError as error:
+            raise StoreUnavailable(error.message, do=error.do) from error
+        known = sections(server + replication + stats)
+        now = from_micros(self.client.time_in(time))
+        identity = f"{known.get('run_id', '')}/{known.get('master_replid', '')}"
+        return HealthSample(identity, now, int(known.get("evicted_keys", "0")))
+
+    async def examine(self) -> Sequence[Finding]:
+        """The checks of this server's settings, and jobs in keys that no worker reads."""
+        found = judge(await health(self.client), cluster=self.client.options.cluster)
+        misfits = await KeyTypes(self.client, RedisKeys(self.client.options)).everywhere()
+        wrong = [Finding("keys", FAIL, str(each), WRONG_TYPE_ADVICE) for each in misfits]
+        return (*found, *wrong, *await self._jobs_in_old_keys(), *await self._nameless_streams())
+
+    async def _nameless_streams(self) -> Sequence[Finding]:
+        keys = await self._streams.nameless()
+        what = f"{len(keys)} streams are skipped, since their keys are not subjects, such as {keys[:1]}"
+        return (
+            [Finding("streams", WARN, what, f"if one is to be archived or trimmed, {NAMELESS_ADVICE}")] if keys else []
+        )
+
+    async def _jobs_in_old_keys(self) -> Sequence[Finding]:
+        """Jobs that an earlier version stored below the root, of queues that are keys themselves now."""
+        root = self.client.options.root
+        queues = sorted(each for each in self.client.options.literal_queues if not each.startswith(f"{root}:"))
+        asked = [(which, f"{root}:queue:{name}{end}") for name in queues for which, end in _OLD_KEYS]
+        counts = await self.client.ask_many(asked) if asked else ()
+        return [
+            Finding("jobs", WARN, f"{count} jobs wait in {key}, which no worker reads: the queue is a key itself now",
+                    f"redis-cli RENAME {key} {key.removeprefix(f'{root}:queue:')}, if that key does not exist")
+            for (_, key), count in zip(asked, counts, strict=True) if count
+        ]  # fmt: skip
+
+    async def close(self) -> None:
+        """Ends the connections. Claims that wait end without a job."""
+        await self.jobs.close()
+        await self.client.close()
+
+
+async def _client(options: RedisOptions, time: Clock | None) -> RedisClient:
+    if options.client == OWN_CLIENT:
+        return await OwnRedisClient.open(options, time)
+    from wrasse.backends.redis.client.redis_py import RedisPyClient  # an optional extra
+
+    return await RedisPyClient.open(options, time)
 
 
 @reads_replies
 class RedisPlainLocks:
-    """The port."""
+    """See PlainLocks."""
 
     def __init__(self, client: RedisClient) -> None:
         self._client = client
@@ -112,30 +235,17 @@ async def health(client: RedisClient) -> RedisHealth:
 
 async def _settings(client: RedisClient) -> tuple[Mapping[str, str], bool]:
     try:
-        answers = await client.ask_many([("CONFIG", "GET", name) for name in _ASKED])
+        answers = await client.ask_many([("CONFIG", "GET", name) for name in _SETTINGS])
     except (Refused, RedisRefusal):  # a managed server may refuse it with a message of its own
         return {}, False
     pairs = [answer for answer in answers if len(answer) == 2]
     return {name.decode(): value.decode() for name, value in pairs}, True
 
 
-OLDEST = (6, 2)
-FULL = 0.9  # of maxmemory
-_SYNC = {
-    "always": (OK, "always: no confirmed write is lost in any crash; each write waits for the disk", ""),
-    "everysec": (OK, "everysec: a machine's crash loses about the last second, a server's crash nothing", ""),
-    "no": (
-        WARN,
-        "no: a crash of the machine loses what the system had not written, about 30 s",
-        "set appendfsync everysec or always",
-    ),
-}
-
-
 def judge(health: RedisHealth, *, cluster: bool) -> Iterator[Finding]:
     """Every check of one server. `cluster`: whether it is configured as one."""
     text = f"{health.server} {'.'.join(map(str, health.version))}"
-    if health.server == "redis" and health.version < OLDEST:
+    if health.server == "redis" and health.version < _OLDEST:
         yield Finding("redis", FAIL, f"{text} is too old", "use Redis 6.2 or newer, or Valkey")
     elif health.role != "master":
         what = f"{text} is a {health.role}, which accepts no writes"
@@ -166,7 +276,7 @@ def _eviction(health: RedisHealth) -> Iterator[Finding]:
     elif health.policy != "noeviction":
         what = f"maxmemory-policy {health.policy or 'unknown'} drops jobs without a trace when memory is short"
         yield Finding("eviction", FAIL, what, "set maxmemory-policy noeviction: then enqueues are refused instead")
-    elif share > FULL:
+    elif share > _FULL:
         what = f"{share:.0%} of maxmemory is used; at 100 % every enqueue is refused"
         yield Finding("eviction", WARN, what, "raise maxmemory, or start more workers")
     else:
@@ -180,7 +290,7 @@ def _persistence(health: RedisHealth) -> Iterator[Finding]:
         )
     if health.append_only:
         sync = health.append_sync
-        state, cost, do = _SYNC.get(sync, (OK, "on; how often it is synced cannot be read", ""))
+        state, cost, do = _SYNC_COSTS.get(sync, (OK, "on; how often it is synced cannot be read", ""))
         yield Finding("persistence", state, f"append-only file, appendfsync {cost}", do)
     elif health.save or not health.sees_settings:
         rules = f" (save {health.save})" if health.save else ""
@@ -209,117 +319,3 @@ def _cluster(health: RedisHealth, cluster: bool) -> Iterator[Finding]:
         yield Finding("cluster", FAIL, what, "see CLUSTER NODES: every slot needs a master")
     elif health.clustered:
         yield Finding("cluster", OK, "every slot is served")
-
-
-@reads_replies
-class Redis(JobStore, StreamStore):
-    """One open Redis. Made by `open`; it serves the event loop that opened it, until `close`."""
-
-    capabilities = full_groups(
-        Capabilities(
-            jobs=True,
-            job_extras=True,
-            streams=True,
-            limiter=True,
-            surveys=True,
-            damages=True,
-            strays=True,
-            plain_locks=True,
-            lists=True,
-            status_index=True,
-            shared=True,
-        )
-    )
-
-    def __init__(self, client: RedisClient, clock: Clock, *, done_max: int, to_read: bool = False) -> None:
-        self.client = self._client = client
-        self.jobs: RedisJobs = RedisJobs(client, clock, done_max=done_max)
-        self.limiter = RedisLimiter(client)
-        self.namespaces = RedisNamespaces(client)
-        streams = RedisStreams(client, clock, to_read=to_read)
-        self.streams: Streams = streams
-        self.groups: Groups = RedisGroups(client, clock)
-        self.surveys: Surveys = streams
-        self._nameless = streams.nameless
-        self.strays = RedisStrays(client)
-        self.damages = RedisFsck(client)
-        self.plain_locks = RedisPlainLocks(client)
-        self.lists = RedisLists(client)
-
-    @classmethod
-    async def open(
-        cls,
-        options: RedisOptions | str,
-        clock: Clock = SystemClock(),  # noqa: B008  # it has no state
-        *,
-        done_max: int = 10_000,
-        time: Clock | None = None,
-        to_read: bool = False,
-    ) -> Redis:
-        """Connects once, so that errors in the address or the login are raised now. `time`: see RedisClient. `to_read`:
-        streams of other programs that are found are not registered."""
-        wanted = RedisOptions.of(options) if isinstance(options, str) else options
-        return cls(await _client(wanted, time), clock, done_max=done_max, to_read=to_read)
-
-    async def check_streams(self) -> None:
-        """Refuses a server that is too old for streams. Jobs and records still work there."""
-        await check_streams(self.client)
-
-    def records(self, collection: Collection) -> RedisRecords | RedisFlatRecords:
-        """The records of one collection."""
-        return RedisFlatRecords(self.client, collection) if collection.flat else RedisRecords(self.client, collection)
-
-    async def forget(self, collection: Collection) -> None:
-        writer = RecordWriter(self.client, collection)
-        await self.client.run(load("record_forget"), [writer.names, writer.writes, writer.gone, writer.meta])
-
-    async def health_sample(self) -> HealthSample:
-        """The server's identity (another after a restart or a failover), its clock, and its count of evictions."""
-        asked = ("INFO", "server"), ("INFO", "replication"), ("INFO", "stats"), ("TIME",)
-        try:
-            server, replication, stats, time = await self.client.ask_many(asked)
-        except StoreUnavailable:
-            raise
-        except WrasseError as error:
-            raise StoreUnavailable(error.message, do=error.do) from error
-        known = sections(server + replication + stats)
-        now = from_micros(self.client.time_in(time))
-        identity = f"{known.get('run_id', '')}/{known.get('master_replid', '')}"
-        return HealthSample(identity, now, int(known.get("evicted_keys", "0")))
-
-    async def examine(self) -> Sequence[Finding]:
-        """The checks of this server's settings, and jobs in keys that no worker reads."""
-        found = judge(await health(self.client), cluster=self.client.options.cluster)
-        misfits = await KeyTypes(self.client, RedisKeys(self.client.options)).everywhere()
-        wrong = [Finding("keys", FAIL, str(each), DO) for each in misfits]
-        return (*found, *wrong, *await self._old_places(), *await self._passed_over())
-
-    async def _passed_over(self) -> Sequence[Finding]:
-        keys = await self._nameless()
-        what = f"{len(keys)} streams are skipped, since their keys are not subjects, such as {keys[:1]}"
-        return [Finding("streams", WARN, what, f"if one is to be archived or trimmed, {streams.DO}")] if keys else []
-
-    async def _old_places(self) -> Sequence[Finding]:
-        """Jobs that an earlier version stored below the root, of queues that are keys themselves now."""
-        root = self.client.options.root
-        queues = sorted(each for each in self.client.options.literal_queues if not each.startswith(f"{root}:"))
-        asked = [(which, f"{root}:queue:{name}{end}") for name in queues for which, end in _OLD_KEYS]
-        counts = await self.client.ask_many(asked) if asked else ()
-        return [
-            Finding("jobs", WARN, f"{count} jobs wait in {key}, which no worker reads: the queue is a key itself now",
-                    f"redis-cli RENAME {key} {key.removeprefix(f'{root}:queue:')}, if that key does not exist")
-            for (_, key), count in zip(asked, counts, strict=True) if count
-        ]  # fmt: skip
-
-    async def close(self) -> None:
-        """Ends the connections. Claims that wait end without a job."""
-        await self.jobs.close()
-        await self.client.close()
-
-
-async def _client(options: RedisOptions, time: Clock | None) -> RedisClient:
-    if options.client == OWN_CLIENT:
-        return await OwnRedisClient.open(options, time)
-    from wrasse.backends.redis.client.redis_py import RedisPyClient  # an optional extra
-
-    return await RedisPyClient.open(options, time)

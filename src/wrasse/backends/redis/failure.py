@@ -97,7 +97,7 @@ def keys_of(commands: Sequence[Sequence[Word]]) -> list[str | bytes]:
     return [each[1] for each in commands if len(each) > 1 and isinstance(each[1], str | bytes)]
 
 
-_BEYOND = re.compile(r"no ids after (\d+-\d+) of (.+) which end here")  # the text is in lua/appending.lua
+_BEYOND = re.compile(r"no ids after (\d+-\d+) of (.+) which end here")  # the text is in lua/stream_log.lua
 
 
 def _refused(error: RedisRefusal, where: str) -> Exception:

@@ -38,14 +38,14 @@ from wrasse.ports.jobs import IDS_KEPT
 _BATCH, _BATCH_BYTES = 200, 4 << 20
 GROUP_MAX = 1_000  # claims of equal bytes that are checked together
 _LOOK = 500  # ids that are searched for at once
-GROUPS_KEPT = 30 * 86_400_000  # ms, as in lua/putting.lua
+GROUPS_KEPT = 30 * 86_400_000  # ms, as in lua/new_jobs.lua
 SETTLED = 3_600_000  # ms after its opening: until then the members of a group may still be enqueued
 TOKEN_MAX = 1 << 52  # no counter of ours gets that far; a job with a higher token is another program's
 
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """The texts of the report; `letter` is the kind's name in lua/mend.lua."""
+    """The texts of the report; `letter` is the kind's name in lua/fsck.lua."""
 
     letter: str
     about: str
@@ -208,7 +208,7 @@ class Judge:
         call_keys = CallKeys(self._keys, (*self._keys.shared, self._keys.workers, self._keys.workers_info))
         items = [word for each in suspects for word in each.item(call_keys)]
         args = [int(repair), in_ms(self._heartbeat_timeout), in_ms(IDS_KEPT), len(suspects), *items]
-        counts: list[int] = await self._client.run(load("mend"), call_keys.keys, args)
+        counts: list[int] = await self._client.run(load("fsck"), call_keys.keys, args)
         return counts
 
     async def _adopt(self, confirmed: Sequence[FsckSuspect]) -> None:
@@ -408,7 +408,7 @@ class NamesFound:
 
 
 def _number(text: bytes) -> int | None:
-    """The number in a text, with the rules of `number_in` in lua/types.lua."""
+    """The number in a text, with the rules of `number_in` in lua/queue_keys.lua."""
     return int(text) if len(text) <= 15 and text.isdigit() else None
 
 

@@ -3,18 +3,15 @@
 Pending entries are in the server's own list. Their due times are stored separately: an entry of a sorted set for each
 batch that was delivered together, and one for each single entry that was delivered again, extended or nacked. Entries
 that wait to be due belong to a consumer of our own. A consumer is alive until the moment it named in its last request.
-
 A consumer that waits blocks on the streams themselves, on a connection of its own, and sees entries of other programs
 as soon as ours.
 
-Requests deliveries from the server, in one atomic step.
-
-One script does all of it. For a single stream with messages of a known size the new entries are read by the server's
-own command between two small scripts, in the same transaction: that costs the server a third. It may return more than
-was wanted if something was due as well; the excess is given back as if it had never been delivered.
-
-Large pages are requested one after the other. A server computes the next answer before it has sent the rest of a large
-one: with two requests at once it would send both late, and then be idle while both are read.
+`DeliveryReader` requests deliveries in one atomic step. One script does all of it. For a single stream with messages of
+a known size the new entries are read by the server's own command between two small scripts, in the same transaction:
+that costs the server a third. It may return more than was wanted if something was due as well; the excess is reverted
+as if it had never been delivered. Large pages are requested one after the other: a server computes the next answer
+before it has sent the rest of a large one, so with two requests at once it would send both late, and then be idle while
+both are read.
 """
 
 from __future__ import annotations
@@ -62,6 +59,117 @@ _SHORTEST_WAIT = 0.001
 _BLOCK_MAX = 5.0  # seconds; then entries that other programs left pending are searched for again
 _POLL = 0.05  # seconds, when every connection is in use
 FOREIGN_IDLE_MAX = timedelta(days=1)  # how long a consumer of another program is idle before it counts as dead
+
+
+@reads_replies
+class RedisGroups:
+    """All groups of one Redis."""
+
+    def __init__(self, client: RedisClient, clock: Clock) -> None:
+        self._client = client
+        self._clock = clock
+        self._keys = StreamKeys(client.options)
+        self._delivery_reader = DeliveryReader(client, self._keys)
+
+    async def join(
+        self, subject: str, group: str, start: StartAt, *, ack_timeout: timedelta | None = None, cursor: bool = False
+    ) -> bool:
+        check_group(subject, group)
+        names = [self._keys.registry, self._keys.of(subject).log]
+        return bool(await self._client.run(load("groups.join"), names, [subject, group, _begin(start)]))
+
+    async def deliver(
+        self,
+        subjects: Sequence[str],
+        group: str,
+        consumer: str,
+        limit: int,
+        *,
+        ack_timeout: timedelta,
+        wait: timedelta = timedelta(0),
+    ) -> Sequence[Delivery]:
+        limit = check_deliver(limit, ack_timeout)
+        request = DeliveryRequest(tuple(dict.fromkeys(subjects)), group, consumer, limit, ack_timeout, self._keys)
+        began, waited = self._clock.monotonic(), 0.0
+        while request.subjects:
+            given = await self._ask(request)
+            left = wait.total_seconds() - max(waited, self._clock.monotonic() - began)
+            if given.deliveries or not limit or left <= 0:
+                return given.deliveries
+            waited += await self._wait_for_change(request, given, left)
+        return ()
+
+    async def extend(self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta) -> Sequence[bool]:
+        if not deliveries:
+            return ()
+        places = ScriptKeys(self._keys)
+        args: list[Word] = [consumer, ack_timeout // _MICROSECOND]
+        for each in deliveries:
+            base = places.of(each.entry.subject, each.group, lambda keys: (keys.log, keys.due, keys.consumers))
+            args += (base, each.group, str(each.entry.id), each.number)
+        answer = await self._client.run(load("groups.extend"), places.names, args)
+        return tuple(letter == ord("1") for letter in answer)
+
+    async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
+        check_answers(answers)
+        if not answers:
+            return ()
+        answer = await self._client.run(load("group_answer"), *_answer_words(answers, self._keys))
+        if answer.count(b"d") == len(answers):
+            return (Outcome.DONE,) * len(answers)
+        return tuple(Outcome.DONE if letter == ord("d") else Outcome.CONFLICT for letter in answer)
+
+    async def mark(self, subject: str, group: str, upto: EntryId) -> Outcome:
+        keys = self._keys.group(subject, group)
+        names = [keys.log, keys.due, self._keys.of(subject).facts]
+        answer = await self._client.run(load("groups.mark"), names, [group, str(upto)])
+        if answer == b"beyond":
+            raise Refused(
+                f"the group {group!r} of {subject!r} would be marked beyond the last entry",
+                do="read the stream again: a mark there would count future entries as acked",
+            )
+        return Outcome(answer.decode())
+
+    async def consumers(self, subject: str, group: str) -> Sequence[ConsumerState]:
+        keys = self._keys.group(subject, group)
+        now, *words = await self._client.run(load("groups.consumers"), [keys.log, keys.consumers], [group])
+        found = [_consumer(subject, group, now, *words[at : at + 4]) for at in range(0, len(words), 4)]
+        return tuple(sorted(found, key=lambda state: state.consumer))
+
+    async def retire(self, subject: str, group: str, consumer: str) -> Outcome:
+        keys = self._keys.group(subject, group)
+        names = [keys.log, keys.due, keys.consumers, keys.wake, self._keys.of(subject).facts]
+        args: list[Word] = [group, consumer, FOREIGN_IDLE_MAX // timedelta(milliseconds=1)]
+        page_loop, pieces = PageLoop(self._client.options.where, "the removal of a consumer"), 0
+        while (answer := await self._client.run(load("groups.retire"), names, args)) == b"more":
+            pieces += 1  # its entries are transferred in pieces; it is dead, so no more are added
+            page_loop.turn(pieces)
+        return Outcome(answer.decode())
+
+    async def _ask(self, request: DeliveryRequest) -> DeliveryAnswer:
+        asked = asyncio.ensure_future(self._delivery_reader.ask(request))
+        try:
+            return await asyncio.shield(asked)
+        except asyncio.CancelledError:
+            # The caller is gone, and deliveries that arrive now have no owner.
+            given = await asked
+            await self._delivery_reader.revert(given.deliveries)
+            raise
+
+    async def _wait_for_change(self, request: DeliveryRequest, given: DeliveryAnswer, left: float) -> float:
+        """Waits until there may be something: an entry, a nak, or the time of what is due. Returns the seconds without
+        any."""
+        if given.due >= 0:
+            left = min(left, (given.due - given.now) / 1_000_000)
+        seconds = min(max(left, _SHORTEST_WAIT), _BLOCK_MAX)
+        if not self._client.has_free_connection:
+            await asyncio.sleep(min(seconds, _POLL))
+            return min(seconds, _POLL)
+        block = max(int(seconds * 1_000), 1)
+        heard = await self._client.block(
+            "XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", *request.logs, *given.positions, timeout=seconds
+        )
+        return seconds if heard is None else 0.0
 
 
 class DeliveryRequest:
@@ -145,7 +253,7 @@ class DeliveryReader:
         self._note_size(request, given.deliveries)
         return given
 
-    async def give_back(self, deliveries: Sequence[Delivery]) -> None:
+    async def revert(self, deliveries: Sequence[Delivery]) -> None:
         """Reverts these deliveries as if they had not happened."""
         if not deliveries:
             return
@@ -154,10 +262,10 @@ class DeliveryReader:
         for each in deliveries:
             base = places.of(each.entry.subject, each.group, lambda keys: (keys.log, keys.due, keys.wake))
             args += (base, str(each.entry.id), each.number)
-        await self._client.run(load("group_return"), places.names, args)
+        await self._client.run(load("deliveries.revert"), places.names, args)
 
     async def _by_script(self, request: DeliveryRequest) -> DeliveryAnswer:
-        answer = await self._client.run(load("group_deliver"), request.names, [*request.args, "all", *self._most])
+        answer = await self._client.run(load("deliveries.deliver"), request.names, [*request.args, "all", *self._most])
         _check_group(answer, request)
         now, due, count, words = answer
         return DeliveryAnswer(now, _read(words, request, now)) if count else DeliveryAnswer(now, [], due, words)
@@ -165,9 +273,9 @@ class DeliveryReader:
     async def _natively(self, request: DeliveryRequest) -> DeliveryAnswer | None:
         """None if the server did not know the scripts; nothing has been delivered then."""
         (subject,), client = request.subjects, self._client
-        due, noted = load("group_deliver"), load("group_noted")
+        due, noted = load("deliveries.deliver"), load("deliveries.note")
         if self._loaded_on != client.connections:
-            # In time: a page that was delivered without being noted must be given back, entry by entry.
+            # In time: a page that was delivered without being noted must be reverted, entry by entry.
             await self._load_scripts()
         head: list[Word] = [len(request.names), *request.names, client.told]
         size = self._sizes[subject]
@@ -190,7 +298,7 @@ class DeliveryReader:
         until = from_micros(now + request.until)
         given = _read(words, request, now) + new_deliveries(found, subject, request.group, request.consumer, until)
         refusals = [each for each in (first, read, last) if isinstance(each, RedisRefusal)]
-        await self.give_back(given if refusals else given[request.limit :])
+        await self.revert(given if refusals else given[request.limit :])
         if any(refusal.code == "NOSCRIPT" for refusal in refusals):
             await self._load_scripts()
             return None
@@ -200,7 +308,9 @@ class DeliveryReader:
 
     async def _load_scripts(self) -> None:
         connection = self._client.connections
-        await self._client.ask_many([("SCRIPT", "LOAD", load(name).text) for name in ("group_deliver", "group_noted")])
+        await self._client.ask_many(
+            [("SCRIPT", "LOAD", load(name).text) for name in ("deliveries.deliver", "deliveries.note")]
+        )
         self._loaded_on = connection
 
     async def _in_turn(self, steps: Sequence[Sequence[Word]]) -> list[Any]:
@@ -247,117 +357,6 @@ def _read(words: Sequence[Any], request: DeliveryRequest, now: int) -> list[Deli
 def _check_group(answer: Sequence[Any], request: DeliveryRequest) -> None:
     if answer[0] == b"none":
         raise no_group(request.group, request.subjects[answer[1] - 1])
-
-
-@reads_replies
-class RedisGroups:
-    """All groups of one Redis."""
-
-    def __init__(self, client: RedisClient, clock: Clock) -> None:
-        self._client = client
-        self._clock = clock
-        self._keys = StreamKeys(client.options)
-        self._delivery_reader = DeliveryReader(client, self._keys)
-
-    async def join(
-        self, subject: str, group: str, start: StartAt, *, ack_timeout: timedelta | None = None, cursor: bool = False
-    ) -> bool:
-        check_group(subject, group)
-        names = [self._keys.registry, self._keys.of(subject).log]
-        return bool(await self._client.run(load("group_join"), names, [subject, group, _begin(start)]))
-
-    async def deliver(
-        self,
-        subjects: Sequence[str],
-        group: str,
-        consumer: str,
-        limit: int,
-        *,
-        ack_timeout: timedelta,
-        wait: timedelta = timedelta(0),
-    ) -> Sequence[Delivery]:
-        limit = check_deliver(limit, ack_timeout)
-        request = DeliveryRequest(tuple(dict.fromkeys(subjects)), group, consumer, limit, ack_timeout, self._keys)
-        began, waited = self._clock.monotonic(), 0.0
-        while request.subjects:
-            given = await self._ask(request)
-            left = wait.total_seconds() - max(waited, self._clock.monotonic() - began)
-            if given.deliveries or not limit or left <= 0:
-                return given.deliveries
-            waited += await self._wait_for_change(request, given, left)
-        return ()
-
-    async def extend(self, consumer: str, deliveries: Sequence[Delivery], *, ack_timeout: timedelta) -> Sequence[bool]:
-        if not deliveries:
-            return ()
-        places = ScriptKeys(self._keys)
-        args: list[Word] = [consumer, ack_timeout // _MICROSECOND]
-        for each in deliveries:
-            base = places.of(each.entry.subject, each.group, lambda keys: (keys.log, keys.due, keys.consumers))
-            args += (base, each.group, str(each.entry.id), each.number)
-        answer = await self._client.run(load("group_extend"), places.names, args)
-        return tuple(dead_letter == ord("1") for dead_letter in answer)
-
-    async def answer(self, answers: Sequence[Answer]) -> Sequence[Outcome]:
-        check_answers(answers)
-        if not answers:
-            return ()
-        answer = await self._client.run(load("group_answer"), *_answer_words(answers, self._keys))
-        if answer.count(b"d") == len(answers):
-            return (Outcome.DONE,) * len(answers)
-        return tuple(Outcome.DONE if dead_letter == ord("d") else Outcome.CONFLICT for dead_letter in answer)
-
-    async def mark(self, subject: str, group: str, upto: EntryId) -> Outcome:
-        keys = self._keys.group(subject, group)
-        names = [keys.log, keys.due, self._keys.of(subject).facts]
-        answer = await self._client.run(load("group_mark"), names, [group, str(upto)])
-        if answer == b"beyond":
-            raise Refused(
-                f"the group {group!r} of {subject!r} would be marked beyond the last entry",
-                do="read the stream again: a mark there would count future entries as acked",
-            )
-        return Outcome(answer.decode())
-
-    async def consumers(self, subject: str, group: str) -> Sequence[ConsumerState]:
-        keys = self._keys.group(subject, group)
-        now, *words = await self._client.run(load("group_consumers"), [keys.log, keys.consumers], [group])
-        found = [_consumer(subject, group, now, *words[at : at + 4]) for at in range(0, len(words), 4)]
-        return tuple(sorted(found, key=lambda state: state.consumer))
-
-    async def retire(self, subject: str, group: str, consumer: str) -> Outcome:
-        keys = self._keys.group(subject, group)
-        names = [keys.log, keys.due, keys.consumers, keys.wake, self._keys.of(subject).facts]
-        args: list[Word] = [group, consumer, FOREIGN_IDLE_MAX // timedelta(milliseconds=1)]
-        page_loop, pieces = PageLoop(self._client.options.where, "the removal of a consumer"), 0
-        while (answer := await self._client.run(load("group_retire"), names, args)) == b"more":
-            pieces += 1  # its entries are transferred in pieces; it is dead, so no more are added
-            page_loop.turn(pieces)
-        return Outcome(answer.decode())
-
-    async def _ask(self, request: DeliveryRequest) -> DeliveryAnswer:
-        asked = asyncio.ensure_future(self._delivery_reader.ask(request))
-        try:
-            return await asyncio.shield(asked)
-        except asyncio.CancelledError:
-            # The caller is gone, and deliveries that arrive now have no owner.
-            given = await asked
-            await self._delivery_reader.give_back(given.deliveries)
-            raise
-
-    async def _wait_for_change(self, request: DeliveryRequest, given: DeliveryAnswer, left: float) -> float:
-        """Waits until there may be something: an entry, a nak, or the time of what is due. Returns the seconds without
-        any."""
-        if given.due >= 0:
-            left = min(left, (given.due - given.now) / 1_000_000)
-        seconds = min(max(left, _SHORTEST_WAIT), _BLOCK_MAX)
-        if not self._client.has_free_connection:
-            await asyncio.sleep(min(seconds, _POLL))
-            return min(seconds, _POLL)
-        block = max(int(seconds * 1_000), 1)
-        heard = await self._client.block(
-            "XREAD", "COUNT", 1, "BLOCK", block, "STREAMS", *request.logs, *given.positions, timeout=seconds
-        )
-        return seconds if heard is None else 0.0
 
 
 def _begin(start: StartAt) -> str:

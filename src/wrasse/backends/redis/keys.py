@@ -1,13 +1,12 @@
-"""The name of every key. The layout is docs/design/008-redis-layout.md; no other module builds key names.
+"""The name of every key; no other module builds key names. The layouts are docs/design/008-redis-layout.md, and for
+streams docs/design/012-redis-streams.md.
 
-Scripts find shared keys at fixed positions: `putting` are KEYS[1] to KEYS[12] of a script that enqueues jobs, `shared`
+Scripts find shared keys at fixed positions: `enqueue` are KEYS[1] to KEYS[12] of a script that enqueues jobs, `shared`
 (which begins with the same twelve) KEYS[1] to KEYS[21] of a script that claims, settles or moves them. The other keys
 of a script follow.
 
-The names of the keys of streams. The stream of `gbe.events.audit` is the key `gbe:events:audit`, as in the seed
-(docs/design/012-redis-streams.md); all other keys of streams are below the root.
-
-On a Cluster all keys share the slot of the root, so there the key of a stream begins with it.
+The stream of `gbe.events.audit` is the key `gbe:events:audit`, as in the seed; all other keys of streams are below the
+root. On a Cluster all keys share the slot of the root, so there the key of a stream begins with it.
 """
 
 from __future__ import annotations
@@ -37,10 +36,9 @@ class RedisKeys:
     """All keys of one root."""
 
     __slots__ = (
-        "_heartbeat", "_options", "_processing", "_queues", "completed", "counts", "dead", "dead_letter", "done",
-        "finished", "groups", "groups_expiry", "held", "holds", "ids", "ids_expiry", "progress", "putting", "queues",
-        "requests", "root", "shared", "strangers", "strays", "token", "uniques", "uniques_expiry", "where",
-        "workers", "workers_info",
+        "_options", "_queues", "completed", "counts", "dead", "dead_letter", "done", "enqueue", "finished", "groups",
+        "groups_expiry", "held", "holds", "ids", "ids_expiry", "progress", "queues", "requests", "root", "shared",
+        "strangers", "strays", "token", "uniques", "uniques_expiry", "where", "workers", "workers_info",
     )  # fmt: skip
 
     def __init__(self, options: RedisOptions) -> None:
@@ -60,12 +58,12 @@ class RedisKeys:
         self.completed, self.dead_letter = options.completed_list, options.dead_letter_list
         self.workers, self.workers_info = f"{root}:workers", f"{root}:workers:info"
         self.strays, self.strangers = f"{root}:strays", f"{root}:strays:workers"
-        self.putting = (
+        self.enqueue = (
             self.token, self.ids, self.ids_expiry, self.uniques, self.uniques_expiry, self.groups,
             self.groups_expiry, self.where, self.queues, *self.requests,
         )  # fmt: skip
         self.shared = (
-            *self.putting, self.held, self.holds, self.done, self.dead, self.finished, self.counts, self.completed,
+            *self.enqueue, self.held, self.holds, self.done, self.dead, self.finished, self.counts, self.completed,
             self.dead_letter, self.progress,
         )  # fmt: skip
 
@@ -79,7 +77,7 @@ class RedisKeys:
             if key in self.shared or key in (self.workers, self.workers_info):
                 raise UsageError(f"the queue {name!r} is a key that wrasse keeps", do="choose another name")
             found = QueueKeys(name, key, f"{key}:delayed", f"{key}:wake", f"{key}:rate")
-            if len(self._queues) < 10_000:  # a cache, not a registry
+            if len(self._queues) < _CACHED_MAX:  # a cache, not a registry
                 self._queues[name] = found
         return found
 
@@ -151,13 +149,12 @@ class GroupKeys:
 class StreamKeys:
     """All keys of streams of one root."""
 
-    __slots__ = ("_groups", "_logs", "_own", "prefix", "registry", "root", "scan")
+    __slots__ = ("_groups", "_logs", "_own", "prefix", "registry", "root")
 
     def __init__(self, options: RedisOptions) -> None:
         self.root = options.root
         self.prefix = options.streams_prefix
         self.registry = f"{self.root}:streams"
-        self.scan = f"{self.root}:streams:scan"
         self._own = f"{self.root}:"
         self._logs: dict[str, LogKeys] = {}
         self._groups: dict[tuple[str, str], GroupKeys] = {}

@@ -27,12 +27,12 @@ class RedisLimiter:
     async def allow(self, key: str, count: int, *, rate: int, burst: int) -> Allowance:
         """Takes up to `count` from the budget of this key."""
         check_rate(count, rate, burst)
-        granted, wait = await self._client.run(load("limit"), [self._name(key)], [count, rate, burst])
+        granted, wait = await self._client.run(load("limiter.allow"), [self._name(key)], [count, rate, burst])
         return Allowance(int(granted), timedelta(milliseconds=int(wait)))
 
     async def give_back(self, key: str, count: int, *, rate: int) -> None:
         """Returns an unused part to the budget."""
-        await self._client.run(load("limit_back"), [self._name(key)], [count])
+        await self._client.run(load("limiter.give_back"), [self._name(key)], [count])
 
     def _name(self, key: str) -> str:
         options = self._client.options

@@ -1,20 +1,17 @@
 """Records on Redis: a hash of values, two sorted sets that order them by name and by due time, and each name's newest
-writes. Writes are in `record_writes.py`; records that are hashes of their own are in `flat_records.py`.
-
-Namespaces on Redis: a sorted set that every write of a new key adds its collection to.
-
-Writes to records on Redis: one script each, so that all of it happens or nothing, entries of streams included.
+writes. Every write is one script, so that all of it happens or nothing, entries of streams included.
 
 A version is a number that only grows and a salt of the writer: after a failover the number may be issued again, and the
 salt still tells the versions apart. Nothing here expires by itself: deleted names are remembered for the newest
 GONE_MAX of a collection, so that retries are safe.
 
-Records that are hashes of their own, `<data>:<key>` with one field for each key of a JSON object, so that programs
-without wrasse can read and write them: the task hash of the seed.
+Flat records are hashes of their own, `<data>:<key>` with one field for each key of a JSON object, so that programs
+without wrasse can read and write them: the task hash of the seed. Indexes and the newest writes are stored separately,
+below the root. The version of a flat record names our newest write and the digest of its fields, which every script
+computes anew: a record that another program changed has a version that was never issued, so no conditional write of
+ours overwrites it. A put replaces the whole record, expiry included.
 
-Indexes and the newest writes are stored separately, below the root. The version of a record names our newest write and
-the digest of its fields, which every script computes anew: a record that another program changed has a version that was
-never issued, so no conditional write of ours overwrites it. A put replaces the whole record, expiry included.
+Namespaces are the members of a sorted set that every write of a new key adds its collection to.
 """
 
 from __future__ import annotations
@@ -108,7 +105,7 @@ class RecordWriter:
         ]  # fmt: skip
         if asked.emit:
             self._add(asked.emit, keys, args)
-        script = load("record_emit" if asked.emit else "record_write")
+        script = load("record_writes.emit" if asked.emit else "record_writes.write")
         micros, outcome, version = await self._client.run(script, keys, args)
         return Written(Outcome(outcome.decode()), version.decode() or None, from_micros(int(micros)))
 
@@ -142,11 +139,9 @@ def _due_digits(micros: int) -> bytes:
 
 def index_entry_text(index_entry: IndexEntry | None) -> bytes:
     """An index entry in bytes whose order is that of statuses and positions; empty for none."""
-    return (
-        b""
-        if index_entry is None
-        else b"%b %0*d" % (index_entry.status.encode(), POSITION_DIGITS, index_entry.position + _POSITION_ZERO)
-    )
+    if index_entry is None:
+        return b""
+    return b"%b %0*d" % (index_entry.status.encode(), POSITION_DIGITS, index_entry.position + _POSITION_ZERO)
 
 
 def position_in(text: bytes) -> int:
@@ -230,7 +225,7 @@ class RedisRecords(ConditionalRecords):
     ) -> Page[Record]:
         check_limit(limit, "records")
         args = (*bounds, min(limit, PAGE_MAX), PAGE_BYTES_MAX, letters)
-        micros, more, *rows = await self._client.run(load("record_page"), (self._writer.values, index), args)
+        micros, more, *rows = await self._client.run(load("records.page"), (self._writer.values, index), args)
         pairs = zip(rows[::2], rows[1::2], strict=True)
         found = tuple(_record(member[letters:], stored, member[:letters]) for member, stored in pairs)
         return records_page(found, map(cursor, found), micros, more)
@@ -241,43 +236,6 @@ def _record(name: bytes, stored: bytes, listed: bytes = b"") -> Record:
     header, _, value = stored.partition(b"\n")
     version, _, due = header.decode(errors="replace").partition(" ")
     return Record(key_of(name.decode(errors="replace")), value, version, due_instant(listed.decode() or due))
-
-
-def namespaces_key(root: str) -> str:
-    """The sorted set of the collections of keys."""
-    return f"{root}:namespaces"
-
-
-@reads_replies
-class RedisNamespaces:
-    """The port."""
-
-    def __init__(self, client: RedisClient) -> None:
-        self._client = client
-        self._key = namespaces_key(client.options.root)
-
-    async def page(self, after: str | None, limit: int) -> Page[str]:
-        lower, found = b"" if after is None else f"{after}{META}".encode(), list[str]()
-        page_loop, more = PageLoop(self._client.options.where, f"ZRANGEBYLEX {self._key}"), True
-        while more and len(found) <= limit:
-            page_loop.turn(lower)
-            start = b"(" + lower if lower else b"-"
-            asked = ("ZRANGEBYLEX", self._key, start, "+", "LIMIT", 0, limit + 1), ("TIME",)
-            members, time = await self._client.ask_many(asked)
-            more = len(members) > limit
-            if any(each <= before for before, each in pairwise((lower, *members))):
-                # Another program gave members scores, which puts them out of order: the whole set is sorted here.
-                members, more = sorted(await self._client.ask("ZRANGE", self._key, 0, -1)), False
-            found += [name for member in members if member > lower and (name := _namespace(member))]
-            lower = members[-1] if members else lower
-        return Page.of(found, limit, from_micros(self._client.time_in(time)), str)
-
-
-def _namespace(member: bytes) -> str | None:
-    try:
-        return namespace_of(member.decode())
-    except UnicodeDecodeError:
-        return None
 
 
 @reads_replies
@@ -294,7 +252,7 @@ class RedisFlatRecords(ConditionalRecords):
     async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
         name = name_of(key)
         keys = (self._hash(key), self._writer.writes, self._writer.meta)
-        found = await self._client.run(load("flat_get"), keys, (name,))
+        found = await self._client.run(load("flat_records.get"), keys, (name,))
         return _flat_record(name, *found) if found else None
 
     async def write(self, asked: RecordWrite) -> Written:
@@ -318,27 +276,24 @@ class RedisFlatRecords(ConditionalRecords):
         return self
 
     async def reindex(self, placed: Sequence[tuple[Record, IndexEntry | None]]) -> int:
-        """See ShelvedRecords."""
+        """See IndexedRecords."""
         if not placed:
             return 0
         own = self._writer
-        keys: list[str | bytes] = [
-            own.status_index,
-            own.writes,
-            own.meta,
-            *(self._hash(each.key) for each, _ in placed),
-        ]
-        words = [(name_of(each.key), each.version, index_entry_text(index_entry)) for each, index_entry in placed]
-        return int(await self._client.run(load("flat_shelve"), keys, [word for each in words for word in each]))
+        keys = [own.status_index, own.writes, own.meta, *(self._hash(each.key) for each, _ in placed)]
+        words: list[Word] = []
+        for each, index_entry in placed:
+            words += (name_of(each.key), each.version, index_entry_text(index_entry))
+        return int(await self._client.run(load("flat_records.index_status"), keys, words))
 
     async def status_counts(self, spans: Sequence[StatusRange]) -> tuple[tuple[int, ...], datetime]:
-        """See ShelvedRecords."""
+        """See IndexedRecords."""
         bounds = [word for each in spans for word in _status_bounds(each.status, each.upto)]
-        micros, *counts = await self._client.run(load("flat_counts"), (self._writer.status_index,), bounds)
+        micros, *counts = await self._client.run(load("flat_records.counts"), (self._writer.status_index,), bounds)
         return tuple(counts), from_micros(int(micros))
 
     async def status_page(self, status: str, after: str | None, limit: int, *, newest: bool = False) -> Page[Record]:
-        """See ShelvedRecords."""
+        """See IndexedRecords."""
         lower, upper = _status_bounds(status)
         if after is not None:
             position, name = read_cursor(after)
@@ -358,7 +313,7 @@ class RedisFlatRecords(ConditionalRecords):
         named = [(key, key[len(self._prefix.encode()) :]) for key in hashes]
         kept = [(key, name) for key, name in named if _is_name(name)]
         keys: list[str | bytes] = [self._writer.writes, self._writer.meta, *(key for key, _ in kept)]
-        micros, *rows = await self._client.run(load("flat_changed"), keys, [name for _, name in kept])
+        micros, *rows = await self._client.run(load("flat_records.changed"), keys, [name for _, name in kept])
         if not dry:
             await self._client.ask("SET", self._writer.scan, scanned)
         return ForeignScan(_records(rows), from_micros(int(micros)), scanned.decode(), scanned == _START)
@@ -368,7 +323,7 @@ class RedisFlatRecords(ConditionalRecords):
         own = self._writer
         keys = (self._hash(key), own.names, own.due, own.writes, own.gone, own.meta)
         due = b"" if due_at is None else due_text(due_at)
-        answer = await self._client.run(load("flat_index"), keys, (name_of(key), at, due))
+        answer = await self._client.run(load("flat_records.index_due"), keys, (name_of(key), at, due))
         return Outcome(answer.decode())
 
     def _hash(self, key: str) -> str:
@@ -388,7 +343,7 @@ class RedisFlatRecords(ConditionalRecords):
         own = self._writer
         keys = (index, own.names, own.due, own.writes, own.gone, own.meta, own.status_index)
         args = (*bounds, min(limit, FLAT_PAGE_MAX), FLAT_PAGE_BYTES_MAX, letters, self._prefix, "1" if newest else "")
-        micros, more, *rows = await self._client.run(load("flat_page"), keys, args)
+        micros, more, *rows = await self._client.run(load("flat_records.page"), keys, args)
         found = _records(rows, 5)
         cursors = (cursor(record, before) for record, before in zip(found, rows[4::5], strict=True))
         return records_page(found, cursors, micros, more)
@@ -438,3 +393,40 @@ def _is_name(name: bytes) -> bool:
     except (UnicodeDecodeError, UsageError):
         return False
     return stored_name(key_of(text)) == text
+
+
+def namespaces_key(root: str) -> str:
+    """The sorted set of the collections of keys."""
+    return f"{root}:namespaces"
+
+
+@reads_replies
+class RedisNamespaces:
+    """See Namespaces."""
+
+    def __init__(self, client: RedisClient) -> None:
+        self._client = client
+        self._key = namespaces_key(client.options.root)
+
+    async def page(self, after: str | None, limit: int) -> Page[str]:
+        lower, found = b"" if after is None else f"{after}{META}".encode(), list[str]()
+        page_loop, more = PageLoop(self._client.options.where, f"ZRANGEBYLEX {self._key}"), True
+        while more and len(found) <= limit:
+            page_loop.turn(lower)
+            start = b"(" + lower if lower else b"-"
+            asked = ("ZRANGEBYLEX", self._key, start, "+", "LIMIT", 0, limit + 1), ("TIME",)
+            members, time = await self._client.ask_many(asked)
+            more = len(members) > limit
+            if any(each <= before for before, each in pairwise((lower, *members))):
+                # Another program gave members scores, which puts them out of order: the whole set is sorted here.
+                members, more = sorted(await self._client.ask("ZRANGE", self._key, 0, -1)), False
+            found += [name for member in members if member > lower and (name := _namespace(member))]
+            lower = members[-1] if members else lower
+        return Page.of(found, limit, from_micros(self._client.time_in(time)), str)
+
+
+def _namespace(member: bytes) -> str | None:
+    try:
+        return namespace_of(member.decode())
+    except UnicodeDecodeError:
+        return None

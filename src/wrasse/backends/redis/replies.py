@@ -1,19 +1,17 @@
-"""Detects replies that are well-formed RESP but do not answer the command: another program at that address, a proxy, a
-malicious server. The ports read replies as the scripts write them, without checks; an error while reading is turned
-into one of ours here.
+"""What every port of Redis does with replies and keys that are not as expected.
 
-An exception that a port method raises before the first reply is about its arguments, and is not changed; neither is one
-of the client itself. `__cause__` keeps the original.
+`reads_replies` detects replies that are well-formed RESP but do not answer the command: another program at that
+address, a proxy, a malicious server. The ports read replies as the scripts write them, without checks; an error while
+reading is turned into one of ours here. An exception that a port method raises before the first reply is about its
+arguments, and is not changed; neither is one of the client itself. `__cause__` keeps the original.
 
-Reads whose reply may exceed `redis.reply_bytes_max`: repeated for less until the reply fits.
+`fitting`, `in_pieces` and `scanned` read what may exceed `redis.reply_bytes_max`: repeated for less until the reply
+fits. The size of entries is not known before they are read, and other programs write them too. A reply beyond the limit
+costs its connection (`ReplyTooLarge`), so a page shrinks fast; a single entry beyond it cannot be read at all.
 
-The size of entries is not known before they are read, and other programs write them too. A reply beyond the limit costs
-its connection (`ReplyTooLarge`), so a page shrinks fast; a single entry beyond it cannot be read at all.
-
-Keys of ours that have a value of another type: another program wrote there, or a person by mistake.
-
-Scripts check the keys they need before they change anything (lua/types.lua). A walk over several queues skips those
-whose keys have a wrong type; `jobs fsck`, the doctor and the status name them. No key is deleted for it.
+`KeyTypes` names keys of ours that have a value of another type: another program wrote there, or a person by mistake.
+Scripts check the keys they need before they change anything (lua/queue_keys.lua). A walk over several queues skips
+those whose keys have a wrong type; `jobs fsck`, the doctor and the status name them. No key is deleted for it.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ import functools
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -35,25 +32,21 @@ from wrasse.backends.redis.keys import RedisKeys, StreamKeys, pattern_glob, work
 from wrasse.backends.tcp import printable
 from wrasse.errors import StoreBroken
 
-DO = "move it away with RENAME if its value is needed, else DEL it; then run `wrasse jobs fsck`"
+WRONG_TYPE_ADVICE = "move it away with RENAME if its value is needed, else DEL it; then run `wrasse jobs fsck`"
 WORKERS_MAX = 1_000_000
 """Workers whose keys a Redis may name in one search."""
 _NAMED_MAX = 5
-_SHOWN = {"zset": "sorted set"}
-_ENDS = {":delayed": "zset", ":wake": "list", ":rate": "list"}
+_SHOWN_TYPES = {"zset": "sorted set"}
+_QUEUE_ENDS = {":delayed": "zset", ":wake": "list", ":rate": "list"}
 _STREAM_ENDS = {":keys": "hash", ":keys:expiry": "zset", ":held": "zset", ":due": "zset", ":consumers": "hash",
                 ":wake": "stream"}  # fmt: skip
 C = TypeVar("C")
 # A StopIteration within a coroutine or a generator is a RuntimeError.
 _UNREADABLE = (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RuntimeError, msgspec.MsgspecError)
-_CLIENTS = (
-    "wrasse.backends.redis.client.connection",
-    "wrasse.backends.redis.client.redis_py",
-    "wrasse.backends.redis.client.connection",
-)
+_CLIENTS = ("wrasse.backends.redis.client.connection", "wrasse.backends.redis.client.redis_py")
 T = TypeVar("T")
 Item = TypeVar("Item")
-_SHRINK = 8
+_SHRINK = 8  # how many times less is read after a reply that was too large
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +58,8 @@ class Misfit:
     expected: str  # empty if several types would be right
 
     def __str__(self) -> str:
-        should = f" instead of a {_SHOWN.get(self.expected, self.expected)}" if self.expected else ""
-        return f"the key {printable(self.key)} holds a {_SHOWN.get(self.found, self.found)}{should}"
+        should = f" instead of a {_SHOWN_TYPES.get(self.expected, self.expected)}" if self.expected else ""
+        return f"the key {printable(self.key)} holds a {_SHOWN_TYPES.get(self.found, self.found)}{should}"
 
 
 class KeyTypes:
@@ -98,7 +91,7 @@ class KeyTypes:
         if key.startswith(f"{self._streams.registry}:"):
             return next((kind for end, kind in _STREAM_ENDS.items() if key.endswith(end)), "hash")
         if key.startswith(f"{self._keys.root}:queue:") or key in options.literal_queues:
-            return next((kind for end, kind in _ENDS.items() if key.endswith(end)), "list")
+            return next((kind for end, kind in _QUEUE_ENDS.items() if key.endswith(end)), "list")
         return "stream" if self._streams.subject(key.encode()) is not None else ""
 
     async def misfits(self, kinds: Mapping[str, str]) -> list[Misfit]:
@@ -134,7 +127,7 @@ class KeyTypes:
         if not sure:
             return error
         what = "; ".join(map(str, sure[:_NAMED_MAX]))
-        return WrongType(f"{self._client.options.where}: {what} (WRONGTYPE)", do=DO)
+        return WrongType(f"{self._client.options.where}: {what} (WRONGTYPE)", do=WRONG_TYPE_ADVICE)
 
 
 async def workers_among(client: RedisClient, found: AsyncIterator[list[bytes]], pattern: str) -> list[str]:
@@ -217,17 +210,11 @@ async def in_pieces(items: Sequence[Item], ask: Callable[[Sequence[Item]], Await
     count = len(items)
     while len(found) < len(items):
         rest = items[len(found) :]
-        answers, count = await fitting(min(count, len(rest)), partial(_first, ask, rest))
+        answers, count = await fitting(min(count, len(rest)), lambda few: ask(rest[:few]))  # noqa: B023
         if len(answers) != count:
             raise ValueError(f"{len(answers)} answers for {count} items")
         found += answers
     return found
-
-
-async def _first(
-    ask: Callable[[Sequence[Item]], Awaitable[Sequence[T]]], items: Sequence[Item], count: int
-) -> Sequence[T]:
-    return await ask(items[:count])
 
 
 async def scanned(

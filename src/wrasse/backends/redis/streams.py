@@ -2,19 +2,14 @@
 
 Every change is one script with the server's clock. Ids continue after the last one in the stream, `ms` by the clock and
 never back, `seq` one higher each time; so where all entries are ours, their ids count them. Where another program
-writes too, sizes and lags are the server's own: an estimate, or unknown.
+writes too, sizes and lags are the server's own: an estimate, or unknown. One field of an entry, `envelope`, is its
+body; the others are its fields. An entry without that field is another program's, and all of its fields count as such.
 
-Streams of other programs are found by a SCAN in small steps, and registered like our own.
-
-A pass over all keys begins every PASS seconds at most; each caller continues it for a bounded number of steps. So a new
-stream is found within a minute if there is a call per second and there are fewer than some ten million keys.
-Unregistered streams are never trimmed.
-
-A stream whose key is not a subject, such as one with a space, cannot be registered. Those that a pattern would match
-are logged, once each, and the doctor names them.
-
-Entries in answers of Redis, and the arguments of an append. One field, `envelope`, is the body of an entry; the
-others are its fields. An entry without that field is another program's, and all of its fields count as such.
+Streams of other programs are found by a SCAN in small steps (`Discovery`), and registered like our own. A pass over all
+keys begins every PASS seconds at most; each caller continues it for a bounded number of steps. So a new stream is found
+within a minute if there is a call per second and there are fewer than some ten million keys. Unregistered streams are
+never trimmed. A stream whose key is not a subject, such as one with a space, cannot be registered: those that a pattern
+would match are logged, once each, and the doctor names them.
 """
 
 from __future__ import annotations
@@ -57,12 +52,21 @@ from wrasse.ports.streams import (
 ENVELOPE = b"envelope"
 _numbers = msgspec.json.Decoder(list[int]).decode
 _log = logging.getLogger("wrasse.streams")
-DO = "let its program write to a key of letters, digits, - and _ with single colons between"
+NAMELESS_ADVICE = "let its program write to a key of letters, digits, - and _ with single colons between"
 PASS = 30.0  # seconds between the beginnings of two passes
 _STEP = 2_000  # keys that one SCAN reads
 _STEPS_MAX = 200  # in one call
 _NAMELESS_MAX = 1_000  # streams without a subject that are remembered
 _START = b"0"
+_DEDUP_WINDOW = timedelta(minutes=2)
+_MICROSECOND = timedelta(microseconds=1)
+_OLDEST = (7, 0)
+_PAGE_BYTES = 32 << 20  # the intended maximum of one page
+_FIRST_PAGE = 128  # entries of the first page of a stream, whose sizes are unknown
+_SIZES_MAX = 10_000
+_NAMES, _SURVEY_NAMES = 1_000, 2_000
+_AT_ONCE = 250  # streams of one script: a few milliseconds of the server
+_STEADY = 3  # attempts to get two answers over one connection
 
 
 def id_of(text: bytes) -> EntryId:
@@ -191,7 +195,7 @@ def _row(ms: int, first: int, count: int) -> list[EntryId]:
 
 
 def read_state(subject: str, reply: Iterator[Any], now: int, history: str = "") -> StreamState:
-    """One stream in numbers, as the scripts that include `describing` answer it, from the words that come next."""
+    """One stream in numbers, as the scripts of lua/stream_state.lua answer it, from the words that come next."""
     length, size, appended, first, last, groups = (next(reply) for _ in range(6))
     states = [_group_state(next(reply) for _ in range(7)) for _ in range(groups)]
     return StreamState(
@@ -221,109 +225,6 @@ def _group_state(words: Iterator[Any]) -> GroupState:
         lag=int(lag) if lag else None,
         lost=int(lost),
     )
-
-
-class Discovery:
-    """Finds the streams of one Redis."""
-
-    __slots__ = (
-        "_began",
-        "_client",
-        "_clock",
-        "_cursor",
-        "_keys",
-        "_lock",
-        "_nameless",
-        "_to_read",
-        "_told",
-        "unregistered",
-    )  # fmt: skip
-
-    def __init__(self, client: RedisClient, keys: StreamKeys, clock: Clock, *, to_read: bool) -> None:
-        self._client = client
-        self._clock = clock
-        self._keys = keys
-        self._lock = asyncio.Lock()
-        self._cursor = _START
-        self._began: float | None = None
-        self._nameless: set[str] = set()  # keys of other programs' streams that no subject has
-        self._told: set[str] = set()
-        self._to_read = to_read
-        self.unregistered: set[bytes] = set()  # found by a store that was opened to read
-
-    async def look(self) -> None:
-        """Continues the pass, if one is due. A concurrent caller does not wait for it."""
-        now = self._clock.monotonic()
-        idle = self._cursor == _START and self._began is not None and now - self._began < PASS
-        if idle or self._lock.locked():
-            return
-        async with self._lock:
-            if self._cursor == _START:
-                self._began = now
-            for _ in range(_STEPS_MAX):
-                if await self._step():
-                    return
-
-    def tell(self, pattern: str) -> None:
-        """Logs streams that this pattern would match if their keys were subjects; not for a pattern that matches
-        all."""
-        for key in self._nameless - self._told if fixed_part(pattern) else ():
-            if matches(pattern, subject_of(key.removeprefix(self._keys.prefix))):
-                self._told.add(key)
-                _log.error("the stream %r is skipped, since its key is not a subject: %s", key, DO)
-
-    async def register(self, subjects: Sequence[str]) -> None:
-        """Registers existing streams, and removes deleted ones. A store that was opened to read writes nothing."""
-        if not subjects:
-            return
-        if self._to_read:
-            types = await self._client.ask_many([("TYPE", self._keys.of(subject).log) for subject in subjects])
-            self.unregistered |= {
-                each.encode() for each, kind in zip(subjects, types, strict=True) if kind == b"stream"
-            }
-            return
-        names = [self._keys.registry]
-        for subject in subjects:
-            keys = self._keys.of(subject)
-            names += (keys.log, keys.facts)
-        await self._client.run(load("stream_register"), names, list(subjects))
-
-    async def _step(self) -> bool:
-        """One step; True if the pass is over."""
-        self._cursor, named = await self._scan(self._cursor)
-        scores = await self._client.ask_many([("ZSCORE", self._keys.registry, subject) for _, subject in named])
-        await self.register([subject for (_, subject), score in zip(named, scores, strict=True) if score is None])
-        return bool(self._cursor == _START)
-
-    async def find_nameless(self) -> Sequence[str]:
-        """Keys of streams that no subject has, in order. Registers nothing, and reads a bounded number of keys."""
-        cursor = _START
-        for _ in range(_STEPS_MAX):
-            cursor, _ = await self._scan(cursor)
-            if cursor == _START:
-                break
-        return sorted(self._nameless)
-
-    async def _scan(self, cursor: bytes) -> tuple[bytes, Sequence[tuple[bytes, str]]]:
-        """Streams with their subjects, and the next cursor. Keys without a subject are remembered, except our own."""
-        pattern = literal_glob(self._keys.prefix) + "*"
-        cursor, found = await self._client.ask("SCAN", cursor, "MATCH", pattern, "COUNT", _STEP, "TYPE", "stream")
-        named = [(key, subject) for key in found if (subject := self._keys.subject(key)) is not None]
-        shown = {printable(key.decode(errors="backslashreplace")) for key in {*found} - {key for key, _ in named}}
-        fresh = sorted(each for each in shown - self._nameless if not each.startswith(f"{self._keys.root}:"))
-        self._nameless |= set(fresh[: _NAMELESS_MAX - len(self._nameless)])
-        return cursor, named
-
-
-_DEDUP_WINDOW = timedelta(minutes=2)
-_MICROSECOND = timedelta(microseconds=1)
-_OLDEST = (7, 0)
-_PAGE_BYTES = 32 << 20  # the intended maximum of one page
-_FIRST_PAGE = 128  # entries of the first page of a stream, whose sizes are unknown
-_SIZES_MAX = 10_000
-_NAMES, _SURVEY_NAMES = 1_000, 2_000
-_AT_ONCE = 250  # streams of one script: a few milliseconds of the server
-_STEADY = 3  # attempts to get two answers over one connection
 
 
 @reads_replies
@@ -381,7 +282,7 @@ class RedisStreams:
     async def info(self, subject: str) -> StreamState | None:
         check_subject(subject)
         keys = self._keys.of(subject)
-        answer, history = await self._by_one_server(load("stream_info"), [keys.log, keys.facts])
+        answer, history = await self._by_one_server(load("stream_state.info"), [keys.log, keys.facts])
         if not answer:
             return None
         now, *words = answer
@@ -404,8 +305,8 @@ class RedisStreams:
         check_pattern(pattern)
         check_limit(limit, "streams")
         if is_wild(pattern):
-            await self._discovery.look()
-            self._discovery.tell(pattern)
+            await self._discovery.advance()
+            self._discovery.log_nameless(pattern)
         elif after is None:
             await self._discovery.register([pattern])
         found: list[str] = []
@@ -425,8 +326,8 @@ class RedisStreams:
         programs are searched for first, as in `subjects`."""
         check_pattern(pattern)
         check_limit(limit, "streams")
-        await self._discovery.look()
-        self._discovery.tell(pattern)
+        await self._discovery.advance()
+        self._discovery.log_nameless(pattern)
         found: list[str] = []
         async for names in self._registered(pattern, after, _SURVEY_NAMES):
             found += names
@@ -436,7 +337,7 @@ class RedisStreams:
         for begin in range(0, len(shown), _AT_ONCE):
             some = shown[begin : begin + _AT_ONCE]
             keys = [key for name in some for key in (self._keys.of(name).log, self._keys.of(name).facts)]
-            at, *words = await self._client.run(load("stream_survey"), keys)
+            at, *words = await self._client.run(load("stream_state.survey"), keys)
             reply = iter(words)
             states += [read_state(name, reply, at) for name in some if next(reply)]
         if not at:
@@ -501,6 +402,89 @@ def _unreadable(subject: str, after: EntryId, why: ReplyTooLarge) -> StoreBroken
         f"the entry of {subject!r} that follows {after} is larger than redis.reply_bytes_max",
         do=f"{why.do}; XRANGE {subject.replace('.', ':')} ({after} + COUNT 1 shows it",
     )
+
+
+class Discovery:
+    """Finds the streams of one Redis."""
+
+    __slots__ = (
+        "_began", "_client", "_clock", "_cursor", "_keys", "_lock", "_logged", "_nameless", "_to_read", "unregistered",
+    )  # fmt: skip
+
+    def __init__(self, client: RedisClient, keys: StreamKeys, clock: Clock, *, to_read: bool) -> None:
+        self._client = client
+        self._clock = clock
+        self._keys = keys
+        self._lock = asyncio.Lock()
+        self._cursor = _START
+        self._began: float | None = None
+        self._nameless: set[str] = set()  # keys of other programs' streams that no subject has
+        self._logged: set[str] = set()
+        self._to_read = to_read
+        self.unregistered: set[bytes] = set()  # found by a store that was opened to read
+
+    async def advance(self) -> None:
+        """Continues the pass, if one is due. A concurrent caller does not wait for it."""
+        now = self._clock.monotonic()
+        idle = self._cursor == _START and self._began is not None and now - self._began < PASS
+        if idle or self._lock.locked():
+            return
+        async with self._lock:
+            if self._cursor == _START:
+                self._began = now
+            for _ in range(_STEPS_MAX):
+                if await self._step():
+                    return
+
+    def log_nameless(self, pattern: str) -> None:
+        """Logs streams that this pattern would match if their keys were subjects; not for a pattern that matches
+        all."""
+        for key in self._nameless - self._logged if fixed_part(pattern) else ():
+            if matches(pattern, subject_of(key.removeprefix(self._keys.prefix))):
+                self._logged.add(key)
+                _log.error("the stream %r is skipped, since its key is not a subject: %s", key, NAMELESS_ADVICE)
+
+    async def register(self, subjects: Sequence[str]) -> None:
+        """Registers existing streams, and removes deleted ones. A store that was opened to read writes nothing."""
+        if not subjects:
+            return
+        if self._to_read:
+            types = await self._client.ask_many([("TYPE", self._keys.of(subject).log) for subject in subjects])
+            self.unregistered |= {
+                each.encode() for each, kind in zip(subjects, types, strict=True) if kind == b"stream"
+            }
+            return
+        names = [self._keys.registry]
+        for subject in subjects:
+            keys = self._keys.of(subject)
+            names += (keys.log, keys.facts)
+        await self._client.run(load("stream_register"), names, list(subjects))
+
+    async def _step(self) -> bool:
+        """One step; True if the pass is over."""
+        self._cursor, named = await self._scan(self._cursor)
+        scores = await self._client.ask_many([("ZSCORE", self._keys.registry, subject) for _, subject in named])
+        await self.register([subject for (_, subject), score in zip(named, scores, strict=True) if score is None])
+        return bool(self._cursor == _START)
+
+    async def find_nameless(self) -> Sequence[str]:
+        """Keys of streams that no subject has, in order. Registers nothing, and reads a bounded number of keys."""
+        cursor = _START
+        for _ in range(_STEPS_MAX):
+            cursor, _ = await self._scan(cursor)
+            if cursor == _START:
+                break
+        return sorted(self._nameless)
+
+    async def _scan(self, cursor: bytes) -> tuple[bytes, Sequence[tuple[bytes, str]]]:
+        """Streams with their subjects, and the next cursor. Keys without a subject are remembered, except our own."""
+        pattern = literal_glob(self._keys.prefix) + "*"
+        cursor, found = await self._client.ask("SCAN", cursor, "MATCH", pattern, "COUNT", _STEP, "TYPE", "stream")
+        named = [(key, subject) for key in found if (subject := self._keys.subject(key)) is not None]
+        shown = {printable(key.decode(errors="backslashreplace")) for key in {*found} - {key for key, _ in named}}
+        fresh = sorted(each for each in shown - self._nameless if not each.startswith(f"{self._keys.root}:"))
+        self._nameless |= set(fresh[: _NAMELESS_MAX - len(self._nameless)])
+        return cursor, named
 
 
 async def check_streams(client: RedisClient) -> None:

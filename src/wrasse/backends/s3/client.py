@@ -1,15 +1,13 @@
 """The S3 calls that wrasse needs, each with its condition and nothing else. Keys are raw bytes in the bucket.
 
 A failed condition is an answer (`None` or `False`). A change that may not be made twice raises `NoAnswer` when its
-reply was lost; the caller reads the object back.
+reply was lost; the caller reads the object back. Which conditions a store honours is found out by the probe in
+`connect.py`.
 
-Which conditions a store honours: found out by the probe in `connect.py`.
-
-Deleted objects in a versioned bucket: found by their tag, restored, or deleted for good.
-
-A delete leaves a marker, and the bytes stay as an older version. Nothing here changes the current object of a key: a
-version is removed by its own id, and only while it is not the latest or hidden by a marker. A marker is removed only if
-that restores the requested version, or nothing at all.
+BucketVersions finds deleted objects of a versioned bucket by their tag, restores them, or deletes them for good. A
+delete leaves a marker, and the bytes stay as an older version. The current object of a key is never changed: a version
+is removed by its own id, and only while it is not the latest or hidden by a marker. A marker is removed only if that
+restores the requested version, or nothing at all.
 """
 
 from __future__ import annotations
@@ -51,11 +49,14 @@ from wrasse.ports.outcome import Outcome
 
 PROBES = b".wrasse-probe/"  # below the prefix: reserved, hidden from listings; emptied at each probe
 PAGE_MAX = 1_000
-_MISSING = (404, 412, 304)
-ENABLED = "Enabled"
-PAGES_MAX = 20
+VERSION_PAGES_MAX = 20
 """Pages of versions of one key that are read."""
-_BELIEVED = timedelta(minutes=1)
+AT_ONCE = 16
+"""Requests of one call in flight."""
+_MISSING = (404, 412, 304)
+_VERSIONING_KEPT = timedelta(minutes=1)  # how long the status of a bucket is cached
+A = TypeVar("A")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,36 +331,6 @@ def _seen(reply: Reply, where: str) -> S3Object:
         raise StoreBroken(f"{where} answered without size or time", do="check that the endpoint is an S3") from None
 
 
-AT_ONCE = 16
-"""Requests of one call in flight."""
-T = TypeVar("T")
-A = TypeVar("A")
-
-
-async def gather_bounded(ask: Callable[[A], Awaitable[T]], items: Sequence[A]) -> list[T]:
-    """Calls `ask` for each; the first error is raised as it is."""
-
-    async def one(each: A) -> T:
-        return await ask(each)
-
-    answers: list[T] = []
-    for begin in range(0, len(items), AT_ONCE):
-        async with together() as tasks:
-            running = [tasks.create_task(one(each)) for each in items[begin : begin + AT_ONCE]]
-        answers += [task.result() for task in running]
-    return answers
-
-
-@asynccontextmanager
-async def together() -> AsyncIterator[TaskGroup]:
-    """A TaskGroup that raises its first error alone: the caller sees one request, not a group."""
-    try:
-        async with TaskGroup() as tasks:
-            yield tasks
-    except BaseExceptionGroup as group:
-        raise first_error(group) from None
-
-
 class BucketVersions:
     """The versions of one bucket."""
 
@@ -371,7 +342,7 @@ class BucketVersions:
         """Whether deleted objects are kept now. Read again each time: objects that were written before versioning was
         enabled are lost once it is suspended."""
         try:
-            return await self._client.versioning() == ENABLED
+            return await self._client.versioning() == "Enabled"
         except WrasseError:
             return False  # an unknown status counts as no versioning
 
@@ -425,7 +396,7 @@ class BucketVersions:
             return []
         found: list[KeptVersion] = []
         markers: tuple[str, str] | None = None
-        for _ in range(PAGES_MAX):
+        for _ in range(VERSION_PAGES_MAX):
             page, markers = await self._client.versions(key, markers)
             found += [each for each in page if each.key == key]
             # Keys come in order: longer keys with this prefix come after it.
@@ -438,7 +409,7 @@ class BucketVersions:
 
     async def _ever_kept(self) -> bool:
         now = self._client.wire.time.now()
-        if self._ever is None or abs(now - self._ever[1]) > _BELIEVED:
+        if self._ever is None or abs(now - self._ever[1]) > _VERSIONING_KEPT:
             try:
                 self._ever = (bool(await self._client.versioning()), now)
             except (S3Denied, StoreBroken):
@@ -448,3 +419,27 @@ class BucketVersions:
     async def _stands(self, key: bytes, etag: str) -> bool:
         seen = await self._client.head(key)
         return seen is not None and seen.etag == etag
+
+
+async def gather_bounded(ask: Callable[[A], Awaitable[T]], items: Sequence[A]) -> list[T]:
+    """Calls `ask` for each; the first error is raised as it is."""
+
+    async def one(each: A) -> T:
+        return await ask(each)
+
+    answers: list[T] = []
+    for begin in range(0, len(items), AT_ONCE):
+        async with together() as tasks:
+            running = [tasks.create_task(one(each)) for each in items[begin : begin + AT_ONCE]]
+        answers += [task.result() for task in running]
+    return answers
+
+
+@asynccontextmanager
+async def together() -> AsyncIterator[TaskGroup]:
+    """A TaskGroup that raises its first error alone: the caller sees one request, not a group."""
+    try:
+        async with TaskGroup() as tasks:
+            yield tasks
+    except BaseExceptionGroup as group:
+        raise first_error(group) from None

@@ -14,18 +14,12 @@ The version is made here and is part of the bytes, so a write whose reply was lo
 also after later writes. What this process last saw of a record is cached, so that a put is one request; if it is
 outdated, the condition fails and the record is read.
 
-The due index on S3: one small object per record and due bucket, and the list of existing buckets.
-
-An entry is stored before its record, and deleted after it. There are no locks here, so an entry is deleted only by the
-tag it was seen with, and only by the process that wrote it and the record after it, or once it is too old for any
-writer to need it. A stale entry costs one read; a missing one would be a record that is never found. A due bucket
-leaves the list when a listing shows it empty, and returns if a second one does not; a writer to a bucket that has
-passed checks the list afterwards. A slow scan of the folders themselves finds what a crash in between has left out.
-
-Namespaces on S3: the top-level folders. Other folders there are listed, too: telling them apart would cost a request
-each, and reading their due index shows soon enough.
-
-The pages of a listing come from one cached listing, which is renewed when it is too old.
+The due index has one small object per record and due bucket, and the list of existing buckets. An entry is stored
+before its record, and deleted after it. There are no locks here, so an entry is deleted only by the tag it was seen
+with, and only by the process that wrote it and the record after it, or once it is too old for any writer to need it. A
+stale entry costs one read; a missing one would be a record that is never found. A due bucket leaves the list when a
+listing shows it empty, and returns if a second one does not; a writer to a bucket that has passed checks the list
+afterwards. A slow scan of the folders themselves finds what a crash in between has left out.
 """
 
 from __future__ import annotations
@@ -66,188 +60,36 @@ STALE = timedelta(minutes=10)  # the age at which no writer can still need an un
 RETIRED_AFTER = timedelta(minutes=5)  # how long a bucket must have passed before it may leave the list
 DISCOVERED_EVERY = timedelta(hours=1)
 ENTRIES_KNOWN_MAX = 10_000
-
-_Change = Callable[[list[str]], list[str]]
-Place = tuple[str, bytes]  # a due bucket, and the name of an entry in it
-KEPT = timedelta(minutes=1)
-
-
-@dataclass(frozen=True, slots=True)
-class BucketEntry:
-    """An entry that this process wrote or saw. `used` once a record was written after it. `record` is the version of
-    the record when the entry was written: a process that deletes the entry has changed the record since then."""
-
-    etag: str
-    at: datetime
-    ours: bool = False
-    used: bool = False
-    record: str | None = None
-
-    def removable(self, now: datetime) -> bool:
-        """Whether no writer can still need it."""
-        return (self.ours and self.used) or now - self.at >= STALE
-
-
-class S3DueIndex:
-    """The due index of one collection."""
-
-    def __init__(self, client: Client, lister: Lister, prefix: bytes, collection: Collection) -> None:
-        self._client = client
-        self._lister = lister
-        self.due_buckets = DueBuckets(collection.width)
-        self._folder = prefix + collection.index.strip("/").encode() + b"/"
-        self._list_key = prefix + collection.buckets.strip("/").encode()
-        self._listed: set[str] = set()
-        self._unlisted: set[str] = set()  # folders that are missing from the list, found by a reader
-        self._entries: OrderedDict[Place, BucketEntry] = OrderedDict()
-        self._discovered_at: datetime | None = None
-
-    async def enter(self, name: bytes, due_bucket: str, record: str | None) -> bool:
-        """Writes an entry for this record, unless there is a recent one of ours and the record has not changed since;
-        returns whether it was written."""
-        now = self._client.wire.time.now()
-        known = self._entries.get((due_bucket, name))
-        if known is not None and known.ours and known.record == record and now - known.at < FRESH:
-            self._note((due_bucket, name), replace(known, used=False))
-            return False
-        if due_bucket not in self._listed:
-            await self._list(due_bucket)
-        # Its bytes differ from those of any other entry, and so does its tag.
-        etag = await self._client.put(self._key(due_bucket, name), secrets.token_hex(8).encode(), None)
-        assert etag is not None, "a write without a condition cannot fail it"
-        self._note((due_bucket, name), BucketEntry(etag, now, ours=True, record=record))
-        # A bucket leaves the list when a listing, RETIRED_AFTER its end, shows it empty. Up to FRESH before that a
-        # listing must show this entry, which exists by now.
-        if self.due_buckets.is_over(due_bucket, self._client.wire.time.now() + FRESH - RETIRED_AFTER):
-            await self._list(due_bucket)  # another process may be removing it from the list
-        return True
-
-    def entered(self, name: bytes, due_bucket: str, record: str | None) -> None:
-        """Notes the version of the record that was read while its entry was written."""
-        known = self._entries.get((due_bucket, name))
-        if known is not None and known.ours:
-            self._note((due_bucket, name), replace(known, record=record))
-
-    def use(self, name: bytes, due_bucket: str) -> None:
-        """Notes that the record of an entry was written."""
-        known = self._entries.get((due_bucket, name))
-        if known is not None:
-            self._note((due_bucket, name), replace(known, used=True))
-
-    async def leave(self, name: bytes, due_bucket: str) -> None:
-        """Deletes the entry, if no writer can need it; else it stays until it is old."""
-        known = self._entries.get((due_bucket, name))
-        if known is None or not known.removable(self._client.wire.time.now()):
-            return
-        self._entries.pop((due_bucket, name), None)
-        try:
-            await self._client.delete(self._key(due_bucket, name), known.etag)
-        except (NoAnswer, StoreUnavailable):
-            return  # a stale entry is read once more
-
-    async def look(self, name: bytes, due_bucket: str) -> None:
-        """Reads an entry that this process neither wrote nor saw."""
-        if (due_bucket, name) not in self._entries:
-            seen = await self._client.head(self._key(due_bucket, name))
-            if seen is not None:
-                self._note((due_bucket, name), BucketEntry(seen.etag, seen.modified_at))
-
-    async def over(self, horizon: datetime, first: str) -> list[str]:
-        """Buckets that have passed, earliest first, from `first` on."""
-        await self._discover()
-        listed, _ = await self._load()
-        if self._discovered_at is None:
-            await self._discover()
-            listed, _ = await self._load()
-        if self._unlisted:
-            listed = sorted({*listed, *self._unlisted})
-        return [
-            due_bucket for due_bucket in listed if due_bucket >= first and self.due_buckets.is_over(due_bucket, horizon)
-        ]
-
-    async def page(self, due_bucket: str, after: bytes | None, limit: int) -> tuple[list[bytes], bool]:
-        """Names of entries in one bucket, in order, and whether there are more."""
-        folder = self._key(due_bucket, b"")
-        found, more = await self._lister.page(folder, None if after is None else folder + after, limit)
-        return [self._saw(due_bucket, each, each.key[len(folder) :]) for each in found], more
-
-    async def retire(self, due_bucket: str) -> None:
-        """Removes a bucket from the list after a listing showed it empty, if it has passed a while ago."""
-        if not self.due_buckets.is_over(due_bucket, self._client.wire.time.now() - RETIRED_AFTER):
-            return
-        await self._change(lambda listed: [each for each in listed if each != due_bucket])
-        self._listed.discard(due_bucket)
-        found, _ = await self._lister.page(self._key(due_bucket, b""), None, 1)
-        if found:
-            await self._list(due_bucket)
-
-    async def _list(self, due_bucket: str) -> None:
-        await self._change(lambda listed: listed if due_bucket in listed else sorted([*listed, due_bucket]))
-        self._listed.add(due_bucket)
-
-    async def _discover(self) -> None:
-        now = self._client.wire.time.now()
-        if self._discovered_at is not None and now - self._discovered_at < DISCOVERED_EVERY:
-            return
-        folders = [folder.decode("utf-8", "replace") for folder in await self._lister.folders(self._folder)]
-        found = {folder for folder in folders if self.due_buckets.is_one(folder)}
-        listed, _ = await self._load()
-        if self._client.only_reads:
-            self._unlisted = found - set(listed)
-        elif not found <= set(listed):
-            await self._change(lambda listed: sorted({*listed, *found}))
-        self._discovered_at = now
-
-    async def _change(self, change: _Change) -> None:
-        for attempt in range(1, TRIES * 2):
-            listed, condition = await self._load()
-            wanted = change(listed)
-            if wanted == listed:
-                return
-            try:
-                if await self._client.put(self._list_key, self.due_buckets.pack(wanted), condition) is not None:
-                    return
-            except NoAnswer:
-                pass  # checked again: either it is listed now, or the write is repeated
-            await sleep(pause(min(attempt, 3)))
-        raise StoreUnavailable(f"the list of due buckets in {self._client.where} keeps changing", do="try again later")
-
-    async def _load(self) -> tuple[list[str], Condition]:
-        got = await self._client.get(self._list_key)
-        if got is None:
-            return [], ABSENT
-        try:
-            listed = self.due_buckets.parse(got.data)
-        except ValueError:
-            raise StoreBroken(
-                f"the list of due buckets in {self._client.where} is of another width",
-                do="delete it: it is made again from the folders beside it",
-            ) from None
-        if listed is None:  # another program overwrote it: treated like a deleted one
-            self._discovered_at = None
-        return listed or [], Condition(got.etag)
-
-    def _saw(self, due_bucket: str, each: ListedObject, name: bytes) -> bytes:
-        known = self._entries.get((due_bucket, name))
-        if known is None or known.etag != each.etag:
-            self._note((due_bucket, name), BucketEntry(each.etag, each.modified_at))
-        return name
-
-    def _note(self, place: Place, entry: BucketEntry) -> None:
-        self._entries[place] = entry
-        self._entries.move_to_end(place)
-        while len(self._entries) > ENTRIES_KNOWN_MAX:
-            self._entries.popitem(last=False)
-
-    def _key(self, due_bucket: str, name: bytes) -> bytes:
-        return self._folder + due_bucket.encode() + b"/" + name
-
-
+RECORDS_KNOWN_MAX = 2_000
 GONE_KEPT = timedelta(hours=1)
-KNOWN_MAX = 2_000
+_NAMESPACES_KEPT = timedelta(minutes=1)
 _JSON = {"content-type": "application/json"}
 _DOTS = {b".": b".%", b"..": b"..%"}  # some stores take these for folders; no stored name ends in a bare %
 _UNDOTTED = {name: stored for stored, name in _DOTS.items()}
+_Place = tuple[str, bytes]  # a due bucket, and the name of an entry in it
+
+
+class S3Records(DueBucketRecords):
+    """The records of one collection, as the port has them."""
+
+    def __init__(self, client: Client, prefix: bytes, collection: Collection) -> None:
+        records = RecordObjects(client, Lister(client), prefix, collection)
+        super().__init__(records, collection.width, lambda: client.wire.time.now())
+        self._client = client
+
+    async def write(self, asked: RecordWrite) -> Written:
+        await self._client.probed()
+        return await super().write(asked)
+
+    def _check_name(self, name: bytes) -> None:
+        if not self._client.conditions.raw_keys and not nameable(name) and name not in (b".", b".."):
+            raise UsageError(
+                f"{self._client.where} does not keep keys like this one unchanged",
+                do="use no backslash, and at most 255 bytes, counting % and / three times",
+            )
+
+    def _record(self, name: bytes, kept: StoredRecord) -> Record:
+        return super()._record(stored_of(name), kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -454,7 +296,7 @@ class RecordObjects:
         # Without its value: only what the next write needs.
         self._known[name] = TaggedRecord(held.etag, replace(held.kept, value=b""))
         self._known.move_to_end(name)
-        while len(self._known) > KNOWN_MAX:
+        while len(self._known) > RECORDS_KNOWN_MAX:
             self._known.popitem(last=False)
 
 
@@ -483,31 +325,180 @@ def _is(held: TaggedRecord | None, version: str) -> bool:
     return held is not None and held.kept.version == version
 
 
-class S3Records(DueBucketRecords):
-    """The port, for one collection."""
+@dataclass(frozen=True, slots=True)
+class BucketEntry:
+    """An entry that this process wrote or saw. `used` once a record was written after it. `record` is the version of
+    the record when the entry was written: a process that deletes the entry has changed the record since then."""
 
-    def __init__(self, client: Client, prefix: bytes, collection: Collection) -> None:
-        records = RecordObjects(client, Lister(client), prefix, collection)
-        super().__init__(records, collection.width, lambda: client.wire.time.now())
+    etag: str
+    at: datetime
+    ours: bool = False
+    used: bool = False
+    record: str | None = None
+
+    def removable(self, now: datetime) -> bool:
+        """Whether no writer can still need it."""
+        return (self.ours and self.used) or now - self.at >= STALE
+
+
+class S3DueIndex:
+    """The due index of one collection."""
+
+    def __init__(self, client: Client, lister: Lister, prefix: bytes, collection: Collection) -> None:
         self._client = client
+        self._lister = lister
+        self.due_buckets = DueBuckets(collection.width)
+        self._folder = prefix + collection.index.strip("/").encode() + b"/"
+        self._list_key = prefix + collection.buckets.strip("/").encode()
+        self._listed: set[str] = set()
+        self._unlisted: set[str] = set()  # folders that are missing from the list, found by a reader
+        self._entries: OrderedDict[_Place, BucketEntry] = OrderedDict()
+        self._discovered_at: datetime | None = None
 
-    async def write(self, asked: RecordWrite) -> Written:
-        await self._client.probed()
-        return await super().write(asked)
+    async def enter(self, name: bytes, due_bucket: str, record: str | None) -> bool:
+        """Writes an entry for this record, unless there is a recent one of ours and the record has not changed since;
+        returns whether it was written."""
+        now = self._client.wire.time.now()
+        known = self._entries.get((due_bucket, name))
+        if known is not None and known.ours and known.record == record and now - known.at < FRESH:
+            self._note((due_bucket, name), replace(known, used=False))
+            return False
+        if due_bucket not in self._listed:
+            await self._list(due_bucket)
+        # Its bytes differ from those of any other entry, and so does its tag.
+        etag = await self._client.put(self._key(due_bucket, name), secrets.token_hex(8).encode(), None)
+        assert etag is not None, "a write without a condition cannot fail it"
+        self._note((due_bucket, name), BucketEntry(etag, now, ours=True, record=record))
+        # A bucket leaves the list when a listing, RETIRED_AFTER its end, shows it empty. Up to FRESH before that a
+        # listing must show this entry, which exists by now.
+        if self.due_buckets.is_over(due_bucket, self._client.wire.time.now() + FRESH - RETIRED_AFTER):
+            await self._list(due_bucket)  # another process may be removing it from the list
+        return True
 
-    def _check_name(self, name: bytes) -> None:
-        if not self._client.conditions.raw_keys and not nameable(name) and name not in (b".", b".."):
-            raise UsageError(
-                f"{self._client.where} does not keep keys like this one unchanged",
-                do="use no backslash, and at most 255 bytes, counting % and / three times",
-            )
+    def entered(self, name: bytes, due_bucket: str, record: str | None) -> None:
+        """Notes the version of the record that was read while its entry was written."""
+        known = self._entries.get((due_bucket, name))
+        if known is not None and known.ours:
+            self._note((due_bucket, name), replace(known, record=record))
 
-    def _record(self, name: bytes, kept: StoredRecord) -> Record:
-        return super()._record(stored_of(name), kept)
+    def use(self, name: bytes, due_bucket: str) -> None:
+        """Notes that the record of an entry was written."""
+        known = self._entries.get((due_bucket, name))
+        if known is not None:
+            self._note((due_bucket, name), replace(known, used=True))
+
+    async def leave(self, name: bytes, due_bucket: str) -> None:
+        """Deletes the entry, if no writer can need it; else it stays until it is old."""
+        known = self._entries.get((due_bucket, name))
+        if known is None or not known.removable(self._client.wire.time.now()):
+            return
+        self._entries.pop((due_bucket, name), None)
+        try:
+            await self._client.delete(self._key(due_bucket, name), known.etag)
+        except (NoAnswer, StoreUnavailable):
+            return  # a stale entry is read once more
+
+    async def look(self, name: bytes, due_bucket: str) -> None:
+        """Reads an entry that this process neither wrote nor saw."""
+        if (due_bucket, name) not in self._entries:
+            seen = await self._client.head(self._key(due_bucket, name))
+            if seen is not None:
+                self._note((due_bucket, name), BucketEntry(seen.etag, seen.modified_at))
+
+    async def over(self, horizon: datetime, first: str) -> list[str]:
+        """Buckets that have passed, earliest first, from `first` on."""
+        await self._discover()
+        listed, _ = await self._load()
+        if self._discovered_at is None:
+            await self._discover()
+            listed, _ = await self._load()
+        if self._unlisted:
+            listed = sorted({*listed, *self._unlisted})
+        return [
+            due_bucket for due_bucket in listed if due_bucket >= first and self.due_buckets.is_over(due_bucket, horizon)
+        ]
+
+    async def page(self, due_bucket: str, after: bytes | None, limit: int) -> tuple[list[bytes], bool]:
+        """Names of entries in one bucket, in order, and whether there are more."""
+        folder = self._key(due_bucket, b"")
+        found, more = await self._lister.page(folder, None if after is None else folder + after, limit)
+        return [self._saw(due_bucket, each, each.key[len(folder) :]) for each in found], more
+
+    async def retire(self, due_bucket: str) -> None:
+        """Removes a bucket from the list after a listing showed it empty, if it has passed a while ago."""
+        if not self.due_buckets.is_over(due_bucket, self._client.wire.time.now() - RETIRED_AFTER):
+            return
+        await self._change(lambda listed: [each for each in listed if each != due_bucket])
+        self._listed.discard(due_bucket)
+        found, _ = await self._lister.page(self._key(due_bucket, b""), None, 1)
+        if found:
+            await self._list(due_bucket)
+
+    async def _list(self, due_bucket: str) -> None:
+        await self._change(lambda listed: listed if due_bucket in listed else sorted([*listed, due_bucket]))
+        self._listed.add(due_bucket)
+
+    async def _discover(self) -> None:
+        now = self._client.wire.time.now()
+        if self._discovered_at is not None and now - self._discovered_at < DISCOVERED_EVERY:
+            return
+        folders = [folder.decode("utf-8", "replace") for folder in await self._lister.folders(self._folder)]
+        found = {folder for folder in folders if self.due_buckets.is_one(folder)}
+        listed, _ = await self._load()
+        if self._client.only_reads:
+            self._unlisted = found - set(listed)
+        elif not found <= set(listed):
+            await self._change(lambda listed: sorted({*listed, *found}))
+        self._discovered_at = now
+
+    async def _change(self, change: Callable[[list[str]], list[str]]) -> None:
+        for attempt in range(1, TRIES * 2):
+            listed, condition = await self._load()
+            wanted = change(listed)
+            if wanted == listed:
+                return
+            try:
+                if await self._client.put(self._list_key, self.due_buckets.pack(wanted), condition) is not None:
+                    return
+            except NoAnswer:
+                pass  # checked again: either it is listed now, or the write is repeated
+            await sleep(pause(min(attempt, 3)))
+        raise StoreUnavailable(f"the list of due buckets in {self._client.where} keeps changing", do="try again later")
+
+    async def _load(self) -> tuple[list[str], Condition]:
+        got = await self._client.get(self._list_key)
+        if got is None:
+            return [], ABSENT
+        try:
+            listed = self.due_buckets.parse(got.data)
+        except ValueError:
+            raise StoreBroken(
+                f"the list of due buckets in {self._client.where} is of another width",
+                do="delete it: it is made again from the folders beside it",
+            ) from None
+        if listed is None:  # another program overwrote it: treated like a deleted one
+            self._discovered_at = None
+        return listed or [], Condition(got.etag)
+
+    def _saw(self, due_bucket: str, each: ListedObject, name: bytes) -> bytes:
+        known = self._entries.get((due_bucket, name))
+        if known is None or known.etag != each.etag:
+            self._note((due_bucket, name), BucketEntry(each.etag, each.modified_at))
+        return name
+
+    def _note(self, place: _Place, entry: BucketEntry) -> None:
+        self._entries[place] = entry
+        self._entries.move_to_end(place)
+        while len(self._entries) > ENTRIES_KNOWN_MAX:
+            self._entries.popitem(last=False)
+
+    def _key(self, due_bucket: str, name: bytes) -> bytes:
+        return self._folder + due_bucket.encode() + b"/" + name
 
 
 class S3Namespaces:
-    """The port."""
+    """The top-level folders. Other folders there are listed, too: telling them apart would cost a request each, and
+    reading their due index shows soon enough. The pages come from one cached listing, renewed when it is too old."""
 
     def __init__(self, client: Client, lister: Lister, prefix: bytes) -> None:
         self._client, self._lister, self._prefix = client, lister, prefix
@@ -515,7 +506,7 @@ class S3Namespaces:
 
     async def page(self, after: str | None, limit: int) -> Page[str]:
         now = self._client.wire.time.now()
-        if after is None or self._listed is None or not timedelta(0) <= now - self._listed[0] < KEPT:
+        if after is None or self._listed is None or not timedelta(0) <= now - self._listed[0] < _NAMESPACES_KEPT:
             folders = [folder.decode("utf-8", "replace") for folder in await self._lister.folders(self._prefix)]
             names = [name for name in folders if namespace_of(name + META)]
             now = self._client.wire.time.now()

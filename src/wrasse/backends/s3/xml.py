@@ -1,10 +1,8 @@
-"""Parses the XML of the store's answers into types. Keys are escaped there and returned raw.
+"""Parses the XML of the store's answers into types, and its refusals into our errors. Keys are returned raw.
 
 The store is not trusted: for any bytes a parser returns a value or raises StoreBroken, in time and memory linear in
 their size. Document types are refused, so there are no entities to expand; sizes and times are range-checked. An
 unexpected answer is an error, never a shorter listing.
-
-Maps the store's error replies to our errors: what happened, where, and what to do.
 """
 
 from __future__ import annotations
@@ -50,6 +48,8 @@ _ENTRY = re.compile(
 )
 # A tag that may be longer than TAG_BYTES_MAX; it contains no `<`, so that matching takes linear time.
 _LONG_TAG = re.compile(rb"""<(?![!?])(?=[^<]{%d})(?:[^<>"']++|"[^"<]*+"|'[^'<]*+')*+""" % TAG_BYTES_MAX)
+_NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|\r")
+_NEEDS_ENTITY = re.compile(r"[\t\n&<>\"]")
 _ETAG = re.compile(r"[\x21\x23-\x7e]{1,256}")
 # Refusals that are answers to the caller: the condition failed, or the object does not exist.
 _ANSWERS = frozenset({"PreconditionFailed", "NoSuchKey", "ConditionalRequestConflict", "NoSuchUpload", "NotModified"})
@@ -64,6 +64,8 @@ _BY_STATUS = {
 }  # fmt: skip
 _CODE = re.compile(rb"<Code>([^<]{1,120}+)</Code>")
 _PLAIN = re.compile(r"[\w.-]{1,80}", re.ASCII)  # the part of the store's text that is shown
+_Raw = Callable[[str], bytes]  # decodes a key
+_Row = tuple[str, str, str, str]  # key, time, tag and size of an entry in the usual format
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,9 +160,6 @@ def parse_listing(body: bytes, where: str, *, bucket: str = "", prefix: bytes = 
         return found
 
 
-_Row = tuple[str, str, str, str]
-
-
 def _without_usual(body: bytes, where: str) -> tuple[ElementTree.Element, Iterable[_Row] | None]:
     """A listing, and its entries separately if all of them have the usual form and are adjacent: a pattern takes a
     third of the time of a tree. `<Contents/>` replaces them, to check that they were directly below the root, and in no
@@ -244,6 +243,11 @@ def completion(etags: Sequence[str]) -> bytes:
     ).encode()
 
 
+def copy_source(bucket: str, key: bytes, version: str = "") -> str:
+    """The header that names the source of a copy."""
+    return f"/{bucket}/{quote_from_bytes(key, safe='-_.~/')}" + f"?versionId={quote(version)}" * bool(version)
+
+
 def is_xml_text(text: str) -> bool:
     """Whether XML 1.0 preserves this text."""
     return _NOT_XML.search(text) is None
@@ -288,15 +292,8 @@ def is_etag(version: str) -> bool:
     return _ETAG.fullmatch(version) is not None
 
 
-_NOT_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]|\r")
-_NEEDS_ENTITY = re.compile(r"[\t\n&<>\"]")
-
-
 def _escape(text: str) -> str:
     return _NEEDS_ENTITY.sub(lambda found: f"&#{ord(found[0])};", text)
-
-
-_Raw = Callable[[str], bytes]
 
 
 def _raw(root: ElementTree.Element) -> _Raw:
@@ -387,11 +384,6 @@ def _markers(root: ElementTree.Element, raw: _Raw, name: str) -> tuple[str, str]
 
 def _invalid(what: str, where: str) -> StoreBroken:
     return StoreBroken(f"{where} answered with {what}", do="check that the endpoint is an S3")
-
-
-def copy_source(bucket: str, key: bytes, version: str = "") -> str:
-    """The header that names the source of a copy."""
-    return f"/{bucket}/{quote_from_bytes(key, safe='-_.~/')}" + f"?versionId={quote(version)}" * bool(version)
 
 
 class S3Denied(StoreUnavailable):

@@ -1,18 +1,15 @@
-"""Sightings on PostgreSQL: one row per orphan, in the order of their units, and one per scan.
+"""Sightings on PostgreSQL, and the records that orphan sweeps store beside them, such as their lease.
 
-Every change of a root holds its advisory lock to the end of the transaction, so that two concurrent scans, or a scan
-and a mark, are serialised and never deadlock. The primary key of a scan decides which of two is kept.
+One row per orphan, in the order of their units, and one per scan. Every change of a root holds its advisory lock to the
+end of the transaction, so that two concurrent scans, or a scan and a mark, are serialised and never deadlock. The
+primary key of a scan decides which of two is kept. Units are bytes, so that they sort like a listing and need no
+encoding; instants are microseconds.
 
-Records on PostgreSQL: one row each, for what orphan sweeps store beside their sightings, such as their lease.
-
-They have a connection of their own: storing a scan's sightings may take minutes, and a lease is renewed meanwhile. A
+Records have a connection of their own: storing a scan's sightings may take minutes, and a lease is renewed meanwhile. A
 record keeps the nonce of its last write; a write that finds its own nonce there was made before, and its reply was
 lost.
 
-The tables of sightings on PostgreSQL, and how they are made.
-
-They are made when they are missing, one process at a time. The error for a user who may not create tables has these
-statements. Units are bytes, so that they sort like a listing and need no encoding; instants are microseconds.
+Missing tables are made, one process at a time. The error for a user who may not create tables has the statements.
 """
 
 from __future__ import annotations
@@ -74,12 +71,12 @@ CREATE TABLE IF NOT EXISTS wrasse_records (
     version bigint NOT NULL, due_at bigint, nonce text NOT NULL, PRIMARY KEY (collection, name)
 );
 """
-_MAKING = 0x77726173_73650001  # the advisory lock for making the tables
-T = TypeVar("T")
 PAGE_MAX = 10_000
 ANSWER_MAX = 60.0  # seconds
+RECORD_ANSWER_MAX = 10.0  # seconds
 COMMIT_MAX = 900.0  # seconds for a whole scan
-
+T = TypeVar("T")
+_MAKING = 0x77726173_73650001  # the advisory lock for making the tables
 _NOW = "(extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _LOCK = "SELECT pg_advisory_xact_lock(hashtextextended('wrasse sightings ' || %(root)s, 0))"
 _LAST = """SELECT id, number, at, snapshot_at, tick, counts FROM wrasse_orphan_rounds
@@ -104,23 +101,6 @@ _MARK = f"""UPDATE wrasse_sightings s SET state = m.next, state_round = m.round,
 _FORGET = f"DELETE FROM wrasse_sightings s USING {_MARKS} WHERE {_HERE} AND m.next IS NULL RETURNING m.place"
 
 
-def make_tables(connection: SqlConnection) -> None:
-    """Makes the missing tables."""
-    names = ", ".join(f"to_regclass('{name}')" for name in TABLES)
-    ((*found, replica),) = connection.rows(f"SELECT {names}, pg_is_in_recovery()")
-    if replica:
-        raise Refused(f"{connection.address.shown} is a replica, and sightings are written", do="name the primary")
-    if None not in found:
-        connection.end()
-        return
-    connection.rows("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": _MAKING})
-    for statement in SCHEMA.split(";\n"):
-        if statement.strip():
-            connection.run(statement)
-    connection.connection.commit()
-
-
-RECORD_ANSWER_MAX = 10.0  # seconds
 _RECORD = "collection = %(collection)s AND name = %(name)s"
 _COLUMNS = "key, value, version, due_at"
 _CREATE = """INSERT INTO wrasse_records (collection, name, key, value, version, due_at, nonce)
@@ -138,110 +118,8 @@ _DUE = f"""SELECT {_COLUMNS}, lpad(due_at::text, 20, '0') || name FROM wrasse_re
     AND lpad(due_at::text, 20, '0') || name COLLATE "C" > %(after)s ORDER BY due_at, name LIMIT %(limit)s"""
 
 
-class PostgresStore:
-    """A connection to the tables of a database, and its records."""
-
-    def __init__(self, address: SqlAddress, name: str) -> None:
-        self._connection = SqlConnection(address, writes=True)
-        self._thread = SqlThread(name)
-        self._made = 0  # the connection on which the tables were checked
-
-    def records(self, collection: Collection) -> PostgresRecords:
-        """The records of one collection."""
-        return PostgresRecords(self, collection.data)
-
-    async def do(self, call: Callable[[SqlConnection], T], limit: float = RECORD_ANSWER_MAX) -> T:
-        """Runs one call in one transaction."""
-
-        def run() -> T:
-            connection = self._connection
-            transaction = connection.connection
-            if self._made != connection.opened:
-                make_tables(connection)
-                self._made = connection.opened
-            answer = call(connection)
-            transaction.commit()
-            return answer
-
-        return await self._thread.run(lambda: self._connection.guarded(run), self._connection, limit)
-
-    async def close(self, limit: float = RECORD_ANSWER_MAX) -> None:
-        """Closes the connection."""
-        await self._thread.run(self._connection.close, self._connection, limit)
-        await self._thread.close()
-
-
-class PostgresRecords(ConditionalRecords):
-    """The port, for one collection."""
-
-    def __init__(self, store: PostgresStore, collection: str) -> None:
-        self._store = store
-        self._collection = collection
-
-    async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
-        sql = f"SELECT {_COLUMNS} FROM wrasse_records WHERE {_RECORD}"
-        rows = await self._store.do(lambda connection: connection.rows(sql, self._named(key)))
-        return _record(rows[0]) if rows else None
-
-    async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
-        return await self._page(_PAGE, limit, {"prefix": stored_name(prefix), "after": after or ""})
-
-    async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
-        return await self._page(_DUE, limit, {"before": _micros(before), "after": after or ""})
-
-    async def write(self, asked: RecordWrite) -> Written:
-        sql = _DELETE if asked.value is None else _CREATE if asked.at is None else _PUT
-        values: Params = {
-            **self._named(asked.key),
-            "key": asked.key,
-            "value": asked.value,
-            "due": _micros(asked.due_at),
-            "at": _version(asked.at or ""),
-            "nonce": asked.nonce or secrets.token_hex(8),
-        }
-
-        def run(connection: SqlConnection) -> Written:
-            ((now,),) = connection.rows(f"SELECT {_NOW}")
-            rows = connection.rows(sql, values) or connection.rows(_AGAIN, values)
-            version = str(rows[0][0]) if rows and sql is not _DELETE else None
-            # A retried delete may have been made: no row is left that would show it.
-            again = sql is _DELETE and asked.nonce is not None and not connection.rows(_THERE, values)
-            lost = Outcome.UNKNOWN if again else Outcome.CONFLICT
-            return Written(Outcome.DONE if rows else lost, version, from_micros(whole(now)))
-
-        return await self._store.do(run)
-
-    async def _page(self, sql: str, limit: int, values: Params) -> Page[Record]:
-        limit = check_limit(limit, "records", PAGE_MAX)
-        asked: Params = {"collection": self._collection, **values, "limit": limit + 1}
-
-        def run(connection: SqlConnection) -> Page[Record]:
-            ((now,),) = connection.rows(f"SELECT {_NOW}")
-            rows = connection.rows(sql, asked)
-            return Page.cut([(str(row[4]), _record(row)) for row in rows], limit, from_micros(whole(now)))
-
-        return await self._store.do(run)
-
-    def _named(self, key: str) -> Params:
-        return {"collection": self._collection, "name": stored_name(key)}
-
-
-def _record(row: Sequence[object]) -> Record:
-    key, value, version, due_at = row[:4]
-    assert isinstance(value, bytes), "the column is bytea"
-    return Record(str(key), value, str(version), None if due_at is None else from_micros(whole(due_at)))
-
-
-def _micros(instant: datetime | None) -> int | None:
-    return None if instant is None else to_micros(instant)
-
-
-def _version(at: str) -> int:
-    return int(at) if at.isdecimal() else 0
-
-
 class PostgresSightings:
-    """The port."""
+    """The sightings of one database."""
 
     margin = timedelta(0)  # all times are the database's
 
@@ -277,7 +155,8 @@ class PostgresSightings:
             )
             value, version = found[0] if found else (b"", 0)
             assert isinstance(value, bytes), "the column is bytea"
-            return Standing(from_micros(whole(now)), _last(connection, root), value, whole(version))
+            last = next((scan_of(root, row) for row in connection.rows(_LAST, {"root": root})), None)
+            return Standing(from_micros(whole(now)), last, value, whole(version))
 
         return await self._do(run)
 
@@ -397,5 +276,119 @@ def _mark_some(connection: SqlConnection, root: str, marks: Sequence[tuple[int, 
     return [place for place in places if isinstance(place, int)]
 
 
-def _last(connection: SqlConnection, root: str) -> CompleteScan | None:
-    return next((scan_of(root, row) for row in connection.rows(_LAST, {"root": root})), None)
+class PostgresStore:
+    """A connection to the tables of a database, and its records."""
+
+    def __init__(self, address: SqlAddress, name: str) -> None:
+        self._connection = SqlConnection(address, writes=True)
+        self._thread = SqlThread(name)
+        self._made = 0  # the connection on which the tables were checked
+
+    def records(self, collection: Collection) -> PostgresRecords:
+        """The records of one collection."""
+        return PostgresRecords(self, collection.data)
+
+    async def do(self, call: Callable[[SqlConnection], T], limit: float = RECORD_ANSWER_MAX) -> T:
+        """Runs one call in one transaction."""
+
+        def run() -> T:
+            connection = self._connection
+            transaction = connection.connection
+            if self._made != connection.opened:
+                make_tables(connection)
+                self._made = connection.opened
+            answer = call(connection)
+            transaction.commit()
+            return answer
+
+        return await self._thread.run(lambda: self._connection.guarded(run), self._connection, limit)
+
+    async def close(self, limit: float = RECORD_ANSWER_MAX) -> None:
+        """Closes the connection."""
+        await self._thread.run(self._connection.close, self._connection, limit)
+        await self._thread.close()
+
+
+class PostgresRecords(ConditionalRecords):
+    """One collection of records."""
+
+    def __init__(self, store: PostgresStore, collection: str) -> None:
+        self._store = store
+        self._collection = collection
+
+    async def get(self, key: str, *, entering: datetime | None = None) -> Record | None:
+        sql = f"SELECT {_COLUMNS} FROM wrasse_records WHERE {_RECORD}"
+        rows = await self._store.do(lambda connection: connection.rows(sql, self._named(key)))
+        return _record(rows[0]) if rows else None
+
+    async def page(self, prefix: str, after: str | None, limit: int) -> Page[Record]:
+        return await self._page(_PAGE, limit, {"prefix": stored_name(prefix), "after": after or ""})
+
+    async def due(self, before: datetime | None, after: str | None, limit: int) -> Page[Record]:
+        return await self._page(_DUE, limit, {"before": _micros(before), "after": after or ""})
+
+    async def write(self, asked: RecordWrite) -> Written:
+        sql = _DELETE if asked.value is None else _CREATE if asked.at is None else _PUT
+        values: Params = {
+            **self._named(asked.key),
+            "key": asked.key,
+            "value": asked.value,
+            "due": _micros(asked.due_at),
+            "at": _version(asked.at or ""),
+            "nonce": asked.nonce or secrets.token_hex(8),
+        }
+
+        def run(connection: SqlConnection) -> Written:
+            ((now,),) = connection.rows(f"SELECT {_NOW}")
+            rows = connection.rows(sql, values) or connection.rows(_AGAIN, values)
+            version = str(rows[0][0]) if rows and sql is not _DELETE else None
+            # A retried delete may have been made: no row is left that would show it.
+            again = sql is _DELETE and asked.nonce is not None and not connection.rows(_THERE, values)
+            refused = Outcome.UNKNOWN if again else Outcome.CONFLICT
+            return Written(Outcome.DONE if rows else refused, version, from_micros(whole(now)))
+
+        return await self._store.do(run)
+
+    async def _page(self, sql: str, limit: int, values: Params) -> Page[Record]:
+        limit = check_limit(limit, "records", PAGE_MAX)
+        asked: Params = {"collection": self._collection, **values, "limit": limit + 1}
+
+        def run(connection: SqlConnection) -> Page[Record]:
+            ((now,),) = connection.rows(f"SELECT {_NOW}")
+            rows = connection.rows(sql, asked)
+            return Page.cut([(str(row[4]), _record(row)) for row in rows], limit, from_micros(whole(now)))
+
+        return await self._store.do(run)
+
+    def _named(self, key: str) -> Params:
+        return {"collection": self._collection, "name": stored_name(key)}
+
+
+def _record(row: Sequence[object]) -> Record:
+    key, value, version, due_at = row[:4]
+    assert isinstance(value, bytes), "the column is bytea"
+    return Record(str(key), value, str(version), None if due_at is None else from_micros(whole(due_at)))
+
+
+def _micros(instant: datetime | None) -> int | None:
+    return None if instant is None else to_micros(instant)
+
+
+def _version(at: str) -> int:
+    return int(at) if at.isdecimal() else 0
+
+
+def make_tables(connection: SqlConnection) -> None:
+    """Makes the missing tables."""
+    names = ", ".join(f"to_regclass('{name}')" for name in TABLES)
+    ((*found, replica),) = connection.rows(f"SELECT {names}, pg_is_in_recovery()")
+    if replica:
+        raise Refused(f"{connection.address.shown} is a replica, and sightings are written", do="name the primary")
+    if None not in found:
+        connection.end()
+        return
+    connection.rows("SELECT pg_advisory_xact_lock(%(lock)s)", {"lock": _MAKING})
+    for statement in SCHEMA.split(";\n"):
+        if statement.strip():
+            connection.run(statement)
+    connection.connection.commit()

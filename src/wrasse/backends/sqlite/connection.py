@@ -1,27 +1,19 @@
-"""A connection to one database file: durable, patient with other processes, and of this process only.
+"""One database file and its two connections: each belongs to a thread that runs queued operations of the event loop.
 
-`synchronous=FULL` makes a commit durable before it returns. The wait for another process is our own: SQLite's backs off
-to 100 ms, and under load that starves the process that has waited longest.
+A commit is durable before it returns (`synchronous=FULL`). The writer runs all queued operations in one transaction and
+answers them after its commit; one that raises fails alone: its group is rolled back and run again one by one. The
+reader runs each operation on a snapshot. Every operation is answered exactly once: with a value, with an error of ours,
+or, after the end, with `closed`. An operation that was cancelled while it was queued is not run.
 
-The schema's version: an old database is migrated when it is opened, a newer or foreign one is refused.
+Other processes may use the file at the same time. The wait for their locks is our own: SQLite's backs off to 100 ms,
+and under load that starves the process that has waited longest.
 
-All missing steps are made in one transaction under the write lock, and the version is read again inside it, so two
-processes that open a database at once make each step once. Nothing is written to a file before it is known to be ours.
+An old database is migrated when it is opened, a newer or foreign one is refused; nothing is written to a file before it
+is known to be ours. All missing steps are made in one transaction under the write lock, and the version is read again
+inside it, so two processes that open a database at once make each step once.
 
-A thread with a connection of its own, which runs queued operations of the event loop in order.
-
-Every operation is answered exactly once: with a value, with an error of ours, or, after the end, with `closed`. An
-operation that was cancelled while it was queued is not run.
-
-The writer thread runs all queued operations in one transaction, made durable by one commit, and then answers them.
-
-No operation is answered before the commit. An operation that raises fails alone: its group is rolled back and run again
-one by one.
-
-Maps SQLite's errors to ours. The only place that knows its exceptions.
-
-Errors of our own code (misuse, bindings, constraints) are not mapped: they stop the program, and a retry would not
-help.
+Only this file knows SQLite's exceptions. Errors of our own code (misuse, bindings, constraints) are not mapped to ours:
+they stop the program, and a retry would not help.
 """
 
 from __future__ import annotations
@@ -49,67 +41,20 @@ from wrasse.clock import Clock, SystemClock
 from wrasse.errors import StoreBroken, StoreFull, StoreUnavailable, UsageError, reason_of
 from wrasse.private_files import make_private_file
 
-_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_PAUSE = 0.001
+APPLICATION_ID = 0x77726173  # "wras", in the file's header
+GROUP_ROWS_MAX = 2_000  # about how many rows one transaction touches: other processes wait for it
+_READS_TOGETHER = 8  # operations that the reader takes off its queue at once
 _CHECKPOINT_PAGES = 2_000
 _LOG_BYTES_MAX = 64 << 20
 _CACHE_KIB = 8_192
+_LOCK_PAUSE = 0.001  # seconds between two tries of a lock
+_WAL_TRIES = 1_000
+_WAL_PAUSE = 0.01  # seconds
 _NO_FILE = {errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
-APPLICATION_ID = 0x77726173  # "wras", in the file's header
-_SWITCH_TRIES = 1_000
-_SWITCH_PAUSE = 0.01
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+A = TypeVar("A")
 C = TypeVar("C")
-
-
-def ours(error: Exception, where: str, system: int = 0) -> Exception:
-    """Our error for one of SQLite's. `where` names the database, `system` is the operating system's error number."""
-    match error:
-        case apsw.FullError() | apsw.IOError() if isinstance(error, apsw.FullError) or system in _NO_ROOM:
-            return StoreFull(f"there is no room left for {where}", do="free some disk space; nothing was changed")
-        case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
-            return StoreUnavailable(
-                f"{where} stayed locked by another process; nothing was changed",
-                do="look for a program that keeps it open for writing, such as a shell or a backup",
-            )
-        case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
-            return unwritable(where)
-        case apsw.NotADBError() | apsw.FormatError():
-            return StoreBroken(f"{where} is not a database", do="name another file, or move this one out of the way")
-        case apsw.CorruptError() | apsw.SQLError() | apsw.SchemaChangeError():
-            return StoreBroken(
-                f"{where} is corrupt: {error}",
-                do="stop everything that uses it, keep a copy of it with its -wal file, and restore a backup",
-            )
-        case apsw.CantOpenError():
-            why = f": {os.strerror(system)}" if system else ""
-            return StoreUnavailable(
-                f"{where} cannot be opened{why}", do="check that its directory exists and this user may write there"
-            )
-        case apsw.IOError() | apsw.NoMemError() | apsw.InterruptError() | apsw.AbortError():
-            why = os.strerror(system) if system else str(error)
-            return StoreUnavailable(f"{where} could not be read or written: {why}", do="check its disk")
-        case _:
-            return error
-
-
-def unwritable(where: str) -> StoreUnavailable:
-    """The database or its directory is read-only."""
-    return StoreUnavailable(
-        f"{where} cannot be written", do="let this user write the file and its directory, or name another file"
-    )
-
-
-def moved(where: str) -> StoreUnavailable:
-    """The file at the path is no longer the open one: later writes would be lost."""
-    return StoreUnavailable(
-        f"{where} was moved, replaced or deleted while it was open; nothing was changed",
-        do="put the file back, or start again to begin a new one",
-    )
-
-
-def closed(where: str) -> StoreUnavailable:
-    """A call after close."""
-    return StoreUnavailable(f"{where} is closed", do="open it again; a store serves until its close() and not after")
+ReadyCallback = Callable[[frozenset[str]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,79 +123,8 @@ class _Patience:
         now = self._clock.monotonic()
         if tries == 0:
             self._end = now + self._seconds
-        self._pause.wait(_PAUSE * (0.5 + random.random()))
+        self._pause.wait(_LOCK_PAUSE * (0.5 + random.random()))
         return now < self._end
-
-
-def load_steps() -> tuple[str, ...]:
-    """The steps of schema.sql; step n brings a database from version n-1 to n."""
-    text = Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
-    _, *parts = re.split(r"^-- step (\d+)$", text, flags=re.MULTILINE)
-    assert parts[::2] == [str(n + 1) for n in range(len(parts) // 2)], "steps are numbered from 1 without a gap"
-    return tuple(parts[1::2])
-
-
-def prepare(db: apsw.Connection, where: str, steps: Sequence[str]) -> None:
-    """Migrates the database to this version of wrasse, or raises the reason why not."""
-    if _version(db, where, steps) < len(steps) or db.pragma("journal_mode") != "wal":
-        _use_wal(db, where)
-        _apply(db, where, steps)
-
-
-def identity(db: apsw.Connection) -> str:
-    """The name given to this database when it was made; of an invalid one its bytes, so that the identity differs."""
-    name = db.execute("SELECT CAST(name AS BLOB) FROM identity").get
-    return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name)
-
-
-def _version(db: apsw.Connection, where: str, steps: Sequence[str]) -> int:
-    """The version of a database that is ours or empty. One transaction: another process may be making it just now."""
-    with db:
-        empty = db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").get is None
-        application, version = int(db.pragma("application_id")), int(db.pragma("user_version"))
-    if application != APPLICATION_ID and (application or version or not empty):
-        raise StoreBroken(
-            f"{where} is a database of another program", do="name another file; nothing was changed in this one"
-        )
-    if version > len(steps):
-        raise StoreBroken(
-            f"{where} has schema version {version}, and this version of wrasse knows {len(steps)}",
-            do="use the newer version of wrasse that wrote it, or another file",
-        )
-    return version
-
-
-def _use_wal(db: apsw.Connection, where: str) -> None:
-    """Enables the write-ahead log, which lets readers work beside the writer. SQLite fails at once while another
-    process makes the same switch, so the retry is here."""
-    pause = threading.Event()
-    for _ in range(_SWITCH_TRIES):
-        try:
-            mode = db.pragma("journal_mode", "wal")
-        except apsw.BusyError:
-            pause.wait(_SWITCH_PAUSE)
-            continue
-        if mode != "wal":
-            raise StoreUnavailable(
-                f"{where} cannot keep a write-ahead log, only {mode}", do="put it on a local disk, not on a share"
-            )
-        return
-    raise apsw.BusyError("another process prevented the switch to the write-ahead log")
-
-
-def _apply(db: apsw.Connection, where: str, steps: Sequence[str]) -> None:
-    db.execute("BEGIN IMMEDIATE")
-    try:
-        version = _version(db, where, steps)
-        for step in steps[version:]:
-            for _ in db.execute(step):
-                pass  # a statement that returns rows must be read to its end before the next one
-        db.pragma("application_id", APPLICATION_ID)
-        db.pragma("user_version", len(steps))
-        db.execute("COMMIT")
-    finally:
-        if db.in_transaction:
-            db.execute("ROLLBACK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,8 +148,8 @@ class AskResult:
 
 
 class ConnectionThread(Generic[C]):
-    """The thread. `connect` opens its connection, `serve` runs some operations on it and answers each through
-    `tell`."""
+    """A thread with a connection of its own, which `connect` opens. `serve` runs some operations on it and answers each
+    through `tell`."""
 
     def __init__(
         self,
@@ -384,17 +258,12 @@ def _give(answers: Sequence[AskResult], then: Callable[[], None] | None) -> None
         then()
 
 
-_ANSWERED_TOGETHER = 8
-
-A = TypeVar("A")
-
-
 class SqliteReader:
     """Runs operations that change nothing."""
 
     def __init__(self, file: File) -> None:
         self._thread: ConnectionThread[apsw.Connection] = ConnectionThread(
-            file, "reader", self._connect, self._serve, weight_max=_ANSWERED_TOGETHER
+            file, "reader", self._connect, self._serve, weight_max=_READS_TOGETHER
         )
         self._file = file
         self.open, self.close = self._thread.open, self._thread.close
@@ -420,15 +289,9 @@ class SqliteReader:
                 self._thread.tell([answer])
 
 
-GROUP_ROWS_MAX = 2_000  # about how many rows one transaction touches: other processes wait for it
-
-
-ReadyCallback = Callable[[frozenset[str]], None]
-
-
 class SqliteWriter:
-    """Runs operations on the database, each atomic, and durable when it is answered. `ring` gets the queues in which
-    jobs became ready."""
+    """Runs operations on the database, each atomic, and durable when it is answered. `on_ready` gets the queues in
+    which jobs became ready."""
 
     def __init__(self, file: File, clock: Clock, on_ready: ReadyCallback) -> None:
         self._file = file
@@ -480,3 +343,125 @@ class SqliteWriter:
         if len(asks) > 1:
             for ask in asks:
                 self._serve(db, [ask])
+
+
+def load_steps() -> tuple[str, ...]:
+    """The steps of schema.sql; step n brings a database from version n-1 to n."""
+    text = Path(__file__).with_name("schema.sql").read_text(encoding="utf-8")
+    _, *parts = re.split(r"^-- step (\d+)$", text, flags=re.MULTILINE)
+    assert parts[::2] == [str(n + 1) for n in range(len(parts) // 2)], "steps are numbered from 1 without a gap"
+    return tuple(parts[1::2])
+
+
+def prepare(db: apsw.Connection, where: str, steps: Sequence[str]) -> None:
+    """Migrates the database to this version of wrasse, or raises the reason why not."""
+    if _version(db, where, steps) < len(steps) or db.pragma("journal_mode") != "wal":
+        _use_wal(db, where)
+        _apply(db, where, steps)
+
+
+def identity(db: apsw.Connection) -> str:
+    """The name given to this database when it was made; of an invalid one its bytes, so that the identity differs."""
+    name = db.execute("SELECT CAST(name AS BLOB) FROM identity").get
+    return name.decode("utf-8", "backslashreplace") if isinstance(name, bytes) else str(name)
+
+
+def _version(db: apsw.Connection, where: str, steps: Sequence[str]) -> int:
+    """The version of a database that is ours or empty. One transaction: another process may be making it just now."""
+    with db:
+        empty = db.execute("SELECT 1 FROM sqlite_schema LIMIT 1").get is None
+        application, version = int(db.pragma("application_id")), int(db.pragma("user_version"))
+    if application != APPLICATION_ID and (application or version or not empty):
+        raise StoreBroken(
+            f"{where} is a database of another program", do="name another file; nothing was changed in this one"
+        )
+    if version > len(steps):
+        raise StoreBroken(
+            f"{where} has schema version {version}, and this version of wrasse knows {len(steps)}",
+            do="use the newer version of wrasse that wrote it, or another file",
+        )
+    return version
+
+
+def _use_wal(db: apsw.Connection, where: str) -> None:
+    """Enables the write-ahead log, which lets readers work beside the writer. SQLite fails at once while another
+    process makes the same switch, so the retry is here."""
+    pause = threading.Event()
+    for _ in range(_WAL_TRIES):
+        try:
+            mode = db.pragma("journal_mode", "wal")
+        except apsw.BusyError:
+            pause.wait(_WAL_PAUSE)
+            continue
+        if mode != "wal":
+            raise StoreUnavailable(
+                f"{where} cannot keep a write-ahead log, only {mode}", do="put it on a local disk, not on a share"
+            )
+        return
+    raise apsw.BusyError("another process prevented the switch to the write-ahead log")
+
+
+def _apply(db: apsw.Connection, where: str, steps: Sequence[str]) -> None:
+    db.execute("BEGIN IMMEDIATE")
+    try:
+        version = _version(db, where, steps)
+        for step in steps[version:]:
+            for _ in db.execute(step):
+                pass  # a statement that returns rows must be read to its end before the next one
+        db.pragma("application_id", APPLICATION_ID)
+        db.pragma("user_version", len(steps))
+        db.execute("COMMIT")
+    finally:
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+
+
+def ours(error: Exception, where: str, system: int = 0) -> Exception:
+    """Our error for one of SQLite's. `where` names the database, `system` is the operating system's error number."""
+    match error:
+        case apsw.FullError() | apsw.IOError() if isinstance(error, apsw.FullError) or system in _NO_ROOM:
+            return StoreFull(f"there is no room left for {where}", do="free some disk space; nothing was changed")
+        case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
+            return StoreUnavailable(
+                f"{where} stayed locked by another process; nothing was changed",
+                do="look for a program that keeps it open for writing, such as a shell or a backup",
+            )
+        case apsw.ReadOnlyError() | apsw.PermissionsError() | apsw.AuthError():
+            return unwritable(where)
+        case apsw.NotADBError() | apsw.FormatError():
+            return StoreBroken(f"{where} is not a database", do="name another file, or move this one out of the way")
+        case apsw.CorruptError() | apsw.SQLError() | apsw.SchemaChangeError():
+            return StoreBroken(
+                f"{where} is corrupt: {error}",
+                do="stop everything that uses it, keep a copy of it with its -wal file, and restore a backup",
+            )
+        case apsw.CantOpenError():
+            why = f": {os.strerror(system)}" if system else ""
+            return StoreUnavailable(
+                f"{where} cannot be opened{why}", do="check that its directory exists and this user may write there"
+            )
+        case apsw.IOError() | apsw.NoMemError() | apsw.InterruptError() | apsw.AbortError():
+            why = os.strerror(system) if system else str(error)
+            return StoreUnavailable(f"{where} could not be read or written: {why}", do="check its disk")
+        case _:
+            return error
+
+
+def unwritable(where: str) -> StoreUnavailable:
+    """The database or its directory is read-only."""
+    return StoreUnavailable(
+        f"{where} cannot be written", do="let this user write the file and its directory, or name another file"
+    )
+
+
+def moved(where: str) -> StoreUnavailable:
+    """The file at the path is no longer the open one: later writes would be lost."""
+    return StoreUnavailable(
+        f"{where} was moved, replaced or deleted while it was open; nothing was changed",
+        do="put the file back, or start again to begin a new one",
+    )
+
+
+def closed(where: str) -> StoreUnavailable:
+    """A call after close."""
+    return StoreUnavailable(f"{where} is closed", do="open it again; a store serves until its close() and not after")

@@ -3,8 +3,6 @@
 `writes` has the newest NONCES_KEPT writes to a name, each with its nonce and the version it made; `since` is the newest
 version that was dropped. So for a write at a version not older than `since` it is certain whether it was made. Deleted
 names are remembered for the newest GONE_MAX of them.
-
-Namespaces of the records in a database: the index on collections is read by skipping, one seek per collection.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from datetime import datetime
 
 import apsw
 import msgspec
-from apsw import Connection
 
 from wrasse.backends.sqlite.connection import SqliteReader, SqliteWriter
 from wrasse.backends.sqlite.entries import append
@@ -41,6 +38,7 @@ from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWri
 GONE_MAX = 10_000
 PAGE_MAX = 10_000
 PAGE_BYTES_MAX = 32 << 20  # values in one page, unless a single one is longer
+_POSITION_MAX = (1 << 63) - 1
 
 _FIND = "SELECT version, since, CAST(writes AS BLOB), value IS NOT NULL FROM records WHERE collection = ? AND name = ?"
 _STORE = """
@@ -63,8 +61,7 @@ _STATUS_UP = f"{_COLUMNS} collection = ? AND shelf = ? AND (turn, name) > (?, ?)
 _STATUS_DOWN = (
     f"{_COLUMNS} collection = ? AND shelf = ? AND (turn, name) < (?, ?) ORDER BY turn DESC, name DESC LIMIT ?"
 )
-_POSITION_MAX = (1 << 63) - 1
-_NEXT = "SELECT CAST(min(collection) AS BLOB) FROM records WHERE collection > CAST(? AS TEXT)"
+_NEXT_COLLECTION = "SELECT CAST(min(collection) AS BLOB) FROM records WHERE collection > CAST(? AS TEXT)"
 
 
 class Write(msgspec.Struct, frozen=True, array_like=True):
@@ -142,7 +139,7 @@ class SqliteRecords(ConditionalRecords):
         return self
 
     async def reindex(self, placed: Sequence[tuple[Record, IndexEntry | None]]) -> int:
-        """See ShelvedRecords."""
+        """See IndexedRecords."""
 
         def run(tx: WriteTransaction) -> int:
             moved = 0
@@ -168,7 +165,7 @@ class SqliteRecords(ConditionalRecords):
         return counts, self._clock.now()
 
     async def status_page(self, status: str, after: str | None, limit: int, *, newest: bool = False) -> Page[Record]:
-        """See ShelvedRecords."""
+        """See IndexedRecords."""
         position, name = (_POSITION_MAX, b"\xff") if newest else (-_POSITION_MAX - 1, b"")
         if after is not None:
             position, stored = read_cursor(after)
@@ -290,20 +287,20 @@ def _moment(cursor: str) -> tuple[int, bytes]:
 
 
 class SqliteNamespaces:
-    """The port."""
+    """The namespaces in a database: the index on collections is read by skipping, one seek per collection."""
 
     def __init__(self, reader: SqliteReader, clock: Clock) -> None:
         self._reader, self._clock = reader, clock
 
     async def page(self, after: str | None, limit: int) -> Page[str]:
-        found = await self._reader.do(lambda db: _after(db, after, limit + 1))
+        found = await self._reader.do(lambda db: _namespaces(db, after, limit + 1))
         return Page.of(found, limit, self._clock.now(), str)
 
 
-def _after(db: Connection, after: str | None, limit: int) -> list[str]:
+def _namespaces(db: apsw.Connection, after: str | None, limit: int) -> list[str]:
     found: list[str] = []
     place = b"" if after is None else f"{after}/\U0010ffff".encode()  # past every collection of that namespace
-    while len(found) < limit and (collection := db.execute(_NEXT, (place,)).get) is not None:
+    while len(found) < limit and (collection := db.execute(_NEXT_COLLECTION, (place,)).get) is not None:
         if name := namespace_of(text(collection)):
             found.append(name)
         place = collection

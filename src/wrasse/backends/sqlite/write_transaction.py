@@ -1,10 +1,8 @@
-"""One write transaction, and the numbers that the operations of a group share in it.
+"""One write transaction: the numbers that its operations share, and statements for many rows.
 
-They are read in one statement when the first operation needs them, kept in memory while operations run and written once
-at the end, by `close`, in the same transaction. If anything is rolled back, the whole WriteTransaction is discarded
-with it.
-
-Many rows in one statement, and many rows in one answer.
+The numbers are read in one statement when the first operation needs them, kept in memory while operations run and
+written once at the end, by `close`, in the same transaction. If anything is rolled back, the whole WriteTransaction is
+discarded with it.
 
 apsw releases the interpreter's lock at every step of a statement, and while another thread computes it takes up to 5 ms
 to get it back. So a batch must not be one step per job: rows are written as one long VALUES, keys are passed as one
@@ -44,48 +42,6 @@ _ADD = """) UPDATE counts SET n = max(0, min(counts.n + one.n, 1 << 53)) FROM on
 _KNOWN = "SELECT queue, state FROM counts WHERE queue IN carray(?)"
 _KEPT_SECONDS = REQUESTS_KEPT.total_seconds()
 _decode_answers = msgspec.json.Decoder(list[tuple[str, str]]).decode
-
-
-def write_rows(
-    db: apsw.Connection,
-    before: str,
-    rows: Sequence[Sequence[apsw.SQLiteValue]],
-    after: str = "",
-    start: tuple[apsw.SQLiteValue, ...] = (),
-) -> None:
-    """Runs `before VALUES (...), (...) after` for all rows, in few different statements, so that their compiled forms
-    are reused. `start` is for the variables of `before`."""
-    if not rows:
-        return
-    row = f"({','.join('?' * len(rows[0]))})"
-    most = min(
-        _ROWS_MAX,
-        (_TEXT_MAX - len(before) - len(after)) // (len(row) + 1),
-        (_VARIABLES_MAX - len(start)) // len(rows[0]),
-    )
-    done = 0
-    while left := len(rows) - done:
-        # Powers of two: a batch of any size uses a few statements out of a small set.
-        count = 1 << (min(left, most).bit_length() - 1)
-        values = [*start, *chain.from_iterable(rows[done : done + count])]
-        db.execute(f"{before} VALUES {','.join([row] * count)} {after}", values)
-        done += count
-
-
-def text(stored: bytes) -> str:
-    """A text that was read as a blob, with a replacement for each byte that is not UTF-8. The driver raises for such a
-    text, and the rows after it would not be read."""
-    return stored.decode("utf-8", "replace")
-
-
-def numbers(values: Iterable[int]) -> apsw.CArrayBinding:
-    """For `IN carray(?)`; not empty."""
-    return apsw.carray(array("q", values))
-
-
-def texts(values: Iterable[str]) -> apsw.CArrayBinding:
-    """For `IN carray(?)`; not empty."""
-    return apsw.carray(tuple(values))
 
 
 class _Numbers(msgspec.Struct):
@@ -213,3 +169,45 @@ class WriteTransaction:
             self._next_due = (next_due,)
             self._known |= {request: bytes.fromhex(answer) for request, answer in _decode_answers(answers)}
         return self._loaded
+
+
+def write_rows(
+    db: apsw.Connection,
+    before: str,
+    rows: Sequence[Sequence[apsw.SQLiteValue]],
+    after: str = "",
+    start: tuple[apsw.SQLiteValue, ...] = (),
+) -> None:
+    """Runs `before VALUES (...), (...) after` for all rows, in few different statements, so that their compiled forms
+    are reused. `start` is for the variables of `before`."""
+    if not rows:
+        return
+    row = f"({','.join('?' * len(rows[0]))})"
+    most = min(
+        _ROWS_MAX,
+        (_TEXT_MAX - len(before) - len(after)) // (len(row) + 1),
+        (_VARIABLES_MAX - len(start)) // len(rows[0]),
+    )
+    done = 0
+    while left := len(rows) - done:
+        # Powers of two: a batch of any size uses a few statements out of a small set.
+        count = 1 << (min(left, most).bit_length() - 1)
+        values = [*start, *chain.from_iterable(rows[done : done + count])]
+        db.execute(f"{before} VALUES {','.join([row] * count)} {after}", values)
+        done += count
+
+
+def text(stored: bytes) -> str:
+    """A text that was read as a blob, with a replacement for each byte that is not UTF-8. The driver raises for such a
+    text, and the rows after it would not be read."""
+    return stored.decode("utf-8", "replace")
+
+
+def numbers(values: Iterable[int]) -> apsw.CArrayBinding:
+    """For `IN carray(?)`; not empty."""
+    return apsw.carray(array("q", values))
+
+
+def texts(values: Iterable[str]) -> apsw.CArrayBinding:
+    """For `IN carray(?)`; not empty."""
+    return apsw.carray(tuple(values))

@@ -110,7 +110,7 @@ def acquire(
             )  # fmt: skip
 
     record = finish(work())
-    _tell(ctx, record.held, record.version)
+    _tell(ctx, record.granted, record.version)
 
 
 @click.command()
@@ -129,7 +129,7 @@ def keep(ctx: CommandContext, key: str, holder: LeaseProof, ttl: timedelta, name
 
     async def work() -> tuple[Lease, int]:
         async with lease_operations(ctx) as leases:
-            lease = await leases.renew(await held_by(leases, namespace, key, holder), ttl)
+            lease = await leases.renew(await lease_of(leases, namespace, key, holder), ttl)
             known = await leases.describe(lease.namespace, lease.key)
             return lease, 0 if known is None else known.version
 
@@ -156,8 +156,8 @@ def update(
 
     async def work() -> int:
         async with lease_operations(ctx) as leases:
-            held = await held_by(leases, namespace, key, holder)
-            version, _ = await leases.update(held, state, if_version=if_version)
+            lease = await lease_of(leases, namespace, key, holder)
+            version, _ = await leases.update(lease, state, if_version=if_version)
             return version
 
     _staged(ctx, key, finish(work()))
@@ -178,7 +178,7 @@ def remove(ctx: CommandContext, key: str, holder: LeaseProof, namespace: str) ->
 
     async def work() -> int | None:
         async with lease_operations(ctx) as leases:
-            return await leases.remove(await held_by(leases, namespace, key, holder))
+            return await leases.remove(await lease_of(leases, namespace, key, holder))
 
     _staged(ctx, key, finish(work()))
 
@@ -200,10 +200,10 @@ def release(ctx: CommandContext, key: str, holder: LeaseProof, rollback: bool, n
 
     async def work() -> tuple[bool, int | None]:
         async with lease_operations(ctx) as leases:
-            held = await held_by(leases, namespace, key, holder)
-            meta = await leases.release(held, commit=not rollback)
+            lease = await lease_of(leases, namespace, key, holder)
+            meta = await leases.release(lease, commit=not rollback)
             complete = meta is None or isinstance(leases, Leases)  # a server does not return the version
-            record = meta if complete else await leases.describe(held.namespace, held.key)
+            record = meta if complete else await leases.describe(lease.namespace, lease.key)
             return meta is not None, None if record is None else record.version
 
     released, version = finish(work())
@@ -211,7 +211,7 @@ def release(ctx: CommandContext, key: str, holder: LeaseProof, rollback: bool, n
     ctx.answer({"key": key, "released": released, "version": version}, lambda: click.echo(said))
 
 
-async def held_by(leases: Leases | LeaseClient, namespace: str, key: str, holder: LeaseProof) -> Lease:
+async def lease_of(leases: Leases | LeaseClient, namespace: str, key: str, holder: LeaseProof) -> Lease:
     """The lease as its holder presents it. The store supplies what was not typed; a server does not."""
     name = checked_namespace(namespace)
     stored = checked_key(key, name)
@@ -289,10 +289,10 @@ def attach(
 
     async def work() -> Attached:
         async with lease_operations(ctx) as leases:
-            held = await held_by(leases, namespace, key, holder)
+            lease = await lease_of(leases, namespace, key, holder)
             pieces = _stdin() if piped else aiter(FilePieces(source))
             with progress("bytes", size) as seen:
-                return await leases.attachments.attach(held, sent, _counted(pieces, seen))
+                return await leases.attachments.attach(lease, sent, _counted(pieces, seen))
 
     attached = finish(work())
     found = attached.attachment
@@ -319,7 +319,7 @@ def detach(ctx: CommandContext, key: str, name: str, holder: LeaseProof, namespa
 
     async def work() -> tuple[int, int]:
         async with lease_operations(ctx) as leases:
-            return await leases.attachments.remove(await held_by(leases, namespace, key, holder), name=name)
+            return await leases.attachments.remove(await lease_of(leases, namespace, key, holder), name=name)
 
     count, version = finish(work())
     said = f"{key} will have version {version}, without {name}" if count else f"{key} has no attachment {name}"
@@ -383,7 +383,7 @@ def fetch(ctx: CommandContext, key: str, name: str, output: Path | None, holder:
 
 async def _whose(leases: Leases | LeaseClient, namespace: str, key: str, holder: LeaseProof) -> Lease:
     if holder.lease:
-        return await held_by(leases, namespace, key, holder)
+        return await lease_of(leases, namespace, key, holder)
     space = checked_namespace(namespace)
     return public(space, checked_key(key, space))
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 import click
 
 from wrasse.cli.context import CommandContext, finish, with_context
-from wrasse.cli.output import progress, show_pairs, show_table
+from wrasse.cli.output import progress, show_facts, show_pairs, show_table
 from wrasse.clock import SystemClock
 from wrasse.config.load import Config
 from wrasse.errors import ConfigError, Refused, StoreBroken, UsageError
@@ -260,7 +260,7 @@ async def _transaction(
             return await operations.decide(id, commit=commit), None
     async with opened_leases(ctx, "transaction without --commit or --rollback") as leasing:
         leases = leasing.leases
-        kept = await leases.transactions.transaction_log.look(id)
+        kept = await leases.transactions.transaction_log.read(id)
         if kept is not None:
             return kept.transaction.state, kept.transaction
         return await leases.transactions.transaction_log.outcome(id), None
@@ -370,13 +370,14 @@ SHOWN_MAX = 1_000
 
 @dataclass(slots=True)
 class _FsckTotals:
+    namespaces: int = 0
     keys: int = 0
     objects: int = 0
-    wrong: int = 0
-    repaired: int = 0
-    namespaces: int = 0
     transactions: int = 0
     decisions: int = 0
+    wrong: int = 0
+    repaired: int = 0
+    inconsistencies: list[KeyInconsistency] = field(default_factory=list)  # the first SHOWN_MAX
 
 
 @click.command()
@@ -393,18 +394,13 @@ def fsck(ctx: CommandContext, repair: bool, namespace: str) -> None:
       wrasse leases fsck
       wrasse leases fsck --repair --namespace=orders
     """
-    found, damages = finish(_fsck(ctx, repair, namespace))
-    answer = {
-        "namespaces": found.namespaces, "keys": found.keys, "objects": found.objects, "wrong": found.wrong,
-        "transactions": found.transactions, "decisions": found.decisions,
-        "repaired": found.repaired, "damages": [_damage_json(each) for each in damages],
-    }  # fmt: skip
-    ctx.answer(answer, lambda: _tell_fsck(found, damages))
+    found = finish(_fsck(ctx, repair, namespace))
+    ctx.answer(asdict(found), lambda: _tell_fsck(found))
     raise click.exceptions.Exit(0 if found.wrong == found.repaired else 1)
 
 
-async def _fsck(ctx: CommandContext, repair: bool, namespace: str) -> tuple[_FsckTotals, list[KeyInconsistency]]:
-    found, damages = _FsckTotals(), list[KeyInconsistency]()
+async def _fsck(ctx: CommandContext, repair: bool, namespace: str) -> _FsckTotals:
+    found = _FsckTotals()
     async with opened_leases(ctx, "fsck") as leasing:
         after: str | None = None
         names: tuple[str, ...]
@@ -417,7 +413,7 @@ async def _fsck(ctx: CommandContext, repair: bool, namespace: str) -> tuple[_Fsc
                     names, after = page.items, page.cursor
                 for name in names:
                     check = Fsck(leasing.leases, name, repair=repair)
-                    await _noted(check.run(), found, damages)
+                    await _noted(check.run(), found)
                     found.keys += check.keys
                     found.objects += check.objects
                     found.namespaces += 1
@@ -426,30 +422,22 @@ async def _fsck(ctx: CommandContext, repair: bool, namespace: str) -> tuple[_Fsc
                     break
         if not namespace:  # transactions belong to no namespace
             all_ = TransactionsFsck(leasing.leases, repair=repair)
-            await _noted(all_.run(), found, damages)
+            await _noted(all_.run(), found)
             found.transactions, found.decisions = all_.transactions, all_.decisions
-    return found, damages
+    return found
 
 
-async def _noted(run: AsyncIterator[KeyInconsistency], found: _FsckTotals, damages: list[KeyInconsistency]) -> None:
-    async for damage in run:
+async def _noted(run: AsyncIterator[KeyInconsistency], found: _FsckTotals) -> None:
+    async for each in run:
         found.wrong += 1
-        found.repaired += damage.repaired
-        if len(damages) < SHOWN_MAX:
-            damages.append(damage)
+        found.repaired += each.repaired
+        if len(found.inconsistencies) < SHOWN_MAX:
+            found.inconsistencies.append(each)
 
 
-def _damage_json(damage: KeyInconsistency) -> dict[str, object]:
-    return {
-        "namespace": damage.namespace, "key": damage.key, "trouble": damage.trouble.value, "object": damage.name,
-        "repaired": damage.repaired,
-    }  # fmt: skip
-
-
-def _tell_fsck(found: _FsckTotals, damages: list[KeyInconsistency]) -> None:
-    if damages:
-        rows = [(each.namespace, each.key, each.trouble.value, "yes" if each.repaired else "no") for each in damages]
-        show_table(("namespace", "key", "trouble", "repaired"), rows)
+def _tell_fsck(found: _FsckTotals) -> None:
+    if facts := [asdict(each) for each in found.inconsistencies]:
+        show_facts(("namespace", "key", "trouble", "repaired"), facts, empty="")
     click.echo(
         f"{found.keys} keys and {found.objects} objects in {found.namespaces} namespaces: "
         + (f"{found.wrong} wrong, {found.repaired} repaired" if found.wrong else "nothing is wrong")

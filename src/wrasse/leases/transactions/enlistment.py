@@ -114,7 +114,7 @@ class EnlistedKeys:
 
     def _after(self, record: KeyRecord, lease: Lease, state: Decision, at: datetime) -> KeyRecord:
         # Recorded like an expired lease, so that a later commit by its holder is refused.
-        back = cleared(record, at, released(record, at).look_at)
+        back = cleared(record, at, released(record, at).recheck_at)
         after = committed(record, at) if state is Decision.COMMIT else back
         return self._cleanup.released_record(lease.id, record, after, at)
 

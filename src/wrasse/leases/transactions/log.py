@@ -63,7 +63,7 @@ class TransactionLog:
         """The store's time, rather a little late than early."""
         return await self._transactions.now()
 
-    async def look(self, id: str) -> KeptTransaction | None:
+    async def read(self, id: str) -> KeptTransaction | None:
         """Reads the transaction's record; one created after its id was finished counts as none."""
         record = await self._transactions.records.get(id)
         if record is None:
@@ -136,7 +136,7 @@ class TransactionLog:
         if over is not None:
             return over.state
         for _ in range(RACES_MAX):
-            kept = await self.look(id)
+            kept = await self.read(id)
             if kept is None:
                 over = await self.decision(id)
                 return None if over is None else over.state
@@ -151,7 +151,7 @@ class TransactionLog:
         """The decision of a transaction; None if it is unknown, or its decision record has expired."""
         over = await self._recall(id)
         if over is None:
-            kept = await self.look(id)
+            kept = await self.read(id)
             if kept is not None:
                 return kept.transaction.state
             over = await self.decision(id)
@@ -201,7 +201,7 @@ class TransactionLog:
         for _ in range(RACES_MAX):
             written = await self._transactions.write(made.id, encode(made), None, None)
             if not written:
-                found = await self.look(made.id)
+                found = await self.read(made.id)
                 if found is not None:
                     return found
                 continue
@@ -229,7 +229,7 @@ class TransactionLog:
         self._cache.forget(after.id)
         if written.outcome is Outcome.CONFLICT:
             return None
-        current = await self.look(after.id)
+        current = await self.read(after.id)
         return current if current is not None and current.transaction == after else None
 
     async def _recall(self, id: str) -> Decided | None:

@@ -142,8 +142,8 @@ class Transactions:
         returns the record after it."""
         keys = self._keys(lease.namespace)
         kept = await keys.checked(lease)
-        current = kept.held
-        if kept.staged is None and (commit or await self.transaction_log.look(current.transaction) is None):
+        current = kept.granted
+        if kept.staged is None and (commit or await self.transaction_log.read(current.transaction) is None):
             return await keys.release(lease, commit=False, alone=True)
         wanted = Decision.COMMIT if commit else Decision.ROLLBACK
         me = Participant(lease.namespace, lease.key, current.token)
@@ -173,7 +173,7 @@ class Transactions:
 
     async def carried_out(self, transaction: str, state: Decision) -> Decision:
         """Carries out an earlier decision, if it is the expected one."""
-        kept = await self.transaction_log.look(transaction)
+        kept = await self.transaction_log.read(transaction)
         found = await self.transaction_log.outcome(transaction) if kept is None else kept.transaction.state
         if found is None:
             raise _unknown(transaction)
@@ -187,7 +187,7 @@ class Transactions:
 
     async def replay(self, transaction: str) -> Decision:
         """Finishes a transaction that is decided or overdue; returns its state."""
-        kept = await self.transaction_log.look(transaction)
+        kept = await self.transaction_log.read(transaction)
         if kept is not None:
             return await self.finish(kept)
         found = await self.transaction_log.outcome(transaction)

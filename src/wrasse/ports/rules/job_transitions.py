@@ -6,17 +6,8 @@ concurrent writers one gets a conflict and retries. None means: the request's pr
 written.
 
 A record remembers the requests that enqueued and settled it, so that a retry after a lost reply, or after a restart,
-gets the first answer. `rank` is its order among the ready ones: below zero it is claimed next, the newest first; above,
-in the order of arrival.
-
-A fast constructor of ClaimedJob, for the hottest loops.
-
-A frozen dataclass sets each field through `object.__setattr__`, which for the objects of a claimed job costs more than
-all the rest of a claim. Here slots are filled directly, with the same result.
-
-Answers remembered for a while, so that a retry after a lost reply gets the first one and changes nothing.
-
-Time is monotonic here: a step of the wall clock must not drop an answer.
+gets the first answer; Remembered does that for requests without a record of their own. `rank` is a job's order among
+the ready ones: below zero it is claimed next, the newest first; above, in the order of arrival.
 """
 
 from __future__ import annotations
@@ -56,8 +47,8 @@ from wrasse.ports.jobs import (
 SETTLED_KEPT = 4  # requests that settled a job, the newest
 _AT_ONCE = timedelta(0)
 _RANKS = 1_000  # in one microsecond
-R = TypeVar("R", bound="StoredJob")
 _new = object.__new__
+R = TypeVar("R", bound="StoredJob")
 T = TypeVar("T")
 
 
@@ -355,7 +346,10 @@ _job, _claim, _attempt, _failures, _rescues, _interruptions, _created_at, _deadl
 def claimed_job(
     job: Job, token: int, nonce: str, counts: tuple[int, int, int, int], created_at: datetime, deadline: datetime
 ) -> ClaimedJob:
-    """A job as a worker gets it. `counts`: which attempt it is, and its failures, rescues and interruptions."""
+    """A job as a worker gets it. `counts`: which attempt it is, and its failures, rescues and interruptions.
+
+    A frozen dataclass sets each field through `object.__setattr__`, which costs more than all the rest of a claim. Here
+    slots are filled directly, with the same result."""
     attempt, failures, rescues, interruptions = counts
     claim = _new(Claim)
     _id(claim, job.id)
@@ -375,7 +369,7 @@ def claimed_job(
 
 class RequestCache(Generic[T]):
     """The answers of one method by request id, for as long as a request is remembered; beyond a number, if there is
-    one, the oldest go first."""
+    one, the oldest go first. Time is monotonic here: a step of the wall clock must not drop an answer."""
 
     __slots__ = ("_answers", "_clock", "_most", "_order")
 

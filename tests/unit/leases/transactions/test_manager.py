@@ -35,8 +35,8 @@ class Scene:
         for n in range(first, first + number):
             id = f"{n:019d}0"
             held = await self.leases.acquire(f"k/{n}", "me", ttl=TTL, transaction=id)
-            await self.leases.update(held.held, b"1")
-            who = Participant(NS, f"k/{n}", held.held.token)
+            await self.leases.update(held.granted, b"1")
+            who = Participant(NS, f"k/{n}", held.granted.token)
             if state is not Decision.PENDING:
                 await self.leases.transactions.transaction_log.decide(
                     id, state, (who,), self.clock.now(), self.clock.now()

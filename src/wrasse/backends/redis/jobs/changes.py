@@ -1,16 +1,13 @@
-"""The arguments of a settle: the ends of attempts, as runs of one kind, worker and queue.
+"""The changes of jobs: settlements and heartbeats of their workers, and moves and deletes by everyone else.
 
-The process that claimed a job has its bytes; for one that was claimed by another process, or before a restart, they are
-read first. A claim that does not exist is sent all the same: on a retry the first answer counts.
+`Settling` writes the ends of attempts as arguments: runs of one kind, worker and queue. The process that claimed a job
+has its bytes; for one that was claimed by another process, or before a restart, they are read first. A claim that does
+not exist is sent all the same: on a retry the first answer counts.
 
-The arguments and the answer of a heartbeat, and the row of a worker.
-
-Moves of jobs by anyone but their workers: rescue, dead-letter, requeue, cancel; and deletes of jobs that are not
-claimed.
-
-The bytes that a move writes are made here from the stored ones, under a new token; the script then compares everything
-again when it runs. A change in between makes a move a `conflict`, except a cancel: then the job is searched for again,
-since a cancel is for the job in any state.
+`move` rescues, dead-letters, requeues and cancels; `delete` deletes jobs that are not claimed. The bytes that a move
+writes are made here from the stored ones, under a new token; the script then compares everything again when it runs. A
+change in between makes a move a `conflict`, except a cancel: then the job is searched for again, since a cancel is for
+the job in any state.
 """
 
 from __future__ import annotations
@@ -65,8 +62,8 @@ from wrasse.ports.outcome import Outcome
 
 _OUTCOMES = {ord("d"): Outcome.DONE, ord("l"): Outcome.CONFLICT}
 SCRIPT_BYTES_MAX = 8 << 20  # of jobs that one script moves or deletes, and the one that exceeds it
-_FINISHED = {JobState.DONE: "D", JobState.DEAD: "X"}
-_TRIES = 5  # how often a cancel follows a moving job
+_FINISHED_KINDS = {JobState.DONE: "D", JobState.DEAD: "X"}
+_CANCEL_TRIES = 5  # how often a cancel follows a moving job
 
 
 def claim_key_of(claim: Claim) -> str:
@@ -104,9 +101,8 @@ class Settling:
                 raw = requeued(claimed, ending, claimed.claim_key, self._options)
                 self._args += (claimed.claim_key, raw, in_ms(settlement.delay))
             case DeadLetterJob():
-                self._dead_letter(
-                    claimed, AttemptEnd(settlement.reason, settlement.error, settlement.spends, self._now)
-                )
+                ending = AttemptEnd(settlement.reason, settlement.error, settlement.spends, self._now)
+                self._dead_letter(claimed, ending)
 
     def _finish(self, finish: Complete, claimed: ClaimedBytes) -> None:
         wire = claimed.wire
@@ -121,21 +117,17 @@ class Settling:
         self._args += self._enqueues.runs(finish.enqueues)
 
     def _dead_letter(self, claimed: ClaimedBytes, ending: AttemptEnd) -> None:
-        wire = claimed.wire
         raw, text = dead_lettered(claimed, ending, self._options)
         self._begin("B", claimed.worker, claimed.queue)
-        group = "" if wire is None or wire.counted else wire.group
-        self._args += (claimed.claim_key, text, raw, claimed.id, group, "" if wire is None else wire.unique)
+        self._args += (claimed.claim_key, text, raw, claimed.id, *_group_and_unique(claimed.wire))
 
     def _begin(self, kind: str, worker: str, queue: str, *, alone: bool = False) -> None:
         """Counts one more item, in the current run if it is of the same kind."""
         if self._run == (kind, worker, queue) and not alone:
             self._args[self._begun] = int(self._args[self._begun]) + 1
             return
-        places: tuple[Word, Word] = (0, 0)
-        if kind != "L":
-            places = (self._call_keys.worker(worker), self._call_keys.queue(queue))
-        self._args += (kind, *places, queue, 1)
+        first_keys = (0, 0) if kind == "L" else (self._call_keys.worker(worker), self._call_keys.queue(queue))
+        self._args += (kind, *first_keys, queue, 1)
         self._runs, self._begun, self._run = self._runs + 1, len(self._args) - 1, (kind, worker, queue)
 
 
@@ -223,7 +215,7 @@ async def move(client: RedisClient, keys: RedisKeys, moves: Sequence[Move]) -> t
             raise
         half = len(moves) // 2
         return (*await move(client, keys, moves[:half]), *await move(client, keys, moves[half:]))
-    for _ in range(_TRIES - 1):
+    for _ in range(_CANCEL_TRIES - 1):
         again = [n for n, move in enumerate(moves) if isinstance(move, Cancel) and ends[n] is None]
         if not again:
             break
@@ -353,13 +345,8 @@ class _MoveArguments:
     def _dead_letter(self, kind: str, running: _RunningClaim, ending: AttemptEnd, claim_key: str) -> None:
         claimed = running.claimed
         raw, text = dead_lettered(claimed, ending, self._router.options)
-        self.args += (
-            kind,
-            claimed.claim_key,
-            self.call_keys.worker(claimed.worker),
-            int(running.foreign),
-            claimed.queue,
-        )
+        worker = self.call_keys.worker(claimed.worker)
+        self.args += (kind, claimed.claim_key, worker, int(running.foreign), claimed.queue)
         self.args += (text, raw, claimed.id, *_group_and_unique(claimed.wire), claim_key)
 
     def _requeue_dead(self, dead: FinishedText, claim_key: str, new_claim_key: str, delay: int) -> None:
@@ -425,11 +412,11 @@ def _fitting(items: Sequence[Sequence[Word]]) -> int:
 
 def _item(each: Delete, call_keys: CallKeys, waiting: Mapping[str, WaitingJob]) -> tuple[Word, ...]:
     """The arguments of one delete; none if there is nothing to delete."""
-    if each.state in _FINISHED:
-        return _FINISHED[each.state], claim_key_of(each.claim)
+    if each.state in _FINISHED_KINDS:
+        return _FINISHED_KINDS[each.state], claim_key_of(each.claim)
     found = waiting.get(each.claim.id) if each.state is JobState.READY else None
     wire = None if found is None else decode(found.bytes)
     if found is None or wire is None or (wire.token, wire.nonce) != (each.claim.token, each.claim.nonce):
         return ()
-    group = "" if wire.counted else wire.group
-    return "W", call_keys.queue(found.queue), found.kind, found.entry, found.at, wire.id, group, wire.unique
+    first = call_keys.queue(found.queue)
+    return "W", first, found.kind, found.entry, found.at, wire.id, *_group_and_unique(wire)

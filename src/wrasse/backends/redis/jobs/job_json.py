@@ -8,7 +8,7 @@ dead-lettered unchanged. Fields with one meaning are read in any of its spelling
 A file job is one without `payload_b64` that names a file; its payload here is `{"filepath":...,"filesize":...}`, and a
 payload of exactly that form is written as a file job. `trace_id` and `span_id` are headers of the same names.
 
-The queue of a job that is found outside of one. Pure, except for the names of the queues.
+`Router` finds the queue of a job that is found outside of one. All of it is pure, except `known_queues`.
 """
 
 from __future__ import annotations
@@ -264,7 +264,7 @@ def read_attempts(history: Iterable[tuple[int, str, int, int, str, str]]) -> tup
 
 
 def history_json(history: History) -> bytes:
-    """A history as text, as `claim_codec` stores it."""
+    """A history as text, as `states` stores it."""
     return _json(history) if history else b""
 
 

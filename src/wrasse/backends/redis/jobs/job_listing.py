@@ -1,10 +1,9 @@
-"""Listings of jobs: each state in its own order, with cursors that survive changes in between.
+"""Listings of jobs: each state in its own order, with cursors that survive changes in between. One job with all
+details, and the counts of all jobs.
 
 Running and finished jobs are read from their sorted sets. Ready jobs are read queue by queue, in the order of the
 queues' names: first the list, then the delayed set. A scheduled job that is due is ready, also before a claim has moved
 it.
-
-One job with all details, and the counts of all jobs.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from wrasse.backends.redis.jobs.ready_search import WaitingJob, find_waiting
 from wrasse.backends.redis.jobs.states import (
     UNREADABLE,
     claimed_info,
-    finished_state,
+    finished_info,
     job_in,
     read_claim,
     read_finished,
@@ -54,8 +53,9 @@ from wrasse.ports.page import Page, check_limit, no_cursor, other_listing
 PAGE_MAX = 10_000
 _SERVED, _DELAYED = "served", "delayed"
 _FOREIGN_MAX = 256  # bytes of a scheduled member without a number that its cursor contains
-_PAGE = 500
+_SEARCH_PAGE = 500
 DEAD_WORKERS_KEPT = timedelta(hours=1)
+_WHOLE_NUMBER = re.compile(rb"-?\d{1,18}").fullmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ async def overdue(client: RedisClient, keys: RedisKeys, after: str | None, limit
     while True:
         page_loop.turn(behind)
         found = await slice_of(client, keys.held, keys.holds, ScoreRange(high="now"), behind, limit)
-        listed = [each for each in map(_held, found.found) if each is not None]
+        listed = [each for each in map(_running, found.found) if each is not None]
         behind = found.behind
         # A claim whose text is missing is skipped, as nothing is known of it; an empty page would look like the last.
         if listed or behind is None:
@@ -126,7 +126,7 @@ async def _indexed(
     texts = keys.holds if state is JobState.RUNNING else keys.finished
     behind = _behind(state, after)
     async for found in slices(client, index, texts, span, behind, min(limit + 1, SLICE_MAX)):
-        listed = _held(found) if state is JobState.RUNNING else _finished(found, state)
+        listed = _running(found) if state is JobState.RUNNING else _finished(found, state)
         if listed is not None:
             yield listed
 
@@ -147,7 +147,7 @@ async def _ready(
         raise other_listing(after)
     for part in parts[parts.index((kind, queue)) :]:
         cursor = rest if part == (kind, queue) else ""
-        listed = _served if part[0] == _SERVED else _delayed
+        listed = _served if part[0] == _SERVED else _scheduled
         async for each in listed(client, keys, part[1], cursor, limit, newest, where, now):
             yield each
 
@@ -167,7 +167,7 @@ async def _served(
         yield _ListedJob(info, f"{_SERVED}:{entry.mark}:{queue}")
 
 
-async def _delayed(
+async def _scheduled(
     client: RedisClient, keys: RedisKeys, queue: str, cursor: str, limit: int, newest: bool, where: JobFilter, now: int
 ) -> AsyncIterator[_ListedJob]:
     behind = _behind_delayed(cursor) if cursor else None
@@ -196,7 +196,7 @@ def _behind_delayed(cursor: str) -> PageStart:
     return PageStart(score, member, begins=len(member) == _FOREIGN_MAX)
 
 
-def _held(found: SortedMember) -> _ListedJob | None:
+def _running(found: SortedMember) -> _ListedJob | None:
     if found.text is None:
         return None
     info = claimed_info(found.member, found.score, read_claim(found.text))
@@ -207,7 +207,7 @@ def _finished(found: SortedMember, state: JobState) -> _ListedJob | None:
     if found.text is None:
         return None
     text = replace(read_finished(found.text), state=state)  # for an unreadable text the index gives the state
-    return _ListedJob(finished_state(found.member, text), f"{state.value}:{found.exact}:{_name(found.member)}")
+    return _ListedJob(finished_info(found.member, text), f"{state.value}:{found.exact}:{_name(found.member)}")
 
 
 def _name(member: bytes) -> str:
@@ -274,7 +274,7 @@ async def _misplaced(client: RedisClient, keys: RedisKeys, id: str) -> JobRecord
         after: str | None = None
         page_loop = PageLoop(client.options.where, "a search for a job that its index does not lead to")
         while True:
-            seen = await page(client, keys, state, JobFilter(), after, _PAGE, newest=False)
+            seen = await page(client, keys, state, JobFilter(), after, _SEARCH_PAGE, newest=False)
             claim_key = next((f"{info.token}-{info.nonce}" for info in seen if info.id == id), None)
             if claim_key is not None:
                 return (await _indexed_job(client, keys, id, [id, claim_key, "found"]))[0]
@@ -300,7 +300,7 @@ async def _indexed_job(
         return JobRecord(job, info, () if wire is None else attempts_of(wire), None, progress), False
     if finished is not None:
         ended = read_finished(finished)
-        info, wire = finished_state(claim_key, ended), decode(ended.bytes)
+        info, wire = finished_info(claim_key, ended), decode(ended.bytes)
         job = job_in(ended.bytes, wire, info.queue, info.id)
         return JobRecord(job, info, read_attempts(read_history(ended.history)), ended.result, progress), False
     return None, claim_key is not None
@@ -331,10 +331,10 @@ async def counts(client: RedisClient, keys: RedisKeys) -> Counts:
     answers = await client.ask_many(asked)
     told, hashed = answers[len(hashes) :], dict(zip(hashes, answers, strict=False))
     numbers, workers = hashed.get(keys.counts, ()), hashed.get(keys.workers_info, ())
-    stored = {key.decode("utf-8", "replace"): int(n) for key, n in _pairs(numbers) if _WHOLE(n)}
+    stored = {key.decode("utf-8", "replace"): int(n) for key, n in _pairs(numbers) if _WHOLE_NUMBER(n)}
     waits = {queue: _Waits(*told[_QUESTIONS * n : _QUESTIONS * (n + 1)]) for n, queue in enumerate(queues)}
     names = sorted({*queues, *(key.partition(":")[2] for key, n in stored.items() if n > 0)})
-    rows = tuple(_count(queue, waits.get(queue, _NONE), stored) for queue in names)
+    rows = tuple(_count(queue, waits.get(queue, _NOTHING_WAITS), stored) for queue in names)
     return Counts(rows, tuple(_workers(workers, now)), from_ms(now), tuple(map(str, damage)))
 
 
@@ -367,8 +367,7 @@ class _Waits:
         return min(moments, default=None)
 
 
-_WHOLE = re.compile(rb"-?\d{1,18}").fullmatch
-_NONE = _Waits(0, 0, 0, None, ())
+_NOTHING_WAITS = _Waits(0, 0, 0, None, ())
 _QUESTIONS = len(fields(_Waits))
 
 

@@ -1,21 +1,17 @@
-"""The raw lists, as the seed's own admin commands show and purge them.
+"""The lists that other programs see: as their own admin commands show and purge them, entries of processing lists
+without a claim (strays), and the dead letter list beside its index.
 
-Strays on Redis: entries of processing lists without a claim.
+Strays: other programs move jobs into a list of their own and keep no claims; they only have a heartbeat key. A search
+scans for such lists by the configured pattern, a page at a time. An entry whose worker has no heartbeat, and one under
+a live worker of ours without a claim (left by a fault), gets a claim whose deadline is one heartbeat timeout away;
+entries of another program's live worker are left alone. The rescue later checks the heartbeat again. A full scan of a
+large database takes many searches. Workers of other programs that were seen once are remembered, so that every search
+checks their lists first.
 
-Other programs move jobs into a list of their own and keep no claims; they only have a heartbeat key. A search scans for
-such lists by the configured pattern, a page at a time. An entry whose worker has no heartbeat, and one under a live
-worker of ours without a claim (left by a fault), gets a claim whose deadline is one heartbeat timeout away; entries of
-another program's live worker are left alone. The rescue later checks the heartbeat again.
-
-A full scan of a large database takes many searches. Workers of other programs that were seen once are remembered, so
-that every search checks their lists first.
-
-The dead letter list, to which other programs also push and from which they purge: what they push is adopted into the
-index of dead jobs, what they remove is dropped from the index.
-
-The list is the truth. It is compared with the index only if their lengths differ, which two commands find out: its new
-end first, where others push, and completely only if that does not explain the difference. The script that changes the
-index checks each difference again.
+Dead letters: what other programs push to the list is adopted into the index of dead jobs, what they purge from it is
+dropped from the index. The list is the truth. It is compared with the index only if their lengths differ, which two
+commands find out: its new end first, where others push, and completely only if that does not explain the difference.
+The script that changes the index checks each difference again.
 """
 
 from __future__ import annotations
@@ -53,19 +49,19 @@ from wrasse.ports.inconsistency import StrayScan
 from wrasse.ports.job_lists import ListLengths, Purged
 from wrasse.ports.jobs import IDS_KEPT, Reason
 
-_ENTRIES_MAX = 1_000  # of one list, per search
-_REMEMBERED_MAX = 1_000
-_REMEMBERED = 24 * 3_600_000  # ms since a worker's list was last seen with an entry
-_START = "0"
-T = TypeVar("T")
-_BATCH = 500  # differences settled by one script
-_NEW_MAX = 500  # entries looked for at the new end alone
-_BESIDE = 100  # entries of the list read beyond those that are missing
 COMPARED_MAX = 2_000_000
 """Dead jobs up to which the list of a Redis is compared with its index as a whole; of a longer one only the new end is,
 until `wrasse jobs fsck` is run."""
+_STRAYS_MAX = 1_000  # of one list, per search
+_WORKERS_REMEMBERED_MAX = 1_000
+_WORKERS_REMEMBERED = 24 * 3_600_000  # ms since a worker's list was last seen with an entry
+_SCAN_START = "0"
+_BATCH = 500  # differences settled by one script
+_NEW_MAX = 500  # entries searched for at the new end alone
+_BESIDE = 100  # entries of the list read beyond those that are missing
 _GROWN = 10_000  # entries that may be added while twice the counted number is read
 _BEHIND = 1_000  # entries of the index read beyond those of the list: jobs that died at one moment have no order
+T = TypeVar("T")
 
 
 @reads_replies
@@ -174,18 +170,18 @@ class RedisStrays:
         cursor = text_of(scanned)
         if not dry:
             await self._save(cursor, scan)
-        return StrayScan(scan.holders, len(found), adopted, cursor, ended=cursor == _START)
+        return StrayScan(scan.holders, len(found), adopted, cursor, ended=cursor == _SCAN_START)
 
     async def _saved(self) -> tuple[str, list[str]]:
         """The cursor of the last search, and the workers whose lists are checked in any case."""
-        asked = ("GET", self._keys.strays), ("ZRANGE", self._keys.strangers, 0, _REMEMBERED_MAX - 1)
+        asked = ("GET", self._keys.strays), ("ZRANGE", self._keys.strangers, 0, _WORKERS_REMEMBERED_MAX - 1)
         try:
             saved, workers = await self._client.ask_many(asked)
         except WrongType:  # a scan from the start finds them too; `jobs fsck` names the key
-            return _START, []
+            return _SCAN_START, []
         # SCAN refuses a cursor that is not a number of 64 bits: after another program's text the scan starts again.
         right = saved is not None and saved.isdigit() and len(saved) <= 20 and int(saved) < 1 << 64
-        return text_of(saved) if right else _START, [text_of(worker) for worker in workers]
+        return text_of(saved) if right else _SCAN_START, [text_of(worker) for worker in workers]
 
     async def _save(self, cursor: str, scan: _StrayScan) -> None:
         key = self._keys.strangers
@@ -193,8 +189,8 @@ class RedisStrays:
         if scan.strangers:
             rows: list[Word] = [word for worker in scan.strangers for word in (scan.now, worker)]
             commands.append(("ZADD", key, *rows))
-            commands.append(("ZREMRANGEBYRANK", key, 0, -_REMEMBERED_MAX - 1))
-        commands.append(("ZREMRANGEBYSCORE", key, "-inf", scan.now - _REMEMBERED))
+            commands.append(("ZREMRANGEBYRANK", key, 0, -_WORKERS_REMEMBERED_MAX - 1))
+        commands.append(("ZREMRANGEBYSCORE", key, "-inf", scan.now - _WORKERS_REMEMBERED))
         with suppress(WrongType):  # the remembered workers only save time
             await self._client.ask_many(commands)
 
@@ -202,7 +198,7 @@ class RedisStrays:
         keys = [self._keys.where, self._keys.held, self._keys.holds, self._keys.workers]
         for worker in workers:
             keys += (self._keys.processing(worker), self._keys.heartbeat(worker))
-        reply = iter(await self._client.run(load("strays"), keys, [_ENTRIES_MAX, *workers]))
+        reply = iter(await self._client.run(load("strays"), keys, [_STRAYS_MAX, *workers]))
         now, entries, strangers, holders = next(reply), [], [], 0
         for worker in workers:
             state, count = next(reply), next(reply)
@@ -292,7 +288,7 @@ async def compare_dead(client: RedisClient, keys: RedisKeys) -> bool:
     for start in range(0, len(gone), _BATCH):
         await _settle(client, keys, gone[start : start + _BATCH], [])
     if unknown:
-        await _adopt(client, keys, unknown)
+        await _adopt_unknown(client, keys, unknown)
     return True
 
 
@@ -318,18 +314,16 @@ async def _adopt_newest(client: RedisClient, keys: RedisKeys, listed: int, missi
     unknown = Counter(raws) - known
     if unknown.total() != missing:
         return False
-    router = Router(client.options, await known_queues(client, keys))
     new: list[DeadListEntry] = []
     for place, raw in enumerate(raws):
         if unknown[raw] > 0:
             unknown[raw] -= 1
             new.append(DeadListEntry(listed - place, raw))
-    await _settle(client, keys, [], list(_adoptions(new, router)))
+    await adopt_dead(client, keys, new)
     return True
 
 
-async def _adopt(client: RedisClient, keys: RedisKeys, unknown: Counter[bytes]) -> None:
-    router = Router(client.options, await known_queues(client, keys))
+async def _adopt_unknown(client: RedisClient, keys: RedisKeys, unknown: Counter[bytes]) -> None:
     batch: list[DeadListEntry] = []
     place = 0
     async for raw in dead_letters(client, keys):
@@ -339,10 +333,10 @@ async def _adopt(client: RedisClient, keys: RedisKeys, unknown: Counter[bytes]) 
         unknown[digest] -= 1
         batch.append(DeadListEntry(place, raw))
         if len(batch) == _BATCH:
-            await _settle(client, keys, [], list(_adoptions(batch, router)))
+            await adopt_dead(client, keys, batch)
             batch = []
     if batch:
-        await _settle(client, keys, [], list(_adoptions(batch, router)))
+        await adopt_dead(client, keys, batch)
 
 
 async def adopt_dead(client: RedisClient, keys: RedisKeys, letters: Sequence[DeadListEntry]) -> None:

@@ -1,14 +1,13 @@
-"""Entries of a queue's list, page by page, while others push and pop.
+"""Reads lists, sorted sets and hashes page by page while other processes change them.
 
-A position in a list is soon outdated, so a cursor also has marks of the entry before it and of the next one: the page
-begins where those are now. If both are gone, they were served, and so was everything before them: the listing continues
-with what is served next. It may show a job twice; it leaves none out.
+`ServedList` reads a queue's list. A position in a list is soon outdated, so a cursor also has marks of the entry before
+it and of the next one: the page begins where those are now. If both are gone, they were served, and so was everything
+before them: the listing continues with what is served next. It may show a job twice; it leaves none out.
 
-Pages of a sorted set of jobs: the next few after a cursor, with their texts, in one round trip.
+`slice_of` and `slices` read a sorted set of jobs with their texts, in one round trip each. A cursor is a score and a
+member, not a rank: the page begins after it even if that member has moved.
 
-A cursor is a score and a member, not a rank: the page begins after it even if that member has moved.
-
-Reads whole structures page by page while others change them: what exists all the while is read at least once.
+The others read whole structures for fsck: what exists all the while is read at least once.
 """
 
 from __future__ import annotations
@@ -26,13 +25,12 @@ from wrasse.backends.redis.replies import fitting, scanned, workers_among
 from wrasse.backends.redis.scripts import load
 from wrasse.bounded import clamped_ms
 
-_NEAR = 1_000  # entries per read
-_FAR = 20_000  # how far from its old position an entry is searched for
-
-_FEW = 100  # entries of the first read, before their size is known
-_BYTES = 4 << 20  # the intended maximum of one read
-_NONE = "-"
-SLICE_MAX = 2_000  # members per round trip: the most that one script returns
+SLICE_MAX = 2_000  # members of a sorted set per round trip: the most that one script returns
+_SEARCH_STEP = 1_000  # entries per read
+_SEARCH_MAX = 20_000  # how far from its old position an entry is searched for
+_FIRST_READ = 100  # entries of the first read, before their size is known
+_READ_BYTES = 4 << 20  # the intended maximum of one read
+_NO_MARK = "-"
 _SMALL, _LARGE = 1_000, 100  # a page of short values, a page of texts with payloads
 Seen = Callable[[int], None]
 
@@ -68,11 +66,11 @@ class ServedList:
     async def entries(self, behind: ListPosition | None, chunk: int) -> AsyncIterator[ListEntry]:
         """The entries after the mark, at most `chunk` per read."""
         index = 0 if behind is None else await self._begin(behind)
-        count, page_loop = min(chunk, _FEW), PageLoop(self._client.options.where, f"LRANGE {self._key}")
+        count, page_loop = min(chunk, _FIRST_READ), PageLoop(self._client.options.where, f"LRANGE {self._key}")
         while True:
             page_loop.turn(index)
             found, asked = await fitting(count + 1, lambda few: self._read(index, few))  # noqa: B023
-            marks = [_mark(raw) for raw in found] + [_NONE]
+            marks = [_mark(raw) for raw in found] + [_NO_MARK]
             ended, count = len(found) < asked, max(asked - 1, 1)
             for n, raw in enumerate(found[:count]):
                 yield ListEntry(raw, ListPosition(index + n, marks[n], marks[n + 1]))
@@ -81,7 +79,7 @@ class ServedList:
             index += count
             # More per read while they are small, fewer when they are large: so both sides need little memory.
             size = sum(map(len, found))
-            count = min(2 * count if size < _BYTES // 2 else max(count * _BYTES // size, 1), chunk)
+            count = min(2 * count if size < _READ_BYTES // 2 else max(count * _READ_BYTES // size, 1), chunk)
 
     async def _read(self, index: int, count: int) -> Sequence[bytes]:
         if self._newest:
@@ -98,21 +96,21 @@ class ServedList:
 
     async def _begin(self, behind: ListPosition) -> int:
         """Where the entry after the mark is now."""
-        at = await self._look(behind, behind.index, 2)
+        at = await self._find(behind, behind.index, 2)
         if at is not None:
             return at
         # Claims shift the other entries towards the served end; pushes shift them away from the other end.
-        for distance in range(0, _FAR, _NEAR):
-            before = behind.index - distance - _NEAR
+        for distance in range(0, _SEARCH_MAX, _SEARCH_STEP):
+            before = behind.index - distance - _SEARCH_STEP
             wanted = [behind.index + distance, before] if self._newest else [before, behind.index + distance]
             for first in wanted:
-                count = _NEAR + 1 + min(first, 0)
-                at = await self._look(behind, max(first, 0), count) if count > 1 else None
+                count = _SEARCH_STEP + 1 + min(first, 0)
+                at = await self._find(behind, max(first, 0), count) if count > 1 else None
                 if at is not None:
                     return at
         return behind.index + 1 if self._newest else 0
 
-    async def _look(self, behind: ListPosition, first: int, count: int) -> int | None:
+    async def _find(self, behind: ListPosition, first: int, count: int) -> int | None:
         marks = [_mark(raw) for raw in await self._all(first, count)]
         if behind.last in marks:
             return first + marks.index(behind.last) + 1

@@ -49,7 +49,7 @@ async def find_waiting(client: RedisClient, keys: RedisKeys, ids: Collection[str
     """The waiting jobs with these ids. Ends once all are found."""
     queues = await usable_queues(client, keys)
     found: dict[str, WaitingJob] = {}
-    async for each in _looks(client, keys, ids, queues):
+    async for each in _scans(client, keys, ids, queues):
         for waiting in each:
             wire = decode(waiting.bytes)
             if wire is not None and wire.id in ids:
@@ -59,14 +59,14 @@ async def find_waiting(client: RedisClient, keys: RedisKeys, ids: Collection[str
     return found
 
 
-async def _looks(
+async def _scans(
     client: RedisClient, keys: RedisKeys, ids: Collection[str], queues: Sequence[str]
 ) -> AsyncIterator[list[WaitingJob]]:
     """Possible matches, call by call; the same entry may come twice."""
     needles = [needle for id in ids for needle in _spelled(id)]
     most = min(BYTES_MAX, client.options.reply_bytes_max // 3)
 
-    async def look(queue: str, kind: str, first: int, last: int) -> tuple[int, list[WaitingJob]]:
+    async def scan(queue: str, kind: str, first: int, last: int) -> tuple[int, list[WaitingJob]]:
         """The number of entries scanned, 0 at the end; and the matches."""
         names = keys.queue(queue)
         key = names.list if kind == "list" else names.delayed
@@ -74,12 +74,12 @@ async def _looks(
         return count if more else 0, list(_entries(queue, rest))
 
     for queue in queues:
-        yield (await look(queue, "list", -ENTRIES_MAX, -1))[1]
+        yield (await scan(queue, "list", -ENTRIES_MAX, -1))[1]
     for kind, queue in [(kind, queue) for kind in ("set", "list") for queue in queues]:
         seen, count, page_loop = 0, 1, PageLoop(client.options.where, "a search for waiting jobs")
         while count > 0:
             page_loop.turn(seen)
-            count, found = await look(queue, kind, seen, seen + ENTRIES_MAX - 1)
+            count, found = await scan(queue, kind, seen, seen + ENTRIES_MAX - 1)
             seen += count
             yield found
 

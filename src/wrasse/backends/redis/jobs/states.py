@@ -1,38 +1,31 @@
-"""Converts stored jobs to the values of the port. Pure.
+"""The stored forms of running and finished jobs, their values for the port, and a job's bytes after a change. Pure.
 
-The stored form of a running and of a finished job beside its bytes, as one string: numbers and lengths first, then
-the parts, then the job's bytes, so that every part may have any bytes and a script reads it with one pattern.
+A running and a finished job are stored beside the job's bytes as one string: numbers and lengths first, then the parts,
+then the bytes, so that every part may have any bytes and a script reads it with one pattern.
 
 `R:holds`, under K = `<token>-<nonce>`; a script writes it when it grants the claim:
 
-    taken heartbeat timeout flags len(worker) len(queue) len(id) LF worker queue id bytes
+    claimed_at heartbeat_timeout flags len(worker) len(queue) len(id) LF worker queue id bytes
 
-    local taken, heartbeat timeout, flags, w, q, i, at = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)
-()')
+    local claimed_at, timeout, flags, w, q, i, at = string.match(text, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+)\\n()')
 
 `bytes` are those of the processing list. `flags` is 0 for a claim that a worker made; see `Flag`.
 
 `R:finished`, under K. The script adds the first line, since only it knows the time:
 
     finished kept LF
-    place taken attempts failures rescues interruptions len(worker) len(queue) len(id) len(reason) len(error)
+    state claimed_at attempts failures rescues interruptions len(worker) len(queue) len(id) len(reason) len(error)
     len(result) len(history) LF worker queue id reason error result history bytes            (the second line is one)
 
-    local finished, kept, rest = string.match(text, '^(%d+) (%d+)
-()')
-    string.match(text, '^(%a+) (%d+) %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+) (%d+) (%d+) (%-?%d+) (%d+)
-()', rest)
-
-A text of another form was written by another program: it is read as the bytes of an invalid job, which is shown,
-dead-lettered and deleted as such.
+    local finished, kept, rest = string.match(text, '^(%d+) (%d+)\\n()')
+    string.match(text, '^(%a+) (%d+) %d+ %d+ %d+ %d+ (%d+) (%d+) (%d+) (%d+) (%d+) (%-?%d+) (%d+)\\n()', rest)
 
 `kept` is until when the result is kept, or 0. A result of length -1 is none. `bytes` are those of the completed or dead
-letter list. Every moment and duration is in milliseconds; 0 where there is none.
+letter list. Every moment and duration is in milliseconds; 0 where there is none. A text of another form was written by
+another program: it is read as the bytes of an invalid job, which is shown, dead-lettered and deleted as such.
 
-The new bytes of a job after an attempt, a cancel or a requeue. Pure: the script decides whether a change is allowed.
-
-Bytes are changed here and nowhere else, from the very bytes that were claimed. Bytes that are not a job stay as they
-are.
+A job's bytes are changed here and nowhere else, from the very bytes that were claimed, after an attempt, a cancel or a
+requeue; whether a change is allowed is the script's decision. Bytes that are not a job stay as they are.
 """
 
 from __future__ import annotations
@@ -62,6 +55,17 @@ from wrasse.ports.jobs import HISTORY_MAX, Budget, Job, JobInfo, JobState, Reaso
 
 _TOKEN = re.compile(r"\d{1,16}", re.ASCII).fullmatch
 UNREADABLE = "unreadable-"  # the prefix of a name for a running or finished entry without an id; its claim follows
+_NUMBER = rb"(\d{1,15})"
+_CLAIM = re.compile(rb" ".join([_NUMBER] * 6) + rb"\n").match
+_FINISHED = re.compile(
+    rb" ".join([_NUMBER] * 2)
+    + rb"\n([a-z]{1,9}) "
+    + rb" ".join([_NUMBER] * 10)
+    + rb" (-1|\d{1,15}) "
+    + _NUMBER
+    + rb"\n"
+).match
+_STATES = {b"ready": JobState.READY, b"held": JobState.RUNNING, b"done": JobState.DONE, b"dead": JobState.DEAD}
 DEATH_FIELDS = ("error", "reason", "failed_at")  # the fields of a dead job that describe its death
 
 
@@ -155,14 +159,6 @@ def read_finished(text: bytes) -> FinishedText:
     return FinishedText(JobState.DEAD, b"", b"", b"", 0, 0, 0, 0, 0, reason, error, None, b"", text)
 
 
-_N = rb"(\d{1,15})"
-_CLAIM = re.compile(rb" ".join([_N] * 6) + rb"\n").match
-_FINISHED = re.compile(
-    rb" ".join([_N] * 2) + rb"\n([a-z]{1,9}) " + rb" ".join([_N] * 10) + rb" (-1|\d{1,15}) " + _N + rb"\n"
-).match
-_STATES = {b"ready": JobState.READY, b"held": JobState.RUNNING, b"done": JobState.DONE, b"dead": JobState.DEAD}
-
-
 def _cut(rest: bytes, lengths: list[int]) -> list[bytes] | None:
     """Parts of these lengths, and the rest; None if there is less."""
     if sum(lengths) > len(rest):
@@ -253,7 +249,7 @@ def claimed_info(key: bytes, until: int, text: StoredClaim) -> JobInfo:
     )
 
 
-def finished_state(key: bytes, text: FinishedText) -> JobInfo:
+def finished_info(key: bytes, text: FinishedText) -> JobInfo:
     """A done or dead job."""
     claim_key, wire = ClaimKey.of(key), decode(text.bytes)
     base = wire or JobFields(id=text_of(text.id) or _nameless(key))
@@ -360,18 +356,10 @@ def dead_lettered(claimed: ClaimedBytes, ending: AttemptEnd, options: RedisOptio
     new = (spent.retries, spent.rescues, spent.interruptions)
     failures, rescues, interruptions = (had if now is None else now for had, now in zip(kept, new, strict=True))
     counts = (claimed.attempts, failures, rescues, interruptions)
-    reason, told = ending.reason.value, history_json(history)
     text = dead_text(
-        raw,
-        claimed.queue,
-        claimed.id,
-        counts,
-        reason,
-        ending.error,
-        told,
-        worker=claimed.worker,
-        claimed_at=claimed.claimed_at,
-    )
+        raw, claimed.queue, claimed.id, counts, ending.reason.value, ending.error, history_json(history),
+        worker=claimed.worker, claimed_at=claimed.claimed_at,
+    )  # fmt: skip
     return raw, pack_finished(text)
 
 

@@ -1,10 +1,10 @@
--- Gives holds to entries of processing lists that have none. Their takes follow from worker and bytes, so that whoever
--- adopts the same entry again finds that it has a claim.
--- KEYS: [1] to [21] as `Keys.shared`; then two of each worker: processing list, heartbeat.
--- ARGV: [2] heartbeat timeout, ms; then of each entry: first key of its worker, 1 if its heartbeat must be absent, take, worker,
+-- Adds claims to entries of processing lists that have none. Their claim keys follow from worker and bytes, so that a
+-- second adoption of the same entry finds that it has a claim.
+-- KEYS: [1] to [21] as `RedisKeys.shared`; then two of each worker: processing list, heartbeat.
+-- ARGV: [2] heartbeat timeout, ms; then of each entry: first key of its worker, 1 if its heartbeat must be absent, claim key, worker,
 --   queue, id, flags, bytes
 -- Result: how many were adopted
--- include putting
+-- include new_jobs
 need_shared(21)
 local timeout, adopted = ARGV[2], 0
 

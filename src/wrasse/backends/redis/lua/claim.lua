@@ -1,14 +1,14 @@
 -- Moves ready jobs to a worker, all of the first queue before any of the second, and grants a claim of each.
--- KEYS: [1] to [21] as `Keys.shared`; [22] the worker's processing list, [23] its heartbeat; then three of each queue:
---   list, delayed set, moments of its last takes.
+-- KEYS: [1] to [21] as `RedisKeys.shared`; [22] the worker's processing list, [23] its heartbeat; then three of each queue:
+--   list, delayed set, moments of its last claims.
 -- ARGV: [2] request; [3] limit; [4] heartbeat timeout, ms; [5] worker; [6] nonce; [7] number of queues, then for each its name
 --   and the number of its rates, and for each rate its limit and its time in ms.
--- Gives {now, token of the first, bytes of the jobs of the first queue, of the second, ...}; if there are none, {now, 0};
--- asked again {now, 0, take, deadline, value in holds, take, ...} of those that are still held.
+-- Returns {now, token of the first, bytes of the jobs of the first queue, of the second, ...}; if there are none, {now, 0};
+-- asked again {now, 0, claim key, deadline, value in holds, claim key, ...} of those that still run.
 local REQUESTS = 10
 -- include requests
--- include putting
--- include ending
+-- include new_jobs
+-- include finished_jobs
 -- include job_id
 local request, limit, timeout, worker, nonce = 't' .. ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4]), ARGV[5], ARGV[6]
 local told = recall(request)
@@ -104,7 +104,7 @@ for queue = 1, tonumber(ARGV[7]) do
   at = at + 2 * rates
   local jobs = pop(list, room)
   if #jobs > 0 then
-    -- Others judge by the heartbeat whether a processing list is in good hands: it comes first.
+    -- Others judge by the heartbeat whether a processing list has a live worker: it comes first.
     if not first then redis.call('SET', KEYS[23], now, 'PX', ARGV[4]) end
     each_chunk('LPUSH', KEYS[22], jobs)
     hold(name, jobs)

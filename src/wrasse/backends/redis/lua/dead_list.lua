@@ -1,12 +1,12 @@
 -- Brings the index of dead jobs in line with the list, where another program changed it.
--- KEYS: [1] to [21] as `Keys.shared`
--- ARGV: [2] how long ids last, ms; [3] number of takes that seem to be gone from the list, then of each: take, bytes;
---   then of each entry that seems to be new: take, when it died (ms; 0: now), queue, text for `finished` but for its
+-- KEYS: [1] to [21] as `RedisKeys.shared`
+-- ARGV: [2] how long ids last, ms; [3] number of claim keys that seem to be gone from the list, then of each: claim key, bytes;
+--   then of each entry that seems to be new: claim key, when it died (ms; 0: now), queue, text for `finished` but for its
 --   first line, id, bytes, where it stood in the list, counted from its old end
 -- Result: how many entries of the index are gone, how many are new
--- include putting
--- include ending
--- include counting
+-- include new_jobs
+-- include finished_jobs
+-- include list_entries
 need_shared(21)
 need('list', KEYS[20])
 local at, gone, twice, new = 4, {}, {}, 0
@@ -18,7 +18,7 @@ local function drop(takes)
   if #takes > 0 then drop_finished('dead', KEYS[16], takes, tonumber(ARGV[2])) end
 end
 
--- Which of the bytes at these places of ARGV are in the list. It may be long, so it is looked through once for all.
+-- Which of the bytes at these places of ARGV are in the list. It may be long, so it is scanned once for all.
 local function listed(first, last, step)
   local wanted = {}
   for i = first, last, step do wanted[ARGV[i]] = true end
@@ -44,7 +44,7 @@ for _, take in ipairs(twice) do
     dropped = dropped + 1
   end
 end
--- Mostly it stands where it stood. Only if the old end has moved is the list looked through.
+-- Mostly its position is unchanged. Only if the old end has moved, the whole list is scanned.
 local moved
 local function is_listed(i)
   if redis.call('LINDEX', KEYS[20], -ARGV[i + 6]) == ARGV[i + 5] then return true end
@@ -55,7 +55,7 @@ end
 for i = at, #ARGV, 7 do
   local take, died, id = ARGV[i], tonumber(ARGV[i + 1]), ARGV[i + 4]
   if died == 0 then died = now end
-  -- Whoever else compared them may have been first; then nothing is missing any more.
+  -- Another process that compared them may have been first; then nothing is missing any more.
   if missing() > 0 and is_listed(i) then
     while redis.call('ZADD', KEYS[16], 'NX', died, take) == 0 do take = take .. '0' end
     redis.call('HSET', KEYS[17], take, string.format('%.0f', died) .. ' 0\n' .. ARGV[i + 3])

@@ -1,12 +1,12 @@
--- Deletes jobs that nobody holds, in their order, each if it is still where it was seen.
--- KEYS: [1] to [21] as `Keys.shared`; then three of each queue (list, delayed set, wake list).
+-- Deletes jobs that do not run, in their order, each if it is still where it was found.
+-- KEYS: [1] to [21] as `RedisKeys.shared`; then three of each queue (list, delayed set, wake list).
 -- ARGV: [2] how long ids last, ms; [3] bytes of jobs after which no more are deleted; [4] number of items, then each: kind, and
---   D, done, or X, dead: take
+--   D, done, or X, dead: claim key
 --   W, waiting: first key of its queue, 'list' or 'set', its entry, where it stood, id, group, unique name
--- Gives one letter an item that was looked at: d for done, l for lost.
--- include putting
--- include ending
--- include waiting
+-- Returns one letter an item that was examined: d for done, l for conflict.
+-- include new_jobs
+-- include finished_jobs
+-- include list_entries
 need_shared(21)
 local ids_kept, bytes = tonumber(ARGV[2]), 0
 

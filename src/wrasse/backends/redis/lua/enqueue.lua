@@ -1,12 +1,12 @@
 -- Makes jobs ready and opens groups, all or none but for what is known already.
--- KEYS: [1] to [12] as `Keys.putting`; then three of each queue: list, delayed set, wake list.
+-- KEYS: [1] to [12] as `RedisKeys.enqueue`; then three of each queue: list, delayed set, wake list.
 -- ARGV: [2] request; [3] on: the runs of jobs; then the number of groups, and of each: id, size, middle and tail of its
 --   callback's bytes (the numbers of done and dead members stand between head and middle, and before the tail), and the
 --   callback as a job whose bytes are the head.
--- Gives '1' if all jobs are new, else a msgpack list: 1, or the id of what stands in the way.
+-- Returns '1' if all jobs are new, else a msgpack list: 1, or the id of what stands in the way.
 local REQUESTS = 10
 -- include requests
--- include putting
+-- include new_jobs
 local told = recall('p' .. ARGV[2])
 if told then return told end
 need_shared(9)

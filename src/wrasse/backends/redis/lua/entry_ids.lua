@@ -68,7 +68,7 @@ local function floor_of(log, group, delivered)
   return delivered
 end
 
--- Who waits for this group looks again.
+-- Wakes consumers that wait for this group.
 local function wake(key)
   redis.call('XADD', key, 'MAXLEN', 1, '*', '', '')
   redis.call('PEXPIRE', key, 3600000)

@@ -2,8 +2,8 @@
 -- is known by its id at once; of anything else that has such an id somewhere, the caller decides.
 -- KEYS: [1] a queue, or its delayed set
 -- ARGV: [2] 'list' or 'set', [3] first and [4] last index, [5] bytes after which no more are
---   looked at, [6] on: the ids as they stand in JSON, without quotes
--- Result: how many entries were looked at, which are fewer if they are long, 1 if there may be more of them, then of each that
+--   examined, [6] on: the ids as they stand in JSON, without quotes
+-- Result: how many entries were examined, which are fewer if they are long, 1 if there may be more of them, then of each that
 --   may be one of them: entry, score ('' in a list), and where it stands, counted from the same end as [3]
 local CHUNK, BYTES_MAX = 500, tonumber(ARGV[5])
 local set, first, last = ARGV[2] == 'set', tonumber(ARGV[3]), tonumber(ARGV[4])

@@ -1,12 +1,12 @@
 -- What consumers say about entries: acked, to be delivered again, or set aside as a dead letter; all in one step.
 -- KEYS: [1] the registry of streams; then four of each group: the stream, single entries by deadline, what wakes the group, what
---   is known of the stream; and four of each stream for dead letters, as `appending` has them.
+--   is known of the stream; and four of each stream for dead letters, as `stream_log` has them.
 -- ARGV: [2] number of streams for dead letters, then of each: subject, first of its keys; then the answers:
 --   'ack', first key, group, number, ids    'nak', first key, group, id, delay in us
---   'dead', first key, group, id, first key of its stream, a draft as `appending` has it
--- Gives one letter an answer: d for done, l for lost.
+--   'dead', first key, group, id, first key of its stream, a draft as `stream_log` has it
+-- Returns one letter an answer: d for done, l for conflict.
 -- include entry_ids
--- include appending
+-- include stream_log
 local at = 3
 for _ = 1, tonumber(ARGV[2]) do
   open_log(tonumber(ARGV[at + 1]), ARGV[at])
@@ -77,7 +77,7 @@ function kinds.nak()
   local claimed = redis.pcall('XCLAIM', KEYS[base], group, NOBODY, 0, id, 'JUSTID')
   local done = not claimed.err and claimed[1]
   if not done and not pending.err and pending[1] then
-    -- It is wanted again, and gone: somebody trimmed it without asking this group.
+    -- It is to be delivered again, and was trimmed without regard to this group.
     redis.call('XACK', KEYS[base], group, id)
     add(KEYS[base + 3], 'lost ' .. group, 1)
   elseif done then

@@ -1,9 +1,9 @@
--- Extends holds and the worker's own row; a heartbeat timeout of 0 is deregistration and touches no claim.
+-- Extends claims and the worker's own row; a heartbeat timeout of 0 is deregistration and touches no claim.
 -- KEYS: [1] held, [2] workers, [3] workers:info, [4] the worker's processing list, [5] its heartbeat, [6] progress.
 -- ARGV: [2] worker; [3] heartbeat timeout, ms; [4] what is known of the worker; [5] number of claims that told progress, then for
---   each claim, id and text; then the takes.
+--   each claim, id and text; then the claim keys.
 -- Descriptions and progress are for people: a key of theirs of a wrong type costs them, and no claim.
--- Gives {now, one letter a claim: 1 where it is current, 0 where it is not}.
+-- Returns {now, one letter a claim: 1 where it is current, 0 where it is not}.
 local timeout, told = tonumber(ARGV[3]), tonumber(ARGV[5])
 local first = 6 + 3 * told
 local mine, held = {}, {}

@@ -1,21 +1,21 @@
--- Moves jobs by anybody but their workers, in their order, each under its own condition.
--- KEYS: [1] to [21] as `Keys.shared`; then two of each worker (processing list, heartbeat) and three of each queue
+-- Moves jobs for others than their workers, in their order, each under its own condition.
+-- KEYS: [1] to [21] as `RedisKeys.shared`; then two of each worker (processing list, heartbeat) and three of each queue
 --   (list, delayed set, wake list).
 -- ARGV: [2] number of items, then each: kind, and
---   R, overdue to ready: take, first key of its worker, 1 if its heartbeat is evidence, name of the queue it is counted
+--   R, overdue to ready: claim key, first key of its worker, 1 if its heartbeat is evidence, name of the queue it is counted
 --      under, first key of the queue it goes to and that queue's name, new bytes, delay (ms)
---   B, overdue to dead: take, first key of its worker, 1 if its heartbeat is evidence, name of the queue it is counted
---      under, text for `finished` but for its first line, new bytes, id, group, unique name, new take
---   C, held to dead: as B; no deadline need have passed
+--   B, overdue to dead: claim key, first key of its worker, 1 if its heartbeat is evidence, name of the queue it is counted
+--      under, text for `finished` but for its first line, new bytes, id, group, unique name, new claim key
+--   C, running to dead: as B; no deadline need have passed
 --   W, waiting to dead: first key of its queue, the queue's name, 'list' or 'set', its entry, where it stood, then as B
 --      from the text on
---   V, dead to ready: take, its entry, id, unique name, name of the queue it is counted under, first key of the queue it
+--   V, dead to ready: claim key, its entry, id, unique name, name of the queue it is counted under, first key of the queue it
 --      goes to and that queue's name, new bytes, delay (ms)
--- Gives one letter an item: d for done, l for lost; what would come from a key of a wrong type or go to one stays where
---   it is, and is lost.
--- include putting
--- include ending
--- include waiting
+-- Returns one letter an item: d for done, l for conflict; what would come from a key of a wrong type or go to one stays where
+--   it is, and is a conflict.
+-- include new_jobs
+-- include finished_jobs
+-- include list_entries
 
 need_shared(21)
 
@@ -31,7 +31,7 @@ local function forget_take(id, take)
   if redis.call('HGET', KEYS[8], id) == take then redis.call('HDEL', KEYS[8], id) end
 end
 
--- Takes a running job out of its processing list; gives whether it was there. A claim that names nothing any more, or whose
+-- Takes a running job out of its processing list; returns whether it was there. A claim that names nothing any more, or whose
 -- worker turned out to live, ends here.
 local function free(take, worker, evidence, queue, overdue)
   local until_at, text = redis.call('ZSCORE', KEYS[13], take), redis.call('HGET', KEYS[14], take)
@@ -52,7 +52,7 @@ local function ready(key, name, bytes, delay, next_served)
   wake(KEYS[key + 2], 1)
 end
 
--- ARGV from `at`: text, new bytes, id, group, unique name, new take.
+-- ARGV from `at`: text, new bytes, id, group, unique name, new claim key.
 local function dead_letter(at, queue)
   local bytes, id, group, unique, take = ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], ARGV[at + 4], ARGV[at + 5]
   redis.call('LPUSH', KEYS[20], bytes)

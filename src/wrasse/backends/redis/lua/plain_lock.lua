@@ -1,5 +1,5 @@
 -- KEYS: the lock. ARGV: time, owner, milliseconds it lasts, or '' to release it.
--- gives its holder then, '' for nobody
+-- Returns its holder then, '' for none
 local key, owner, lasts = KEYS[1], ARGV[2], ARGV[3]
 local holder = redis.call('GET', key)
 if holder and holder ~= owner then return holder end

@@ -1,7 +1,7 @@
 -- Deletes keys and says what each had. Nothing is deleted while a heartbeat is there, unless it is forced.
 -- KEYS: the heartbeats, then all others
 -- ARGV: [2] 'look' to delete nothing, 'ask', or 'force'; [3] number of heartbeats
--- Gives how many heartbeats are there; then their keys if it was refused, else of each key how many entries it had.
+-- Returns how many heartbeats are there; then their keys if it was refused, else of each key how many entries it had.
 local sizes = {list = 'LLEN', zset = 'ZCARD', hash = 'HLEN', set = 'SCARD'}
 local what, result = ARGV[2], {0}
 for i = 1, tonumber(ARGV[3]) do

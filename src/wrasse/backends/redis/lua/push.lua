@@ -1,10 +1,10 @@
--- Makes plain jobs ready: their ids were made for this very enqueue, and nothing about them needs a look.
+-- Makes plain jobs ready: their ids were made for this very enqueue, and nothing about them needs a check.
 -- KEYS: [1] to [3] requests; [4] queues; then two of each queue: list, wake list.
 -- ARGV: [2] request; [3] number of queues; then for each: its name, the number of its jobs, and their bytes.
--- Gives '1': all are new.
+-- Returns '1': all are new.
 local REQUESTS = 1
 -- include requests
--- include waking
+-- include queue_keys
 local told = recall('p' .. ARGV[2])
 if told then return told end
 need('set', KEYS[4])

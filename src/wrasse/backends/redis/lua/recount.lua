@@ -1,8 +1,8 @@
 -- Counts the jobs of one state by queue, if they are few enough to be counted in one step, and compares.
 -- KEYS: [1] holds or finished, [2] counts, [3] the index of the place
--- ARGV: [2] 'held', 'done' or 'dead'; [3] how many may be counted; [4] 1 to repair; then, if somebody else counted, of
+-- ARGV: [2] 'held', 'done' or 'dead'; [3] how many may be counted; [4] 1 to repair; then, if the caller counted, of
 --   each queue whose number is wrong: its name, the number that was seen, the right one
--- Gives 0 if there are too many; else 1, then of each queue whose number is wrong: its name
+-- Returns 0 if there are too many; else 1, then of each queue whose number is wrong: its name
 local place, most, repair = ARGV[2], tonumber(ARGV[3]), ARGV[4] == '1'
 for i = 5, #ARGV, 3 do
   local field = place .. ':' .. ARGV[i]

@@ -1,4 +1,4 @@
--- Answers remembered by request id. KEYS[REQUESTS] and the two after it: hashes that take turns by the minute, each stamped with its
+-- Answers remembered by request id. KEYS[REQUESTS] and the two after it: hashes used in rotation, one a minute, each stamped with its
 -- own under the empty name: an answer is remembered for 60 s at least and 120 s at most.
 local minute = math.floor(now / 60000)
 local stamped = false

@@ -1,19 +1,19 @@
 -- Ends attempts by their workers, in their order.
--- KEYS: [1] to [21] as `Keys.shared`; then two of each worker (processing list, heartbeat) and three of each queue
+-- KEYS: [1] to [21] as `RedisKeys.shared`; then two of each worker (processing list, heartbeat) and three of each queue
 --   (list, delayed set, wake list).
 -- ARGV: [2] request; [3] how many done jobs are kept; [4] how long ids last, ms; [5] number of runs. Each run: kind,
 --   first key of its worker, first key of its queue, the queue's name, number of items; then its items:
---   F: take, text for `finished` but for its first line and the job's bytes
+--   F: claim key, text for `finished` but for its first line and the job's bytes
 --   S: as F, then id, group, unique name, how long the result is kept (ms), and the runs of jobs to put
---   R: take, new bytes, delay (ms)
---   B: take, text for `finished` but for its first line, new bytes, id, group, unique name
---   L: nothing; it is lost
--- Gives one letter an item: d for done, l for lost; a job that would come from a key of a wrong type or go to one stays
---   held, and is lost.
+--   R: claim key, new bytes, delay (ms)
+--   B: claim key, text for `finished` but for its first line, new bytes, id, group, unique name
+--   L: nothing; a conflict
+-- Returns one letter an item: d for done, l for conflict; a job that would come from a key of a wrong type or go to one stays
+--   running, and is a conflict.
 local REQUESTS = 10
 -- include requests
--- include putting
--- include ending
+-- include new_jobs
+-- include finished_jobs
 local told = recall('s' .. ARGV[2])
 if told then return told end
 need_shared(21)
@@ -23,7 +23,7 @@ local completed, finished, done, ended = {}, {}, {}, {}
 local at_once = string.format('%.0f', now)
 local unkept = at_once .. ' 0\n'
 
--- Takes the entry out of the processing list. Gives its bytes and id, or nothing if the claim is over. Whatever the
+-- Takes the entry out of the processing list. Returns its bytes and id, or nothing if the claim is over. Whatever the
 -- list says, the claim ends here.
 local function free(take, score, text, run)
   if not score or not text or gone[take] or run.shut then return nil end

@@ -1,14 +1,14 @@
 -- Entries of processing lists that no claim names. Reads only.
 -- KEYS: [1] where, [2] held, [3] holds, [4] workers; then two of each list: itself, and the heartbeat of its worker.
--- ARGV: [2] entries looked at per list at most; then the worker of each list
+-- ARGV: [2] entries read per list at most; then the worker of each list
 -- Result: now; then of each list: 'none' if it is empty, 'live' if its worker is another program's and lives (nothing
 --   more is asked), 'ours' if it is one of ours and lives, else 'silent'; the number of its entries without a claim, and
 --   these
 -- include job_id
--- include types
+-- include queue_keys
 local most, result, room = tonumber(ARGV[2]), {now}, 32 * 1024 * 1024
 
--- Whether the newest claim of its id holds this very entry.
+-- Whether the newest claim of its id is for this very entry.
 local function is_held(worker, bytes)
   local take = redis.call('HGET', KEYS[1], id_of(bytes))
   if not take or not redis.call('ZSCORE', KEYS[2], take) then return false end
@@ -29,7 +29,7 @@ for i = 3, #ARGV do
   local at = #result
   result[at + 1], result[at + 2] = state, 0
   if state == 'ours' or state == 'silent' then
-    -- What does not fit into this answer is found by the next look, once these have a claim.
+    -- What does not fit into this answer is found by the next search, once these have a claim.
     local from, step = 0, 1
     while from < most and room > 0 do
       local some = redis.call('LRANGE', list, from, math.min(from + step, most) - 1)

@@ -1,10 +1,10 @@
 -- Appends a batch, all of it or nothing.
--- KEYS: [1] the registry of streams; then four of each stream, as `appending` has them.
+-- KEYS: [1] the registry of streams; then four of each stream, as `stream_log` has them.
 -- ARGV: [2] number of streams; then of each: subject, 'bodies' or 'drafts', number of entries, their bytes; and its entries:
---   of 'bodies' each is its body; of 'drafts' each is a draft as `appending` has it
--- Gives of each stream: of 'bodies' ms and seq of the first entry, of 'drafts' the id of each.
+--   of 'bodies' each is its body; of 'drafts' each is a draft as `stream_log` has it
+-- Returns of each stream: of 'bodies' ms and seq of the first entry, of 'drafts' the id of each.
 -- include entry_ids
--- include appending
+-- include stream_log
 local streams, at = {}, 3
 for i = 1, tonumber(ARGV[2]) do
   local base, plain, drafts = 4 * i - 2, ARGV[at + 1] == 'bodies', tonumber(ARGV[at + 2])

@@ -3,7 +3,7 @@
 -- KEYS: [1] the registry of streams, [2] the stream, [3] what is known of it
 -- ARGV: [2] subject, [3] age, us ('' for any), [4] the highest id that may go ('' for any), [5] how many at most, then the
 --   protecting groups
--- Gives us, how many went, how far it might have gone, the number of the group that held it there (0: none), 1 if there is
+-- Returns us, how many went, how far it might have gone, the number of the group that held it there (0: none), 1 if there is
 --   more. A stream that is not registered is not touched.
 -- include entry_ids
 local log, limit = KEYS[2], tonumber(ARGV[5])

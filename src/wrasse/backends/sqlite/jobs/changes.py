@@ -1,15 +1,14 @@
-"""Settling and moving jobs: the new values of a row after each change, and the few statements that write a batch.
+"""What changes jobs after their claim: heartbeat, settle, move and delete. For the writer.
 
 All facts are read first, in one statement; the changes are decided from them in the order of the batch; then they are
-written. All of it is in one write transaction.
-
-Groups of jobs: members are counted as they finish, and the last one makes the callback ready. For the writer.
+written, in a few statements. All of it is in one write transaction. Members of a group are counted as they finish, and
+the last one makes the callback ready.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -71,15 +70,15 @@ from wrasse.ports.jobs import (
 )
 from wrasse.ports.outcome import Outcome
 
-_OPEN = """
+_OPEN_GROUP = """
     INSERT INTO teams (id, seen_at, size, callback) VALUES (?, ?, ?, ?)
     ON CONFLICT (id) DO UPDATE SET size = excluded.size, callback = excluded.callback WHERE size IS NULL
 """
-_COUNT = """
+_COUNT_MEMBERS = """
     INSERT INTO teams (id, seen_at, done, dead) VALUES (?, ?, ?, ?)
     ON CONFLICT (id) DO UPDATE SET done = done + excluded.done, dead = dead + excluded.dead
 """
-_FIRE = """
+_FIRE_GROUP = """
     UPDATE teams SET fired = 1 WHERE id = ? AND NOT fired AND size IS NOT NULL AND done + dead >= size
     RETURNING callback, done, dead
 """
@@ -90,7 +89,6 @@ _FORGET_GROUPS = """
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Job).decode
 
-Enqueue = Callable[[WriteTransaction, Sequence[Job], int], object]
 DEAD_WORKERS_KEPT = timedelta(hours=1)
 
 _HEARTBEAT = "UPDATE jobs SET heartbeat_at = ?, deadline = ? WHERE seq IN carray(?)"
@@ -102,33 +100,62 @@ _WORKER = """
 """
 
 
-def open_all(tx: WriteTransaction, groups: Sequence[JobGroup], now: int, enqueue: Enqueue) -> None:
-    """Opens groups that are not known, and enqueues the callback if all members have finished already."""
-    for group in groups:
-        tx.db.execute(_FORGET_GROUPS, (now - span(GROUPS_KEPT),))
-        tx.db.execute(_OPEN, (group.id, now, group.size, _encode(group.callback)))
-        _fire(tx, group.id, now, enqueue)
+_FROM_OLDEST_DONE = """
+    FROM (SELECT * FROM jobs WHERE state >= 3 AND state = 3 AND finished_at + keep <= ?
+      ORDER BY finished_at + keep, seq LIMIT ?)
+"""
+SELECT_OLDEST_DONE = f"""
+    SELECT json_group_array(seq), CAST(json_group_array(queue) AS BLOB), max(size), max(attempts), max(lasting)
+    {_FROM_OLDEST_DONE}
+"""
+_FACTS = f"CAST(json_group_array({FACT}) AS BLOB)"
+_OLDEST_DONE_FACTS = f"SELECT {_FACTS} {_FROM_OLDEST_DONE}"
+_FORGET_IDS = "DELETE FROM ids WHERE id IN (SELECT id FROM ids WHERE forget_at <= ? ORDER BY forget_at LIMIT ?)"
+SELECT_CURRENT = """
+    SELECT json_group_array(seq), CAST(json_group_array(queue) AS BLOB), max(member) FROM jobs
+    WHERE id IN carray(?) AND state = 2 AND token = ? AND nonce = ?
+"""
+_RUNNING_FACT = f"SELECT {_FACTS} FROM jobs WHERE seq = ? AND state = 2 AND token = ? AND nonce = ?"
+_GRANTS_MAX = 8  # different claims in one batch; with more it is cheaper to read all jobs at once
+UPDATE_DONE = "UPDATE jobs SET state = 3, deadline = NULL, finished_at = ? WHERE seq IN carray(?)"
+_RESULTS = ") UPDATE jobs SET result = one.result FROM one WHERE jobs.seq = one.seq"
+_CHANGES = (
+    "WITH one (seq, state, rank, ready_at, token, failures, rescues, interruptions, finished_at, reason, error) AS ("
+)
+# A ready job has no worker; a dead job keeps its last one.
+_CHANGED = """) UPDATE jobs SET
+      state = one.state, rank = one.rank, ready_at = coalesce(one.ready_at, jobs.ready_at), deadline = NULL,
+      token = one.token, failures = one.failures, rescues = one.rescues, interruptions = one.interruptions,
+      finished_at = one.finished_at, reason = one.reason, error = one.error,
+      worker = iif(one.state = 4, jobs.worker, ''),
+      claimed_at = iif(one.state = 4, jobs.claimed_at, NULL),
+      heartbeat_at = iif(one.state = 4, jobs.heartbeat_at, NULL)
+    FROM one WHERE jobs.seq = one.seq"""
+_NOTE_ATTEMPTS = "INSERT OR REPLACE INTO attempts (seq, number, worker, claimed_at, ended_at, reason, error)"
+_FORGET_ATTEMPTS = """
+    DELETE FROM attempts WHERE (seq, number) IN (
+      SELECT seq, number FROM attempts WHERE seq = ?1 ORDER BY number DESC LIMIT -1 OFFSET ?2)
+"""
 
 
-def count(tx: WriteTransaction, finished: Sequence[tuple[Fact, bool]], now: int, enqueue: Enqueue) -> None:
-    """Counts members that finished (True: done), each once, and enqueues the callbacks of complete groups."""
-    members = [(fact, done) for fact, done in finished if fact.member_of is not None]
-    if not members:
-        return
-    tx.db.execute("UPDATE jobs SET member = 0 WHERE seq IN carray(?)", (numbers(fact.seq for fact, _ in members),))
-    ends = Counter((fact.member_of, done) for fact, done in members)
-    for member_of in dict.fromkeys(fact.member_of for fact, _ in members):
-        assert member_of is not None, "only members are counted"
-        tx.db.execute(_COUNT, (member_of, now, ends[member_of, True], ends[member_of, False]))
-        _fire(tx, member_of, now, enqueue)
+@dataclass(frozen=True, slots=True)
+class RowChange:
+    """The new values of a row, except those that follow from its state."""
 
+    fact: Fact
+    state: int
+    reason: Reason | None = None
+    error: str = ""
+    spends: Budget | None = None
+    delay: int = 0
+    front: bool = False
+    token: int | None = None  # None: unchanged
+    fresh: bool = False  # failures and rescues start again
 
-def _fire(tx: WriteTransaction, id: str, now: int, enqueue: Enqueue) -> None:
-    found = list(tx.db.execute(_FIRE, (id,)))
-    for callback, done, dead in found:
-        job = _decode(callback)
-        told = {GROUP_HEADER: id, GROUP_DONE_HEADER: str(done), GROUP_DEAD_HEADER: str(dead)}
-        enqueue(tx, [replace(job, headers={**job.headers, **told})], now)
+    @property
+    def noted(self) -> bool:
+        """Whether an attempt ends with it."""
+        return self.fact.state == RUNNING
 
 
 def heartbeat(
@@ -163,19 +190,6 @@ def heartbeat(
     return HeartbeatAnswer(mine, from_micros(now))
 
 
-_FROM_OLDEST_DONE = """
-    FROM (SELECT * FROM jobs WHERE state >= 3 AND state = 3 AND finished_at + keep <= ?
-      ORDER BY finished_at + keep, seq LIMIT ?)
-"""
-SELECT_OLDEST_DONE = f"""
-    SELECT json_group_array(seq), CAST(json_group_array(queue) AS BLOB), max(size), max(attempts), max(lasting)
-    {_FROM_OLDEST_DONE}
-"""
-_FACTS = f"CAST(json_group_array({FACT}) AS BLOB)"
-_OLDEST_DONE_FACTS = f"SELECT {_FACTS} {_FROM_OLDEST_DONE}"
-_FORGET = "DELETE FROM ids WHERE id IN (SELECT id FROM ids WHERE forget_at <= ? ORDER BY forget_at LIMIT ?)"
-
-
 def facts_of(tx: WriteTransaction, ids: Sequence[str]) -> dict[str, Fact]:
     """The facts about these jobs, by id."""
     if not ids:
@@ -184,117 +198,10 @@ def facts_of(tx: WriteTransaction, ids: Sequence[str]) -> dict[str, Fact]:
     return {fact.id: fact for fact in decode_facts(found)}
 
 
-def delete(tx: WriteTransaction, deletes: Sequence[Delete], ids_kept: int) -> list[Outcome]:
-    """Removes the jobs whose state and token are still those the caller saw."""
-    now = tx.now()
-    facts = facts_of(tx, [one.claim.id for one in deletes])
-    outcomes = []
-    dropped = []
-    for one in deletes:
-        fact = facts.get(one.claim.id)
-        if fact is None or not _deletable(fact, one, now):
-            outcomes.append(Outcome.CONFLICT)
-        else:
-            outcomes.append(Outcome.DONE)
-            dropped.append(facts.pop(fact.id))
-    _drop(tx, dropped, now, ids_kept)
-    count(tx, [(fact, False) for fact in dropped], now, enqueue)
-    return outcomes
-
-
-def _deletable(fact: Fact, one: Delete, now: int) -> bool:
-    where_it_was = one.state is not JobState.RUNNING and STATES.get(fact.state) is one.state and fact.held_by(one.claim)
-    return where_it_was and fact.kept_until <= now
-
-
-def trim_done(tx: WriteTransaction, done_max: int, now: int) -> None:
-    """Deletes the oldest done jobs beyond `done_max`; a backlog from a lower setting takes a few calls."""
-    excess = min(tx.done() - done_max, 3 * BATCH_MAX)
-    if excess <= 0:
-        return
-    seqs, queues, longest, tried, lasting = tx.db.execute(SELECT_OLDEST_DONE, (now, excess)).get
-    if longest is None:
-        return  # all results are to be kept
-    if longest > INLINE_BYTES_MAX or tried > 1 or lasting:
-        _drop(tx, decode_facts(tx.db.execute(_OLDEST_DONE_FACTS, (now, excess)).get), now, span(IDS_KEPT))
-        return
-    # The common case: these jobs have no rows in other tables.
-    tx.db.execute("DELETE FROM jobs WHERE seq IN carray(?)", (numbers(decode_numbers(seqs)),))
-    for queue, count in Counter(decode_texts(queues)).items():
-        tx.moved(queue, DONE, None, count)
-
-
-def _drop(tx: WriteTransaction, facts: Sequence[Fact], now: int, ids_kept: int) -> None:
-    if not facts:
-        return
-    tx.db.execute("DELETE FROM jobs WHERE seq IN carray(?)", (numbers(fact.seq for fact in facts),))
-    if long := [fact.seq for fact in facts if fact.size > INLINE_BYTES_MAX]:
-        tx.db.execute("DELETE FROM payloads WHERE seq IN carray(?)", (numbers(long),))
-    # A job that was done at its first attempt has no history.
-    if tried := [fact.seq for fact in facts if fact.attempts > (fact.state == DONE)]:
-        tx.db.execute("DELETE FROM attempts WHERE seq IN carray(?)", (numbers(tried),))
-    for (queue, state), count in Counter((fact.queue, fact.state) for fact in facts).items():
-        tx.moved(queue, state, None, count)
-    if lasting := [(fact.id, now + ids_kept) for fact in facts if fact.lasting]:
-        after = "ON CONFLICT DO UPDATE SET forget_at = excluded.forget_at"
-        write_rows(tx.db, "INSERT INTO ids (id, forget_at)", lasting, after)
-        tx.db.execute(_FORGET, (now, 2 * len(lasting)))
-    tx.due_changed()
-
-
-SELECT_CURRENT = """
-    SELECT json_group_array(seq), CAST(json_group_array(queue) AS BLOB), max(member) FROM jobs
-    WHERE id IN carray(?) AND state = 2 AND token = ? AND nonce = ?
-"""
-_RUNNING_FACT = f"SELECT {_FACTS} FROM jobs WHERE seq = ? AND state = 2 AND token = ? AND nonce = ?"
-_GRANTS_MAX = 8  # different claims in one batch; with more it is cheaper to read all jobs at once
-UPDATE_DONE = "UPDATE jobs SET state = 3, deadline = NULL, finished_at = ? WHERE seq IN carray(?)"
-_RESULTS = ") UPDATE jobs SET result = one.result FROM one WHERE jobs.seq = one.seq"
-_CHANGES = (
-    "WITH one (seq, state, rank, ready_at, token, failures, rescues, interruptions, finished_at, reason, error) AS ("
-)
-# A ready job has no worker; a dead job keeps its last one.
-_CHANGED = """) UPDATE jobs SET
-      state = one.state, rank = one.rank, ready_at = coalesce(one.ready_at, jobs.ready_at), deadline = NULL,
-      token = one.token, failures = one.failures, rescues = one.rescues, interruptions = one.interruptions,
-      finished_at = one.finished_at, reason = one.reason, error = one.error,
-      worker = iif(one.state = 4, jobs.worker, ''),
-      claimed_at = iif(one.state = 4, jobs.claimed_at, NULL),
-      heartbeat_at = iif(one.state = 4, jobs.heartbeat_at, NULL)
-    FROM one WHERE jobs.seq = one.seq"""
-_NOTE = "INSERT OR REPLACE INTO attempts (seq, number, worker, claimed_at, ended_at, reason, error)"
-_FORGET_OLD = """
-    DELETE FROM attempts WHERE (seq, number) IN (
-      SELECT seq, number FROM attempts WHERE seq = ?1 ORDER BY number DESC LIMIT -1 OFFSET ?2)
-"""
-
-
-@dataclass(frozen=True, slots=True)
-class RowChange:
-    """The new values of a row, except those that follow from its state."""
-
-    fact: Fact
-    state: int
-    reason: Reason | None = None
-    error: str = ""
-    spends: Budget | None = None
-    delay: int = 0
-    front: bool = False
-    token: int | None = None  # None: unchanged
-    fresh: bool = False  # failures and rescues start again
-
-    @property
-    def noted(self) -> bool:
-        """Whether an attempt ends with it."""
-        return self.fact.state == RUNNING
-
-
 def settle(tx: WriteTransaction, settlements: Sequence[Settlement], now: int, done_max: int) -> list[Outcome]:
     """Ends attempts, by their worker."""
-    if not _finish_all(tx, settlements, now):
-        outcomes = _settle_each(tx, settlements, now)
-    else:
-        outcomes = [Outcome.DONE] * len(settlements)
+    all_done = _finish_all(tx, settlements, now)
+    outcomes = [Outcome.DONE] * len(settlements) if all_done else _settle_each(tx, settlements, now)
     trim_done(tx, done_max, now)
     return outcomes
 
@@ -350,7 +257,7 @@ def _settle_each(tx: WriteTransaction, settlements: Sequence[Settlement], now: i
                 changes.append(RowChange(fact, DEAD, one.reason, one.error, one.spends))
     _finish(tx, finished, now)
     _write(tx, changes, now)
-    count(tx, [(fact, True) for fact, _ in finished], now, enqueue)
+    _count_members(tx, [(fact, True) for fact, _ in finished], now)
     enqueue(tx, puts, now)
     return outcomes
 
@@ -424,13 +331,13 @@ def _write(tx: WriteTransaction, changes: Sequence[RowChange], now: int) -> None
     rows = [_row(tx, change, now) for change in changes]
     write_rows(tx.db, _CHANGES, rows, _CHANGED)
     noted = [change for change in changes if change.noted]
-    write_rows(tx.db, _NOTE, [_attempt(change, now) for change in noted])
+    write_rows(tx.db, _NOTE_ATTEMPTS, [_attempt(change, now) for change in noted])
     for change in noted:
         if change.fact.attempts > HISTORY_MAX:
-            tx.db.execute(_FORGET_OLD, (change.fact.seq, HISTORY_MAX))
+            tx.db.execute(_FORGET_ATTEMPTS, (change.fact.seq, HISTORY_MAX))
     if changes:
         tx.due_changed()
-    count(tx, [(change.fact, False) for change in changes if change.state == DEAD], now, enqueue)
+    _count_members(tx, [(change.fact, False) for change in changes if change.state == DEAD], now)
 
 
 def _row(tx: WriteTransaction, change: RowChange, now: int) -> tuple[apsw.SQLiteValue, ...]:
@@ -462,3 +369,89 @@ def _attempt(change: RowChange, now: int) -> tuple[apsw.SQLiteValue, ...]:
     assert change.reason is not None, "an attempt that is noted ended for a reason"
     assert fact.claimed_at is not None, "an attempt begins with a claim"
     return fact.seq, fact.attempts, fact.worker, fact.claimed_at, now, change.reason, error_text(change.error)
+
+
+def delete(tx: WriteTransaction, deletes: Sequence[Delete], ids_kept: int) -> list[Outcome]:
+    """Removes the jobs whose state and token are still those the caller saw."""
+    now = tx.now()
+    facts = facts_of(tx, [one.claim.id for one in deletes])
+    outcomes = []
+    dropped = []
+    for one in deletes:
+        fact = facts.get(one.claim.id)
+        if fact is None or not _deletable(fact, one, now):
+            outcomes.append(Outcome.CONFLICT)
+        else:
+            outcomes.append(Outcome.DONE)
+            dropped.append(facts.pop(fact.id))
+    _drop(tx, dropped, now, ids_kept)
+    _count_members(tx, [(fact, False) for fact in dropped], now)
+    return outcomes
+
+
+def _deletable(fact: Fact, one: Delete, now: int) -> bool:
+    where_it_was = one.state is not JobState.RUNNING and STATES.get(fact.state) is one.state and fact.held_by(one.claim)
+    return where_it_was and fact.kept_until <= now
+
+
+def trim_done(tx: WriteTransaction, done_max: int, now: int) -> None:
+    """Deletes the oldest done jobs beyond `done_max`; a backlog from a lower setting takes a few calls."""
+    excess = min(tx.done() - done_max, 3 * BATCH_MAX)
+    if excess <= 0:
+        return
+    seqs, queues, longest, tried, lasting = tx.db.execute(SELECT_OLDEST_DONE, (now, excess)).get
+    if longest is None:
+        return  # all results are to be kept
+    if longest > INLINE_BYTES_MAX or tried > 1 or lasting:
+        _drop(tx, decode_facts(tx.db.execute(_OLDEST_DONE_FACTS, (now, excess)).get), now, span(IDS_KEPT))
+        return
+    # The common case: these jobs have no rows in other tables.
+    tx.db.execute("DELETE FROM jobs WHERE seq IN carray(?)", (numbers(decode_numbers(seqs)),))
+    for queue, count in Counter(decode_texts(queues)).items():
+        tx.moved(queue, DONE, None, count)
+
+
+def _drop(tx: WriteTransaction, facts: Sequence[Fact], now: int, ids_kept: int) -> None:
+    if not facts:
+        return
+    tx.db.execute("DELETE FROM jobs WHERE seq IN carray(?)", (numbers(fact.seq for fact in facts),))
+    if long := [fact.seq for fact in facts if fact.size > INLINE_BYTES_MAX]:
+        tx.db.execute("DELETE FROM payloads WHERE seq IN carray(?)", (numbers(long),))
+    # A job that was done at its first attempt has no history.
+    if tried := [fact.seq for fact in facts if fact.attempts > (fact.state == DONE)]:
+        tx.db.execute("DELETE FROM attempts WHERE seq IN carray(?)", (numbers(tried),))
+    for (queue, state), count in Counter((fact.queue, fact.state) for fact in facts).items():
+        tx.moved(queue, state, None, count)
+    if lasting := [(fact.id, now + ids_kept) for fact in facts if fact.lasting]:
+        after = "ON CONFLICT DO UPDATE SET forget_at = excluded.forget_at"
+        write_rows(tx.db, "INSERT INTO ids (id, forget_at)", lasting, after)
+        tx.db.execute(_FORGET_IDS, (now, 2 * len(lasting)))
+    tx.due_changed()
+
+
+def open_groups(tx: WriteTransaction, groups: Sequence[JobGroup], now: int) -> None:
+    """Opens groups that are not known, and enqueues the callback if all members have finished already."""
+    for group in groups:
+        tx.db.execute(_FORGET_GROUPS, (now - span(GROUPS_KEPT),))
+        tx.db.execute(_OPEN_GROUP, (group.id, now, group.size, _encode(group.callback)))
+        _fire(tx, group.id, now)
+
+
+def _count_members(tx: WriteTransaction, finished: Sequence[tuple[Fact, bool]], now: int) -> None:
+    """Counts members that finished (True: done), each once, and enqueues the callbacks of complete groups."""
+    members = [(fact, done) for fact, done in finished if fact.member_of is not None]
+    if not members:
+        return
+    tx.db.execute("UPDATE jobs SET member = 0 WHERE seq IN carray(?)", (numbers(fact.seq for fact, _ in members),))
+    ends = Counter((fact.member_of, done) for fact, done in members)
+    for member_of in dict.fromkeys(fact.member_of for fact, _ in members):
+        assert member_of is not None, "only members are counted"
+        tx.db.execute(_COUNT_MEMBERS, (member_of, now, ends[member_of, True], ends[member_of, False]))
+        _fire(tx, member_of, now)
+
+
+def _fire(tx: WriteTransaction, id: str, now: int) -> None:
+    for callback, done, dead in list(tx.db.execute(_FIRE_GROUP, (id,))):
+        job = _decode(callback)
+        told = {GROUP_HEADER: id, GROUP_DONE_HEADER: str(done), GROUP_DEAD_HEADER: str(dead)}
+        enqueue(tx, [replace(job, headers={**job.headers, **told})], now)

@@ -2,9 +2,6 @@
 
 What a batch may be refused for is checked before it is sent. The statements are in enqueue, claim and changes (for the
 writer), and in job_listing (for the reader).
-
-Inconsistencies of jobs that another program can cause in a database: rows with an invalid state, and counts of jobs
-that differ from the rows. Each repair is one transaction that checks again.
 """
 
 from __future__ import annotations
@@ -95,7 +92,6 @@ class SqliteJobs:
         self, jobs: Sequence[Job], *, request: str, groups: Sequence[JobGroup] = ()
     ) -> Sequence[Enqueued]:
         check_enqueue(jobs, groups)
-
         known = f"put {request}"
 
         def run(tx: WriteTransaction) -> Sequence[bool | str]:
@@ -104,7 +100,8 @@ class SqliteJobs:
                 return _decode_answer(answer)
             now = tx.now()
             found = enqueue.enqueue(tx, jobs, now)
-            changes.open_all(tx, groups, now, enqueue.enqueue)
+            if groups:
+                changes.open_groups(tx, groups, now)
             tx.remember(known, msgspec.json.encode(found))
             return found
 
@@ -166,7 +163,7 @@ class SqliteJobs:
                 outcomes = changes.settle(tx, settlements, tx.now(), self._done_max)
                 tx.remember(known, bytes(outcome is Outcome.CONFLICT for outcome in outcomes))
                 return tuple(outcomes)
-            return tuple(Outcome.CONFLICT if lost else Outcome.DONE for lost in answer)
+            return tuple(Outcome.CONFLICT if conflict else Outcome.DONE for conflict in answer)
 
         return await self._writer.do(run, weight, known)
 
@@ -255,7 +252,8 @@ class SqliteJobs:
 
 
 class SqliteFsck:
-    """The port."""
+    """Inconsistencies that another program can cause in a database: rows with an invalid state, and counts of jobs that
+    differ from the rows. Each repair is one transaction that checks again."""
 
     def __init__(self, writer: SqliteWriter, reader: SqliteReader) -> None:
         self._writer, self._reader = writer, reader
@@ -263,17 +261,16 @@ class SqliteFsck:
     async def check(
         self, *, repair: bool, heartbeat_timeout: timedelta, seen: Callable[[int], None] = lambda count: None
     ) -> Sequence[Inconsistency]:
-        """See Damages."""
         if repair:
             return await self._writer.do(_repaired)
         return await self._reader.do(lambda db: _found(db, repaired=False))
 
 
 def _found(db: apsw.Connection, *, repaired: bool) -> list[Inconsistency]:
-    lost = [text(id) for _, id, _ in db.execute(_STATES)]
+    invalid = [text(id) for _, id, _ in db.execute(_STATES)]
     wrong = [f"{text(queue)} (state {state})" for queue, state in db.execute(_WRONG)]
     kinds = [
-        ("state", "a job with an invalid state", "it is dead, with its payload", lost),
+        ("state", "a job with an invalid state", "it is dead, with its payload", invalid),
         ("counts", "a count of jobs that differs from the rows", "it is counted again", wrong),
     ]
     return [

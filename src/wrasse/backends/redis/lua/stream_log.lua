@@ -3,7 +3,7 @@
 local WINDOW = 120000 -- ms for which a key is remembered
 local logs = {}
 
--- The stream whose keys begin at `base`, ready to be appended to. Ids go on where the last one ended, whoever wrote it: ms by
+-- The stream whose keys begin at `base`, ready to be appended to. Ids go on where the last one ended, whichever program wrote it: ms by
 -- the clock but never back, seq one higher each time, so that entries of ours can be counted by their ids. After an id that
 -- another program chose beyond any clock there can be none.
 local function open_log(base, subject)
@@ -62,7 +62,7 @@ local function after_drafts(at, drafts)
   return at
 end
 
--- Appends the draft at ARGV[at], or finds the entry that its key stands for. Gives its id, and where the next one begins.
+-- Appends the draft at ARGV[at], or finds the entry that its key stands for. Returns its id, and where the next one begins.
 local function append_draft(log, at)
   local key, size, after = ARGV[at], measured(at)
   local id = key ~= '' and recall(log, key)

@@ -1,13 +1,14 @@
--- One write to one record. After `flat_fields`.
+-- One write to one record: create, put or delete, under its condition; a write that was made before is found again.
 -- KEYS  1 the registry of streams                                2 values: hash, name to "<version> <due>\n<value>";
 --         of a flat collection the record itself: hash, its fields  3 names: zset, all scores 0
 --       4 due: zset, all scores 0, "<due><name>"                5 writes: hash, name to its newest writes
 --       6 gone: zset, deleted names by the number of the delete 7 meta: hash, `number` and `forgotten`
---       8 namespaces: zset, all scores 0, the collections of keys   9 shelves: zset, all scores 0, "<shelf> <turn><name>"
+--       8 namespaces: zset, all scores 0, the collections of keys   9 status index: zset, all scores 0, "<status> <position><name>"
 -- ARGV  2 name  3 version expected, '' for none  4 its number  5 nonce or ''  6 salt of the new version
 --       7 'write' or 'delete'  8 due, 19 digits, or ''  9 value  10 writes kept  11 deleted names kept
---       12 what the collection is listed as among the namespaces, or ''  13 'flat' or ''  14 "<shelf> <turn>", or ''
+--       12 what the collection is listed as among the namespaces, or ''  13 'flat' or ''  14 "<status> <position>", or ''
 --       15 how many words the fields of a flat record are; the words
+-- include flat_records
 local name, at, nonce, due = ARGV[2], ARGV[3], ARGV[5], ARGV[8]
 local at_us, flat = string.format('%.0f', us), ARGV[13] == 'flat'
 local past = past_of(KEYS[5], KEYS[7], name)
@@ -83,3 +84,33 @@ local function made()
   if at == '' and ARGV[12] ~= '' then redis.call('ZADD', KEYS[8], 0, ARGV[12]) end
   return { at_us, 'done', version }
 end
+
+-- script write
+-- One write to one record: create, put or delete, under its condition; a write that was made before is found again.
+-- KEYS and ARGV: as above.
+-- Returns {now in us, 'done' | 'conflict' | 'unknown', version or ''}
+return answered() or made()
+
+-- script emit
+-- One write to one record together with entries of streams: all of it happens, or nothing.
+-- KEYS: as above; then four of each stream, as `stream_log` has them.
+-- ARGV: as above; then the number of streams, and of each: subject, number of drafts, drafts as `stream_log` has
+--   them
+-- Returns what `write` returns.
+-- include entry_ids
+-- include stream_log
+local answer = answered()
+if answer then return answer end
+local where = 16 + tonumber(ARGV[15])
+local streams, from = {}, where + 1
+for i = 1, tonumber(ARGV[where]) do
+  local log, drafts = open_log(6 + 4 * i, ARGV[from]), tonumber(ARGV[from + 1])
+  streams[i] = { log, drafts, from + 2 }
+  from = after_drafts(from + 2, drafts)
+end
+for _, stream in ipairs(streams) do
+  local first = stream[3]
+  for _ = 1, stream[2] do _, first = append_draft(stream[1], first) end
+end
+close_logs()
+return made()

@@ -1,4 +1,4 @@
--- Ending holds, and forgetting finished jobs. After `putting`, with KEYS[1] to KEYS[21] as `Keys.shared`: [8] where,
+-- Ends claims, and forgets finished jobs. After `new_jobs`, with KEYS[1] to KEYS[21] as `RedisKeys.shared`: [8] where,
 -- [13] held, [14] holds, [15] done, [16] dead, [17] finished, [18] counts, [19] completed, [20] dead letters,
 -- [21] progress.
 
@@ -27,7 +27,7 @@ local function bytes_of(text)
   return at > #text + 1 and text or string.sub(text, at)
 end
 
--- The values that `command` gives for many names, in one table.
+-- The values that `command` returns for many names, in one table.
 local function ask_chunks(command, key, names)
   if #names <= CHUNK then return redis.call(command, key, unpack(names)) end
   local all = {}
@@ -38,7 +38,7 @@ local function ask_chunks(command, key, names)
   return all
 end
 
--- The jobs of these ids, whose newest takes were these, are gone: nothing of them stays but ids that last.
+-- The jobs of these ids, whose newest claim keys were these, are gone: nothing of them stays but ids that last.
 local function forget_jobs(ids, takes, ids_kept)
   if #ids == 0 then return end
   local newest, gone, old = ask_chunks('HMGET', KEYS[8], ids), {}, {}
@@ -86,12 +86,12 @@ local function trim_done(done_max, ids_kept)
   end
 end
 
--- A finished job gives its unique name back, unless the name has a window of its own.
+-- A finished job releases its unique name, unless the name has a window of its own.
 local function release_unique(name, id)
   if name ~= '' and redis.call('HGET', KEYS[4], name) == '0 ' .. id then redis.call('HDEL', KEYS[4], name) end
 end
 
--- A worker that holds nothing needs no heartbeat, but for a while: another program's recovery that has seen its list
+-- A worker without jobs needs no heartbeat, but for a while: another program's recovery that has seen its list
 -- asks for the heartbeat, and pops only then. By that time there may be a new entry, which it would take from a worker
 -- that lives.
 local LINGERS = 5000

@@ -1,8 +1,11 @@
+-- Records that are values of one hash, and what is kept of a whole collection.
+
+-- script page
 -- A page of records, by name or by when they are due.
 -- KEYS  1 values: hash  2 names or due: zset, all scores 0
 -- ARGV  2 lower bound  3 upper bound, as ZRANGEBYLEX takes them; '' for everything that is due now  4 names wanted
 --       5 bytes of values at most, unless the first alone is longer  6 how many letters of a member are not its name
--- gives {now in us, '1' if there are more, member, stored, member, stored, ...}; '' for what another program removed
+-- Returns {now in us, '1' if there are more, member, stored, member, stored, ...}; '' for what another program removed
 local upper = ARGV[3]
 if upper == '' then
   -- Above every name that may follow: no byte of UTF-8 is 255.
@@ -30,3 +33,9 @@ for number, member in ipairs(members) do
   page[#page + 1] = stored
 end
 return page
+
+-- script forget
+-- Forgets what is kept of the deleted records of a collection, if it has no others.
+-- KEYS: [1] the names of its records; the keys to forget
+if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('DEL', unpack(KEYS, 2)) end
+return 0

@@ -1,12 +1,12 @@
--- Judges what seems to be damaged, and repairs what still is. Each item is looked at and repaired in this one step.
--- KEYS: [1] to [21] as `Keys.shared`; [22] workers, [23] workers:info; then two of each worker (processing list,
+-- Checks what seems to be inconsistent, and repairs what still is. Each item is checked and repaired in this one step.
+-- KEYS: [1] to [21] as `RedisKeys.shared`; [22] workers, [23] workers:info; then two of each worker (processing list,
 --   heartbeat) and three of each queue (list, delayed set, wake list).
 -- ARGV: [2] 1 to repair; [3] heartbeat timeout, ms; [4] how long ids last, ms; [5] number of items, then each: kind, number of its
 --   words, first key of its worker or queue (or 0), its other words. See `kinds` below.
--- Gives of each item how much of it is damaged; 0: nothing, or not any more.
--- include putting
--- include ending
--- include counting
+-- Returns of each item how much of it is inconsistent; 0: nothing, or not any more.
+-- include new_jobs
+-- include finished_jobs
+-- include list_entries
 -- include job_id
 need_shared(21)
 local repair, timeout, ids_kept = ARGV[2] == '1', tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -22,7 +22,7 @@ local function is_indexed(take) return redis.call('ZSCORE', KEYS[15], take) or r
 
 local function expires_never(key) return redis.call('PTTL', key) == -1 end
 
--- How often a processing list has these bytes. It is looked through once for all items.
+-- How often a processing list has these bytes. It is scanned once for all items.
 local lists = {}
 local function times(list, bytes)
   lists[list] = lists[list] or count_in(list)
@@ -103,14 +103,14 @@ function kinds.Z(queue, member)
   return 1
 end
 
--- take
+-- claim key
 function kinds.I(_, take)
   if not is_held(take) or has_hold(take) then return 0 end
   if repair then redis.call('ZREM', KEYS[13], take) end
   return 1
 end
 
--- take
+-- claim key
 function kinds.T(_, take)
   if is_held(take) or not has_hold(take) then return 0 end
   if repair then
@@ -121,7 +121,7 @@ function kinds.T(_, take)
   return 1
 end
 
--- Of takes of one worker that claim equal bytes: those that are current, their bytes, and how many have no entry.
+-- Of claim keys of one worker that claim equal bytes: those that are current, their bytes, and how many have no entry.
 local function excess(worker, takes)
   local current, bytes = {}, nil
   for _, take in ipairs(takes) do
@@ -135,7 +135,7 @@ local function excess(worker, takes)
   return current, bytes, math.max(0, #current - times(KEYS[worker], bytes))
 end
 
--- takes that claim equal bytes
+-- claim keys that claim equal bytes
 function kinds.P(worker, ...)
   local _, bytes, missing = excess(worker, {...})
   if repair and missing > 0 then
@@ -145,7 +145,7 @@ function kinds.P(worker, ...)
   return missing
 end
 
--- takes that claim equal bytes
+-- claim keys that claim equal bytes
 function kinds.H(worker, ...)
   local current, _, missing = excess(worker, {...})
   for i = 1, repair and missing or 0 do
@@ -162,7 +162,7 @@ function kinds.H(worker, ...)
   return missing
 end
 
--- name of the worker, bytes, takes that claim equal bytes. The caller repairs it by an adoption.
+-- name of the worker, bytes, claim keys that claim equal bytes. The caller repairs it by an adoption.
 function kinds.E(key, worker, bytes, ...)
   if redis.call('EXISTS', KEYS[key + 1]) == 1 and not redis.call('ZSCORE', KEYS[22], worker) then return 0 end
   local held, newest = 0, redis.call('HGET', KEYS[8], id_of(bytes))
@@ -178,7 +178,7 @@ function kinds.E(key, worker, bytes, ...)
   return math.max(0, times(KEYS[key], bytes) - held)
 end
 
--- take
+-- claim key
 function kinds.F(_, take)
   local text = redis.call('HGET', KEYS[17], take)
   if not text or is_indexed(take) then return 0 end
@@ -191,7 +191,7 @@ function kinds.F(_, take)
   return 1
 end
 
--- take
+-- claim key
 function kinds.N(_, take)
   if not is_indexed(take) or is_finished(take) then return 0 end
   if repair then
@@ -201,7 +201,7 @@ function kinds.N(_, take)
   return 1
 end
 
--- Of takes of dead jobs of equal bytes: those that are current, and the bytes.
+-- Of claim keys of dead jobs of equal bytes: those that are current, and the bytes.
 local function current_dead(takes)
   local current, bytes = {}, nil
   for _, take in ipairs(takes) do
@@ -214,7 +214,7 @@ local function current_dead(takes)
   return current, bytes
 end
 
--- How often each of the dead jobs in question is in the list, which may be long: it is looked through once for all.
+-- How often each of the dead jobs in question is in the list, which may be long: it is scanned once for all.
 local letters
 local function count_letters()
   local wanted, at = {}, 6
@@ -229,7 +229,7 @@ local function count_letters()
   return count_in(KEYS[20], wanted)
 end
 
--- takes of dead jobs of equal bytes
+-- claim keys of dead jobs of equal bytes
 function kinds.D(_, ...)
   local current, bytes = current_dead({...})
   if not bytes then return 0 end
@@ -239,7 +239,7 @@ function kinds.D(_, ...)
   return missing
 end
 
--- bytes, where they stand counted from the old end, how many entries like it were met, takes of dead jobs of equal
+-- bytes, where they stand counted from the old end, how many entries like it were met, claim keys of dead jobs of equal
 -- bytes. The caller repairs it.
 function kinds.A(_, bytes, place, met, ...)
   if redis.call('LINDEX', KEYS[20], -place) ~= bytes then return 0 end
@@ -253,7 +253,7 @@ function kinds.A(_, bytes, place, met, ...)
   return known < tonumber(met) and 1 or 0
 end
 
--- id, take
+-- id, claim key
 function kinds.W(_, id, take)
   if redis.call('HGET', KEYS[8], id) ~= take then return 0 end
   if is_held(take) or has_hold(take) or is_finished(take) or is_indexed(take) then return 0 end
@@ -261,7 +261,7 @@ function kinds.W(_, id, take)
   return 1
 end
 
--- id, take
+-- id, claim key
 function kinds.M(_, id, take)
   if redis.call('HEXISTS', KEYS[8], id) == 1 or not (has_hold(take) or is_finished(take)) then return 0 end
   if repair then redis.call('HSET', KEYS[8], id, take) end

@@ -1,3 +1,6 @@
+-- A budget per second: takes from it, and gives back what was not needed.
+
+-- script allow
 -- Takes out of a budget per second. The key is a counter that lives one second from its first use: what the Go producer
 -- counts with INCR and EXPIRE, so that both count into one budget. Within the second it is let out evenly, a burst ahead.
 -- KEYS  1 the counter
@@ -33,3 +36,11 @@ if used >= rate then return {granted, math.max(1, left)} end
 -- When the next few of this second are free; those beyond it come with the next second.
 local due = math.ceil((math.min(used + rest, rate) - burst) * 1000 / rate)
 return {granted, math.max(1, math.min(due - (1000 - left), left))}
+
+-- script give_back
+-- Returns back to a budget per second what was taken and not needed. Never below zero: the second may be another one.
+-- KEYS  1 the counter
+-- ARGV  2 how many
+local used = tonumber(redis.call('GET', KEYS[1]) or 0)
+if used and used > 0 then redis.call('DECRBY', KEYS[1], math.min(used, tonumber(ARGV[2]))) end
+return 0

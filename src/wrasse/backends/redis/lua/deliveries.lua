@@ -1,14 +1,17 @@
--- Hands out entries to a consumer: first what is due again, then what is new, and notes that the consumer is alive.
+-- Deliveries: made in one step, or by two scripts around a native read; and reverted.
+-- include entry_ids
+
+-- script deliver
+-- Delivers entries to a consumer: first what is due again, then what is new, and notes that the consumer is alive.
 -- KEYS: five of each stream: the stream, batches by deadline, single entries by deadline, the consumers, what wakes the group;
 --   then one of each: what is known of the stream
 -- ARGV: [2] group, [3] consumer, [4] how many at most, [5] for how long, us, [6] 'all', or 'due': new entries of the one stream are
---   read by a command of its own in the same step, and `group_noted` notes them; [7] bytes of a page, [8] the longest entry that fits
--- Gives us; when the next entry is due, us (-1: none); how many there are; and of each: number of its stream, id, number of this
+--   read by a command of its own in the same step, and the script `note` records them; [7] bytes of a page, [8] the longest entry that fits
+-- Returns us; when the next entry is due, us (-1: none); how many there are; and of each: number of its stream, id, number of this
 --   delivery, number of words, words: one word is an envelope alone, else names and values; -1 and its size, if it is too long. Where there are none, of each stream:
 --   how far the group has read, and the last id of what wakes it. If a stream has no such group: 'none', its number.
--- What was handed out together is one batch: one entry by deadline, however many it holds. Batches become single entries when they
+-- What was delivered together is one batch: one entry by deadline, however many it has. Batches become single entries when they
 -- are due; a single entry goes before the batch it was in.
--- include entry_ids
 local group, consumer, limit, timeout = ARGV[2], ARGV[3], tonumber(ARGV[4]), tonumber(ARGV[5])
 local ends, streams = whole(us + timeout), #KEYS / 6
 local CHUNK, BATCHES_MAX, WORD_BYTES, BYTES_MAX, ENTRY_MAX = 100, 1000, 128, tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -54,14 +57,14 @@ for i = 1, streams do
 end
 for i = 1, streams do redis.call('HSET', KEYS[5 * i - 1], consumer, whole(us) .. ' ' .. ends) end
 
--- Until when nobody needs to look around; what is further ahead than one timeout was written by another program.
+-- Until when no search is needed; what is further ahead than one timeout was written by another program.
 local function looked_until(rows)
   local noted = counted(string.match(redis.call('HGET', rows, '') or '', '^%d+')) or 0
   return noted > us + 86400000000 and 0 or noted
 end
 
--- Entries of consumers that never showed themselves to us, or fell silent long ago: they are due when they have been idle for as
--- long as an ack may take. That is how the origin does it; it also mends what a failover lost of our own notes.
+-- Entries of consumers that never sent a request to us, or stopped long ago: they are due when they have been idle for as
+-- long as an ack may take. That is how the origin does it; it also repairs what a failover lost of our own notes.
 local function look_around(i)
   local log, due, rows = KEYS[5 * i - 4], KEYS[5 * i - 2], KEYS[5 * i - 1]
   if looked_until(rows) > us then return end
@@ -148,7 +151,7 @@ local function hand_due()
       redis.call('ZADD', due, ends, each.order)
       hand(each.stream, entry, each.number)
     else
-      -- It is gone from the stream: somebody trimmed it without asking this group.
+      -- It is gone from the stream: it was trimmed without regard to this group.
       redis.call('XACK', log, group, each.id)
       add(KEYS[5 * streams + each.stream], 'lost ' .. group, 1)
       redis.call('ZREM', due, each.order)
@@ -178,7 +181,7 @@ local function take_new(i, wanted, take)
   if first then redis.call('ZADD', KEYS[5 * i - 3], ends, first .. ' ' .. last .. ' ' .. consumer) end
 end
 
--- Of several streams the oldest entries first: what is there is looked at, counted by stream, and then taken.
+-- Of several streams the oldest entries first: what is there is read, counted by stream, and then delivered.
 local function hand_new_of_many()
   local peeked, cut = {}, nil
   local most = math.min(limit - count, CHUNK)
@@ -254,3 +257,40 @@ for i = 1, streams do
   positions[2 * i] = redis.call('EXISTS', wake_key) == 1 and described('STREAM', wake_key)['last-generated-id'] or '0-0'
 end
 return {us, next_due, 0, positions}
+
+-- script note
+-- Notes the new entries that a consumer read in this step, after `deliver` with 'due': they are one batch.
+-- KEYS: as those of `deliver`, of one stream
+-- ARGV: [2] group, [3] consumer, [4] for how long, us
+-- Returns when the next entry is due, us (-1: none), how far the group has read, and the last id of what wakes it.
+local log, held, due, rows, wake_key = unpack(KEYS)
+local read = delivered_to(log, ARGV[2])
+if not read then return {-1, '0-0', '0-0'} end
+local before = string.match(redis.call('HGET', rows, '') or '', ' (.+)$')
+if before and padded(read) > padded(before) then
+  redis.call('ZADD', held, whole(us + tonumber(ARGV[4])), '(' .. before .. ' ' .. read .. ' ' .. ARGV[3])
+end
+local next_due = -1
+for _, key in ipairs({held, due}) do
+  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
+  if first[2] and (next_due < 0 or tonumber(first[2]) < next_due) then next_due = tonumber(first[2]) end
+end
+local woken = redis.call('EXISTS', wake_key) == 1 and described('STREAM', wake_key)['last-generated-id'] or '0-0'
+return {next_due, read, woken}
+
+-- script revert
+-- Reverts deliveries that no caller got, as if they had not been made.
+-- KEYS: three of each group: the stream, single entries by deadline, what wakes the group
+-- ARGV: [2] group, [3] consumer; then of each delivery: the first of its keys, id, number
+local group, consumer = ARGV[2], ARGV[3]
+for at = 4, #ARGV, 3 do
+  local base, id, number = tonumber(ARGV[at]), ARGV[at + 1], tonumber(ARGV[at + 2])
+  local found = redis.pcall('XPENDING', KEYS[base], group, id, id, 1)
+  local pending = not found.err and found[1]
+  if pending and pending[2] == consumer and pending[4] == number then
+    redis.call('XCLAIM', KEYS[base], group, NOBODY, 0, id, 'RETRYCOUNT', whole(number - 1), 'JUSTID')
+    redis.call('ZADD', KEYS[base + 1], whole(us), padded(id))
+    wake(KEYS[base + 2])
+  end
+end
+return 0

@@ -1,10 +1,10 @@
 -- One stream with its groups, added to `found`: length, bytes, entries ever added, first and last id ('' for none), number of
 -- groups, then of each group: name, delivered, number of pending entries, lowest of them (''), lag ('' where it cannot be
--- told), number of consumers, entries lost while pending. The group that the origin makes and nobody reads is left out.
--- After `entry_ids`.
+-- told), number of consumers, entries lost while pending. The group that the origin makes and no consumer reads is left out.
+-- include entry_ids
 local function seq_of(id) return tonumber(string.match(id, '%-(%d+)$')) end
 
--- All but the one that stands for nobody.
+-- All but the consumer of what waits to be due.
 local function consumers_of(log, group, number)
   for _, consumer in ipairs(number > 0 and redis.call('XINFO', 'CONSUMERS', log, group) or {}) do
     if consumer[2] == NOBODY then return number - 1 end
@@ -50,3 +50,24 @@ local function describe(log, facts_key, found)
     for i = 1, 7 do found[#found + 1] = group[i] end
   end
 end
+
+-- script info
+-- One stream with its groups.
+-- KEYS: [1] the stream, [2] what is known of it
+-- Returns nothing if there is no such stream; else us, and what `describe` adds.
+if redis.call('EXISTS', KEYS[1]) == 0 then return {} end
+local found = {us}
+describe(KEYS[1], KEYS[2], found)
+return found
+
+-- script survey
+-- Several streams with their groups.
+-- KEYS: two of each stream: the stream, what is known of it
+-- Returns us, then of each: 0 if there is no such stream; else 1 and what `describe` adds.
+local found = {us}
+for i = 1, #KEYS, 2 do
+  local there = redis.call('TYPE', KEYS[i]).ok == 'stream'
+  found[#found + 1] = there and 1 or 0
+  if there then describe(KEYS[i], KEYS[i + 1], found) end
+end
+return found

@@ -1,4 +1,4 @@
--- Enqueueing jobs, and groups. KEYS[1] token, [2] ids, [3] ids:expiry, [4] uniques, [5] uniques:expiry, [6] groups,
+-- Enqueues jobs, and opens groups. KEYS[1] token, [2] ids, [3] ids:expiry, [4] uniques, [5] uniques:expiry, [6] groups,
 -- [7] groups:expiry, [8] where, [9] queues; of each queue three in a row: its list, its delayed set, its wake list.
 -- All values of ARGV are texts; '' is none.
 local CHUNK = 1000
@@ -11,7 +11,7 @@ local function each_chunk(command, key, values)
   end
 end
 
--- include waking
+-- include queue_keys
 
 -- A number of its own, so that equal bytes stay two members.
 local function delay_until(key, moment, bytes)
@@ -29,7 +29,7 @@ local function need_token()
   if not number_in(redis.call('GET', KEYS[1]) or '0') then error('the counter of tokens is not an integer') end
 end
 
--- Fails unless KEYS[1] to KEYS[9] have their types, and from KEYS[13] on what `Keys.shared` has if `last` is there.
+-- Fails unless KEYS[1] to KEYS[9] have their types, and from KEYS[13] on what `RedisKeys.shared` has if `last` is there.
 local function need_shared(last)
   need_token()
   need('hash', KEYS[2], KEYS[4], KEYS[6], KEYS[8])
@@ -50,7 +50,7 @@ end
 
 -- Makes one job ready. job: its queue's list, delayed set, wake list and name; id, bytes, due (ms), delay (ms);
 -- known: '' for an id made for this enqueue, '0' for a given one, '1' for one that lasts; unique name, window (ms).
--- Gives 1 if it is new, else the id of what stands in its way.
+-- Returns 1 if it is new, else the id of what stands in its way.
 local function add(job)
   local remembered = false
   if job.known ~= '' then
@@ -87,7 +87,7 @@ local function add(job)
   return 1
 end
 
--- ARGV from `at`: what `add` wants, of a job whose queue's keys begin at KEYS[first]. Gives it and where ARGV goes on.
+-- ARGV from `at`: what `add` wants, of a job whose queue's keys begin at KEYS[first]. Returns it and where ARGV goes on.
 local function read_job(at)
   local first = tonumber(ARGV[at])
   return {
@@ -97,7 +97,7 @@ local function read_job(at)
   }, at + 9
 end
 
--- Makes jobs ready that need no look but at their ids. ARGV from `at`: first key of their queue, its name, `known` as
+-- Makes jobs ready of which only the ids are checked. ARGV from `at`: first key of their queue, its name, `known` as
 -- above, then id and bytes of each.
 local function add_known(count, at, answers)
   local first, known, ids, bytes, seen, names, ready = tonumber(ARGV[at]), ARGV[at + 2], {}, {}, {}, {}, {}
@@ -133,14 +133,14 @@ local function add_known(count, at, answers)
   return new
 end
 
--- Where ARGV goes on behind a run of so many jobs whose number stands at `at`.
+-- Where ARGV goes on behind a run of so many jobs whose number is at `at`.
 local function behind_run(count, at)
   if count > 0 then return at + 3 + count end
   return at + (count < 0 and 4 - 2 * count or 10)
 end
 
 -- ARGV from `at`: the number of runs; each run: how many plain jobs (their queue's first key, its name, the bytes of
--- each); or less than 0, how many jobs as `add_known` reads them; or 0 for one job as `read_job` reads it. Gives the
+-- each); or less than 0, how many jobs as `add_known` reads them; or 0 for one job as `read_job` reads it. Returns the
 -- answers, whether all are new, and where ARGV goes on.
 local function add_runs(at)
   local answers, new = {}, true
@@ -170,7 +170,7 @@ local function add_runs(at)
 end
 
 -- Groups: fields s:<id> size, d:<id> done, x:<id> dead, c:<id> the callback; f:<id> once it was called. The callback's
--- queue is named by whoever opened the group, so that its keys are not among KEYS: they are of the same root.
+-- queue is named by the program that opened the group, so that its keys are not among KEYS: they are of the same root.
 
 -- What `open_group` stored of a callback; nil for what another program wrote there.
 local function callback_in(text)
