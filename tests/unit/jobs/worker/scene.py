@@ -56,7 +56,7 @@ async def eventually(so: Callable[[], bool | Awaitable[bool]], within: float = 3
             await asyncio.sleep(0.005)
 
 
-async def put(jobs: JobQueue, *new: Job) -> None:
+async def enqueue(jobs: JobQueue, *new: Job) -> None:
     for start in range(0, len(new), 1_000):
         await jobs.enqueue(new[start : start + 1_000], request=f"put {new[start].id}")
 
