@@ -71,7 +71,7 @@ async def _puts(url: str, rounds: int) -> dict[str, float]:
     raw = RawRedis(url)
     async with wrasse.connect(url) as app:
 
-        async def put() -> float:
+        async def enqueue() -> float:
             begun = asyncio.get_running_loop().time()
             for _ in range(SLICE):
                 await app.jobs.enqueue()
@@ -89,7 +89,7 @@ async def _puts(url: str, rounds: int) -> dict[str, float]:
             taken.setdefault("the same script, raw", []).append(await raw.script_async(SLICE) / SLICE)
             taken.setdefault("raw LPUSH, blocking", []).append(raw.lpush(SLICE) / SLICE)
             taken.setdefault("the same script, raw, blocking", []).append(raw.script(SLICE) / SLICE)
-            taken.setdefault("put", []).append(await put() / SLICE)
+            taken.setdefault("put", []).append(await enqueue() / SLICE)
             taken.setdefault("put_many", []).append(await put_many() / MANY)
             taken.setdefault("raw LPUSH of 100", []).append(raw.lpush_many(MANY) / MANY)
             raw.empty()

@@ -21,9 +21,10 @@ from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.tally import Tally
+from wrasse.jobs.worker.context import Telemetry, WorkerSettings
 from wrasse.jobs.worker.heartbeat import ChildHeartbeat
 from wrasse.jobs.worker.running_job import RunningJob
-from wrasse.jobs.worker.worker import Worker, WorkerSettings
+from wrasse.jobs.worker.worker import Worker
 from wrasse.ports.jobs import BATCH_MAX, Complete, Job
 from wrasse.runtime.signals import set_switch_interval
 
@@ -89,7 +90,7 @@ async def _worker(place: Path, ids: list[str], warm: int) -> float:
 
     handlers.add("", handle)
     beats = ChildHeartbeat(f"sqlite:///{place / 'wrasse.db'}", tally)
-    worker = Worker(store.jobs, handlers, clock, beats, WorkerSettings(queues=("low",)), tally)
+    worker = Worker(store.jobs, handlers, clock, beats, WorkerSettings(queues=("low",)), Telemetry(tally))
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
         before, start = await until(warm)

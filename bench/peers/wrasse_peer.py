@@ -1,4 +1,4 @@
-"""wrasse, as a program uses it: `wrasse.connect(...).jobs.put` and `wrasse run`."""
+"""wrasse, as a program uses it: `wrasse.connect(...).jobs.enqueue` and `wrasse run`."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from functools import partial
 from faults import GOOD, LOST_REPLY, LOST_REQUEST, Fault, FaultyRecords, Network, Plan, Script
 from stream_faults import FaultyGroups, FaultyStreams
 from unit.archives.scene import FaultyObjects, Overwrites, RandomNames
-from wrasse.archives.archiver import ArchivePorts, Archiver
+from wrasse.archives.archiver import ArchivePorts, Archiver, ArchiverOptions
 from wrasse.archives.batch import BatchLimits
 from wrasse.archives.cursor import CURSORS
 from wrasse.archives.rule import Rule
@@ -133,7 +133,7 @@ async def archiver(
     if isinstance(plan, Deadly):
         objects = Watched(objects, plan)
     rule = Rule(PATTERN, objects, "somewhere", limits=BatchLimits(size))
-    return Archiver(ports, [rule], clock, owner, poll=POLL, lease_ttl=LEASE)
+    return Archiver(ports, [rule], clock, owner, ArchiverOptions(POLL, LEASE))
 
 
 async def live(yard: Yard, seed: int, store: str) -> None:

@@ -24,7 +24,7 @@ from servers.nats import Nats
 from servers.proxy import Proxy
 from servers.seaweed import S3
 from servers.valkey import Valkey, valkey
-from wrasse.archives.archiver import ArchivePorts, Archiver
+from wrasse.archives.archiver import ArchivePorts, Archiver, ArchiverOptions
 from wrasse.archives.batch import BatchLimits
 from wrasse.archives.cursor import CURSORS, StreamLeases
 from wrasse.archives.drain import GROUP
@@ -59,7 +59,7 @@ class Scene:
         ports = ArchivePorts(self.backend.streams, self.backend.groups, self.backend.records(CURSORS), lease_manager)
         limits = BatchLimits(size, timeout=timedelta(milliseconds=200))
         rule = Rule("gbe.events.audit.*", self.objects, "there", limits=limits)
-        return Archiver(ports, [rule], clock, "one", poll=timedelta(milliseconds=10), lease_ttl=lease)
+        return Archiver(ports, [rule], clock, "one", ArchiverOptions(timedelta(milliseconds=10), lease))
 
     async def publish(self, count: int) -> list[str]:
         messages = [Publication(CHANGE, b"%d" % number) for number in range(count)]
@@ -225,7 +225,7 @@ async def held_by_somebody() -> None:
     stores = Stores(SystemClock())
     try:
         ports = await open_ports(load(), stores, SystemClock())
-        assert await StreamLeases(ports.lease_manager, "somebody", SystemClock(), timedelta(seconds=1)).mine(CHANGE)
+        assert await StreamLeases(ports.lease_manager, "somebody", SystemClock(), timedelta(seconds=1)).acquire(CHANGE)
     finally:
         await stores.close()
 

@@ -16,7 +16,7 @@ from wrasse.backends.nats.options import NatsOptions
 from wrasse.clock import SystemClock
 from wrasse.errors import StoreUnavailable
 from wrasse.ports.groups import StartAt
-from wrasse.streams.consumer import Consumer, ConsumerSettings
+from wrasse.streams.consumer import Consumer, ConsumerSettings, StreamSubscription
 from wrasse.streams.delivery import Received
 
 S, G, BUDGET = "gbe.events.audit", "readers", 3
@@ -51,7 +51,7 @@ async def main(url: str, replicas: str, file: str) -> None:
             raise ValueError("never")
         os.write(out, received.payload + b"\n")
 
-    await Consumer(store.streams, store.groups, SystemClock(), S, G, handle, SETTINGS).run()
+    await Consumer(store.streams, store.groups, SystemClock(), StreamSubscription(S, G, handle, SETTINGS)).run()
 
 
 if __name__ == "__main__":

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Protocol
 
 import seeds
-from processes.kill_scene import Yard, children, eventually
+from processes.kill_scene import KillScene, children, eventually
 from servers.proxy import Proxy, proxy
 from wrasse.clock import SystemClock
 from wrasse.errors import StoreUnavailable
-from wrasse.jobs.producer import Producer
+from wrasse.jobs.producer import Producer, ProducerOptions
 
 ACTOR = Path(__file__).with_name("storm_actor.py")
 KILLED = -signal.SIGKILL
@@ -68,21 +68,25 @@ class Seat:
         self.process: subprocess.Popen[bytes] | None = None
 
 
-def spawn(yard: Yard, role: str, url: str, planted: str, *more: object, actor: Path = ACTOR) -> subprocess.Popen[bytes]:
-    """Starts an actor; what it complains about is in the yard's file `errors`."""
+def spawn(
+    scene: KillScene, role: str, url: str, planted: str, *more: object, actor: Path = ACTOR
+) -> subprocess.Popen[bytes]:
+    """Starts an actor; what it complains about is in the scene's file `errors`."""
     command = [sys.executable, str(actor), role, url, planted, *map(str, more)]
     path = os.pathsep.join(filter(None, (str(ACTOR.parents[1]), os.environ.get("PYTHONPATH"))))
-    with (yard.folder / "errors").open("ab") as errors:
-        process = subprocess.Popen(command, cwd=yard.folder, env=seeds.environment(PYTHONPATH=path), stderr=errors)
-    yard.running.append(process)
+    with (scene.folder / "errors").open("ab") as errors:
+        process = subprocess.Popen(command, cwd=scene.folder, env=seeds.environment(PYTHONPATH=path), stderr=errors)
+    scene.running.append(process)
     return process
 
 
 class Storm:
     """Keeps every seat taken, and hits one of them each round."""
 
-    def __init__(self, yard: Yard, server: Server, weather: Weather, seats: list[Seat], draw: random.Random) -> None:
-        self.yard, self.server, self.weather, self.seats, self.draw = yard, server, weather, seats, draw
+    def __init__(
+        self, scene: KillScene, server: Server, weather: Weather, seats: list[Seat], draw: random.Random
+    ) -> None:
+        self.scene, self.server, self.weather, self.seats, self.draw = scene, server, weather, seats, draw
         self.blows = 0
         self.restarts = 0
         self.crashes: list[tuple[str, int]] = []  # of actors that ended by themselves
@@ -93,9 +97,9 @@ class Storm:
     def _start(self, seat: Seat) -> None:
         self._started += 1
         work = (f"p{self._started}", self.weather.pause, self.weather.most)
-        more = work if seat.role == "producer" else (self.yard.heartbeat_timeout,)
-        url = self.yard.url.replace(f":{self.server.port}", f":{seat.line.port}")
-        seat.process = spawn(self.yard, seat.role, url, self.weather.planted, *more, actor=self.weather.actor)
+        more = work if seat.role == "producer" else (self.scene.heartbeat_timeout,)
+        url = self.scene.url.replace(f":{self.server.port}", f":{seat.line.port}")
+        seat.process = spawn(self.scene, seat.role, url, self.weather.planted, *more, actor=self.weather.actor)
 
     async def rounds(self, hits: asyncio.TaskGroup, count: int) -> None:
         """So many blows, one after the other; what lasts goes on in the group."""
@@ -117,7 +121,7 @@ class Storm:
             if process is not None and process.poll() is not None:
                 if process.returncode != KILLED:
                     self.crashes.append((seat.role, process.returncode))
-                self.yard.running.remove(process)
+                self.scene.running.remove(process)
                 self._start(seat)
 
     async def _hit(self, blow: str, seat: Seat) -> None:
@@ -140,7 +144,7 @@ class Storm:
             case "refuse":
                 seat.line.refuse = True
                 seat.line.cut()
-                await asyncio.sleep(self.draw.uniform(0.2, 2.0) * self.yard.heartbeat_timeout)
+                await asyncio.sleep(self.draw.uniform(0.2, 2.0) * self.scene.heartbeat_timeout)
                 seat.line.refuse = False
 
     async def _stop(self, seat: Seat, *, with_children: bool) -> None:
@@ -150,28 +154,28 @@ class Storm:
         for each in pids:
             with suppress(ProcessLookupError):
                 os.kill(each, signal.SIGSTOP)
-        await asyncio.sleep(self.draw.uniform(0.5, 3.0) * self.yard.heartbeat_timeout)
+        await asyncio.sleep(self.draw.uniform(0.5, 3.0) * self.scene.heartbeat_timeout)
         for each in pids:
             with suppress(ProcessLookupError):
                 os.kill(each, signal.SIGCONT)
 
     def _end(self, seat: Seat) -> None:
         if seat.process is not None:
-            self.yard.kill(seat.process)
+            self.scene.kill(seat.process)
             seat.process = None
 
     async def pass_over(self, rounds: int, jobs_min: int = 0) -> None:
         """So many rounds, and on until there were enough jobs; then calm."""
-        producer = Producer(self.yard.jobs, SystemClock(), patience=timedelta(seconds=50))
-        await self.yard.until_logged("end")
+        producer = Producer(self.scene.jobs, SystemClock(), ProducerOptions(patience=timedelta(seconds=50)))
+        await self.scene.until_logged("end")
         if self.weather.poison:
             await producer.enqueue(producer.job("poison", id="poison"))
         async with asyncio.TaskGroup() as hits:
             await self.rounds(hits, rounds)
-            while sum(len(line.facts) for line in self.yard.log() if line.what == "put") < jobs_min:
+            while sum(len(line.facts) for line in self.scene.log() if line.what == "put") < jobs_min:
                 await self.rounds(hits, 30)
         await self.calm()
-        assert self.crashes == [], (self.yard.folder / "errors").read_text()[-2_000:]
+        assert self.crashes == [], (self.scene.folder / "errors").read_text()[-2_000:]
 
     async def calm(self) -> None:
         """No more jobs; and it goes on until none waits, none is held, and nobody died of the last ones."""
@@ -182,7 +186,7 @@ class Storm:
         async def at_rest() -> bool:
             self.replace_the_dead()
             try:
-                counts = await self.yard.jobs.counts()
+                counts = await self.scene.jobs.counts()
             except StoreUnavailable:  # servers that have not found each other again
                 return False
             return all(q.ready + q.scheduled + q.running == 0 for q in counts.queues)
@@ -192,9 +196,9 @@ class Storm:
 
 
 @asynccontextmanager
-async def storm_over(yard: Yard, server: Server, weather: Weather, draw: random.Random) -> AsyncIterator[Storm]:
+async def storm_over(scene: KillScene, server: Server, weather: Weather, draw: random.Random) -> AsyncIterator[Storm]:
     """A storm whose actors all run."""
     roles = ["worker"] * weather.workers + ["producer"] * weather.producers + ["engine"] * weather.engines
     async with AsyncExitStack() as stack:
         seats = [Seat(role, await stack.enter_async_context(proxy(server.port))) for role in roles]
-        yield Storm(yard, server, weather, seats, draw)
+        yield Storm(scene, server, weather, seats, draw)

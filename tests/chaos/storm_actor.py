@@ -16,7 +16,7 @@ from uuid import uuid4
 from processes.kill_actor import CLOCK, log, opened, run_engine, run_worker
 from wrasse.backends.redis import scripts
 from wrasse.backends.redis.jobs.queue import RedisJobs
-from wrasse.jobs.producer import Producer
+from wrasse.jobs.producer import Producer, ProducerOptions
 from wrasse.ports.jobs import Enqueued, Job, JobGroup, JobQueue
 
 PATIENCE = timedelta(seconds=50)
@@ -29,7 +29,7 @@ async def run_producer(url: str, prefix: str, pause: float, most: int) -> None:
 
 async def put_on(jobs: JobQueue, prefix: str, pause: float, most: int) -> None:
     """Puts jobs into a queue."""
-    producer = Producer(jobs, CLOCK, patience=PATIENCE)
+    producer = Producer(jobs, CLOCK, ProducerOptions(patience=PATIENCE))
     for number in range(1_000_000):
         kind = "work_in_thread" if number % 10 == 0 else "work"
         count = random.choice((1, 1, 3, most))

@@ -9,7 +9,7 @@ from collections import Counter
 import msgspec
 import redis
 
-from processes.kill_scene import Yard
+from processes.kill_scene import KillScene
 from wrasse.backends.redis.keys import RedisKeys
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.ports.jobs import JobInfo, JobState, Reason
@@ -20,10 +20,10 @@ RESCUES_MAX = 3
 class Ending:
     """How it ended: the side log by kind of line, and every job that is done or dead."""
 
-    def __init__(self, yard: Yard, done: list[JobInfo], dead: list[JobInfo]) -> None:
-        self.yard, self.done, self.dead = yard, done, dead
+    def __init__(self, scene: KillScene, done: list[JobInfo], dead: list[JobInfo]) -> None:
+        self.scene, self.done, self.dead = scene, done, dead
         self.facts: dict[str, list[tuple[object, ...]]] = {}
-        for line in yard.log():
+        for line in scene.log():
             self.facts.setdefault(line.what, []).append(line.facts)
 
     @property
@@ -37,8 +37,8 @@ class Ending:
         return sum(count - 1 for count in Counter(id for id, _ in self.facts.get("end", ())).values())
 
 
-async def ending_of(yard: Yard) -> Ending:
-    return Ending(yard, await yard.everything(JobState.DONE), await yard.everything(JobState.DEAD))
+async def ending_of(scene: KillScene) -> Ending:
+    return Ending(scene, await scene.everything(JobState.DONE), await scene.everything(JobState.DEAD))
 
 
 def nothing_lost(ending: Ending) -> None:
@@ -59,7 +59,7 @@ async def none_finished_twice(ending: Ending) -> None:
         started[id] = max(token, started.get(id, 0))
     for first in range(0, len(ending.done), 100):
         some = ending.done[first : first + 100]
-        for record in await asyncio.gather(*(ending.yard.record(info.id) for info in some)):
+        for record in await asyncio.gather(*(ending.scene.record(info.id) for info in some)):
             assert record.result is not None
             assert msgspec.json.decode(record.result)["token"] == started[record.info.id], "finished by the wrong one"
 
@@ -70,13 +70,13 @@ async def dead_by_the_budget_alone(ending: Ending) -> None:
     assert (starts == 0) == ("poison" not in [info.id for info in ending.dead]), "the poison is not dead"
     assert starts <= RESCUES_MAX + 1, "beyond its budget"
     for info in ending.dead:
-        deaths = [e for e in (await ending.yard.record(info.id)).history if e.reason is Reason.WORKER_DIED]
+        deaths = [e for e in (await ending.scene.record(info.id)).history if e.reason is Reason.WORKER_DIED]
         assert (info.reason, info.rescues, len(deaths)) == (Reason.WORKER_DIED, RESCUES_MAX + 1, RESCUES_MAX + 1)
 
 
 def keys_agree(ending: Ending, port: int) -> None:
     """The lists that others see and all that is kept beside them tell the same story, and nothing else is there."""
-    options = RedisOptions.of(ending.yard.url)
+    options = RedisOptions.of(ending.scene.url)
     keys, done, dead = RedisKeys(options), len(ending.done), len(ending.dead)
     with redis.Redis(port=port) as client:
         names = {name.decode() for name in client.scan_iter(f"{keys.root}:*", 1_000)}
@@ -108,14 +108,14 @@ def _counted(done: int, dead: int) -> dict[bytes, int]:
 
 async def no_damage(ending: Ending) -> None:
     """What `wrasse jobs fsck` looks for is not there."""
-    assert ending.yard.store.fsck is not None
-    found = await ending.yard.store.fsck.check(repair=False, heartbeat_timeout=ending.yard.one_silence())
+    assert ending.scene.store.fsck is not None
+    found = await ending.scene.store.fsck.check(repair=False, heartbeat_timeout=ending.scene.one_silence())
     assert [(each.kind, each.count) for each in found if each.count] == [], "damage"
 
 
-async def check_all(yard: Yard, port: int) -> Ending:
+async def check_all(scene: KillScene, port: int) -> Ending:
     """All of them, with a look at the server of this port."""
-    ending = await ending_of(yard)
+    ending = await ending_of(scene)
     nothing_lost(ending)
     await none_finished_twice(ending)
     await dead_by_the_budget_alone(ending)

@@ -9,7 +9,7 @@ import msgspec
 
 from chaos.storm_laws import Ending, ending_of, none_finished_twice, nothing_lost
 from chaos.task_scene import RETRIES, TYPE, TaskStore
-from processes.kill_scene import Yard, eventually
+from processes.kill_scene import KillScene, eventually
 from wrasse.clock import SystemClock
 from wrasse.jobs.stream_tasks.fields import group_of, queue_of, terminal_of
 from wrasse.ports.jobs import Reason
@@ -32,7 +32,7 @@ async def dead_by_the_budget_alone(ending: Ending) -> None:
     starts = Counter(id for id, _ in ending.facts["start"])
     assert (starts["poison"] == 0) == ("poison" not in [info.id for info in ending.dead]), "the poison is not dead"
     for info in ending.dead:
-        deaths = [e for e in (await ending.yard.record(info.id)).history if e.reason is Reason.WORKER_DIED]
+        deaths = [e for e in (await ending.scene.record(info.id)).history if e.reason is Reason.WORKER_DIED]
         assert (info.reason, info.rescues, len(deaths)) == (Reason.WORKER_DIED, RETRIES, RETRIES + 1)
         assert 1 <= starts[info.id] <= RETRIES + 1, "failed without having run, or ran too often"
 
@@ -74,9 +74,9 @@ async def nothing_trimmed_while_needed(ending: Ending, store: TaskStore) -> None
     await eventually(owes_nothing)
 
 
-async def check_tasks(yard: Yard, store: TaskStore) -> tuple[Ending, int]:
+async def check_tasks(scene: KillScene, store: TaskStore) -> tuple[Ending, int]:
     """All of them."""
-    ending = await ending_of(yard)
+    ending = await ending_of(scene)
     await nothing_trimmed_while_needed(ending, store)
     nothing_lost(ending)
     await none_finished_twice(ending)

@@ -22,7 +22,9 @@ from processes.kill_actor import CLOCK, log, waited_for, work_off
 from wrasse.config.load import load
 from wrasse.config.settings import STREAM_SWEEPS, RetentionSettings, Settings, StuckTasksSettings, TaskTypeSettings
 from wrasse.engine.loop import ENGINE_LEASES, Engine
-from wrasse.engine.turn import ENGINE_STATE
+from wrasse.engine.run import RunContext
+from wrasse.engine.turn import ENGINE_STATE, SweepBackend
+from wrasse.ids import Ids
 from wrasse.jobs.record_core.claims import RecordClaim
 from wrasse.jobs.stream_tasks.events import Said
 from wrasse.jobs.stream_tasks.queue import TaskClaims
@@ -74,10 +76,8 @@ async def run_engine(url: str, heartbeat_timeout: timedelta) -> None:
     log("engine")
     await Engine(
         sweeps,
-        lease_manager=LeaseManager(backend.records(ENGINE_LEASES), CLOCK),
-        state=backend.records(ENGINE_STATE),
-        journal=journal,
-        clock=CLOCK,
+        home=SweepBackend(LeaseManager(backend.records(ENGINE_LEASES), CLOCK), backend.records(ENGINE_STATE)),
+        context=RunContext(journal, CLOCK, Ids(CLOCK)),
         owner=f"engine-{os.getpid()}",
         lease_ttl=timedelta(seconds=3),  # NATS gives up a lease one second before its end
     ).run()

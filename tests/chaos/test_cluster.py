@@ -10,7 +10,7 @@ import pytest
 
 from chaos.storm import spawn
 from chaos.storm_laws import check_all
-from processes.kill_scene import Yard, eventually, open_yard
+from processes.kill_scene import KillScene, eventually, open_kill_scene
 from servers.cluster import MASTERS, Cluster, cluster
 from servers.valkey import Valkey
 from wrasse.backends.redis.connect import Redis
@@ -21,45 +21,45 @@ HEARTBEAT_TIMEOUT = 1.5
 NO_FAILOVER = 60_000  # ms: a node that is restarted is back before
 
 
-async def works_on(yard: Yard, more: int) -> None:
+async def works_on(scene: KillScene, more: int) -> None:
     """Waits until so many more jobs have ended."""
-    wanted = len(ends(yard)) + more
-    await eventually(lambda: len(ends(yard)) >= wanted)
+    wanted = len(ends(scene)) + more
+    await eventually(lambda: len(ends(scene)) >= wanted)
 
 
-def ends(yard: Yard) -> list[object]:
-    return [line.facts[0] for line in yard.log() if line.what == "end"]
+def ends(scene: KillScene) -> list[object]:
+    return [line.facts[0] for line in scene.log() if line.what == "end"]
 
 
 async def under_load(folder: Path, nodes: Cluster, rounds: int, workers: int) -> str:
     """Moves the slot of all jobs and restarts its node, while everybody works."""
     url = f"{nodes.url}&root={{t{uuid4().hex}}}"
-    async with open_yard(folder, HEARTBEAT_TIMEOUT, url) as yard:
-        assert isinstance(yard.store, Redis)
-        slot = yard.store.client.options.slot
+    async with open_kill_scene(folder, HEARTBEAT_TIMEOUT, url) as scene:
+        assert isinstance(scene.store, Redis)
+        slot = scene.store.client.options.slot
         for _ in range(workers):
-            spawn(yard, "worker", url, "", HEARTBEAT_TIMEOUT)
-        spawn(yard, "engine", url, "", HEARTBEAT_TIMEOUT)
-        producer = spawn(yard, "producer", url, "", "p", 0.05, 12)
+            spawn(scene, "worker", url, "", HEARTBEAT_TIMEOUT)
+        spawn(scene, "engine", url, "", HEARTBEAT_TIMEOUT)
+        producer = spawn(scene, "producer", url, "", "p", 0.05, 12)
         for _ in range(rounds):
-            await works_on(yard, 20)
+            await works_on(scene, 20)
             to = next(node for node in nodes.masters if node is not nodes.owner(slot))
             await asyncio.to_thread(nodes.move, slot, to)
-            await works_on(yard, 20)
+            await works_on(scene, 20)
             await asyncio.to_thread(nodes.owner(slot).restart)
-            await works_on(yard, 20)
-        yard.kill(producer)
+            await works_on(scene, 20)
+        scene.kill(producer)
 
         async def at_rest() -> bool:
             try:
-                counts = await yard.jobs.counts()
+                counts = await scene.jobs.counts()
             except StoreUnavailable:  # nodes that have not found each other again
                 return False
             return all(q.ready + q.scheduled + q.running == 0 for q in counts.queues)
 
         await eventually(at_rest)
-        assert [process.poll() for process in yard.running] == [None] * len(yard.running)
-        ending = await check_all(yard, nodes.owner(slot).port)
+        assert [process.poll() for process in scene.running] == [None] * len(scene.running)
+        ending = await check_all(scene, nodes.owner(slot).port)
         return f"{rounds} moves and restarts, {len(ending.done)} jobs done, {ending.twice} side effects ran twice"
 
 

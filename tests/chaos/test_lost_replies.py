@@ -9,7 +9,7 @@ from hypothesis import settings
 from hypothesis.stateful import initialize
 
 from chaos.lossy import AskedAgain, LossyStore
-from conformance.desk import LONGER, Desk, fresh
+from conformance.queue_client import LONGER, QueueClient, fresh
 from conformance.test_jobs_model import JobQueueMachine
 from wrasse.backends.redis.scripts import load
 from wrasse.errors import StoreUnavailable
@@ -18,38 +18,38 @@ from wrasse.ports.outcome import Outcome
 
 
 @pytest.fixture
-def desk(store: LossyStore) -> Desk:
-    return Desk(store.jobs)
+def client(store: LossyStore) -> QueueClient:
+    return QueueClient(store.jobs)
 
 
-async def everywhere(desk: Desk) -> list[tuple[str, JobState]]:
+async def everywhere(client: QueueClient) -> list[tuple[str, JobState]]:
     """Every job there is, once for each place it is in."""
-    return [(id, state) for state in JobState for id in await desk.ids(state)]
+    return [(id, state) for state in JobState for id in await client.ids(state)]
 
 
-async def overdue(desk: Desk, store: LossyStore) -> Requeue:
-    claim = await desk.held("a")
+async def overdue(client: QueueClient, store: LossyStore) -> Requeue:
+    claim = await client.claimed("a")
     await store.pass_time(LONGER)
     return Requeue(claim, Budget.RESCUES, Reason.WORKER_DIED)
 
 
-async def overdue_too_often(desk: Desk, store: LossyStore) -> DeadLetterJob:
-    return DeadLetterJob((await overdue(desk, store)).claim, Reason.WORKER_DIED, spends=Budget.RESCUES)
+async def overdue_too_often(client: QueueClient, store: LossyStore) -> DeadLetterJob:
+    return DeadLetterJob((await overdue(client, store)).claim, Reason.WORKER_DIED, spends=Budget.RESCUES)
 
 
-async def held(desk: Desk, store: LossyStore) -> Cancel:
-    await desk.held("a")
+async def held(client: QueueClient, store: LossyStore) -> Cancel:
+    await client.claimed("a")
     return Cancel("a")
 
 
-async def waiting(desk: Desk, store: LossyStore) -> Cancel:
-    await desk.enqueue("a")
+async def waiting(client: QueueClient, store: LossyStore) -> Cancel:
+    await client.enqueue("a")
     return Cancel("a")
 
 
-async def dead(desk: Desk, store: LossyStore) -> RequeueDead:
-    await desk.bury(await desk.held("a"))
-    return RequeueDead((await desk.state("a")).claim)
+async def dead(client: QueueClient, store: LossyStore) -> RequeueDead:
+    await client.dead_letter(await client.claimed("a"))
+    return RequeueDead((await client.info("a")).claim)
 
 
 @pytest.mark.parametrize(
@@ -64,54 +64,54 @@ async def dead(desk: Desk, store: LossyStore) -> RequeueDead:
     ids=lambda value: getattr(value, "__name__", ""),
 )
 async def test_a_move_whose_answer_was_lost_is_made_once(
-    desk: Desk, store: LossyStore, facts: object, state: JobState, rescues: int
+    client: QueueClient, store: LossyStore, facts: object, state: JobState, rescues: int
 ) -> None:
     assert callable(facts)
-    move: Move = await facts(desk, store)
+    move: Move = await facts(client, store)
     (line,) = store.lines
     line.words.add(load("move").sha.encode())
     with pytest.raises(StoreUnavailable):
-        await desk.move(move)
-    again = await desk.move(move)
-    assert (again, await everywhere(desk)) == ([Outcome.CONFLICT], [("a", state)])
-    assert ((await desk.state("a")).rescues, (await desk.count()).running) == (rescues, 0)
+        await client.move(move)
+    again = await client.move(move)
+    assert (again, await everywhere(client)) == ([Outcome.CONFLICT], [("a", state)])
+    assert ((await client.info("a")).rescues, (await client.count()).running) == (rescues, 0)
 
 
-async def test_a_delete_whose_answer_was_lost_is_made_once(desk: Desk, store: LossyStore) -> None:
-    await desk.finish(await desk.held("a"))
-    delete = Delete((await desk.state("a")).claim, JobState.DONE)
+async def test_a_delete_whose_answer_was_lost_is_made_once(client: QueueClient, store: LossyStore) -> None:
+    await client.complete(await client.claimed("a"))
+    delete = Delete((await client.info("a")).claim, JobState.DONE)
     (line,) = store.lines
     line.words.add(load("delete").sha.encode())
     with pytest.raises(StoreUnavailable):
-        await desk.jobs.delete([delete])
-    assert (await desk.jobs.delete([delete]), await everywhere(desk)) == ((Outcome.CONFLICT,), [])
-    assert (await desk.count()).done == 0
+        await client.jobs.delete([delete])
+    assert (await client.jobs.delete([delete]), await everywhere(client)) == ((Outcome.CONFLICT,), [])
+    assert (await client.count()).done == 0
 
 
-async def test_a_beat_whose_answer_was_lost_keeps_the_job(desk: Desk, store: LossyStore) -> None:
-    claim = await desk.held("a")
+async def test_a_beat_whose_answer_was_lost_keeps_the_job(client: QueueClient, store: LossyStore) -> None:
+    claim = await client.claimed("a")
     await store.pass_time(LONGER / 2)
     (line,) = store.lines
     line.words.add(load("heartbeat").sha.encode())
     with pytest.raises(StoreUnavailable):
-        await desk.heartbeat(claim)
+        await client.heartbeat(claim)
     await store.pass_time(LONGER / 2)
-    assert list(await desk.jobs.overdue(None, 10)) == []
+    assert list(await client.jobs.overdue(None, 10)) == []
 
 
-async def test_jobs_without_a_look_are_put_once(desk: Desk, store: LossyStore) -> None:
+async def test_jobs_without_a_look_are_put_once(client: QueueClient, store: LossyStore) -> None:
     """Their ids were made for the put, so that nothing but the request id tells that it was carried out."""
     jobs = [Job(f"{number}", minted=True) for number in range(3)]
-    puts = await desk.jobs.enqueue(jobs, request=fresh())
+    puts = await client.jobs.enqueue(jobs, request=fresh())
     (line,) = store.lines
     assert (line.replies_dropped, [put.new for put in puts]) == (1, [True] * 3)
-    assert [id for id, _ in await everywhere(desk)] == ["0", "1", "2"]
+    assert [id for id, _ in await everywhere(client)] == ["0", "1", "2"]
 
 
-async def test_every_answer_is_lost_at_first(desk: Desk, store: LossyStore) -> None:
+async def test_every_answer_is_lost_at_first(client: QueueClient, store: LossyStore) -> None:
     assert isinstance(store.jobs, AskedAgain)
-    await desk.enqueue("a")
-    (outcome,) = await desk.finish(await desk.take_one())
+    await client.enqueue("a")
+    (outcome,) = await client.complete(await client.claim_one())
     (line,) = store.lines
     assert (line.replies_dropped, outcome) == (3, Outcome.DONE)
 

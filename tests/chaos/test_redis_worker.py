@@ -11,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from conformance.stores import forget
-from processes.kill_scene import Yard, eventually, open_yard
+from processes.kill_scene import KillScene, eventually, open_kill_scene
 from servers.valkey import Valkey, valkey
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.keys import RedisKeys
@@ -35,17 +35,17 @@ def durable() -> Iterator[Valkey]:
         yield made
 
 
-async def put(yard: Yard, kind: str, *ids: str) -> None:
-    producer = Producer(yard.jobs, SystemClock())
+async def enqueue(scene: KillScene, kind: str, *ids: str) -> None:
+    producer = Producer(scene.jobs, SystemClock())
     await producer.enqueue_many([producer.job(kind, id=id) for id in ids])
 
 
 class Poller:
     """Looks at a worker's list and heartbeat every millisecond, both at the same instant."""
 
-    def __init__(self, yard: Yard, worker: str) -> None:
-        assert isinstance(yard.store, Redis)
-        self._client = yard.store.client
+    def __init__(self, scene: KillScene, worker: str) -> None:
+        assert isinstance(scene.store, Redis)
+        self._client = scene.store.client
         keys = RedisKeys(self._client.options)
         self._names = keys.processing(worker), keys.heartbeat(worker)
         self.held = self.missing = 0
@@ -61,50 +61,50 @@ class Poller:
 async def test_a_heartbeat_is_there_from_before_an_entry_appears_until_it_is_gone_however_long_it_runs(
     tmp_path: Path, url: str
 ) -> None:
-    async with open_yard(tmp_path, 2.0, url) as yard:
-        yard.start("engine", yard.heartbeat_timeout)
-        yard.worker()
-        await yard.until_logged("worker")
-        (worker,) = [str(line.facts[0]) for line in yard.log() if line.what == "worker"]
-        poller = Poller(yard, worker)
+    async with open_kill_scene(tmp_path, 2.0, url) as scene:
+        scene.start("engine", scene.heartbeat_timeout)
+        scene.worker()
+        await scene.until_logged("worker")
+        (worker,) = [str(line.facts[0]) for line in scene.log() if line.what == "worker"]
+        poller = Poller(scene, worker)
         looking = asyncio.ensure_future(poller.run())
-        await put(yard, "wait", "long")
-        await yard.until_logged("start", "long")
+        await enqueue(scene, "wait", "long")
+        await scene.until_logged("start", "long")
         begun = time.monotonic()
         for number in range(20):
-            await put(yard, "work_in_thread", *(f"short-{number}-{part}" for part in range(5)))
+            await enqueue(scene, "work_in_thread", *(f"short-{number}-{part}" for part in range(5)))
         await asyncio.sleep(
-            begun + 3 * yard.heartbeat_timeout - time.monotonic()
+            begun + 3 * scene.heartbeat_timeout - time.monotonic()
         )  # the length of the job is the fact here
-        yard.release("long")
-        record = await yard.until("long", JobState.DONE)
+        scene.release("long")
+        record = await scene.until("long", JobState.DONE)
         looking.cancel()
         await asyncio.wait((looking,))
-        await forget_all(yard)
+        await forget_all(scene)
     assert (poller.missing, record.info.attempts, record.info.rescues) == (0, 1, 0)
     assert poller.held > 100
 
 
 async def outlived(folder: Path, server: Valkey, down: float) -> None:
     """The server is gone for so many seconds, while handlers run and jobs wait."""
-    async with open_yard(folder, 1.5, server.url) as yard:
-        yard.start("engine", yard.heartbeat_timeout)
-        worker = yard.worker(concurrency=2)
-        await put(yard, "wait", "a", "b")
-        await yard.until_logged("start", "a")
-        await yard.until_logged("start", "b")
-        await put(yard, "work", *(f"waiting-{number}" for number in range(20)))
+    async with open_kill_scene(folder, 1.5, server.url) as scene:
+        scene.start("engine", scene.heartbeat_timeout)
+        worker = scene.worker(concurrency=2)
+        await enqueue(scene, "wait", "a", "b")
+        await scene.until_logged("start", "a")
+        await scene.until_logged("start", "b")
+        await enqueue(scene, "work", *(f"waiting-{number}" for number in range(20)))
         server.kill()
-        yard.release("a")
+        scene.release("a")
         await asyncio.sleep(down)  # how long it is gone is the fact here
         server.start()
-        yard.release("b")
+        scene.release("b")
 
         async def done() -> bool:
-            return (await yard.jobs.counts()).queues[0].done == 22
+            return (await scene.jobs.counts()).queues[0].done == 22
 
         await eventually(done)
-        starts = [line.facts[0] for line in yard.log() if line.what == "start"]
+        starts = [line.facts[0] for line in scene.log() if line.what == "start"]
         assert worker.poll() is None
         assert max(starts.count(id) for id in starts) <= 2
 
@@ -125,26 +125,26 @@ async def test_a_server_that_is_gone_for_half_a_minute_costs_no_job_and_no_resta
 async def test_the_job_of_a_killed_worker_is_rescued_within_a_silence_an_interval_and_a_run(
     tmp_path: Path, url: str
 ) -> None:
-    async with open_yard(tmp_path, 2.0, url) as yard:
-        yard.start("engine", yard.heartbeat_timeout)
-        await yard.until_logged("engine")
-        worker = yard.worker()
-        await put(yard, "wait", "a")
-        await yard.until_logged("start", "a")
-        yard.kill(worker)
+    async with open_kill_scene(tmp_path, 2.0, url) as scene:
+        scene.start("engine", scene.heartbeat_timeout)
+        await scene.until_logged("engine")
+        worker = scene.worker()
+        await enqueue(scene, "wait", "a")
+        await scene.until_logged("start", "a")
+        scene.kill(worker)
         killed = time.monotonic()
-        await yard.until("a", JobState.READY)
+        await scene.until("a", JobState.READY)
         took = time.monotonic() - killed
-        record = await yard.record("a")
-        await forget_all(yard)
-    print(f"rescued {took:.2f} s after the kill, of which {yard.heartbeat_timeout} s are the heartbeat timeout")
+        record = await scene.record("a")
+        await forget_all(scene)
+    print(f"rescued {took:.2f} s after the kill, of which {scene.heartbeat_timeout} s are the heartbeat timeout")
     assert record.info.rescues == 1
-    assert took <= yard.heartbeat_timeout + 0.3 * 1.25 + PASS_MAX
+    assert took <= scene.heartbeat_timeout + 0.3 * 1.25 + PASS_MAX
 
 
-async def forget_all(yard: Yard) -> None:
+async def forget_all(scene: KillScene) -> None:
     """Ends everybody, and leaves nothing on a server that others use."""
-    for process in list(yard.running):
-        yard.kill(process)
-    assert isinstance(yard.store, Redis)
-    await forget(yard.store, yard.store.client.options.root)
+    for process in list(scene.running):
+        scene.kill(process)
+    assert isinstance(scene.store, Redis)
+    await forget(scene.store, scene.store.client.options.root)

@@ -10,7 +10,7 @@ import pytest
 
 from chaos.storm import Weather, storm_over
 from chaos.storm_laws import check_all
-from processes.kill_scene import open_yard
+from processes.kill_scene import open_kill_scene
 from servers.valkey import Valkey, valkey
 
 HEARTBEAT_TIMEOUT = 1.5
@@ -27,11 +27,11 @@ async def weathered(folder: Path, server: Valkey, weather: Weather, rounds: int,
     """A storm of so many rounds, and on until there were enough jobs; then calm, and the laws. Says what it came to."""
     seed = random.getrandbits(32)  # from the seed of the run
     async with (
-        open_yard(folder, HEARTBEAT_TIMEOUT, server.url) as yard,
-        storm_over(yard, server, weather, random.Random(seed)) as storm,
+        open_kill_scene(folder, HEARTBEAT_TIMEOUT, server.url) as scene,
+        storm_over(scene, server, weather, random.Random(seed)) as storm,
     ):
         await storm.pass_over(rounds, jobs_min)
-        ending = await check_all(yard, server.port)
+        ending = await check_all(scene, server.port)
         return (
             f"seed {seed}: {storm.blows} blows, {storm.restarts} of them at the server, {len(ending.done)} jobs done, "
             f"{len(ending.dead)} dead, {ending.again} handlers started again, {ending.twice} side effects ran twice"

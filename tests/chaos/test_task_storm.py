@@ -17,8 +17,8 @@ import pytest
 from chaos.storm import Server, Weather, storm_over
 from chaos.task_laws import check_tasks
 from chaos.task_scene import RETRIES, TYPE, TaskStore, open_task_store, tasks_at
-from conformance.desk import Desk
-from processes.kill_scene import yard_on
+from conformance.queue_client import QueueClient
+from processes.kill_scene import kill_scene_on
 from servers.nats import Nats, nats
 from servers.valkey import Valkey, valkey
 from wrasse.engine.sweep import Action
@@ -55,11 +55,11 @@ async def weathered(folder: Path, server: Addressed, weather: Weather, rounds: i
     url = tasks_at(server.url, folder, HEARTBEAT_TIMEOUT)
     store = await open_task_store(url)
     async with (
-        yard_on(folder, HEARTBEAT_TIMEOUT, url, store) as yard,
-        storm_over(yard, server, weather, random.Random(seed)) as storm,
+        kill_scene_on(folder, HEARTBEAT_TIMEOUT, url, store) as scene,
+        storm_over(scene, server, weather, random.Random(seed)) as storm,
     ):
         await storm.pass_over(rounds, jobs_min)
-        ending, told_again = await check_tasks(yard, store)
+        ending, told_again = await check_tasks(scene, store)
         trimmed = sum(int(count) for (count,) in ending.facts.get("trimmed", ()))
         return (
             f"seed {seed}: {storm.blows} blows, {storm.restarts} of them at the server, {len(ending.done)} tasks done, "
@@ -107,19 +107,19 @@ async def test_under_a_backlog_of_ten_timeouts_every_task_runs_once_and_none_fai
     tmp_path: Path, server: Valkey | Nats
 ) -> None:
     store = await open_task_store(tasks_at(server.url, tmp_path, SHORT.total_seconds()))
-    desk, names = Desk(store.jobs), sorted(f"t{n}" for n in range(50))
+    client, names = QueueClient(store.jobs), sorted(f"t{n}" for n in range(50))
     rule = RetentionRule(queue_of(TYPE), SHORT, exact=True)
     protect = Retention((rule,)).protecting(rule.pattern, rule)
-    await desk.enqueue(*names)
+    await client.enqueue(*names)
     begun = at = await store.jobs.time.now()
 
     while at < begun + 10 * SHORT:  # a task at a time, while the sweeps look at the rest
-        await desk.finish(*(claimed.claim for claimed in await desk.claim(limit=1)))
+        await client.complete(*(claimed.claim for claimed in await client.claim(limit=1)))
         at = await swept(store)
         await store.backend.streams.trim(rule.pattern, age=SHORT, below=None, protect=protect, limit=1_000)
         await asyncio.sleep(SHORT.total_seconds())
-    while late := await desk.claim():
-        await desk.finish(*(claimed.claim for claimed in late))
+    while late := await client.claim():
+        await client.complete(*(claimed.claim for claimed in late))
 
     done = await store.jobs.page(JobState.DONE, JobFilter(), None, 100)
     queue = await store.backend.streams.info(rule.pattern)

@@ -15,7 +15,7 @@ from servers.valkey import Valkey
 from wrasse.backends.memory.connect import Memory
 from wrasse.backends.memory.limiter import MemoryLimiter
 from wrasse.clock import ManualClock, SystemClock
-from wrasse.jobs.rate_limiter import BUDGETS, RecordedLimiter
+from wrasse.jobs.rate_limiter import BUDGETS, RecordLimiter
 from wrasse.ports.limiter import Limiter
 
 LIMITERS = ("memory", "sqlite", "redis", "records")
@@ -51,7 +51,7 @@ async def opened(name: str, place: Path, server: Valkey | None) -> AsyncIterator
             yield Limits(limiter, limiter, clock)
         elif name == "records":
             records = Memory(clock).records(BUDGETS)
-            yield Limits(RecordedLimiter(records), RecordedLimiter(records), clock)
+            yield Limits(RecordLimiter(records), RecordLimiter(records), clock)
         elif name == "sqlite":
             from wrasse.backends.sqlite.connect import Sqlite
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 from conformance.stores import Store
 from wrasse.ports.groups import StartAt
 from wrasse.ports.streams import START, Draft, Entry
-from wrasse.streams.consumer import Consumer, ConsumerSettings
+from wrasse.streams.consumer import Consumer, ConsumerSettings, StreamSubscription
 from wrasse.streams.delivery import Received
 from wrasse.streams.publisher import Publication, Publisher
 
@@ -45,7 +45,8 @@ class Desk:
         return await self.publisher.publish_many([Publication(subject, payload) for payload in payloads])
 
     def consumer(self, handler, settings: ConsumerSettings = MANUAL, *, pattern: str = S, group: str = G, groups=None):
-        return Consumer(self.streams, groups or self.groups, self.store.clock, pattern, group, handler, settings)
+        subscription = StreamSubscription(pattern, group, handler, settings)
+        return Consumer(self.streams, groups or self.groups, self.store.clock, subscription)
 
     @asynccontextmanager
     async def consuming(self, handler, settings: ConsumerSettings = MANUAL, **named) -> AsyncIterator[Consumer]:

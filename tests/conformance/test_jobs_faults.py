@@ -10,7 +10,7 @@ from itertools import chain
 
 import pytest
 
-from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, Desk, fresh
+from conformance.queue_client import HEARTBEAT_TIMEOUT, LONGER, QueueClient, fresh
 from conformance.stores import Store
 from faults import CRASH, LOST_REPLY, Crashed, FaultyJobs, Network, Script
 from wrasse.errors import StoreUnavailable
@@ -19,101 +19,105 @@ from wrasse.ports.outcome import Outcome
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    return Desk(store.jobs)
+def client(store: Store) -> QueueClient:
+    return QueueClient(store.jobs)
 
 
 def behind(jobs: JobQueue, script: Script) -> FaultyJobs:
     return FaultyJobs(jobs, Network(script))
 
 
-async def take(jobs: JobQueue, request: str) -> Claimed:
+async def claim_jobs(jobs: JobQueue, request: str) -> Claimed:
     return await jobs.claim(["low"], 10, worker="w1", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=request)
 
 
-async def everywhere(desk: Desk) -> list[str]:
+async def everywhere(client: QueueClient) -> list[str]:
     """Every job there is, once for each state it is in."""
-    return sorted([id for state in JobState for id in await desk.ids(state)])
+    return sorted([id for state in JobState for id in await client.ids(state)])
 
 
 # A reply lost after the change was made
 
 
-async def test_an_enqueue_retried_after_a_lost_reply_gives_the_first_answer(desk: Desk) -> None:
-    await desk.enqueue("known")
-    faulty = behind(desk.jobs, Script({0: LOST_REPLY}))
+async def test_an_enqueue_retried_after_a_lost_reply_gives_the_first_answer(client: QueueClient) -> None:
+    await client.enqueue("known")
+    faulty = behind(client.jobs, Script({0: LOST_REPLY}))
     batch, request = [Job("a"), Job("known")], fresh()
     with pytest.raises(StoreUnavailable):
         await faulty.enqueue(batch, request=request)
     again = await faulty.enqueue(batch, request=request)
-    assert ([put.new for put in again], await everywhere(desk)) == ([True, False], ["a", "known"])
+    assert ([put.new for put in again], await everywhere(client)) == ([True, False], ["a", "known"])
 
 
-async def test_a_retried_enqueue_does_not_bring_back_a_finished_job(desk: Desk) -> None:
+async def test_a_retried_enqueue_does_not_bring_back_a_finished_job(client: QueueClient) -> None:
     request = fresh()
-    await desk.jobs.enqueue([Job("a")], request=request)
-    await desk.finish(await desk.take_one())
-    again = await desk.jobs.enqueue([Job("a")], request=request)
-    assert ([put.new for put in again], await desk.place("a")) == ([True], JobState.DONE)
+    await client.jobs.enqueue([Job("a")], request=request)
+    await client.complete(await client.claim_one())
+    again = await client.jobs.enqueue([Job("a")], request=request)
+    assert ([put.new for put in again], await client.state("a")) == ([True], JobState.DONE)
 
 
-async def test_a_claim_retried_after_a_lost_reply_gives_the_same_jobs(desk: Desk) -> None:
-    await desk.enqueue("a", "b")
-    faulty = behind(desk.jobs, Script({0: LOST_REPLY}))
+async def test_a_claim_retried_after_a_lost_reply_gives_the_same_jobs(client: QueueClient) -> None:
+    await client.enqueue("a", "b")
+    faulty = behind(client.jobs, Script({0: LOST_REPLY}))
     request = fresh()
     with pytest.raises(StoreUnavailable):
-        await take(faulty, request)
-    await desk.enqueue("c")
-    again, third = await take(faulty, request), await take(faulty, request)
+        await claim_jobs(faulty, request)
+    await client.enqueue("c")
+    again, third = await claim_jobs(faulty, request), await claim_jobs(faulty, request)
     assert ([each.job.id for each in again.jobs], third.jobs) == (["a", "b"], again.jobs)
-    assert (await desk.state("a")).attempts == 1
+    assert (await client.info("a")).attempts == 1
 
 
-async def test_a_retried_claim_gives_only_what_is_still_running(desk: Desk, store: Store) -> None:
-    await desk.enqueue("a", "b", "c")
+async def test_a_retried_claim_gives_only_what_is_still_running(client: QueueClient, store: Store) -> None:
+    await client.enqueue("a", "b", "c")
     request = fresh()
-    first = await take(desk.jobs, request)
+    first = await claim_jobs(client.jobs, request)
     a, b, _ = [each.claim for each in first.jobs]
-    await desk.finish(a)
+    await client.complete(a)
     await store.pass_time(LONGER)
-    await desk.rescue(b)
-    again = await take(desk.jobs, request)
+    await client.rescue(b)
+    again = await claim_jobs(client.jobs, request)
     assert [each.claim for each in again.jobs] == [first.jobs[2].claim]
 
 
-async def test_a_settle_retried_after_a_lost_reply_gives_the_first_answer(desk: Desk) -> None:
-    claim = await desk.held("a")
+async def test_a_settle_retried_after_a_lost_reply_gives_the_first_answer(client: QueueClient) -> None:
+    claim = await client.claimed("a")
     settlements = [Complete(claim, enqueues=(Job("next"),)), Complete(Claim("b", 1, ""))]
-    faulty = behind(desk.jobs, Script({0: LOST_REPLY}))
+    faulty = behind(client.jobs, Script({0: LOST_REPLY}))
     request = fresh()
     with pytest.raises(StoreUnavailable):
         await faulty.settle(settlements, request=request)
     again = await faulty.settle(settlements, request=request)
-    assert (list(again), await everywhere(desk)) == ([Outcome.DONE, Outcome.CONFLICT], ["a", "next"])
+    assert (list(again), await everywhere(client)) == ([Outcome.DONE, Outcome.CONFLICT], ["a", "next"])
 
 
-async def test_a_settle_asked_again_does_not_touch_the_next_attempt(desk: Desk) -> None:
-    claim = await desk.held("a")
+async def test_a_settle_asked_again_does_not_touch_the_next_attempt(client: QueueClient) -> None:
+    claim = await client.claimed("a")
     request = fresh()
-    await desk.jobs.settle([Complete(claim)], request=request)
-    await desk.bury(await desk.held("b"))
-    again = await desk.jobs.settle([Complete(claim)], request=request)
-    assert (list(again), await desk.ids(JobState.DONE), await desk.ids(JobState.DEAD)) == ([Outcome.DONE], ["a"], ["b"])
+    await client.jobs.settle([Complete(claim)], request=request)
+    await client.dead_letter(await client.claimed("b"))
+    again = await client.jobs.settle([Complete(claim)], request=request)
+    assert (list(again), await client.ids(JobState.DONE), await client.ids(JobState.DEAD)) == (
+        [Outcome.DONE],
+        ["a"],
+        ["b"],
+    )
 
 
-async def test_a_rescue_retried_after_a_lost_reply_rescues_once(desk: Desk, store: Store) -> None:
-    claim = await desk.held("a")
+async def test_a_rescue_retried_after_a_lost_reply_rescues_once(client: QueueClient, store: Store) -> None:
+    claim = await client.claimed("a")
     await store.pass_time(LONGER)
-    faulty = Desk(behind(desk.jobs, Script({0: LOST_REPLY})))
+    faulty = QueueClient(behind(client.jobs, Script({0: LOST_REPLY})))
     with pytest.raises(StoreUnavailable):
         await faulty.rescue(claim)
-    assert (await faulty.rescue(claim), (await desk.state("a")).rescues) == ([Outcome.CONFLICT], 1)
+    assert (await faulty.rescue(claim), (await client.info("a")).rescues) == ([Outcome.CONFLICT], 1)
 
 
 async def test_a_request_is_remembered_across_a_restart(store: Store) -> None:
     request = fresh()
     first = await store.jobs.enqueue([Job("a")], request=request)
-    claimed = await take(store.jobs, request)
+    claimed = await claim_jobs(store.jobs, request)
     outcomes = await store.jobs.settle([Complete(claimed.jobs[0].claim)], request=request)
     await store.reopen()
     again = await store.jobs.enqueue([Job("a")], request=request)
@@ -121,10 +125,10 @@ async def test_a_request_is_remembered_across_a_restart(store: Store) -> None:
     assert (list(again), list(settled)) == (list(first), list(outcomes))
 
 
-async def test_one_request_id_may_name_an_enqueue_a_claim_and_a_settle(desk: Desk) -> None:
-    await desk.jobs.enqueue([Job("a")], request="the same")
-    claimed = await take(desk.jobs, "the same")
-    outcomes = await desk.jobs.settle([Complete(each.claim) for each in claimed.jobs], request="the same")
+async def test_one_request_id_may_name_an_enqueue_a_claim_and_a_settle(client: QueueClient) -> None:
+    await client.jobs.enqueue([Job("a")], request="the same")
+    claimed = await claim_jobs(client.jobs, "the same")
+    outcomes = await client.jobs.settle([Complete(each.claim) for each in claimed.jobs], request="the same")
     assert list(outcomes) == [Outcome.DONE]
 
 
@@ -132,8 +136,10 @@ async def test_one_request_id_may_name_an_enqueue_a_claim_and_a_settle(desk: Des
 
 
 @pytest.mark.parametrize("step", range(5))
-async def test_a_job_survives_a_crash_of_its_worker_before_any_step(desk: Desk, store: Store, step: int) -> None:
-    faulty = Desk(behind(desk.jobs, Script({step: CRASH})), worker="mortal")
+async def test_a_job_survives_a_crash_of_its_worker_before_any_step(
+    client: QueueClient, store: Store, step: int
+) -> None:
+    faulty = QueueClient(behind(client.jobs, Script({step: CRASH})), worker="mortal")
 
     async def live() -> None:
         await faulty.enqueue("a")
@@ -143,38 +149,38 @@ async def test_a_job_survives_a_crash_of_its_worker_before_any_step(desk: Desk, 
         (claimed,) = await faulty.claim()
 
     if step == 0:
-        await desk.enqueue("a")
+        await client.enqueue("a")
     with pytest.raises(Crashed):
         await live()
     await store.pass_time(LONGER)
-    for suspect in await desk.jobs.overdue(None, 10):
-        await desk.rescue(suspect.claim)
-    assert (await everywhere(desk), await desk.finish(await desk.take_one())) == (["a"], [Outcome.DONE])
+    for suspect in await client.jobs.overdue(None, 10):
+        await client.rescue(suspect.claim)
+    assert (await everywhere(client), await client.complete(await client.claim_one())) == (["a"], [Outcome.DONE])
 
 
 async def test_everything_is_still_there_after_a_restart(store: Store) -> None:
-    desk = Desk(store.jobs)
-    await desk.finish(await desk.held("done"))
-    await desk.bury(await desk.held("dead"))
-    await desk.held("held")
-    await desk.enqueue(Job("ready", payload=bytes(range(256))), Job("delayed", delay=LONGER))
-    await desk.heartbeat()
-    before = [await desk.record(id) for id in ("done", "dead", "held", "ready", "delayed")]
-    counts = await desk.jobs.counts()
+    client = QueueClient(store.jobs)
+    await client.complete(await client.claimed("done"))
+    await client.dead_letter(await client.claimed("dead"))
+    await client.claimed("held")
+    await client.enqueue(Job("ready", payload=bytes(range(256))), Job("delayed", delay=LONGER))
+    await client.heartbeat()
+    before = [await client.record(id) for id in ("done", "dead", "held", "ready", "delayed")]
+    counts = await client.jobs.counts()
     await store.reopen()
-    desk = Desk(store.jobs)
-    after = [await desk.record(id) for id in ("done", "dead", "held", "ready", "delayed")]
-    assert (after, (await desk.jobs.counts()).workers) == (before, counts.workers)
-    assert [each for each in (await desk.jobs.counts()).queues if each.ready] == [
+    client = QueueClient(store.jobs)
+    after = [await client.record(id) for id in ("done", "dead", "held", "ready", "delayed")]
+    assert (after, (await client.jobs.counts()).workers) == (before, counts.workers)
+    assert [each for each in (await client.jobs.counts()).queues if each.ready] == [
         each for each in counts.queues if each.ready
     ]
 
 
 async def test_a_claim_outlives_a_restart(store: Store) -> None:
-    claim = await Desk(store.jobs).held("a")
+    claim = await QueueClient(store.jobs).claimed("a")
     await store.reopen()
-    desk = Desk(store.jobs)
-    assert (await desk.heartbeat(claim), await desk.finish(claim)) == ([True], [Outcome.DONE])
+    client = QueueClient(store.jobs)
+    assert (await client.heartbeat(claim), await client.complete(claim)) == ([True], [Outcome.DONE])
 
 
 # Races
@@ -183,9 +189,9 @@ async def test_a_claim_outlives_a_restart(store: Store) -> None:
 async def test_of_many_takers_each_job_has_one(store: Store) -> None:
     other = await store.another()
     try:
-        desks = [Desk(jobs, worker=f"w{n}") for n in range(10) for jobs in (store.jobs, other.jobs)]
+        desks = [QueueClient(jobs, worker=f"w{n}") for n in range(10) for jobs in (store.jobs, other.jobs)]
         await desks[0].enqueue(*(str(n) for n in range(100)))
-        rounds = await asyncio.gather(*(desk.claim(limit=7) for desk in desks for _ in range(2)))
+        rounds = await asyncio.gather(*(client.claim(limit=7) for client in desks for _ in range(2)))
         assert sorted(int(claimed.job.id) for claimed in chain.from_iterable(rounds)) == list(range(100))
     finally:
         await other.close()
@@ -194,8 +200,8 @@ async def test_of_many_takers_each_job_has_one(store: Store) -> None:
 async def test_of_fifty_producers_of_one_id_one_wins(store: Store) -> None:
     other = await store.another()
     try:
-        desks = [Desk(jobs) for _ in range(25) for jobs in (store.jobs, other.jobs)]
-        answers = await asyncio.gather(*(desk.enqueue(Job("a", payload=b"%d" % n)) for n, desk in enumerate(desks)))
+        desks = [QueueClient(jobs) for _ in range(25) for jobs in (store.jobs, other.jobs)]
+        answers = await asyncio.gather(*(client.enqueue(Job("a", payload=b"%d" % n)) for n, client in enumerate(desks)))
         (winner,) = [n for n, answer in enumerate(answers) if answer == [True]]
         assert (await desks[0].record("a")).job.payload == b"%d" % winner
     finally:
@@ -205,14 +211,14 @@ async def test_of_fifty_producers_of_one_id_one_wins(store: Store) -> None:
 async def test_of_a_rescue_and_a_finish_that_race_one_wins(store: Store) -> None:
     other = await store.another()
     try:
-        desk, rescuer = Desk(store.jobs), Desk(other.jobs)
-        await desk.enqueue(*(str(n) for n in range(20)))
-        claims = [claimed.claim for claimed in await desk.claim()]
+        client, rescuer = QueueClient(store.jobs), QueueClient(other.jobs)
+        await client.enqueue(*(str(n) for n in range(20)))
+        claims = [claimed.claim for claimed in await client.claim()]
         await store.pass_time(LONGER)
-        racers = [side for claim in claims for side in (desk.finish(claim), rescuer.rescue(claim))]
+        racers = [side for claim in claims for side in (client.complete(claim), rescuer.rescue(claim))]
         outcomes = await asyncio.gather(*racers)
         pairs = [set(first + second) for first, second in zip(outcomes[::2], outcomes[1::2], strict=True)]
-        low = await desk.count()
+        low = await client.count()
         assert (pairs, low.done + low.ready, low.running) == ([{Outcome.DONE, Outcome.CONFLICT}] * 20, 20, 0)
     finally:
         await other.close()
@@ -221,19 +227,19 @@ async def test_of_a_rescue_and_a_finish_that_race_one_wins(store: Store) -> None
 async def test_of_two_rescuers_that_race_one_wins(store: Store) -> None:
     other = await store.another()
     try:
-        desk, rescuer = Desk(store.jobs), Desk(other.jobs)
-        await desk.enqueue(*(str(n) for n in range(20)))
-        claims = [claimed.claim for claimed in await desk.claim()]
+        client, rescuer = QueueClient(store.jobs), QueueClient(other.jobs)
+        await client.enqueue(*(str(n) for n in range(20)))
+        claims = [claimed.claim for claimed in await client.claim()]
         await store.pass_time(LONGER)
-        await asyncio.gather(*(side.rescue(claim) for claim in claims for side in (desk, rescuer)))
-        assert [(await desk.state(str(n))).rescues for n in range(20)] == [1] * 20
+        await asyncio.gather(*(side.rescue(claim) for claim in claims for side in (client, rescuer)))
+        assert [(await client.info(str(n))).rescues for n in range(20)] == [1] * 20
     finally:
         await other.close()
 
 
 async def test_of_a_cancel_and_a_revival_that_race_the_job_is_in_one_place(store: Store) -> None:
-    desk = Desk(store.jobs)
-    await desk.bury(await desk.held("a"))
-    dead = (await desk.state("a")).claim
-    await asyncio.gather(desk.move(RequeueDead(dead)), desk.move(Cancel("a")), desk.move(RequeueDead(dead)))
-    assert await everywhere(desk) == ["a"]
+    client = QueueClient(store.jobs)
+    await client.dead_letter(await client.claimed("a"))
+    dead = (await client.info("a")).claim
+    await asyncio.gather(client.move(RequeueDead(dead)), client.move(Cancel("a")), client.move(RequeueDead(dead)))
+    assert await everywhere(client) == ["a"]

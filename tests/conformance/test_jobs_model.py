@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from conformance.desk import fresh
+from conformance.queue_client import fresh
 from conformance.stores import Store
 from wrasse.ports.jobs import (
     Budget,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, Desk
+from conformance.queue_client import HEARTBEAT_TIMEOUT, LONGER, QueueClient
 from conformance.stores import Store
 from wrasse.ports.jobs import Budget, Cancel, Claim, DeadLetterJob, Delete, Job, JobState, Reason, Requeue, RequeueDead
 from wrasse.ports.outcome import Outcome
@@ -13,118 +13,120 @@ DONE, CONFLICT = [Outcome.DONE], [Outcome.CONFLICT]
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    return Desk(store.jobs)
+def client(store: Store) -> QueueClient:
+    return QueueClient(store.jobs)
 
 
 # Rescues
 
 
-async def test_a_dead_workers_job_is_ready_again(desk: Desk, store: Store) -> None:
-    claim = await desk.held("a")
+async def test_a_dead_workers_job_is_ready_again(client: QueueClient, store: Store) -> None:
+    claim = await client.claimed("a")
     await store.pass_time(LONGER)
-    outcomes = await desk.rescue(claim)
-    record = await desk.record("a")
+    outcomes = await client.rescue(claim)
+    record = await client.record("a")
     assert (outcomes, record.info.state, record.info.rescues, record.info.worker) == (DONE, JobState.READY, 1, "")
     assert [(each.reason, each.worker) for each in record.history] == [(Reason.WORKER_DIED, "w1")]
 
 
-async def test_a_job_is_not_rescued_before_its_deadline(desk: Desk) -> None:
-    claim = await desk.held("a")
+async def test_a_job_is_not_rescued_before_its_deadline(client: QueueClient) -> None:
+    claim = await client.claimed("a")
     bury = DeadLetterJob(claim, Reason.WORKER_DIED, spends=Budget.RESCUES)
-    assert (await desk.rescue(claim), await desk.move(bury), await desk.place("a")) == (
+    assert (await client.rescue(claim), await client.move(bury), await client.state("a")) == (
         CONFLICT,
         CONFLICT,
         JobState.RUNNING,
     )
 
 
-async def test_a_rescue_loses_to_a_heartbeat_that_came_first(desk: Desk, store: Store) -> None:
-    await desk.held("a")
+async def test_a_rescue_loses_to_a_heartbeat_that_came_first(client: QueueClient, store: Store) -> None:
+    await client.claimed("a")
     await store.pass_time(LONGER)
-    (suspect,) = await desk.jobs.overdue(None, 10)
-    await desk.heartbeat(suspect.claim)
-    assert (await desk.rescue(suspect.claim), (await desk.state("a")).rescues) == (CONFLICT, 0)
+    (suspect,) = await client.jobs.overdue(None, 10)
+    await client.heartbeat(suspect.claim)
+    assert (await client.rescue(suspect.claim), (await client.info("a")).rescues) == (CONFLICT, 0)
 
 
-async def test_a_rescue_loses_to_a_finish_that_came_first(desk: Desk, store: Store) -> None:
-    await desk.held("a")
+async def test_a_rescue_loses_to_a_finish_that_came_first(client: QueueClient, store: Store) -> None:
+    await client.claimed("a")
     await store.pass_time(LONGER)
-    (suspect,) = await desk.jobs.overdue(None, 10)
-    await desk.finish(suspect.claim)
-    assert (await desk.rescue(suspect.claim), await desk.place("a")) == (CONFLICT, JobState.DONE)
+    (suspect,) = await client.jobs.overdue(None, 10)
+    await client.complete(suspect.claim)
+    assert (await client.rescue(suspect.claim), await client.state("a")) == (CONFLICT, JobState.DONE)
 
 
-async def test_two_rescuers_rescue_a_job_once(desk: Desk, store: Store) -> None:
-    claim = await desk.held("a")
+async def test_two_rescuers_rescue_a_job_once(client: QueueClient, store: Store) -> None:
+    claim = await client.claimed("a")
     await store.pass_time(LONGER)
-    outcomes = await desk.rescue(claim) + await desk.rescue(claim)
-    assert (outcomes, (await desk.state("a")).rescues, (await desk.count()).ready) == (DONE + CONFLICT, 1, 1)
+    outcomes = await client.rescue(claim) + await client.rescue(claim)
+    assert (outcomes, (await client.info("a")).rescues, (await client.count()).ready) == (DONE + CONFLICT, 1, 1)
 
 
-async def test_a_rescue_of_an_earlier_claim_is_a_conflict(desk: Desk, store: Store) -> None:
-    earlier = await desk.held("a")
+async def test_a_rescue_of_an_earlier_claim_is_a_conflict(client: QueueClient, store: Store) -> None:
+    earlier = await client.claimed("a")
     await store.pass_time(LONGER)
-    await desk.rescue(earlier)
-    await desk.take_one()
+    await client.rescue(earlier)
+    await client.claim_one()
     await store.pass_time(LONGER)
-    assert (await desk.rescue(earlier), await desk.place("a")) == (CONFLICT, JobState.RUNNING)
+    assert (await client.rescue(earlier), await client.state("a")) == (CONFLICT, JobState.RUNNING)
 
 
-async def test_a_job_that_killed_too_many_workers_is_dead_lettered(desk: Desk, store: Store) -> None:
-    claim = await desk.held("a")
+async def test_a_job_that_killed_too_many_workers_is_dead_lettered(client: QueueClient, store: Store) -> None:
+    claim = await client.claimed("a")
     await store.pass_time(LONGER)
-    outcomes = await desk.move(DeadLetterJob(claim, Reason.WORKER_DIED, error="silent", spends=Budget.RESCUES))
-    info = await desk.state("a")
+    outcomes = await client.move(DeadLetterJob(claim, Reason.WORKER_DIED, error="silent", spends=Budget.RESCUES))
+    info = await client.info("a")
     assert (outcomes, info.state, info.reason, info.rescues) == (DONE, JobState.DEAD, Reason.WORKER_DIED, 1)
-    assert await desk.finish(claim) == CONFLICT
+    assert await client.complete(claim) == CONFLICT
 
 
-async def test_what_the_producer_wrote_survives_failure_rescue_burial_and_revival(desk: Desk, store: Store) -> None:
+async def test_what_the_producer_wrote_survives_failure_rescue_burial_and_revival(
+    client: QueueClient, store: Store
+) -> None:
     job = Job(
         "a", "mail", payload=b"\x00\xff", headers={"x": "1", "später": "ü"}, timeout=HEARTBEAT_TIMEOUT, lasting=True
     )
-    await desk.enqueue(job)
-    await desk.fail(await desk.take_one())
-    claim = await desk.take_one()
+    await client.enqueue(job)
+    await client.fail(await client.claim_one())
+    claim = await client.claim_one()
     await store.pass_time(LONGER)
-    await desk.rescue(claim)
-    await desk.bury(await desk.take_one())
-    await desk.move(RequeueDead((await desk.state("a")).claim))
-    (claimed,) = await desk.claim()
+    await client.rescue(claim)
+    await client.dead_letter(await client.claim_one())
+    await client.move(RequeueDead((await client.info("a")).claim))
+    (claimed,) = await client.claim()
     assert claimed.job == job
 
 
-async def test_each_move_of_a_batch_has_its_own_outcome(desk: Desk, store: Store) -> None:
-    await desk.enqueue("a", "b")
-    a, b = [claimed.claim for claimed in await desk.claim()]
+async def test_each_move_of_a_batch_has_its_own_outcome(client: QueueClient, store: Store) -> None:
+    await client.enqueue("a", "b")
+    a, b = [claimed.claim for claimed in await client.claim()]
     await store.pass_time(LONGER)
-    await desk.heartbeat(b)
+    await client.heartbeat(b)
     requeues = [Requeue(claim, Budget.RESCUES, Reason.WORKER_DIED) for claim in (b, a, a, Claim("no", 1, ""))]
-    outcomes = await desk.move(*requeues, Cancel("b"))
+    outcomes = await client.move(*requeues, Cancel("b"))
     assert outcomes == [Outcome.CONFLICT, Outcome.DONE, Outcome.CONFLICT, Outcome.CONFLICT, Outcome.DONE]
 
 
-async def test_tokens_only_grow(desk: Desk, store: Store) -> None:
+async def test_tokens_only_grow(client: QueueClient, store: Store) -> None:
     tokens = []
 
     async def note() -> Claim:
-        info = await desk.state("a")
+        info = await client.info("a")
         tokens.append(info.token)
         return info.claim
 
-    await desk.enqueue("a")
+    await client.enqueue("a")
     await note()
-    await desk.take_one()
+    await client.claim_one()
     await store.pass_time(LONGER)
-    await desk.rescue(await note())
+    await client.rescue(await note())
     await note()
-    await desk.take_one()
+    await client.claim_one()
     await note()
-    await desk.move(Cancel("a"))
-    await desk.move(RequeueDead(await note()))
+    await client.move(Cancel("a"))
+    await client.move(RequeueDead(await note()))
     await note()
-    await desk.take_one()
+    await client.claim_one()
     await note()
     assert tokens == sorted(set(tokens))
 
@@ -132,63 +134,63 @@ async def test_tokens_only_grow(desk: Desk, store: Store) -> None:
 # Cancels
 
 
-async def test_a_waiting_job_can_be_cancelled(desk: Desk) -> None:
-    await desk.enqueue("a", Job("b", delay=HEARTBEAT_TIMEOUT))
-    outcomes = await desk.move(Cancel("a", error="not needed"), Cancel("b"))
-    record = await desk.record("a")
+async def test_a_waiting_job_can_be_cancelled(client: QueueClient) -> None:
+    await client.enqueue("a", Job("b", delay=HEARTBEAT_TIMEOUT))
+    outcomes = await client.move(Cancel("a", error="not needed"), Cancel("b"))
+    record = await client.record("a")
     assert (outcomes, record.info.reason, record.info.error) == (DONE * 2, Reason.CANCELLED, "not needed")
-    assert (record.history, await desk.claim(), (await desk.state("b")).not_before) == ((), [], None)
+    assert (record.history, await client.claim(), (await client.info("b")).not_before) == ((), [], None)
 
 
-async def test_a_running_job_can_be_cancelled_and_its_worker_is_refused(desk: Desk) -> None:
-    claim = await desk.held("a")
-    outcomes = await desk.move(Cancel("a"))
-    refused = (await desk.heartbeat(claim), await desk.finish(claim), await desk.fail(claim))
-    record = await desk.record("a")
+async def test_a_running_job_can_be_cancelled_and_its_worker_is_refused(client: QueueClient) -> None:
+    claim = await client.claimed("a")
+    outcomes = await client.move(Cancel("a"))
+    refused = (await client.heartbeat(claim), await client.complete(claim), await client.fail(claim))
+    record = await client.record("a")
     assert (outcomes, refused, record.info.state) == (DONE, ([False], CONFLICT, CONFLICT), JobState.DEAD)
     assert [each.reason for each in record.history] == [Reason.CANCELLED]
 
 
-async def test_a_finished_or_unknown_job_cannot_be_cancelled(desk: Desk) -> None:
-    await desk.finish(await desk.held("a"))
-    await desk.bury(await desk.held("b"))
-    outcomes = await desk.move(Cancel("a"), Cancel("b"), Cancel("c"))
-    assert (outcomes, (await desk.state("b")).reason) == (CONFLICT * 3, Reason.FAILED)
+async def test_a_finished_or_unknown_job_cannot_be_cancelled(client: QueueClient) -> None:
+    await client.complete(await client.claimed("a"))
+    await client.dead_letter(await client.claimed("b"))
+    outcomes = await client.move(Cancel("a"), Cancel("b"), Cancel("c"))
+    assert (outcomes, (await client.info("b")).reason) == (CONFLICT * 3, Reason.FAILED)
 
 
 # Revivals
 
 
-async def test_a_dead_job_starts_again_with_fresh_budgets(desk: Desk) -> None:
-    await desk.enqueue(Job("a", payload=b"p"))
-    await desk.fail(await desk.take_one())
-    await desk.settle(DeadLetterJob(await desk.take_one(), Reason.FAILED, error="broke", spends=Budget.FAILURES))
-    outcomes = await desk.move(RequeueDead((await desk.state("a")).claim))
-    info, (claimed,) = await desk.state("a"), await desk.claim()
+async def test_a_dead_job_starts_again_with_fresh_budgets(client: QueueClient) -> None:
+    await client.enqueue(Job("a", payload=b"p"))
+    await client.fail(await client.claim_one())
+    await client.settle(DeadLetterJob(await client.claim_one(), Reason.FAILED, error="broke", spends=Budget.FAILURES))
+    outcomes = await client.move(RequeueDead((await client.info("a")).claim))
+    info, (claimed,) = await client.info("a"), await client.claim()
     assert (outcomes, info.state, info.reason, info.error) == (DONE, JobState.READY, None, "")
     assert (claimed.failures, claimed.rescues, claimed.job.payload) == (0, 0, b"p")
 
 
-async def test_a_revival_may_be_delayed(desk: Desk, store: Store) -> None:
-    await desk.bury(await desk.held("a"))
-    await desk.move(RequeueDead((await desk.state("a")).claim, delay=HEARTBEAT_TIMEOUT))
-    early = await desk.claim()
+async def test_a_revival_may_be_delayed(client: QueueClient, store: Store) -> None:
+    await client.dead_letter(await client.claimed("a"))
+    await client.move(RequeueDead((await client.info("a")).claim, delay=HEARTBEAT_TIMEOUT))
+    early = await client.claim()
     await store.pass_time(LONGER)
-    assert (early, len(await desk.claim())) == ([], 1)
+    assert (early, len(await client.claim())) == ([], 1)
 
 
-async def test_a_job_is_requeued_once(desk: Desk) -> None:
-    await desk.bury(await desk.held("a"))
-    revive = RequeueDead((await desk.state("a")).claim)
-    assert await desk.move(revive, revive) == [Outcome.DONE, Outcome.CONFLICT]
+async def test_a_job_is_requeued_once(client: QueueClient) -> None:
+    await client.dead_letter(await client.claimed("a"))
+    revive = RequeueDead((await client.info("a")).claim)
+    assert await client.move(revive, revive) == [Outcome.DONE, Outcome.CONFLICT]
 
 
-async def test_only_a_dead_job_can_be_requeued(desk: Desk) -> None:
-    await desk.enqueue("a")
-    ready = await desk.move(RequeueDead((await desk.state("a")).claim))
-    held = await desk.move(RequeueDead(await desk.take_one()))
-    await desk.finish((await desk.state("a")).claim)
-    done = await desk.move(RequeueDead((await desk.state("a")).claim))
+async def test_only_a_dead_job_can_be_requeued(client: QueueClient) -> None:
+    await client.enqueue("a")
+    ready = await client.move(RequeueDead((await client.info("a")).claim))
+    held = await client.move(RequeueDead(await client.claim_one()))
+    await client.complete((await client.info("a")).claim)
+    done = await client.move(RequeueDead((await client.info("a")).claim))
     assert (ready, held, done) == (CONFLICT, CONFLICT, CONFLICT)
 
 
@@ -196,67 +198,72 @@ async def test_only_a_dead_job_can_be_requeued(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("state", [JobState.READY, JobState.DONE, JobState.DEAD])
-async def test_a_job_that_is_not_running_can_be_deleted(desk: Desk, state: JobState) -> None:
-    await desk.enqueue("a")
+async def test_a_job_that_is_not_running_can_be_deleted(client: QueueClient, state: JobState) -> None:
+    await client.enqueue("a")
     if state is not JobState.READY:
-        await {JobState.DONE: desk.finish, JobState.DEAD: desk.bury}[state](await desk.take_one())
-    delete = Delete((await desk.state("a")).claim, state)
-    outcomes = list(await desk.jobs.delete([delete, delete]))
-    assert (outcomes, await desk.place("a"), await desk.ids(state)) == (DONE + CONFLICT, None, [])
+        await {JobState.DONE: client.complete, JobState.DEAD: client.dead_letter}[state](await client.claim_one())
+    delete = Delete((await client.info("a")).claim, state)
+    outcomes = list(await client.jobs.delete([delete, delete]))
+    assert (outcomes, await client.state("a"), await client.ids(state)) == (DONE + CONFLICT, None, [])
 
 
-async def test_a_running_job_is_never_deleted(desk: Desk) -> None:
-    claim = await desk.held("a")
-    outcomes = await desk.jobs.delete([Delete(claim, state) for state in JobState])
-    assert (list(outcomes), await desk.place("a")) == (CONFLICT * 4, JobState.RUNNING)
+async def test_a_running_job_is_never_deleted(client: QueueClient) -> None:
+    claim = await client.claimed("a")
+    outcomes = await client.jobs.delete([Delete(claim, state) for state in JobState])
+    assert (list(outcomes), await client.state("a")) == (CONFLICT * 4, JobState.RUNNING)
 
 
-async def test_a_job_that_moved_on_is_not_deleted(desk: Desk) -> None:
-    await desk.bury(await desk.held("a"))
-    looked = (await desk.state("a")).claim
-    await desk.move(RequeueDead(looked))
-    await desk.bury(await desk.take_one())
-    now = (await desk.state("a")).claim
+async def test_a_job_that_moved_on_is_not_deleted(client: QueueClient) -> None:
+    await client.dead_letter(await client.claimed("a"))
+    looked = (await client.info("a")).claim
+    await client.move(RequeueDead(looked))
+    await client.dead_letter(await client.claim_one())
+    now = (await client.info("a")).claim
     elsewhere, stale = Delete(now, JobState.DONE), Delete(looked, JobState.DEAD)
-    assert (list(await desk.jobs.delete([elsewhere, stale])), await desk.place("a")) == (CONFLICT * 2, JobState.DEAD)
+    assert (list(await client.jobs.delete([elsewhere, stale])), await client.state("a")) == (
+        CONFLICT * 2,
+        JobState.DEAD,
+    )
 
 
-async def test_the_id_of_a_lasting_job_is_known_after_it_is_gone_for_as_long_as_said(desk: Desk, store: Store) -> None:
-    await desk.enqueue(Job("a", lasting=True))
-    await desk.finish(await desk.take_one())
-    await desk.jobs.delete([Delete((await desk.state("a")).claim, JobState.DONE)], ids_kept=HEARTBEAT_TIMEOUT)
-    early = await desk.enqueue("a")
+async def test_the_id_of_a_lasting_job_is_known_after_it_is_gone_for_as_long_as_said(
+    client: QueueClient, store: Store
+) -> None:
+    await client.enqueue(Job("a", lasting=True))
+    await client.complete(await client.claim_one())
+    await client.jobs.delete([Delete((await client.info("a")).claim, JobState.DONE)], ids_kept=HEARTBEAT_TIMEOUT)
+    early = await client.enqueue("a")
     await store.pass_time(LONGER)
-    assert (early, await desk.enqueue("a")) == ([False], [True])
+    assert (early, await client.enqueue("a")) == ([False], [True])
 
 
-async def test_an_id_that_need_not_last_is_free_again(desk: Desk) -> None:
-    await desk.enqueue("a")
-    await desk.jobs.delete([Delete((await desk.state("a")).claim, JobState.READY)])
-    assert await desk.enqueue("a") == [True]
+async def test_an_id_that_need_not_last_is_free_again(client: QueueClient) -> None:
+    await client.enqueue("a")
+    await client.jobs.delete([Delete((await client.info("a")).claim, JobState.READY)])
+    assert await client.enqueue("a") == [True]
 
 
-async def test_an_id_that_need_not_last_is_free_again_also_after_a_rescue(desk: Desk, store: Store) -> None:
-    claim = await desk.held("a")
+async def test_an_id_that_need_not_last_is_free_again_also_after_a_rescue(client: QueueClient, store: Store) -> None:
+    claim = await client.claimed("a")
     await store.pass_time(LONGER)
-    await desk.rescue(claim)
-    await desk.jobs.delete([Delete((await desk.state("a")).claim, JobState.READY)])
-    assert await desk.enqueue("a") == [True]
+    await client.rescue(claim)
+    await client.jobs.delete([Delete((await client.info("a")).claim, JobState.READY)])
+    assert await client.enqueue("a") == [True]
 
 
-async def test_the_holder_of_a_deleted_job_cannot_finish_another_of_the_same_id(desk: Desk) -> None:
-    earlier = await desk.held("a")
-    await desk.move(Cancel("a"))
-    await desk.jobs.delete([Delete((await desk.state("a")).claim, JobState.DEAD)])
-    newest = await desk.held("a")
-    assert (await desk.finish(earlier), await desk.heartbeat(newest)) == (CONFLICT, [True])
+async def test_the_holder_of_a_deleted_job_cannot_finish_another_of_the_same_id(client: QueueClient) -> None:
+    earlier = await client.claimed("a")
+    await client.move(Cancel("a"))
+    await client.jobs.delete([Delete((await client.info("a")).claim, JobState.DEAD)])
+    newest = await client.claimed("a")
+    assert (await client.complete(earlier), await client.heartbeat(newest)) == (CONFLICT, [True])
 
 
-async def test_a_deleted_job_leaves_no_result_or_history_to_the_next_of_its_id(desk: Desk) -> None:
-    await desk.enqueue("a")
-    await desk.fail(await desk.take_one())
-    await desk.bury(await desk.take_one())
-    await desk.jobs.delete([Delete((await desk.state("a")).claim, JobState.DEAD)])
-    await desk.enqueue("a")
-    record = await desk.record("a")
+async def test_a_deleted_job_leaves_no_result_or_history_to_the_next_of_its_id(client: QueueClient) -> None:
+    await client.enqueue("a")
+    await client.fail(await client.claim_one())
+    await client.dead_letter(await client.claim_one())
+    await client.jobs.delete([Delete((await client.info("a")).claim, JobState.DEAD)])
+    await client.enqueue("a")
+    record = await client.record("a")
     assert (record.history, record.result, record.info.attempts, record.info.failures) == ((), None, 0, 0)

@@ -16,7 +16,7 @@ from typing import Any
 import apsw
 import pytest
 
-from conformance.desk import Desk
+from conformance.queue_client import QueueClient
 from conformance.stores import REDIS_SERVERS, Store
 from wrasse.ports.jobs import BATCH_MAX, Job, JobFilter, JobState
 from wrasse.ports.records import Records
@@ -98,32 +98,32 @@ async def cursor_at(page: Callable[[str | None, int], Awaitable[Any]], items: in
 
 
 async def test_the_thousandth_page_of_jobs_costs_as_much_as_the_first(store: Store, machine: Machine) -> None:
-    desk = Desk(store.jobs)
+    client = QueueClient(store.jobs)
     for start in range(0, MANY, BATCH_MAX):
-        await desk.enqueue(*(Job(f"job-{n}") for n in range(start, start + BATCH_MAX)))
+        await client.enqueue(*(Job(f"job-{n}") for n in range(start, start + BATCH_MAX)))
     everything = JobFilter()
-    far = await cursor_at(lambda after, limit: desk.jobs.page(JobState.READY, everything, after, limit), PAGE * 1000)
-    first = await cost(store, machine, lambda: desk.jobs.page(JobState.READY, everything, None, PAGE))
-    thousandth = await cost(store, machine, lambda: desk.jobs.page(JobState.READY, everything, far, PAGE))
+    far = await cursor_at(lambda after, limit: client.jobs.page(JobState.READY, everything, after, limit), PAGE * 1000)
+    first = await cost(store, machine, lambda: client.jobs.page(JobState.READY, everything, None, PAGE))
+    thousandth = await cost(store, machine, lambda: client.jobs.page(JobState.READY, everything, far, PAGE))
     assert thousandth <= MARGIN * first
 
 
 async def test_taking_and_finding_what_is_stuck_costs_the_same_among_many(store: Store, machine: Machine) -> None:
-    desk = Desk(store.jobs)
+    client = QueueClient(store.jobs)
 
     async def costs() -> list[int]:
         """Of a take, of finding what is overdue, and of counting."""
-        taking = await cost(store, machine, lambda: desk.claim(limit=10, heartbeat_timeout=timedelta(milliseconds=1)))
+        taking = await cost(store, machine, lambda: client.claim(limit=10, heartbeat_timeout=timedelta(milliseconds=1)))
         await store.pass_time(timedelta(milliseconds=2))
-        finding = await cost(store, machine, lambda: desk.jobs.overdue(None, 10))
-        return [taking, finding, await cost(store, machine, desk.jobs.counts)]
+        finding = await cost(store, machine, lambda: client.jobs.overdue(None, 10))
+        return [taking, finding, await cost(store, machine, client.jobs.counts)]
 
-    await desk.enqueue(*(Job(f"few-{n}") for n in range(BATCH_MAX)))
+    await client.enqueue(*(Job(f"few-{n}") for n in range(BATCH_MAX)))
     few = await costs()
     for start in range(0, MANY, BATCH_MAX):
-        await desk.enqueue(*(Job(f"job-{n}") for n in range(start, start + BATCH_MAX)))
+        await client.enqueue(*(Job(f"job-{n}") for n in range(start, start + BATCH_MAX)))
     for _ in range(0, MANY // 4, BATCH_MAX):
-        await desk.claim(limit=BATCH_MAX, heartbeat_timeout=timedelta(hours=1))
+        await client.claim(limit=BATCH_MAX, heartbeat_timeout=timedelta(hours=1))
     later = await costs()
     assert [more <= MARGIN * less for more, less in zip(later, few, strict=True)] == [True] * 3, (few, later)
 

@@ -11,7 +11,7 @@ import pytest
 
 from backends.redis.between import Between
 from backends.redis.peer import GoPeer, go_job, go_recovery
-from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, Desk
+from conformance.queue_client import HEARTBEAT_TIMEOUT, LONGER, QueueClient
 from conformance.stores import REDIS_SERVERS, Store, forget
 from servers.valkey import SHARED
 from wrasse.backends.redis.connect import Redis
@@ -28,13 +28,13 @@ from wrasse.sweeps.stuck_jobs import StuckJobs
 MANY = 10_000
 
 
-class Yard:
+class StrayScene:
     """A job queue that another program works on too."""
 
     def __init__(self, store: Store) -> None:
         assert isinstance(store.backend, Redis)
         self.store, self.client, self.strays = store, store.backend.client, store.backend.strays
-        self.desk, self.peer = Desk(store.jobs), GoPeer(store.backend.client)
+        self.jobs_client, self.peer = QueueClient(store.jobs), GoPeer(store.backend.client)
         self.sweep = StuckJobs(store.jobs, heartbeat_timeout=HEARTBEAT_TIMEOUT)
 
     async def left(self, raw: bytes, worker: str = "dead-1") -> GoPeer:
@@ -79,29 +79,29 @@ class Yard:
 
 
 @pytest.fixture(params=REDIS_SERVERS)
-async def yard(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Yard]:
+async def scene(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[StrayScene]:
     store = Store(request.param, tmp_path)
     await store.open()
-    yield Yard(store)
+    yield StrayScene(store)
     await store.close()
 
 
-async def test_a_job_whose_worker_has_no_heartbeat_is_rescued_one_timeout_later(yard: Yard) -> None:
-    peer = await yard.left(go_job("a"))
-    found = await yard.scan()
-    early = await yard.rescue()
-    await yard.store.pass_time(LONGER)
-    late = await yard.rescue()
-    info = await yard.desk.state("a")
+async def test_a_job_whose_worker_has_no_heartbeat_is_rescued_one_timeout_later(scene: StrayScene) -> None:
+    peer = await scene.left(go_job("a"))
+    found = await scene.scan()
+    early = await scene.rescue()
+    await scene.store.pass_time(LONGER)
+    late = await scene.rescue()
+    info = await scene.jobs_client.info("a")
     assert ((found.seen, found.adopted), early, late) == ((1, 1), [], [Outcome.DONE])
     assert (info.state, info.queue, info.rescues, await peer.holds()) == (JobState.READY, "low", 1, [])
 
 
-async def test_an_adopted_job_is_a_running_job_like_any_other(yard: Yard) -> None:
-    await yard.left(go_job("a"), worker="dead-1")
-    await yard.scan()
-    info = await yard.desk.state("a")
-    assert (info.state, info.worker, info.reason, (await yard.desk.count()).running) == (
+async def test_an_adopted_job_is_a_running_job_like_any_other(scene: StrayScene) -> None:
+    await scene.left(go_job("a"), worker="dead-1")
+    await scene.scan()
+    info = await scene.jobs_client.info("a")
+    assert (info.state, info.worker, info.reason, (await scene.jobs_client.count()).running) == (
         JobState.RUNNING,
         "dead-1",
         None,
@@ -110,59 +110,59 @@ async def test_an_adopted_job_is_a_running_job_like_any_other(yard: Yard) -> Non
     assert info.deadline == info.heartbeat_at + HEARTBEAT_TIMEOUT
 
 
-async def test_the_jobs_of_a_live_worker_of_another_program_are_left_alone(yard: Yard) -> None:
-    await yard.peer.push(go_job("a"))
-    await yard.peer.fetch()
-    found = await yard.scan()
-    assert ((found.seen, found.adopted), await yard.peer.holds()) == ((0, 0), [go_job("a")])
+async def test_the_jobs_of_a_live_worker_of_another_program_are_left_alone(scene: StrayScene) -> None:
+    await scene.peer.push(go_job("a"))
+    await scene.peer.fetch()
+    found = await scene.scan()
+    assert ((found.seen, found.adopted), await scene.peer.holds()) == ((0, 0), [go_job("a")])
 
 
-async def test_a_heartbeat_that_comes_back_keeps_the_job(yard: Yard) -> None:
-    peer = await yard.left(go_job("a"))
-    await yard.scan()
-    await yard.store.pass_time(LONGER)
-    await yard.client.ask("SET", peer.heartbeat, "alive", "EX", 30)
-    assert (await yard.rescue(), await peer.holds()) == ([Outcome.CONFLICT], [go_job("a")])
-    assert ((await yard.desk.count()).running, await yard.desk.ids(JobState.READY)) == (0, [])
+async def test_a_heartbeat_that_comes_back_keeps_the_job(scene: StrayScene) -> None:
+    peer = await scene.left(go_job("a"))
+    await scene.scan()
+    await scene.store.pass_time(LONGER)
+    await scene.client.ask("SET", peer.heartbeat, "alive", "EX", 30)
+    assert (await scene.rescue(), await peer.holds()) == ([Outcome.CONFLICT], [go_job("a")])
+    assert ((await scene.jobs_client.count()).running, await scene.jobs_client.ids(JobState.READY)) == (0, [])
 
 
-async def test_a_job_that_its_worker_finished_after_all_is_not_pushed_again(yard: Yard) -> None:
-    peer = await yard.left(go_job("a"))
-    await yard.scan()
+async def test_a_job_that_its_worker_finished_after_all_is_not_pushed_again(scene: StrayScene) -> None:
+    peer = await scene.left(go_job("a"))
+    await scene.scan()
     await peer.finish(go_job("a"))
-    await yard.store.pass_time(LONGER)
-    count = await yard.desk.count()
-    assert (await yard.rescue(), count.ready) == ([Outcome.CONFLICT], 0)
-    assert (await yard.desk.count()).running == 0
+    await scene.store.pass_time(LONGER)
+    count = await scene.jobs_client.count()
+    assert (await scene.rescue(), count.ready) == ([Outcome.CONFLICT], 0)
+    assert (await scene.jobs_client.count()).running == 0
 
 
-async def test_a_job_is_adopted_once_however_often_it_is_seen(yard: Yard) -> None:
-    await yard.left(go_job("a"))
-    both = await asyncio.gather(yard.scan(), yard.scan())
-    again = await yard.scan()
-    assert (sum(found.adopted for found in both), again.adopted, (await yard.desk.count()).running) == (1, 0, 1)
+async def test_a_job_is_adopted_once_however_often_it_is_seen(scene: StrayScene) -> None:
+    await scene.left(go_job("a"))
+    both = await asyncio.gather(scene.scan(), scene.scan())
+    again = await scene.scan()
+    assert (sum(found.adopted for found in both), again.adopted, (await scene.jobs_client.count()).running) == (1, 0, 1)
 
 
-async def test_our_own_claims_are_never_strays(yard: Yard) -> None:
-    await yard.peer.push(go_job("a"))
-    await yard.peer.push(go_job("a", retries=1))  # the same id twice
-    await yard.desk.enqueue("b")
-    claims = [claimed.claim for claimed in await yard.desk.claim()]
-    await yard.desk.heartbeat(*claims)
-    found = await yard.scan()
-    await yard.client.ask("DEL", GoPeer(yard.client, "w1").heartbeat)
-    assert (len(claims), found.seen, found.holders, (await yard.desk.count()).running) == (3, 0, 1, 3)
+async def test_our_own_claims_are_never_strays(scene: StrayScene) -> None:
+    await scene.peer.push(go_job("a"))
+    await scene.peer.push(go_job("a", retries=1))  # the same id twice
+    await scene.jobs_client.enqueue("b")
+    claims = [claimed.claim for claimed in await scene.jobs_client.claim()]
+    await scene.jobs_client.heartbeat(*claims)
+    found = await scene.scan()
+    await scene.client.ask("DEL", GoPeer(scene.client, "w1").heartbeat)
+    assert (len(claims), found.seen, found.holders, (await scene.jobs_client.count()).running) == (3, 0, 1, 3)
 
 
-async def test_what_a_fault_left_under_a_live_worker_of_ours_is_adopted(yard: Yard) -> None:
-    await yard.desk.heartbeat(await yard.desk.held("a"))
-    await yard.client.ask("LPUSH", yard.peer.keys.processing("w1"), go_job("left"))
-    found = await yard.scan()
-    await yard.store.pass_time(LONGER)
-    await yard.desk.heartbeat((await yard.desk.state("a")).claim)
-    outcomes = await yard.rescue()
-    assert (found.adopted, outcomes, await yard.desk.place("left")) == (1, [Outcome.DONE], JobState.READY)
-    assert await yard.desk.place("a") is JobState.RUNNING
+async def test_what_a_fault_left_under_a_live_worker_of_ours_is_adopted(scene: StrayScene) -> None:
+    await scene.jobs_client.heartbeat(await scene.jobs_client.claimed("a"))
+    await scene.client.ask("LPUSH", scene.peer.keys.processing("w1"), go_job("left"))
+    found = await scene.scan()
+    await scene.store.pass_time(LONGER)
+    await scene.jobs_client.heartbeat((await scene.jobs_client.info("a")).claim)
+    outcomes = await scene.rescue()
+    assert (found.adopted, outcomes, await scene.jobs_client.state("left")) == (1, [Outcome.DONE], JobState.READY)
+    assert await scene.jobs_client.state("a") is JobState.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -174,104 +174,104 @@ async def test_what_a_fault_left_under_a_live_worker_of_ours_is_adopted(yard: Ya
         (b'{"id":"a"}', "low"),
     ],
 )
-async def test_a_job_goes_back_to_where_it_came_from(yard: Yard, raw: bytes, queue: str) -> None:
+async def test_a_job_goes_back_to_where_it_came_from(scene: StrayScene, raw: bytes, queue: str) -> None:
     for name in ("high", "other"):
-        await yard.client.ask("SADD", yard.peer.keys.queues, name)
-    await yard.left(raw)
-    outcomes = await yard.adopt_and_rescue()
-    info = await yard.desk.state("a")
+        await scene.client.ask("SADD", scene.peer.keys.queues, name)
+    await scene.left(raw)
+    outcomes = await scene.adopt_and_rescue()
+    info = await scene.jobs_client.info("a")
     assert (outcomes, info.state, info.queue) == ([Outcome.DONE], JobState.READY, queue)
 
 
-async def test_a_job_from_an_unknown_queue_is_dead_lettered_as_unroutable(yard: Yard) -> None:
-    await yard.left(go_job("a", more=',"origin_queue":"no such"'))
-    outcomes = await yard.adopt_and_rescue()
-    info = await yard.desk.state("a")
+async def test_a_job_from_an_unknown_queue_is_dead_lettered_as_unroutable(scene: StrayScene) -> None:
+    await scene.left(go_job("a", more=',"origin_queue":"no such"'))
+    outcomes = await scene.adopt_and_rescue()
+    info = await scene.jobs_client.info("a")
     assert (outcomes, info.state, info.reason) == ([Outcome.DONE], JobState.DEAD, Reason.UNROUTABLE)
 
 
 @pytest.mark.parametrize("raw", [b"null", b"[]", b"\xff\xfe", b'{"id":{}}'])
-async def test_bytes_that_are_no_job_are_dead_lettered_as_they_are(yard: Yard, raw: bytes) -> None:
-    await yard.left(raw)
-    outcomes = await yard.adopt_and_rescue()
-    (dead,) = await yard.store.jobs.page(JobState.DEAD, JobFilter(), None, 10)
-    letters = await yard.client.ask("LRANGE", yard.peer.keys.dead_letter, 0, -1)
+async def test_bytes_that_are_no_job_are_dead_lettered_as_they_are(scene: StrayScene, raw: bytes) -> None:
+    await scene.left(raw)
+    outcomes = await scene.adopt_and_rescue()
+    (dead,) = await scene.store.jobs.page(JobState.DEAD, JobFilter(), None, 10)
+    letters = await scene.client.ask("LRANGE", scene.peer.keys.dead_letter, 0, -1)
     assert (outcomes, dead.reason, letters) == ([Outcome.DONE], Reason.INVALID_PAYLOAD, [raw])
 
 
-async def test_a_job_that_kills_every_worker_is_dead_lettered_in_the_end(yard: Yard) -> None:
-    await yard.peer.push(go_job("a"))
+async def test_a_job_that_kills_every_worker_is_dead_lettered_in_the_end(scene: StrayScene) -> None:
+    await scene.peer.push(go_job("a"))
     for n in range(4):
-        peer = GoPeer(yard.client, f"dead-{n}")
+        peer = GoPeer(scene.client, f"dead-{n}")
         await peer.fetch()
         await peer.die()
-        await yard.adopt_and_rescue()
-    info = await yard.desk.state("a")
+        await scene.adopt_and_rescue()
+    info = await scene.jobs_client.info("a")
     assert (info.state, info.reason, info.rescues) == (JobState.DEAD, Reason.WORKER_DIED, 4)
 
 
-async def test_two_rescuers_and_the_owner_make_one_copy(yard: Yard) -> None:
-    other = await yard.store.another()
+async def test_two_rescuers_and_the_owner_make_one_copy(scene: StrayScene) -> None:
+    other = await scene.store.another()
     try:
         for n in range(20):
             raw = go_job(f"job-{n}")
-            peer = await yard.left(raw, worker=f"dead-{n}")
-            await yard.scan()
-            await yard.store.pass_time(LONGER)
-            requeue = Requeue((await yard.desk.state(f"job-{n}")).claim, Budget.RESCUES, Reason.WORKER_DIED)
+            peer = await scene.left(raw, worker=f"dead-{n}")
+            await scene.scan()
+            await scene.store.pass_time(LONGER)
+            requeue = Requeue((await scene.jobs_client.info(f"job-{n}")).claim, Budget.RESCUES, Reason.WORKER_DIED)
             first, second, removed = await asyncio.gather(
-                yard.store.jobs.move([requeue]),
+                scene.store.jobs.move([requeue]),
                 other.jobs.move([requeue]),
-                yard.client.ask("LREM", peer.processing, 1, raw),
+                scene.client.ask("LREM", peer.processing, 1, raw),
             )
             assert [*first, *second].count(Outcome.DONE) + removed == 1
-            copies = await yard.client.ask("LLEN", yard.peer.keys.queue("low").list)
+            copies = await scene.client.ask("LLEN", scene.peer.keys.queue("low").list)
             assert copies == [*first, *second].count(Outcome.DONE)
-            await yard.desk.claim()
+            await scene.jobs_client.claim()
     finally:
         await other.close()
 
 
-async def test_a_name_of_another_kind_is_no_trouble(yard: Yard) -> None:
-    await yard.client.ask("SET", yard.peer.keys.processing("text"), "no list")
-    await yard.client.ask("SADD", yard.peer.keys.processing("set"), "no list")
-    await yard.left(go_job("a"))
-    found = await yard.scan()
+async def test_a_name_of_another_kind_is_no_trouble(scene: StrayScene) -> None:
+    await scene.client.ask("SET", scene.peer.keys.processing("text"), "no list")
+    await scene.client.ask("SADD", scene.peer.keys.processing("set"), "no list")
+    await scene.left(go_job("a"))
+    found = await scene.scan()
     assert (found.holders, found.adopted) == (1, 1)
 
 
-async def test_nothing_is_left_of_the_list_of_a_dead_worker(yard: Yard) -> None:
-    peer = await yard.left(go_job("a"))
-    await yard.adopt_and_rescue()
-    assert await yard.client.ask("EXISTS", peer.processing, peer.heartbeat) == 0
+async def test_nothing_is_left_of_the_list_of_a_dead_worker(scene: StrayScene) -> None:
+    peer = await scene.left(go_job("a"))
+    await scene.adopt_and_rescue()
+    assert await scene.client.ask("EXISTS", peer.processing, peer.heartbeat) == 0
 
 
-async def test_a_dry_scan_sees_the_same_and_changes_nothing(yard: Yard) -> None:
-    await yard.left(go_job("a"))
-    before = await yard.everything()
-    dry = await yard.scan(dry=True)
-    after = await yard.everything()
-    wet = await yard.scan()
+async def test_a_dry_scan_sees_the_same_and_changes_nothing(scene: StrayScene) -> None:
+    await scene.left(go_job("a"))
+    before = await scene.everything()
+    dry = await scene.scan(dry=True)
+    after = await scene.everything()
+    wet = await scene.scan()
     assert (dry.seen, dry.adopted, after) == (wet.seen, 0, before)
 
 
-async def test_a_server_that_does_not_answer_moves_nothing(yard: Yard) -> None:
-    peer = await yard.left(go_job("a"))
-    other = await yard.store.another()
+async def test_a_server_that_does_not_answer_moves_nothing(scene: StrayScene) -> None:
+    peer = await scene.left(go_job("a"))
+    other = await scene.store.another()
     assert isinstance(other, Redis)
     await other.client.close()
     with pytest.raises(StoreUnavailable):
         await other.strays.scan(None, 100, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
-    assert (await peer.holds(), (await yard.desk.count()).running) == ([go_job("a")], 0)
+    assert (await peer.holds(), (await scene.jobs_client.count()).running) == ([go_job("a")], 0)
 
 
-async def test_the_next_search_goes_on_where_the_last_one_stopped(yard: Yard) -> None:
+async def test_the_next_search_goes_on_where_the_last_one_stopped(scene: StrayScene) -> None:
     for n in range(60):
-        await yard.client.ask("LPUSH", yard.peer.keys.processing(f"dead-{n}"), go_job(f"job-{n}"))
+        await scene.client.ask("LPUSH", scene.peer.keys.processing(f"dead-{n}"), go_job(f"job-{n}"))
     scans, adopted = 0, 0
     while adopted < 60 and scans < MANY:
-        other = await yard.store.another() if scans % 50 == 0 else None  # as after a restart
-        strays = yard.strays if other is None else other.strays
+        other = await scene.store.another() if scans % 50 == 0 else None  # as after a restart
+        strays = scene.strays if other is None else other.strays
         adopted += (await strays.scan(None, 10, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)).adopted
         scans += 1
         if other is not None:
@@ -279,9 +279,9 @@ async def test_the_next_search_goes_on_where_the_last_one_stopped(yard: Yard) ->
     assert adopted == 60
 
 
-async def test_a_scan_of_nothing_is_refused(yard: Yard) -> None:
+async def test_a_scan_of_nothing_is_refused(scene: StrayScene) -> None:
     with pytest.raises(UsageError):
-        await yard.strays.scan(None, 0, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+        await scene.strays.scan(None, 0, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
 
 
 async def test_names_follow_the_configured_patterns() -> None:
@@ -301,7 +301,7 @@ async def test_names_follow_the_configured_patterns() -> None:
         alive = await redis.strays.scan("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
         await peer.die()
         silent = await redis.strays.scan("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
-        info = await Desk(redis.jobs).state("a")
+        info = await QueueClient(redis.jobs).info("a")
     finally:
         await forget(redis, root)
         await redis.close()
@@ -310,67 +310,71 @@ async def test_names_follow_the_configured_patterns() -> None:
     assert (alive.seen, silent.adopted, info.worker) == (0, 1, "odd:id/1")
 
 
-async def test_a_worker_that_was_seen_once_is_scanned_first(yard: Yard) -> None:
-    await yard.peer.push(go_job("a"))
-    await yard.peer.fetch()
-    await yard.scan()
-    await yard.peer.die()
-    noise = [f"{yard.client.options.root}:noise:{n}" for n in range(500)]
-    await yard.client.ask("MSET", yard.peer.keys.strays, "0", *(word for name in noise for word in (name, "")))
-    found = await yard.strays.scan(
+async def test_a_worker_that_was_seen_once_is_scanned_first(scene: StrayScene) -> None:
+    await scene.peer.push(go_job("a"))
+    await scene.peer.fetch()
+    await scene.scan()
+    await scene.peer.die()
+    noise = [f"{scene.client.options.root}:noise:{n}" for n in range(500)]
+    await scene.client.ask("MSET", scene.peer.keys.strays, "0", *(word for name in noise for word in (name, "")))
+    found = await scene.strays.scan(
         None, 1, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False
     )  # far too few names to come across it
     assert (found.ended, found.adopted) == (False, 1)
 
 
-async def test_a_job_of_a_dead_worker_of_ours_is_not_adopted_beside_its_claim(yard: Yard) -> None:
-    await yard.desk.held("a")
-    await yard.client.ask("DEL", yard.peer.keys.heartbeat("w1"))
-    found = await yard.scan()
-    assert (found.seen, (await yard.desk.count()).running) == (0, 1)
+async def test_a_job_of_a_dead_worker_of_ours_is_not_adopted_beside_its_claim(scene: StrayScene) -> None:
+    await scene.jobs_client.claimed("a")
+    await scene.client.ask("DEL", scene.peer.keys.heartbeat("w1"))
+    found = await scene.scan()
+    assert (found.seen, (await scene.jobs_client.count()).running) == (0, 1)
 
 
-async def test_a_worker_that_comes_to_life_during_a_scan_keeps_its_job(yard: Yard) -> None:
-    peer = await yard.left(go_job("a"))
-    between = Between(yard.client, "adopt", lambda: yard.client.ask("SET", peer.heartbeat, "alive", "EX", 30))
+async def test_a_worker_that_comes_to_life_during_a_scan_keeps_its_job(scene: StrayScene) -> None:
+    peer = await scene.left(go_job("a"))
+    between = Between(scene.client, "adopt", lambda: scene.client.ask("SET", peer.heartbeat, "alive", "EX", 30))
     found = await RedisStrays(between).scan("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     assert (between.happened, found.seen, found.adopted) == (True, 1, 0)
 
 
-async def test_a_job_that_is_finished_during_a_scan_is_not_adopted(yard: Yard) -> None:
-    peer = await yard.left(go_job("a"))
-    between = Between(yard.client, "adopt", lambda: peer.finish(go_job("a")))
+async def test_a_job_that_is_finished_during_a_scan_is_not_adopted(scene: StrayScene) -> None:
+    peer = await scene.left(go_job("a"))
+    between = Between(scene.client, "adopt", lambda: peer.finish(go_job("a")))
     found = await RedisStrays(between).scan("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
-    assert (between.happened, found.adopted, (await yard.desk.count()).running) == (True, 0, 0)
+    assert (between.happened, found.adopted, (await scene.jobs_client.count()).running) == (True, 0, 0)
 
 
-async def test_a_worker_with_nothing_in_its_hands_is_not_counted_among_the_holders(yard: Yard) -> None:
-    await yard.peer.push(go_job("a"))
-    await yard.peer.fetch()
-    busy = await yard.strays.scan(None, 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
-    await yard.peer.finish(go_job("a"))
-    idle = await yard.strays.scan(None, 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+async def test_a_worker_with_nothing_in_its_hands_is_not_counted_among_the_holders(scene: StrayScene) -> None:
+    await scene.peer.push(go_job("a"))
+    await scene.peer.fetch()
+    busy = await scene.strays.scan(None, 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
+    await scene.peer.finish(go_job("a"))
+    idle = await scene.strays.scan(None, 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     assert (busy.holders, idle.holders) == (1, 0)
 
 
-async def test_the_other_programs_own_recovery_leaves_a_live_worker_of_ours_its_jobs(yard: Yard) -> None:
-    await yard.desk.enqueue(*"abc")
-    for claimed in await yard.desk.claim(limit=2):
-        assert await go_recovery(yard.client) == 0
-        await yard.desk.heartbeat(claimed.claim)
-        assert await go_recovery(yard.client) == 0
-        assert await yard.desk.finish(claimed.claim) == [Outcome.DONE]
-    assert (await yard.desk.ids(JobState.READY), await yard.desk.place("a")) == (["c"], JobState.DONE)
+async def test_the_other_programs_own_recovery_leaves_a_live_worker_of_ours_its_jobs(scene: StrayScene) -> None:
+    await scene.jobs_client.enqueue(*"abc")
+    for claimed in await scene.jobs_client.claim(limit=2):
+        assert await go_recovery(scene.client) == 0
+        await scene.jobs_client.heartbeat(claimed.claim)
+        assert await go_recovery(scene.client) == 0
+        assert await scene.jobs_client.complete(claimed.claim) == [Outcome.DONE]
+    assert (await scene.jobs_client.ids(JobState.READY), await scene.jobs_client.state("a")) == (["c"], JobState.DONE)
 
 
-async def test_what_the_other_programs_recovery_released_is_not_released_again(yard: Yard) -> None:
-    await yard.left(go_job("theirs"))
-    await yard.desk.enqueue("ours")
-    await yard.desk.claim()
-    await yard.scan()
-    await yard.client.ask("DEL", yard.peer.keys.heartbeat("w1"))
-    moved = await go_recovery(yard.client)
-    await yard.store.pass_time(LONGER)
-    assert (moved, await yard.rescue()) == (2, [Outcome.CONFLICT, Outcome.CONFLICT])
-    count = await yard.desk.count()
-    assert (sorted(await yard.desk.ids(JobState.READY)), count.ready, count.running) == (["ours", "theirs"], 2, 0)
+async def test_what_the_other_programs_recovery_released_is_not_released_again(scene: StrayScene) -> None:
+    await scene.left(go_job("theirs"))
+    await scene.jobs_client.enqueue("ours")
+    await scene.jobs_client.claim()
+    await scene.scan()
+    await scene.client.ask("DEL", scene.peer.keys.heartbeat("w1"))
+    moved = await go_recovery(scene.client)
+    await scene.store.pass_time(LONGER)
+    assert (moved, await scene.rescue()) == (2, [Outcome.CONFLICT, Outcome.CONFLICT])
+    count = await scene.jobs_client.count()
+    assert (sorted(await scene.jobs_client.ids(JobState.READY)), count.ready, count.running) == (
+        ["ours", "theirs"],
+        2,
+        0,
+    )

@@ -14,7 +14,7 @@ import redis as redis_sync
 import redis.asyncio as aioredis
 
 from cli.command_line import wrasse
-from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, Desk
+from conformance.queue_client import HEARTBEAT_TIMEOUT, LONGER, QueueClient
 from interop.go_peer import (
     COMPLETED,
     DEAD,
@@ -66,7 +66,7 @@ class Here:
     """Our side, with a clock that the test moves."""
 
     def __init__(self, redis: Redis, clock: ManualClock) -> None:
-        self.redis, self.clock, self.desk = redis, clock, Desk(redis.jobs)
+        self.redis, self.clock, self.jobs_client = redis, clock, QueueClient(redis.jobs)
 
     async def sweep(self) -> list[str]:
         """A whole search for strays, and what the sweep then makes of those that are overdue."""
@@ -94,7 +94,7 @@ async def here(client: aioredis.Redis, server: Valkey) -> AsyncIterator[Here]:
 async def test_a_job_of_ours_that_the_peer_does_is_in_its_list_of_done_ones_byte_for_byte(
     here: Here, client: aioredis.Redis
 ) -> None:
-    await here.desk.enqueue(Job("ours", queue=LOW, payload=b'{"filepath":"/data/a","filesize":7}'))
+    await here.jobs_client.enqueue(Job("ours", queue=LOW, payload=b'{"filepath":"/data/a","filesize":7}'))
     before = await client.lrange(LOW, 0, -1)
     peer = GoWorker(client)
     raw = await peer.fetch()
@@ -108,7 +108,7 @@ async def test_a_job_that_the_peer_retried_and_lost_goes_to_the_queue_of_its_pri
     here: Here, client: aioredis.Redis
 ) -> None:
     """Its retry drops what it does not know, also where the job came from."""
-    await here.desk.enqueue(Job("ours", queue="reports", priority="high"))
+    await here.jobs_client.enqueue(Job("ours", queue="reports", priority="high"))
     await client.rpoplpush("jobqueue:queue:reports", HIGH)
     first, second = GoWorker(client, "go-1"), GoWorker(client, "go-2")
     raw = await first.fetch()
@@ -120,7 +120,7 @@ async def test_a_job_that_the_peer_retried_and_lost_goes_to_the_queue_of_its_pri
     assert b"origin_queue" not in again
     await second.die()
     await here.sweep()
-    assert [(claimed.job.id, claimed.job.queue) for claimed in await here.desk.claim(queues=(HIGH, LOW))] == [
+    assert [(claimed.job.id, claimed.job.queue) for claimed in await here.jobs_client.claim(queues=(HIGH, LOW))] == [
         ("ours", HIGH)
     ]
 
@@ -250,8 +250,8 @@ async def test_a_job_of_another_priority_that_the_peer_left_goes_to_the_default_
 ) -> None:
     await client.lpush(GoWorker(client, "go-1").processing, go_json(id="a", priority="urgent"))
     await here.sweep()
-    assert await here.desk.claim(queues=(HIGH,)) == []
-    assert [claimed.job.id for claimed in await here.desk.claim(queues=(LOW,))] == ["a"]
+    assert await here.jobs_client.claim(queues=(HIGH,)) == []
+    assert [claimed.job.id for claimed in await here.jobs_client.claim(queues=(LOW,))] == ["a"]
 
 
 async def test_the_peers_producer_and_ours_share_one_limit(here: Here, client: aioredis.Redis) -> None:
@@ -267,9 +267,11 @@ async def test_the_peers_producer_and_ours_share_one_limit(here: Here, client: a
 
 
 async def test_the_peers_stats_count_our_workers_and_nothing_else_of_ours(here: Here, client: aioredis.Redis) -> None:
-    await here.desk.enqueue(Job("a", queue=LOW), Job("b", queue=LOW), Job("c", queue=LOW, unique="name", delay=LONGER))
-    held = await here.desk.claim(queues=(LOW,), limit=1)
-    await here.desk.heartbeat(held[0].claim)
+    await here.jobs_client.enqueue(
+        Job("a", queue=LOW), Job("b", queue=LOW), Job("c", queue=LOW, unique="name", delay=LONGER)
+    )
+    held = await here.jobs_client.claim(queues=(LOW,), limit=1)
+    await here.jobs_client.heartbeat(held[0].claim)
     assert await go_stats(client) == {
         "queues": {f"high({HIGH})": 0, f"low({LOW})": 1, f"completed({COMPLETED})": 0, f"dead_letter({DEAD})": 0},
         "processing_lists": {"jobqueue:worker:w1:processing": 1},
@@ -278,9 +280,9 @@ async def test_the_peers_stats_count_our_workers_and_nothing_else_of_ours(here: 
 
 
 async def test_the_peers_list_of_dead_letters_shows_why_ours_died(here: Here, client: aioredis.Redis) -> None:
-    await here.desk.enqueue(Job("ours", queue=LOW))
-    (claimed,) = await here.desk.claim(queues=(LOW,))
-    await here.desk.bury(claimed.claim)
+    await here.jobs_client.enqueue(Job("ours", queue=LOW))
+    (claimed,) = await here.jobs_client.claim(queues=(LOW,))
+    await here.jobs_client.dead_letter(claimed.claim)
     assert await go_dead(client) == [("ours", "it broke")]
 
 
@@ -298,10 +300,10 @@ async def test_after_the_peers_purge_of_all_a_repair_leaves_nothing_that_stands_
     here: Here, client: aioredis.Redis
 ) -> None:
     """It deletes lists under the hands of our workers. What they held is put back, since only they may drop it."""
-    await here.desk.enqueue(Job("held", queue=LOW), Job("waiting", queue=LOW, unique="name"))
-    await here.desk.claim(queues=(LOW,), limit=1)
+    await here.jobs_client.enqueue(Job("held", queue=LOW), Job("waiting", queue=LOW, unique="name"))
+    await here.jobs_client.claim(queues=(LOW,), limit=1)
     await go_purge_all(client)
     found = await here.redis.fsck.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     assert [each.kind for each in found] == ["entry_lost", "id_left_over", "unique_left_over"]
     assert await here.redis.fsck.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT) == ()
-    assert await here.desk.enqueue(Job("waiting", queue=LOW, unique="name")) == [True]
+    assert await here.jobs_client.enqueue(Job("waiting", queue=LOW, unique="name")) == [True]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from processes.kill_scene import Yard, alive, children, eventually, open_yard
+from processes.kill_scene import KillScene, alive, children, eventually, open_kill_scene
 from wrasse.ports.jobs import Job, JobState, Reason
 from wrasse.runtime.heartbeat_process import process_state
 
@@ -19,13 +19,13 @@ HEARTBEAT_TIMEOUT = 1.5
 
 
 @pytest.fixture
-async def yard(tmp_path: Path) -> AsyncIterator[Yard]:
-    async with open_yard(tmp_path, HEARTBEAT_TIMEOUT) as yard:
-        yield yard
+async def scene(tmp_path: Path) -> AsyncIterator[KillScene]:
+    async with open_kill_scene(tmp_path, HEARTBEAT_TIMEOUT) as scene:
+        yield scene
 
 
-async def put(yard: Yard, id: str, kind: str, payload: bytes = b"") -> None:
-    await yard.jobs.enqueue([Job(id, kind=kind, payload=payload)], request=id)
+async def enqueue(scene: KillScene, id: str, kind: str, payload: bytes = b"") -> None:
+    await scene.jobs.enqueue([Job(id, kind=kind, payload=payload)], request=id)
 
 
 def resident_kib(pid: int) -> int:
@@ -33,8 +33,8 @@ def resident_kib(pid: int) -> int:
     return int(status["VmRSS"].split()[0])
 
 
-def pids(yard: Yard) -> list[int]:
-    path = yard.folder / "pids"
+def pids(scene: KillScene) -> list[int]:
+    path = scene.folder / "pids"
     return [int(word) for word in path.read_text().split()] if path.exists() else []
 
 
@@ -43,181 +43,181 @@ async def child_of(pid: int) -> int:
     return children(pid)[0]
 
 
-async def test_a_worker_whose_interpreter_is_frozen_for_three_silences_keeps_its_job(yard: Yard) -> None:
-    await put(yard, "a", "freeze", str(3.3 * HEARTBEAT_TIMEOUT).encode())
-    yard.worker()
+async def test_a_worker_whose_interpreter_is_frozen_for_three_silences_keeps_its_job(scene: KillScene) -> None:
+    await enqueue(scene, "a", "freeze", str(3.3 * HEARTBEAT_TIMEOUT).encode())
+    scene.worker()
     moved = 0
 
     async def done() -> bool:
         nonlocal moved
-        moved += await yard.sweep()
-        return (await yard.record("a")).info.state is JobState.DONE
+        moved += await scene.sweep()
+        return (await scene.record("a")).info.state is JobState.DONE
 
     await eventually(done)
     assert moved == 0
-    assert (await yard.record("a")).info.attempts == 1
+    assert (await scene.record("a")).info.attempts == 1
 
 
-async def test_a_job_whose_worker_is_killed_comes_back_and_the_beat_child_ends(yard: Yard) -> None:
-    await put(yard, "a", "wait")
-    worker = yard.worker()
-    await yard.until_logged("start", "a")
+async def test_a_job_whose_worker_is_killed_comes_back_and_the_beat_child_ends(scene: KillScene) -> None:
+    await enqueue(scene, "a", "wait")
+    worker = scene.worker()
+    await scene.until_logged("start", "a")
     child = await child_of(worker.pid)
-    yard.kill(worker)
+    scene.kill(worker)
     await eventually(lambda: not alive(child))
-    await eventually(yard.swept)
-    record = await yard.record("a")
+    await eventually(scene.swept)
+    record = await scene.record("a")
     assert (record.info.state, record.info.rescues, record.info.failures) == (JobState.READY, 1, 0)
     assert record.history[-1].reason is Reason.WORKER_DIED
 
 
-async def test_a_command_whose_worker_is_killed_dies_with_it(yard: Yard) -> None:
-    await put(yard, "a", "command")
-    worker = yard.worker()
-    await eventually(lambda: len(pids(yard)) == 2)
+async def test_a_command_whose_worker_is_killed_dies_with_it(scene: KillScene) -> None:
+    await enqueue(scene, "a", "command")
+    worker = scene.worker()
+    await eventually(lambda: len(pids(scene)) == 2)
     await eventually(lambda: process_state(worker.pid) == "S")  # it has noted which group the command runs in
-    yard.kill(worker)
-    await eventually(lambda: not any(alive(pid) for pid in pids(yard)))
-    assert (await yard.record("a")).info.state is JobState.RUNNING
+    scene.kill(worker)
+    await eventually(lambda: not any(alive(pid) for pid in pids(scene)))
+    assert (await scene.record("a")).info.state is JobState.RUNNING
 
 
-async def test_a_command_dies_with_its_worker_while_a_new_beat_child_starts(yard: Yard) -> None:
-    await put(yard, "a", "command")
-    worker = yard.worker()
-    await eventually(lambda: len(pids(yard)) == 2)
-    [first] = set(children(worker.pid)) - set(pids(yard))
+async def test_a_command_dies_with_its_worker_while_a_new_beat_child_starts(scene: KillScene) -> None:
+    await enqueue(scene, "a", "command")
+    worker = scene.worker()
+    await eventually(lambda: len(pids(scene)) == 2)
+    [first] = set(children(worker.pid)) - set(pids(scene))
     os.kill(first, signal.SIGKILL)
-    await eventually(lambda: len(set(children(worker.pid)) - {first, *pids(yard)}) == 1)
-    [second] = set(children(worker.pid)) - {first, *pids(yard)}
+    await eventually(lambda: len(set(children(worker.pid)) - {first, *pids(scene)}) == 1)
+    [second] = set(children(worker.pid)) - {first, *pids(scene)}
     os.kill(second, signal.SIGSTOP)
     await eventually(lambda: process_state(worker.pid) == "S")  # and has written the orders
-    yard.kill(worker)
+    scene.kill(worker)
     os.kill(second, signal.SIGCONT)
-    await eventually(lambda: not any(alive(pid) for pid in [second, *pids(yard)]))
-    assert (await yard.record("a")).info.state is JobState.RUNNING
+    await eventually(lambda: not any(alive(pid) for pid in [second, *pids(scene)]))
+    assert (await scene.record("a")).info.state is JobState.RUNNING
 
 
-async def test_a_command_whose_beat_child_is_killed_goes_on(yard: Yard) -> None:
-    await put(yard, "a", "command")
-    worker = yard.worker()
-    await eventually(lambda: len(pids(yard)) == 2)
-    [child] = set(children(worker.pid)) - set(pids(yard))
+async def test_a_command_whose_beat_child_is_killed_goes_on(scene: KillScene) -> None:
+    await enqueue(scene, "a", "command")
+    worker = scene.worker()
+    await eventually(lambda: len(pids(scene)) == 2)
+    [child] = set(children(worker.pid)) - set(pids(scene))
     os.kill(child, signal.SIGKILL)
     await eventually(lambda: len(set(children(worker.pid)) - {child}) == 2)
-    assert all(alive(pid) for pid in pids(yard))
+    assert all(alive(pid) for pid in pids(scene))
 
 
-async def test_a_job_whose_worker_is_stopped_is_lost_to_it_and_its_handler_is_told(yard: Yard) -> None:
-    await put(yard, "a", "wait")
-    worker = yard.worker()
-    await yard.until_logged("start", "a")
+async def test_a_job_whose_worker_is_stopped_is_lost_to_it_and_its_handler_is_told(scene: KillScene) -> None:
+    await enqueue(scene, "a", "wait")
+    worker = scene.worker()
+    await scene.until_logged("start", "a")
     os.kill(worker.pid, signal.SIGSTOP)
-    await eventually(yard.swept)
+    await eventually(scene.swept)
     os.kill(worker.pid, signal.SIGCONT)
-    await yard.until_logged("told", "a", True, False)
+    await scene.until_logged("told", "a", True, False)
     # It is the same worker that claims the job again: it was never dead.
-    yard.release("a")
-    done = await yard.until("a", JobState.DONE)
+    scene.release("a")
+    done = await scene.until("a", JobState.DONE)
     assert (done.info.attempts, done.info.rescues) == (2, 1)
 
 
-async def test_a_finish_that_comes_after_the_job_was_taken_away_is_refused(yard: Yard) -> None:
-    await put(yard, "a", "block")
-    worker = yard.worker()
-    await yard.until_logged("start", "a")
+async def test_a_finish_that_comes_after_the_job_was_taken_away_is_refused(scene: KillScene) -> None:
+    await enqueue(scene, "a", "block")
+    worker = scene.worker()
+    await scene.until_logged("start", "a")
     os.kill(worker.pid, signal.SIGSTOP)
-    await eventually(yard.swept)
-    other = await yard.jobs.claim(["low"], 1, worker="other", heartbeat_timeout=yard.one_silence(), request="r")
-    yard.release("a")
+    await eventually(scene.swept)
+    other = await scene.jobs.claim(["low"], 1, worker="other", heartbeat_timeout=scene.one_silence(), request="r")
+    scene.release("a")
     os.kill(worker.pid, signal.SIGCONT)
-    await yard.until_logged("asked", "a", False)
+    await scene.until_logged("asked", "a", False)
     worker.terminate()
-    await yard.until_logged("stopped", 1, 0)
-    info = (await yard.record("a")).info
+    await scene.until_logged("stopped", 1, 0)
+    info = (await scene.record("a")).info
     assert (info.state, info.claim) == (JobState.RUNNING, other.jobs[0].claim)
 
 
 async def test_a_killed_heartbeat_process_is_replaced_and_the_worker_keeps_its_job(tmp_path: Path) -> None:
     patient = 5.0  # on a loaded machine the new process may need a few seconds to start
-    async with open_yard(tmp_path, patient) as yard:
-        await put(yard, "a", "wait")
-        worker = yard.worker()
-        await yard.until_logged("start", "a")
+    async with open_kill_scene(tmp_path, patient) as scene:
+        await enqueue(scene, "a", "wait")
+        worker = scene.worker()
+        await scene.until_logged("start", "a")
         first = await child_of(worker.pid)
         os.kill(first, signal.SIGKILL)
         moved = 0
 
         async def replaced_and_alive() -> bool:
             nonlocal moved
-            moved += await yard.sweep()
-            info = (await yard.record("a")).info
+            moved += await scene.sweep()
+            info = (await scene.record("a")).info
             claimed, heartbeat = info.claimed_at, info.heartbeat_at
             assert claimed is not None
             assert heartbeat is not None
             return bool(set(children(worker.pid)) - {first}) and (heartbeat - claimed).total_seconds() > patient
 
         await eventually(replaced_and_alive)
-        yard.release("a")
-        done = await yard.until("a", JobState.DONE)
+        scene.release("a")
+        done = await scene.until("a", JobState.DONE)
         assert (done.info.attempts, moved) == (1, 0)
 
 
-async def test_a_beat_child_that_hangs_is_replaced_too(yard: Yard) -> None:
-    worker = yard.worker()
+async def test_a_beat_child_that_hangs_is_replaced_too(scene: KillScene) -> None:
+    worker = scene.worker()
     first = await child_of(worker.pid)
-    await yard.until_logged("worker")
+    await scene.until_logged("worker")
 
     async def listed() -> bool:
-        return bool((await yard.jobs.counts()).workers)
+        return bool((await scene.jobs.counts()).workers)
 
     await eventually(listed)
     os.kill(first, signal.SIGSTOP)
     await eventually(lambda: bool(set(children(worker.pid)) - {first}))
     await eventually(lambda: not alive(first))
-    await put(yard, "a", "work")
-    assert (await yard.until("a", JobState.DONE)).info.attempts == 1
+    await enqueue(scene, "a", "work")
+    assert (await scene.until("a", JobState.DONE)).info.attempts == 1
 
 
-async def test_a_job_past_its_timeout_is_not_beaten_for_by_a_worker_that_hangs(yard: Yard) -> None:
-    await yard.jobs.enqueue([Job("a", kind="block", timeout=yard.one_silence())], request="a")
-    yard.worker()
-    await yard.until_logged("start", "a")
-    await eventually(yard.swept)
-    assert (await yard.record("a")).history[-1].reason is Reason.WORKER_DIED
+async def test_a_job_past_its_timeout_is_not_beaten_for_by_a_worker_that_hangs(scene: KillScene) -> None:
+    await scene.jobs.enqueue([Job("a", kind="block", timeout=scene.one_silence())], request="a")
+    scene.worker()
+    await scene.until_logged("start", "a")
+    await eventually(scene.swept)
+    assert (await scene.record("a")).history[-1].reason is Reason.WORKER_DIED
 
 
-async def test_a_terminated_worker_finishes_what_runs_and_says_goodbye(yard: Yard) -> None:
-    await put(yard, "a", "wait")
-    worker = yard.worker()
-    await yard.until_logged("start", "a")
+async def test_a_terminated_worker_finishes_what_runs_and_says_goodbye(scene: KillScene) -> None:
+    await enqueue(scene, "a", "wait")
+    worker = scene.worker()
+    await scene.until_logged("start", "a")
     child = await child_of(worker.pid)
     worker.terminate()
     os.kill(child, signal.SIGTERM)
 
     async def beaten_meanwhile() -> bool:
-        info = (await yard.record("a")).info
+        info = (await scene.record("a")).info
         assert info.claimed_at is not None
         assert info.heartbeat_at is not None
-        return info.heartbeat_at - info.claimed_at > yard.one_silence()
+        return info.heartbeat_at - info.claimed_at > scene.one_silence()
 
     await eventually(beaten_meanwhile)
     assert children(worker.pid) == [child]
-    await put(yard, "b", "work")
-    yard.release("a")
+    await enqueue(scene, "b", "work")
+    scene.release("a")
     await eventually(lambda: worker.poll() is not None)
     assert worker.returncode == 0
-    assert (await yard.record("a")).info.state is JobState.DONE
-    assert (await yard.record("b")).info.attempts == 0
-    assert (await yard.jobs.counts()).workers == ()
+    assert (await scene.record("a")).info.state is JobState.DONE
+    assert (await scene.record("b")).info.attempts == 0
+    assert (await scene.jobs.counts()).workers == ()
     assert not alive(child)
 
 
-async def test_the_beat_child_is_small(yard: Yard) -> None:
-    worker = yard.worker()
+async def test_the_beat_child_is_small(scene: KillScene) -> None:
+    worker = scene.worker()
     child = await child_of(worker.pid)
 
     async def listed() -> bool:
-        return bool((await yard.jobs.counts()).workers)
+        return bool((await scene.jobs.counts()).workers)
 
     await eventually(listed)
     assert resident_kib(child) < 35 * 1024

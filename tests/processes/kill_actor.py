@@ -22,16 +22,19 @@ from typing import TypeVar
 from wrasse.clock import SystemClock
 from wrasse.engine.guard import MassDeath, backend_guards
 from wrasse.engine.loop import ENGINE_LEASES, Engine, Scheduled
-from wrasse.engine.turn import ENGINE_STATE
+from wrasse.engine.run import RunContext
+from wrasse.engine.turn import ENGINE_STATE, SweepBackend
 from wrasse.errors import StoreUnavailable
+from wrasse.ids import Ids
 from wrasse.jobs.command_handler import Command
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.producer import Producer
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.tally import Tally
+from wrasse.jobs.worker.context import Telemetry, WorkerSettings
 from wrasse.jobs.worker.heartbeat import ChildHeartbeat
 from wrasse.jobs.worker.running_job import RunningJob
-from wrasse.jobs.worker.worker import Worker, WorkerSettings
+from wrasse.jobs.worker.worker import Worker
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.backend import Backend
 from wrasse.ports.jobs import JobQueue
@@ -141,7 +144,7 @@ async def work_off(jobs: JobQueue, url: str, heartbeat_timeout: timedelta, concu
         retry=RetryPolicy(base=timedelta(milliseconds=50), max=timedelta(milliseconds=200)),
     )
     tally = Tally()
-    worker = Worker(jobs, handlers, CLOCK, ChildHeartbeat(url, tally), settings, tally)
+    worker = Worker(jobs, handlers, CLOCK, ChildHeartbeat(url, tally), settings, Telemetry(tally))
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, worker.stop, timedelta(seconds=20))
     log("worker", worker.info.id)
@@ -172,10 +175,8 @@ def engine_on(store: Backend, heartbeat_timeout: timedelta, journal: Journal) ->
     )
     return Engine(
         [sweep],
-        lease_manager=LeaseManager(store.records(ENGINE_LEASES), CLOCK),
-        state=store.records(ENGINE_STATE),
-        journal=journal,
-        clock=CLOCK,
+        home=SweepBackend(LeaseManager(store.records(ENGINE_LEASES), CLOCK), store.records(ENGINE_STATE)),
+        context=RunContext(journal, CLOCK, Ids(CLOCK)),
         owner=f"engine-{os.getpid()}",
         lease_ttl=timedelta(seconds=1),
     )

@@ -36,7 +36,7 @@ class Line:
     facts: tuple[object, ...]
 
 
-class Yard:
+class KillScene:
     """A store, a side log, and the processes at work on them."""
 
     def __init__(self, folder: Path, store: Backend, heartbeat_timeout: float, url: str) -> None:
@@ -55,7 +55,7 @@ class Yard:
         return process
 
     def one_silence(self) -> timedelta:
-        """The silence of this yard's workers."""
+        """The silence of this scene's workers."""
         return timedelta(seconds=self.heartbeat_timeout)
 
     def worker(self, concurrency: int = 4) -> subprocess.Popen[bytes]:
@@ -135,27 +135,27 @@ class Yard:
 
 
 @asynccontextmanager
-async def open_yard(folder: Path, heartbeat_timeout: float, url: str = "") -> AsyncIterator[Yard]:
-    """A yard in an empty folder, with a database there unless another store is named; whatever still runs at the end
+async def open_kill_scene(folder: Path, heartbeat_timeout: float, url: str = "") -> AsyncIterator[KillScene]:
+    """A scene in an empty folder, with a database there unless another store is named; whatever still runs at the end
     is killed."""
     url = url or f"sqlite://{folder}/jobs.db"
-    async with yard_on(
+    async with kill_scene_on(
         folder, heartbeat_timeout, url, await open_store(url, SystemClock(), done_max=1_000_000)
-    ) as yard:
-        yield yard
+    ) as scene:
+        yield scene
 
 
 @asynccontextmanager
-async def yard_on(folder: Path, heartbeat_timeout: float, url: str, store: Backend) -> AsyncIterator[Yard]:
-    """A yard on a store that is open."""
-    yard = Yard(folder, store, heartbeat_timeout, url)
+async def kill_scene_on(folder: Path, heartbeat_timeout: float, url: str, store: Backend) -> AsyncIterator[KillScene]:
+    """A scene on a store that is open."""
+    scene = KillScene(folder, store, heartbeat_timeout, url)
     try:
-        yield yard
+        yield scene
     finally:
-        for process in list(yard.running):
+        for process in list(scene.running):
             with suppress(ProcessLookupError):
                 os.kill(process.pid, signal.SIGCONT)
-            yard.kill(process)
+            scene.kill(process)
         await store.close()
 
 

@@ -15,9 +15,10 @@ from wrasse.jobs.producer import Producer
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.scheduler import PERIODIC, PeriodicScheduler
 from wrasse.jobs.tally import Tally
+from wrasse.jobs.worker.context import Telemetry, WorkerSettings
 from wrasse.jobs.worker.heartbeat import ChildHeartbeat
 from wrasse.jobs.worker.running_job import RunningJob
-from wrasse.jobs.worker.worker import Worker, WorkerSettings
+from wrasse.jobs.worker.worker import Worker
 from wrasse.ports.backend import Backend
 from wrasse.ports.jobs import Job, JobGroup, Rate
 from wrasse.runtime.backends import journal_of, open_store
@@ -62,7 +63,7 @@ async def run_worker(url: str, heartbeat_timeout: timedelta) -> None:
         rates=(RATE,),
     )
     tally = Tally()
-    worker = Worker(store.jobs, handlers, CLOCK, ChildHeartbeat(url, tally), settings, tally)
+    worker = Worker(store.jobs, handlers, CLOCK, ChildHeartbeat(url, tally), settings, Telemetry(tally))
     async with asyncio.TaskGroup() as group:
         group.create_task(engine_on(store, heartbeat_timeout, journal_of(store, CLOCK)).run())
         group.create_task(worker.run())

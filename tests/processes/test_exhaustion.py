@@ -39,7 +39,7 @@ def shop(place: Path) -> Path:
     return place
 
 
-def put(id: str) -> None:
+def enqueue(id: str) -> None:
     assert wrasse("jobs", "enqueue", f"--id={id}", "x").code == 0
 
 
@@ -78,10 +78,10 @@ def url() -> Iterator[str]:
 @pytest.mark.parametrize("how", ["--handler=shop:opens", "--exec=true", "--handler={url}"])
 def test_jobs_of_a_worker_without_descriptors_are_released_and_run_later(shop: Path, how: str, url: str) -> None:
     with running(shop, how.format(url=url)) as daemon:
-        put("warm")
+        enqueue("warm")
         until(lambda: job("warm")["state"] == "done", "a job done")
         files_of(daemon, 3)
-        put("a")
+        enqueue("a")
         until(lambda: [line for line in daemon.lines if "was released" in line["msg"]] or None, "the release")
         files_of(daemon, 1_024)
         until(lambda: job("a")["state"] == "done", "the job done")
@@ -90,7 +90,7 @@ def test_jobs_of_a_worker_without_descriptors_are_released_and_run_later(shop: P
 
 @pytest.mark.parametrize("handler", ["fills", "hungry"])
 def test_a_full_disk_or_memory_costs_no_retry(shop: Path, handler: str) -> None:
-    put("a")
+    enqueue("a")
     with running(shop, f"--handler=shop:{handler}") as daemon:
         until(lambda: [line for line in daemon.lines if "was released" in line["msg"]] or None, "the release")
         (shop / "room").touch()

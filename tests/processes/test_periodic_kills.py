@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 import seeds
-from processes.kill_scene import Yard, eventually, open_yard
+from processes.kill_scene import KillScene, eventually, open_kill_scene
 from processes.periodic_actor import MEMBERS, RATE, repeater_on
 from servers.valkey import Valkey
 from wrasse.ports.jobs import JobRecord, JobState
@@ -29,8 +29,8 @@ HEARTBEAT_TIMEOUT = 1.5
 class Chaos:
     """Two of each role, of which one is killed and replaced each round."""
 
-    def __init__(self, yard: Yard, draw: random.Random) -> None:
-        self.yard = yard
+    def __init__(self, scene: KillScene, draw: random.Random) -> None:
+        self.scene = scene
         self.draw = draw
         self.started = 0
         self.workers = [self._start("worker", HEARTBEAT_TIMEOUT) for _ in range(2)]
@@ -38,10 +38,10 @@ class Chaos:
         self.producers = [self._start("producer", "p0")]
 
     def _start(self, role: str, *more: object) -> subprocess.Popen[bytes]:
-        command = [sys.executable, str(ACTOR), role, self.yard.url, *(str(one) for one in more)]
+        command = [sys.executable, str(ACTOR), role, self.scene.url, *(str(one) for one in more)]
         environment = seeds.environment(PYTHONPATH=str(ACTOR.parents[1]))
-        process = subprocess.Popen(command, cwd=self.yard.folder, env=environment)
-        self.yard.running.append(process)
+        process = subprocess.Popen(command, cwd=self.scene.folder, env=environment)
+        self.scene.running.append(process)
         self.started += 1
         return process
 
@@ -57,14 +57,14 @@ class Chaos:
 
     def _replace(self, some: list[subprocess.Popen[bytes]], start: Callable[[], subprocess.Popen[bytes]]) -> None:
         victim = self.draw.choice(some)
-        self.yard.kill(victim)
+        self.scene.kill(victim)
         some[some.index(victim)] = start()
 
     async def until_there_is_enough_to_compare(self) -> None:
         """A busy machine starts processes so slowly that most of them are killed before they do anything."""
 
         async def enough() -> bool:
-            done = [info.id for info in await self.yard.everything(JobState.DONE)]
+            done = [info.id for info in await self.scene.everything(JobState.DONE)]
             alone = [id for id in done if id.startswith("only-")]
             limited = [id for id in done if id.startswith("limited-")]
             ticks = [id for id in done if id.startswith("periodic/tick/")]
@@ -75,11 +75,11 @@ class Chaos:
     async def calm(self) -> None:
         """Nothing new comes in, and what is there is worked off."""
         for process in (*self.producers, *self.repeaters):
-            self.yard.kill(process)
-        await repeater_on(self.yard.store).enqueue_due()
+            self.scene.kill(process)
+        await repeater_on(self.scene.store).enqueue_due()
 
         async def at_rest() -> bool:
-            return all(q.ready + q.scheduled + q.running == 0 for q in (await self.yard.jobs.counts()).queues)
+            return all(q.ready + q.scheduled + q.running == 0 for q in (await self.scene.jobs.counts()).queues)
 
         await eventually(at_rest, within=90)
 
@@ -103,27 +103,27 @@ async def test_many_kills_cost_no_callback_no_slot_no_result_and_no_limit(tmp_pa
 
 
 async def check_under_kills(folder: Path, url: str, rounds: int, seed: int) -> None:
-    async with open_yard(folder, HEARTBEAT_TIMEOUT, url) as yard:
-        chaos = Chaos(yard, random.Random(seed))
-        await yard.until_logged("then")
+    async with open_kill_scene(folder, HEARTBEAT_TIMEOUT, url) as scene:
+        chaos = Chaos(scene, random.Random(seed))
+        await scene.until_logged("then")
         for _ in range(rounds):
             await chaos.round()
         await chaos.until_there_is_enough_to_compare()
         await chaos.calm()
-        done = await yard.everything(JobState.DONE)
-        records = {info.id: await yard.record(info.id) for info in done}
-        dead = await yard.everything(JobState.DEAD)
+        done = await scene.everything(JobState.DONE)
+        records = {info.id: await scene.record(info.id) for info in done}
+        dead = await scene.everything(JobState.DEAD)
         assert dead == [], f"seed {seed}"
-        check_groups(yard, records)
+        check_groups(scene, records)
         check_slots(records)
-        check_results(yard, records)
+        check_results(scene, records)
         check_limit(records)
         check_unique(records)
 
 
-def check_groups(yard: Yard, records: dict[str, JobRecord]) -> None:
+def check_groups(scene: KillScene, records: dict[str, JobRecord]) -> None:
     """A group that was enqueued has all its members and one callback; one that was not has neither."""
-    log = yard.log()
+    log = scene.log()
     opened = {line.facts[0] for line in log if line.what == "opened"}
     assert opened
     for id in [line.facts[0] for line in log if line.what == "will"]:
@@ -144,9 +144,9 @@ def check_slots(records: dict[str, JobRecord]) -> None:
     assert slots == [slots[0] + timedelta(seconds=number) for number in range(len(slots))]
 
 
-def check_results(yard: Yard, records: dict[str, JobRecord]) -> None:
+def check_results(scene: KillScene, records: dict[str, JobRecord]) -> None:
     """The result of every member is there, from an attempt that ran to its end, and its last progress with it."""
-    ended = {line.facts[:2] for line in yard.log() if line.what == "end"}
+    ended = {line.facts[:2] for line in scene.log() if line.what == "end"}
     for id, record in records.items():
         if record.job.kind == "member":
             assert record.result is not None

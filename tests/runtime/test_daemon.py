@@ -42,7 +42,7 @@ def shop(place: Path) -> Path:
     return place
 
 
-def put(id: str, kind: str = "", payload: str = "x", *args: str) -> None:
+def enqueue(id: str, kind: str = "", payload: str = "x", *args: str) -> None:
     assert wrasse("jobs", "enqueue", f"--id={id}", f"--kind={kind}", payload, *args).code == 0
 
 
@@ -57,7 +57,7 @@ def in_place(id: str, place: str) -> dict[str, object] | None:
 
 
 def test_a_worker_runs_jobs_and_stops_cleanly(shop: Path) -> None:
-    put("a")
+    enqueue("a")
     with running(shop, "--handler=shop:work") as daemon:
         until(lambda: in_place("a", "done"), "the job done")
         daemon.signal(signal.SIGTERM)
@@ -70,7 +70,7 @@ def test_a_worker_runs_jobs_and_stops_cleanly(shop: Path) -> None:
 
 def test_a_stop_lets_a_running_handler_finish_within_its_grace(shop: Path) -> None:
     with running(shop, "--handler=shop:work") as daemon:
-        put("slow", "slow", "1.5")
+        enqueue("slow", "slow", "1.5")
         until(lambda: in_place("slow", "running"), "the job taken")
         daemon.signal(signal.SIGINT)
         assert daemon.end() == 0
@@ -79,7 +79,7 @@ def test_a_stop_lets_a_running_handler_finish_within_its_grace(shop: Path) -> No
 
 def test_a_stop_gives_back_what_does_not_finish_in_time_free_of_charge(shop: Path) -> None:
     with running(shop, "--handler=shop:work", "--set=worker.grace=200ms") as daemon:
-        put("slow", "slow", "60")
+        enqueue("slow", "slow", "60")
         until(lambda: in_place("slow", "running"), "the job taken")
         daemon.signal(signal.SIGTERM)
         assert daemon.end() == 0
@@ -89,7 +89,7 @@ def test_a_stop_gives_back_what_does_not_finish_in_time_free_of_charge(shop: Pat
 
 def test_a_second_signal_ends_the_process_at_once_with_1(shop: Path) -> None:
     with running(shop, "--handler=shop:work") as daemon:
-        put("slow", "slow", "60")
+        enqueue("slow", "slow", "60")
         until(lambda: in_place("slow", "running"), "the job taken")
         daemon.signal(signal.SIGTERM)
         daemon.said("stopping")
@@ -100,7 +100,7 @@ def test_a_second_signal_ends_the_process_at_once_with_1(shop: Path) -> None:
 
 def test_two_signals_in_one_breath_are_one(shop: Path) -> None:
     with running(shop, "--handler=shop:work") as daemon:
-        put("slow", "slow", "1.5")
+        enqueue("slow", "slow", "1.5")
         until(lambda: in_place("slow", "running"), "the job taken")
         daemon.signal(signal.SIGTERM)
         daemon.signal(signal.SIGINT)
@@ -110,7 +110,7 @@ def test_two_signals_in_one_breath_are_one(shop: Path) -> None:
 
 def test_a_second_signal_is_heard_while_a_handler_blocks_the_loop(shop: Path) -> None:
     with running(shop, "--handler=shop:work") as daemon:
-        put("deaf", "deaf", "60")
+        enqueue("deaf", "deaf", "60")
         until((shop / "began").exists, "the handler that blocks")
         daemon.signal(signal.SIGTERM)
         # Python runs its handlers between two steps; the first must be taken in before the second counts.
@@ -169,8 +169,8 @@ def test_without_a_handler_only_sweeps_run_and_it_says_so(shop: Path) -> None:
 
 
 def test_kinds_have_handlers_of_their_own_and_a_command_takes_the_rest(shop: Path) -> None:
-    put("named", "plain", "hello")
-    put("rest", "other", "to stdin")
+    enqueue("named", "plain", "hello")
+    enqueue("rest", "other", "to stdin")
     handlers = "--set=worker.handlers={plain: 'shop:plain'}"
     with running(shop, handlers, "--exec=sh -c 'cat > \"$1\".txt' sh {id}") as daemon:
         until(lambda: in_place("named", "done") and in_place("rest", "done"), "both done")
@@ -184,7 +184,7 @@ def test_an_app_may_be_named_as_the_handler(place: Path) -> None:
     (place / "shop.py").write_text(
         "import wrasse\napp = wrasse.connect()\n@app.handler('greet')\nasync def greet(job): return 'hello'\n"
     )
-    put("a", "greet")
+    enqueue("a", "greet")
     with running(place, "--handler=shop:app"):
         until(lambda: in_place("a", "done"), "the job done")
     assert job("a")["result"] == '"hello"'
@@ -204,8 +204,8 @@ def test_handlers_of_messages_run_beside_those_of_jobs(place: Path) -> None:
 
 def test_counters_match_what_happened(shop: Path) -> None:
     for n in range(9):
-        put(f"good-{n}")
-    put("bad", "fail")
+        enqueue(f"good-{n}")
+    enqueue("bad", "fail")
     with running(shop, "--handler=shop:work") as daemon:
         until(lambda: in_place("bad", "dead"), "the bad job dead")
         until(lambda: daemon.metrics().get('jobs_dead_letter_total{queue="low"}'), "its burial counted")
@@ -219,7 +219,7 @@ def test_counters_match_what_happened(shop: Path) -> None:
 
 
 def test_probes_page_and_json_answer_and_the_page_only_this_machine(shop: Path) -> None:
-    put("bad", "fail", PAYLOAD)
+    enqueue("bad", "fail", PAYLOAD)
     with running(shop, "--handler=shop:work") as daemon:
         until(lambda: in_place("bad", "dead"), "the bad job dead")
         until(lambda: daemon.get("/readyz")[0] == 200, "it is ready")
@@ -264,8 +264,8 @@ def test_beyond_loopback_only_metrics_and_probes_are_served(shop: Path) -> None:
 
 
 def test_payloads_secrets_and_paths_never_reach_the_log(shop: Path) -> None:
-    put("bad", "fail", f"{PAYLOAD} {PATH}")
-    put(PATH, "fail", PAYLOAD)
+    enqueue("bad", "fail", f"{PAYLOAD} {PATH}")
+    enqueue(PATH, "fail", PAYLOAD)
     (shop / "noisy.py").write_text(
         "import logging\nfrom shop import work as inner\n"
         "async def work(job):\n"
@@ -298,7 +298,7 @@ def test_two_processes_share_the_jobs(shop: Path) -> None:
     with running(shop, *one_at_a_time), running(shop, *one_at_a_time):
         until(lambda: len(wrasse("jobs", "stats", "--json").json["workers"]) == 2, "two workers beating")
         for n in range(10):
-            put(f"j-{n}", "slow", "0.2")
+            enqueue(f"j-{n}", "slow", "0.2")
         until(lambda: all(in_place(f"j-{n}", "done") for n in range(10)), "all done")
     workers = {job(f"j-{n}")["worker"] for n in range(10)}
     attempts = [job(f"j-{n}")["attempts"] for n in range(10)]

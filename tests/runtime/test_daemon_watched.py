@@ -50,7 +50,7 @@ def web(answer: Answer) -> Iterator[str]:
         server.server_close()
 
 
-def put(id: str, payload: str = "x") -> None:
+def enqueue(id: str, payload: str = "x") -> None:
     assert wrasse("jobs", "enqueue", f"--id={id}", "--kind=shop", payload).code == 0
 
 
@@ -70,8 +70,8 @@ def test_jobs_are_done_by_a_url_and_their_spans_are_sent_before_the_process_ends
 
     with web(answer) as url:
         (place / "wrasse.yaml").write_text((QUICK + TRACED).format(url=url))
-        put("good", "a")
-        put("bad", "bad")
+        enqueue("good", "a")
+        enqueue("bad", "bad")
         with running(place, "--role=worker") as daemon:
             done = until(lambda: settled("good", "done"), "the job done")
             dead = until(lambda: settled("bad", "dead"), "the job dead")
@@ -98,7 +98,7 @@ def down(place: Path) -> Iterator[tuple[Daemon, dict[str, bool]]]:
     often = "observability: {{queue_sample_interval: 50ms}}\n"
     with web(answer) as url:
         (place / "wrasse.yaml").write_text((QUICK + breaker + often).format(url=url))
-        put("a")
+        enqueue("a")
         with running(place, "--role=worker") as daemon:
             until(lambda: daemon.metrics()['circuit_breaker_trips_total{queue="low"}'] >= 1, "an opened breaker")
             yield daemon, world
@@ -109,7 +109,7 @@ def test_an_open_breaker_is_seen_in_metrics_checks_and_from_the_command_line(
 ) -> None:
     daemon, world = down
     for number in range(40):
-        put(f"more {number}")
+        enqueue(f"more {number}")
     status, checks = until(lambda: unready(daemon), "a check that says so")
     assert (status, "open for more than 1ms: low" in checks) == (503, True)
     told = until(lambda: wrasse("jobs", "stats", "--json").json["breakers"], "the command line tells it")

@@ -14,7 +14,7 @@ from datetime import timedelta
 import msgspec
 import pytest
 
-from conformance.desk import Desk
+from conformance.queue_client import QueueClient
 from unit.jobs.stream_tasks.scene import MAIL, STEP, TaskWorld
 from wrasse.engine.sweep import Action
 from wrasse.jobs.stream_tasks.fields import TASKS
@@ -56,8 +56,8 @@ class Story:
         self.random = random.Random(seed)
         self.world = TaskWorld()
         self.world.jobs = jobs(self.world.jobs.ports, self.world.types)
-        self.desks = [Desk(self.world.jobs, f"w{n}") for n in range(3)]
-        self.holds: list[tuple[Desk, Claim]] = []
+        self.clients = [QueueClient(self.world.jobs, f"w{n}") for n in range(3)]
+        self.holds: list[tuple[QueueClient, Claim]] = []
         self.ran: set[str] = set()
         self.finished: set[str] = set()
         self.planned: list[Action[Requeue | DeadLetterJob]] = []
@@ -73,27 +73,27 @@ class Story:
     async def puts(self) -> None:
         if self.put < TASKS_MAX:
             self.put += 1
-            await self.desks[0].enqueue(f"t{self.put}")
+            await self.clients[0].enqueue(f"t{self.put}")
 
     async def takes(self) -> None:
-        desk = self.random.choice(self.desks)
-        for claimed in await desk.claim(limit=1, heartbeat_timeout=STEP):
+        client = self.random.choice(self.clients)
+        for claimed in await client.claim(limit=1, heartbeat_timeout=STEP):
             law(claimed.job.id not in self.finished, f"{claimed.job.id} was finished, and runs again")
             self.ran.add(claimed.job.id)
-            self.holds.append((desk, claimed.claim))
+            self.holds.append((client, claimed.claim))
 
     async def finishes(self) -> None:
         """However late it is."""
         if self.holds:
-            desk, claim = self.holds.pop(self.random.randrange(len(self.holds)))
-            if await desk.finish(claim) == [Outcome.DONE]:
+            client, claim = self.holds.pop(self.random.randrange(len(self.holds)))
+            if await client.complete(claim) == [Outcome.DONE]:
                 law(claim.id not in self.finished, f"{claim.id} was finished twice")
                 self.finished.add(claim.id)
 
     async def beats(self) -> None:
         if self.holds:
-            desk, claim = self.random.choice(self.holds)
-            await desk.heartbeat(claim, heartbeat_timeout=STEP)
+            client, claim = self.random.choice(self.holds)
+            await client.heartbeat(claim, heartbeat_timeout=STEP)
 
     async def waits(self) -> None:
         self.world.clock.advance(timedelta(seconds=self.random.choice([1, 10, 29, 31])))
@@ -110,8 +110,8 @@ class Story:
 
     async def judge(self) -> None:
         for id in self.finished:
-            law(await self.desks[0].place(id) is JobState.DONE, f"{id} was finished, and is not any more")
-        for id in await self.desks[0].ids(JobState.DEAD):
+            law(await self.clients[0].state(id) is JobState.DONE, f"{id} was finished, and is not any more")
+        for id in await self.clients[0].ids(JobState.DEAD):
             law(id in self.ran, f"{id} ended without having run")
 
     async def rest(self) -> None:
@@ -119,14 +119,14 @@ class Story:
         for _ in range(40):
             self.world.clock.advance(STEP)
             await self.world.swept()
-            for desk in self.desks:
-                for claimed in await desk.claim(limit=1, heartbeat_timeout=STEP):
+            for client in self.clients:
+                for claimed in await client.claim(limit=1, heartbeat_timeout=STEP):
                     law(claimed.job.id not in self.finished, f"{claimed.job.id} was finished, and runs again")
                     self.ran.add(claimed.job.id)
-                    await desk.finish(claimed.claim)
+                    await client.complete(claimed.claim)
         await self.judge()
         for n in range(1, self.put + 1):
-            state = await self.desks[0].place(f"t{n}")
+            state = await self.clients[0].state(f"t{n}")
             law(state in (JobState.DONE, JobState.DEAD), f"t{n} is still {state}")
 
 

@@ -22,7 +22,9 @@ from virtual_time import VirtualClock, run_virtual
 from wrasse.backends.memory.connect import Memory
 from wrasse.engine.guard import BackendRestarted, MassDeath, backend_guards
 from wrasse.engine.loop import ENGINE_LEASES, Engine
-from wrasse.engine.turn import ENGINE_STATE, Scheduled, load
+from wrasse.engine.run import RunContext
+from wrasse.engine.turn import ENGINE_STATE, Scheduled, SweepBackend, load
+from wrasse.ids import Ids
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.jobs import Cancel, JobFilter, JobInfo, JobState, RequeueDead
 from wrasse.sweeps.finished_jobs import FinishedJobs
@@ -176,10 +178,11 @@ class World:
                 Scheduled(stuck, timedelta(seconds=5), guards=self.bug.guards(guards)),
                 Scheduled(finished, timedelta(seconds=15)),
             ],
-            lease_manager=LeaseManager(FaultyRecords(self.store.records(ENGINE_LEASES), network), clock),
-            state=FaultyRecords(self.store.records(ENGINE_STATE), network),
-            journal=FaultyJournal(self.journal, network),
-            clock=clock,
+            home=SweepBackend(
+                LeaseManager(FaultyRecords(self.store.records(ENGINE_LEASES), network), clock),
+                FaultyRecords(self.store.records(ENGINE_STATE), network),
+            ),
+            context=RunContext(FaultyJournal(self.journal, network), clock, Ids(clock)),
             owner=process.name,
         )
 

@@ -7,7 +7,7 @@ from itertools import count
 
 from wire.places import Place, pass_time
 from wrasse.jobs.periodic import Every, Missed, Periodic
-from wrasse.jobs.producer import Producer
+from wrasse.jobs.producer import Producer, ProducerOptions
 from wrasse.jobs.scheduler import PERIODIC, PeriodicScheduler
 from wrasse.ports.jobs import (
     Budget,
@@ -161,7 +161,9 @@ async def periodic(at: Place, jobs: JobQueue) -> None:
 
 async def names_of_seed_002(at: Place, jobs: JobQueue) -> None:
     """Queues whose names are the keys of their lists, and the producers' limiter."""
-    producer = Producer(jobs, at.clock, queues={"high": "jobqueue:high_priority", "low": "jobqueue:low_priority"})
+    producer = Producer(
+        jobs, at.clock, ProducerOptions(queues={"high": "jobqueue:high_priority", "low": "jobqueue:low_priority"})
+    )
     await producer.enqueue(producer.job("", b'{"filepath":"/data/a.txt","filesize":10}', id="a", priority="high"))
     await producer.enqueue(producer.job("", b'{"filepath":"/data/b.txt","filesize":0}', id="b", delay=HOUR))
     await Story(jobs).next("jobqueue:high_priority")

@@ -9,7 +9,7 @@ import pytest
 from wire.conftest import Difference, OpenPlace
 from wire.dumps import as_text
 from wire.places import START, Place, dumped
-from wrasse.archives.archiver import ArchivePorts, Archiver
+from wrasse.archives.archiver import ArchivePorts, Archiver, ArchiverOptions
 from wrasse.archives.batch import BatchLimits
 from wrasse.archives.codec import Compression
 from wrasse.archives.cursor import CURSORS, Cursors
@@ -40,7 +40,7 @@ async def _archived(place: Place, objects: Objects, clock: Clock, form: Form) ->
         LeaseManager(backend.records(leases_in(".wrasse")), clock),
     )  # fmt: skip
     rule = Rule("gbe.events.audit.*", objects, "file:data", limits=BatchLimits(size=3), form=form)
-    await Archiver(ports, [rule], clock, "archiver-1", lease_ttl=timedelta(hours=1)).drain()
+    await Archiver(ports, [rule], clock, "archiver-1", ArchiverOptions(lease_ttl=timedelta(hours=1))).drain()
     cursors = Cursors(backend.records(CURSORS))
     restart = await plan_restart(backend.streams, cursors, rule, SUBJECT, GROUP)
     assert restart.epoch == 2

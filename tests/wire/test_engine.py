@@ -12,8 +12,10 @@ from wire.places import Place, dumped
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.loop import ENGINE_LEASES, Engine
-from wrasse.engine.turn import ENGINE_STATE, Scheduled
-from wrasse.jobs.rate_limiter import BUDGETS, RecordedLimiter
+from wrasse.engine.run import RunContext
+from wrasse.engine.turn import ENGINE_STATE, Scheduled, SweepBackend
+from wrasse.ids import Ids
+from wrasse.jobs.rate_limiter import BUDGETS, RecordLimiter
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.jobs import Job
 from wrasse.ports.journal import Intent
@@ -38,7 +40,9 @@ async def _runs(place: Place) -> None:
     lease_manager, journal = LeaseManager(records(ENGINE_LEASES), place.clock), journal_of(place.backend, place.clock)
     engine = Engine(
         [Scheduled(StuckJobs(memory.jobs, rescues_max=1), HOUR), Scheduled(FinishedJobs(memory.jobs), HOUR)],
-        lease_manager=lease_manager, state=records(ENGINE_STATE), journal=journal, clock=place.clock, owner="engine-1",
+        home=SweepBackend(lease_manager, records(ENGINE_STATE)),
+        context=RunContext(journal, place.clock, Ids(place.clock)),
+        owner="engine-1",
     )  # fmt: skip
     await engine.sweep_now("stuck_jobs")
     await story.next("low")
@@ -48,7 +52,7 @@ async def _runs(place: Place) -> None:
     assert await lease_manager.acquire("sweep/aged_entries", "engine-2", HOUR)
     open_line = Intent("01ZZZZZZZZZZZZZZZZZZZZZZZZ", "run-1", "stuck_jobs", "dead_letter", "job-9", "why", 2)
     await journal.intend([open_line])
-    await RecordedLimiter(records(BUDGETS)).allow("rate_limit:producer", 3, rate=10, burst=10)
+    await RecordLimiter(records(BUDGETS)).allow("rate_limit:producer", 3, rate=10, burst=10)
 
 
 @pytest.mark.parametrize("where", ["redis", "nats", "directory", "strict s3"])

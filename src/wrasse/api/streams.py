@@ -20,7 +20,7 @@ from wrasse.ports.groups import StartAt, check_group
 from wrasse.ports.rules.subjects import check_pattern
 from wrasse.ports.streams import APPENDS_MAX
 from wrasse.runtime.signals import on_stop
-from wrasse.streams.consumer import Consumer, ConsumerSettings, StreamTally
+from wrasse.streams.consumer import Consumer, ConsumerSettings, StreamSubscription, StreamTally
 from wrasse.streams.delivery import Handler, HandlerCall
 from wrasse.streams.publisher import Publication, Publisher
 
@@ -38,20 +38,10 @@ class NewMessage:
     trace_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """One handler of messages, as it was registered."""
-
-    pattern: str
-    group: str
-    handler: Handler
-    settings: ConsumerSettings
-
-
 async def listen(
     store: StreamStore,
     clock: Clock,
-    handlers: Sequence[Registered],
+    handlers: Sequence[StreamSubscription],
     stopped: asyncio.Event,
     tallies: dict[str, StreamTally] | None = None,
 ) -> None:
@@ -59,16 +49,7 @@ async def listen(
     by group."""
     counted = {} if tallies is None else tallies
     consumers = [
-        Consumer(
-            store.streams,
-            store.groups,
-            clock,
-            each.pattern,
-            each.group,
-            each.handler,
-            each.settings,
-            counted.setdefault(each.group, StreamTally()),
-        )
+        Consumer(store.streams, store.groups, clock, each, counted.setdefault(each.group, StreamTally()))
         for each in handlers
     ]
     async with asyncio.TaskGroup() as tasks:
@@ -85,7 +66,7 @@ class AppStreams:
     def __init__(self, open: Callable[[], Awaitable[StreamStore]], clock: Clock) -> None:
         self._open = open
         self._clock = clock
-        self.handlers: list[Registered] = []
+        self.handlers: list[StreamSubscription] = []
         self._stopped = asyncio.Event()
 
     async def publish(self, subject: str, data: object = b"", *, key: str = "", trace_id: str | None = None) -> str:
@@ -136,7 +117,7 @@ class AppStreams:
                     f"two handlers of {pattern!r} are in the group {name!r}, and would share its messages",
                     do="give one of them another group",
                 )
-            self.handlers.append(Registered(pattern, name, function, settings))
+            self.handlers.append(StreamSubscription(pattern, name, function, settings))
             return function
 
         return register

@@ -3,12 +3,9 @@
 A failure to publish an event changes nothing else. Archives of the stream of archive events are not announced: each
 would cause another one.
 
-Counters of an archiver, for metrics and tests.
-
-Archiving lag: messages, bytes and age of what is not archived, and an alert beyond limits.
-
-It is measured by a task beside the archiving, since the lag of an archiver that cannot write matters most. An alert is
-sent once, and again after the repeat interval; trimming continues below what is archived.
+`LagWatch` measures what is not archived (messages, bytes and age) and sends an alert beyond limits: once, and again
+after the repeat interval. It runs in a task beside the archiving, since the lag of an archiver that cannot write
+matters most. Trimming continues below what is archived. `ArchiverTally` counts what an archiver did.
 """
 
 from __future__ import annotations

@@ -37,6 +37,7 @@ STREAMS_KEPT = 10_000  # streams with state in memory
 BACKOFF_MAX = 30.0  # seconds
 _PAGE = 1_000
 _log = logging.getLogger("wrasse.archives")
+_LAG = LagLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,18 @@ class _StreamState:
     behind: bool = False  # whether it has entries to archive
 
 
+@dataclass(frozen=True, slots=True)
+class ArchiverOptions:
+    """How often streams are read, how long their leases last, and when lag is an alert."""
+
+    poll: timedelta = POLL
+    lease_ttl: timedelta = TTL
+    lag: LagLimits = _LAG
+
+
+_DEFAULT = ArchiverOptions()
+
+
 class Archiver:
     """Drains streams until it is stopped."""
 
@@ -70,26 +83,23 @@ class Archiver:
         rules: Sequence[Rule],
         clock: Clock,
         owner: str,
-        *,
-        poll: timedelta = POLL,
-        lease_ttl: timedelta = TTL,
-        lag: LagLimits | None = None,
+        settings: ArchiverOptions = _DEFAULT,
     ) -> None:
         self._streams = ports.streams
         self._rules = tuple(rules)
         self._clock = clock
-        self._poll = poll.total_seconds()
+        self._poll = settings.poll.total_seconds()
         self._grace = GRACE.total_seconds()
         self._stopping = asyncio.Event()
         self._states: dict[str, _StreamState] = {}
-        self._turns = StreamLeases(ports.lease_manager, owner, clock, lease_ttl)
+        self._leases = StreamLeases(ports.lease_manager, owner, clock, settings.lease_ttl)
         self.tally = ArchiverTally()
         self._announcer = Announcer(ports.streams, clock, self.tally)
         cursors = Cursors(ports.records)
         alerts = None if ports.alerts is None else Alerts(ports.alerts, ports.streams, clock, "archiver")
-        self._watch = LagWatch(ports.streams, cursors, alerts, GROUP, lag or LagLimits())
+        self._watch = LagWatch(ports.streams, cursors, alerts, GROUP, settings.lag)
         self._tools = Tools(
-            ports.streams, ports.groups, cursors, self._turns, self._announcer, self.tally, owner, self._stopping
+            ports.streams, ports.groups, cursors, self._leases, self._announcer, self.tally, owner, self._stopping
         )
 
     async def run(self) -> None:
@@ -138,7 +148,7 @@ class Archiver:
         before = self.tally.messages
         while await self._step_all(flush=True):
             pass
-        await self._turns.give_back()
+        await self._leases.release_all()
         return self.tally.messages - before
 
     async def _step_all(self, *, flush: bool) -> bool:
@@ -197,7 +207,7 @@ class Archiver:
             state.not_before = self._clock.monotonic() + _backoff(state.troubles, self._poll)
             self._note_error(why, state.troubles, state.drain.subject)
             if not isinstance(why, StoreUnavailable):
-                await self._turns.give_up(state.drain.subject)  # so that an operator can repair it
+                await self._leases.release(state.drain.subject)  # so that an operator can repair it
             if flush:
                 raise
             if not isinstance(why, StoreUnavailable) and state.last_alarm != why.message:
@@ -234,7 +244,7 @@ class Archiver:
         """Writes what is collected, and releases the streams."""
         for state in [state for state in self._states.values() if state.drain.open]:
             await self._flush_one(state)
-        await self._turns.give_back()
+        await self._leases.release_all()
 
     async def _flush_one(self, state: _StreamState) -> None:
         try:

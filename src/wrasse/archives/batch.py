@@ -3,7 +3,7 @@
 It is full at `batch_size` entries, at `batch_bytes` bytes of lines, or at midnight UTC by the time of its entries, so
 that an archive contains one day; and it is due `batch_timeout` after its first entry by the backend's clock. Lines are
 compressed as they arrive, so that an open batch needs about as much memory as its archive. Pure: no clock, no I/O;
-`press` and `seal` take long, and may run in a thread.
+`compress` and `seal` take long, and may run in a thread.
 
 `ArchiveFacts` is the metadata that an archive is written with. It allows to verify a chain from the objects alone: each
 archive starts where the previous one ended, and `passed` counts every entry that its stream ever had up to its last, so
@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from wrasse.archives.codec import Compression, Press, is_marked, packed, press
+from wrasse.archives.codec import Compression, Compressor, compressor_for, is_marked, lines_of
 from wrasse.archives.naming import day_of
 from wrasse.errors import StoreBroken
 from wrasse.ports.streams import EntryChunk, EntryId
@@ -133,7 +133,7 @@ class ArchiveBatch:
         assert limits.size >= 1, "an archive holds an entry"
         self._limits = limits
         self._codec = codec
-        self._compress: Press | None = None
+        self._compress: Compressor | None = None
         self._hash = hashlib.sha256()
         self._parts: list[bytes] = []
         self._stored = 0  # bytes of the parts and of the compressor
@@ -159,7 +159,7 @@ class ArchiveBatch:
     def extend(self, chunk: EntryChunk) -> int:
         """Takes entries, in order, until it is complete; returns how many it took."""
         fits = self._fitting(chunk)
-        data, marked = packed(chunk, fits)
+        data, marked = lines_of(chunk, fits)
         if self.raw + len(data) > self._limits.bytes:
             data, fits, marked = self._cut(data)
         if fits:
@@ -184,14 +184,14 @@ class ArchiveBatch:
         )
 
     def piece(self) -> list[bytes]:
-        """Removes and returns the uncompressed lines, for `press`."""
+        """Removes and returns the uncompressed lines, for `compress`."""
         waiting, self._waiting, self.waiting = self._waiting, [], 0
         return waiting
 
-    def press(self, piece: list[bytes]) -> None:
+    def compress(self, piece: list[bytes]) -> None:
         """Compresses a piece; pieces in order, one at a time; `extend` may run concurrently."""
         if self._compress is None:
-            self._compress = press(self._codec)
+            self._compress = compressor_for(self._codec)
             self._stored += COMPRESSOR_BYTES
         for data in piece:
             self._hash.update(data)
@@ -204,8 +204,8 @@ class ArchiveBatch:
         """Completes the batch; nothing can be added afterwards."""
         assert self.first is not None, "an archive holds an entry"
         assert self.last is not None, "an archive holds an entry"
-        self.press(self.piece())
-        assert self._compress is not None, "after press there is a compressor"
+        self.compress(self.piece())
+        assert self._compress is not None, "after compress there is a compressor"
         self._parts.append(self._compress.flush())
         data = b"".join(self._parts)
         self._parts, self._compress, self._stored = [], None, 0

@@ -1,15 +1,13 @@
-"""Compression of archives, and the key suffix for it: `.jsonl.gz`, `.jsonl.zst`, or `.jsonl` for none.
+"""The bytes of archives: one entry per line, byte for byte, and the compression of the whole. Pure.
 
-The key determines the compression, not the settings: an archive whose key was fixed before the settings changed is
-written and read in the form that its key names. Pure.
-
-One entry as one line of an archive, and back, byte for byte.
+The key determines the compression, not the settings: `.jsonl.gz`, `.jsonl.zst`, or `.jsonl` for none. An archive whose
+key was fixed before the settings changed is written and read in the form that its key names.
 
 An envelope is kept as stored, with `stream_id` appended as its last field. Any other entry (no valid envelope, a raw
 newline, a `stream_id` of its own, additional fields) is archived whole: a line that begins with `stream_id` and has the
 bytes in base64 under `raw`, fields that are text under `text`, and other fields in base64 under `fields` (older
 archives have all of them there). Every line is valid JSON and ends in a newline; different entries have different
-lines. Pure.
+lines.
 """
 
 from __future__ import annotations
@@ -32,10 +30,11 @@ from wrasse.streams.envelope import are_envelopes, decode
 GZIP_WINDOW = 31  # as zlib names the format: a window of 32 KiB and a gzip frame
 GZIP_LEVEL = 3
 ZSTD_LEVEL = 1
-_UNPACKED_MAX = 1 << 20  # bytes per chunk
+_DECOMPRESSED_MAX = 1 << 20  # bytes per decompressed chunk
 # zstd has no limit on its output, so its input is fed in small chunks, which decompress to some MiB at most. Input in
 # one chunk with damaged bytes is lost with them.
 _ZSTD_FED = 256
+
 # The largest entry that a client can read, and so the largest that can be archived: 256 MiB (a reply of Redis; 64 MiB
 # on NATS). A line has it in base64. The writer accepts nothing larger, the reader refuses nothing smaller.
 ENTRY_BYTES_MAX = 256 << 20  # bytes of one entry that is archived and read back
@@ -65,17 +64,17 @@ class Compression(StrEnum):
 _SUFFIXES = {Compression.GZIP: ".gz", Compression.ZSTD: ".zst", Compression.NONE: ""}
 
 
-def codec_of(suffix: str) -> Compression:
-    """The compression of a suffix."""
+def compression_of_suffix(suffix: str) -> Compression:
+    """The compression that keys with this suffix name."""
     return next(codec for codec, each in _SUFFIXES.items() if each == suffix)
 
 
-def codec_in(key: str) -> Compression:
-    """The compression of a key."""
+def compression_of_key(key: str) -> Compression:
+    """The compression that this key names."""
     return next((codec for codec, suffix in _SUFFIXES.items() if suffix and key.endswith(suffix)), Compression.NONE)
 
 
-class Press(Protocol):
+class Compressor(Protocol):
     """A streaming compressor."""
 
     def compress(self, data: bytes, /) -> bytes:
@@ -95,20 +94,20 @@ class _Plain:
         return b""
 
 
-def press(codec: Compression) -> Press:
+def compressor_for(codec: Compression) -> Compressor:
     """A compressor for one archive."""
     if codec is Compression.NONE:
         return _Plain()
     if codec is Compression.ZSTD:
-        return cast(Press, _zstandard().ZstdCompressor(level=ZSTD_LEVEL).compressobj())
+        return cast(Compressor, _zstandard().ZstdCompressor(level=ZSTD_LEVEL).compressobj())
     try:
         fast = importlib.import_module("isal.isal_zlib")  # optional; needs a tenth of zlib's time
     except ImportError:
         return zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, GZIP_WINDOW)
-    return cast(Press, fast.compressobj(1, fast.DEFLATED, GZIP_WINDOW))
+    return cast(Compressor, fast.compressobj(1, fast.DEFLATED, GZIP_WINDOW))
 
 
-def check_codec(codec: Compression) -> None:
+def check_compression(codec: Compression) -> None:
     """Refuses a compression that this installation cannot write, before anything is read."""
     if codec is Compression.ZSTD:
         _zstandard()
@@ -118,7 +117,7 @@ class Damaged(Exception):
     """The bytes of an archive are invalid."""
 
 
-class Unpress:
+class Decompressor:
     """A streaming decompressor of one archive. Raises Damaged."""
 
     def __init__(self, codec: Compression) -> None:
@@ -130,7 +129,7 @@ class Unpress:
         elif codec is Compression.GZIP:
             self._object = zlib.decompressobj(GZIP_WINDOW)
 
-    def unpack(self, data: bytes) -> Iterator[bytes]:
+    def decompress(self, data: bytes) -> Iterator[bytes]:
         """The bytes of lines in a further chunk of the archive, in bounded chunks."""
         if self._codec is Compression.NONE:
             yield data
@@ -148,7 +147,7 @@ class Unpress:
         while data:
             before = self._object.copy()
             try:
-                piece = self._object.decompress(data, _UNPACKED_MAX)
+                piece = self._object.decompress(data, _DECOMPRESSED_MAX)
             except zlib.error as why:
                 yield from _up_to_error(before, data)
                 raise Damaged("its bytes are damaged") from why
@@ -201,14 +200,14 @@ _WHOLE = msgspec.json.Decoder(_Whole)
 _ENCODE = msgspec.json.Encoder().encode
 
 
-def packed(chunk: EntryChunk, count: int) -> tuple[bytes, int]:
+def lines_of(chunk: EntryChunk, count: int) -> tuple[bytes, int]:
     """The lines of the first entries, concatenated, and how many of them are archived whole."""
     bodies = chunk.bodies[:count]
     if not chunk.beside and _all_keep_their_form(bodies):
         parts: list[bytes] = []
-        put = parts.extend
+        add = parts.extend
         for body, id in zip(bodies, chunk.ids, strict=False):
-            put((body[:-1], _MARK, id, _END))
+            add((body[:-1], _MARK, id, _END))
         return b"".join(parts), 0
     lines = [*map(line_of, chunk.entries(count))]
     return b"".join(lines), sum(map(is_marked, lines))

@@ -1,4 +1,4 @@
-"""Cursors: how far each stream is archived, one record per subject.
+"""How far each stream is archived, in one record per subject, and which archiver works on it.
 
 A record is {after, passed}: everything up to `after` is archived; or {after, passed, key}, an intent: the archive that
 follows `after` is to be written under this key and no other, by any process. Every change names the version it read. A
@@ -7,11 +7,9 @@ lost reply needs no retry: either of the two states is valid to continue from.
 `epoch` is incremented when a stream was set back and is archived again; `history` identifies the backend's server when
 the cursor was written, so that a failover or a restore is detected before anything is read.
 
-Stream leases: one archiver per stream at a time. This avoids duplicate work; correctness depends on the commit
-alone.
-
-A lease is acquired when there is something to archive, renewed after half of its time while there still is, and
-otherwise left to expire.
+A stream lease lets one archiver at a time work on a stream. It avoids duplicate work; correctness depends on the
+conditional writes of the cursor alone. A lease is acquired when there is something to archive, renewed after half of
+its time while there still is, and otherwise left to expire.
 """
 
 from __future__ import annotations
@@ -33,9 +31,9 @@ from wrasse.ports.records import Collection, Record, Records, Written
 from wrasse.ports.streams import SEQ_MAX, EntryId
 
 CURSORS = Collection.named("archives/cursors")
-TTL = timedelta(seconds=30)
-_PREFIX = "archive/"
-_SUBJECT_BYTES_MAX = 200
+TTL = timedelta(seconds=30)  # of a stream lease
+_LEASE_PREFIX = "archive/"
+_SUBJECT_BYTES_MAX = 200  # in the key of a lease
 _LEASES_MAX = 10_000  # beyond that, expired ones are removed
 
 
@@ -134,7 +132,7 @@ class StreamLeases:
         self._leases: dict[str, tuple[Lease, float]] = {}  # with its end by the monotonic clock
         self._refused_at: dict[str, float] = {}  # when the last acquire was refused
 
-    async def mine(self, subject: str) -> bool:
+    async def acquire(self, subject: str) -> bool:
         """Whether this archiver has the stream's lease; tries to acquire it."""
         now = self._clock.monotonic()
         lease, ends = self._leases.get(subject, (None, now))
@@ -157,17 +155,17 @@ class StreamLeases:
         self._leases[subject] = (granted, self._lease_manager.term(granted))
         return True
 
-    async def asked_again(self, subject: str) -> bool:
-        """`mine` without the pause after a refusal."""
+    async def retry_now(self, subject: str) -> bool:
+        """`acquire` without the pause after a refusal."""
         self._refused_at.pop(subject, None)
-        return await self.mine(subject)
+        return await self.acquire(subject)
 
-    async def give_back(self) -> None:
+    async def release_all(self) -> None:
         """Releases all leases, so that others need not wait."""
         while self._leases:
-            await self.give_up(next(iter(self._leases)))
+            await self.release(next(iter(self._leases)))
 
-    async def give_up(self, subject: str) -> None:
+    async def release(self, subject: str) -> None:
         """Releases the lease of one stream; if that fails, it expires."""
         lease, ends = self._leases.pop(subject, (None, 0.0))
         if lease is not None and ends > self._clock.monotonic():
@@ -178,5 +176,5 @@ class StreamLeases:
 def lease_key(subject: str) -> str:
     """The key of a stream's lease: its subject, or its hash where that is too long."""
     if len(subject.encode()) <= _SUBJECT_BYTES_MAX:
-        return _PREFIX + subject
-    return _PREFIX + hashlib.sha256(subject.encode()).hexdigest()
+        return _LEASE_PREFIX + subject
+    return _LEASE_PREFIX + hashlib.sha256(subject.encode()).hexdigest()

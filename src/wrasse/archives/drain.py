@@ -143,7 +143,7 @@ class _Filling:
         self._subject = subject
         self._group = group
         self._stopping = stopping
-        self._pressing: asyncio.Task[None] | None = None
+        self._compressing: asyncio.Task[None] | None = None
 
     async def run(self, after: EntryId) -> datetime | None:
         at: datetime | None = None
@@ -161,8 +161,8 @@ class _Filling:
                 break
             if self._batch.waiting >= PIECE_BYTES:
                 await self._press()
-        if self._pressing is not None:
-            await self._pressing
+        if self._compressing is not None:
+            await self._compressing
         return at
 
     def _read(self, after: EntryId, room: int) -> asyncio.Task[EntryChunk] | None:
@@ -171,10 +171,10 @@ class _Filling:
         return self._group.create_task(self._streams.chunk(self._subject, after, min(CHUNK_ENTRIES, room)))
 
     async def _press(self) -> None:
-        press: Callable[[list[bytes]], None] = self._batch.press
-        if self._pressing is not None:
-            await self._pressing
-        self._pressing = self._group.create_task(asyncio.to_thread(press, self._batch.piece()))
+        compress: Callable[[list[bytes]], None] = self._batch.compress
+        if self._compressing is not None:
+            await self._compressing
+        self._compressing = self._group.create_task(asyncio.to_thread(compress, self._batch.piece()))
 
 
 async def entries_after(streams: Streams, subject: str, after: EntryId) -> AsyncIterator[Entry]:
@@ -245,7 +245,7 @@ class Tools:
     streams: Streams
     groups: Groups
     cursors: Cursors
-    turns: StreamLeases
+    leases: StreamLeases
     announcer: Announcer
     tally: ArchiverTally
     writer: str
@@ -291,7 +291,7 @@ class Drain:
         if self._ends <= cursor.after:
             self._batch = None
             return Stepped.IDLE
-        if not await self._tools.turns.mine(self.subject):
+        if not await self._tools.leases.acquire(self.subject):
             self.forget()
             return Stepped.ELSEWHERE
         if cursor.key is not None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 
-from wrasse.archives.codec import Compression, codec_of
+from wrasse.archives.codec import Compression, compression_of_suffix
 from wrasse.ports.objects import check_object_key
 from wrasse.ports.records import key_of, stored_name
 from wrasse.ports.streams import EntryId
@@ -82,7 +82,7 @@ def parse_name(key: str, prefix: str | None = None) -> ArchiveName | None:
     if found is None or prefix not in (None, found[1]):
         return None
     below, domain, *days, subject, ms, seq, epoch, suffix = found.groups()
-    form = Form(DayLayout.SLASHES if days[0] else DayLayout.HIVE, codec_of(suffix))
+    form = Form(DayLayout.SLASHES if days[0] else DayLayout.HIVE, compression_of_suffix(suffix))
     try:
         when = date(*(int(part) for part in days if part))
     except ValueError:

@@ -4,11 +4,9 @@ Everything is checked while it is read: an unreadable line is an error, or repor
 skipped. The other lines of its archive are read, up to where its bytes are damaged. Messages of one stream are in
 order; several streams are read day by day.
 
-Listing the archives in a store, in the order of their messages.
-
-Keys of one stream and one day sort by time, except that the last number of a key has no fixed width: archives that
-start within one millisecond are sorted here. Days sort within either layout, but not across both: after a change of the
-layout, two listings are merged. Memory: a page of each listing.
+Archives are listed in the order of their messages. Keys of one stream and one day sort by time, except that the last
+number of a key has no fixed width: archives that start within one millisecond are sorted here. Days sort within either
+layout, but not across both: after a change of the layout, two listings are merged. Memory: a page of each listing.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from wrasse.archives.batch import ArchiveFacts, from_metadata
-from wrasse.archives.codec import LINE_BYTES_MAX, Damaged, Unpress, codec_in, entry_of, is_marked
+from wrasse.archives.codec import LINE_BYTES_MAX, Damaged, Decompressor, compression_of_key, entry_of, is_marked
 from wrasse.archives.naming import HIVE, ArchiveName, listing_prefix, parse_name
 from wrasse.errors import Gone, StoreBroken
 from wrasse.ports.objects import ObjectInfo, Objects
@@ -87,11 +85,11 @@ async def _ordered(
         if name is None or not matches(pattern, name.subject):
             continue
         for stem in [stem for stem in waiting if not info.key.startswith(stem)]:
-            for ready in _in_order(waiting.pop(stem)):
+            for ready in sorted(waiting.pop(stem), key=_start):
                 yield ready
         waiting.setdefault(name.stem, []).append(ListedArchive(name, info))
     for same in waiting.values():
-        for ready in _in_order(same):
+        for ready in sorted(same, key=_start):
             yield ready
 
 
@@ -103,8 +101,8 @@ async def _listed(objects: Objects, place: str, until: str | None) -> AsyncItera
             yield info
 
 
-def _in_order(same: list[ListedArchive]) -> list[ListedArchive]:
-    return sorted(same, key=lambda each: each.name.place)
+def _start(archive: ListedArchive) -> tuple[int, EntryId]:
+    return archive.name.place
 
 
 async def newest(objects: Objects, prefix: str, domain: str, subject: str) -> ListedArchive | None:
@@ -213,10 +211,11 @@ async def _ends_before(objects: Objects, name: ArchiveName, since: datetime) -> 
 
 async def lines_at(objects: Objects, key: str) -> AsyncIterator[bytes]:
     """The lines of one archive, without their ends; StoreBroken if it is damaged."""
-    rest, size, unpress = list[bytes](), 0, Unpress(codec_in(key))  # the line that has not ended yet, in pieces
+    rest, size = list[bytes](), 0  # the line that has not ended yet, in pieces
+    decompressor = Decompressor(compression_of_key(key))
     try:
         async for chunk in objects.read(key):
-            for data in unpress.unpack(chunk):
+            for data in decompressor.decompress(chunk):
                 *ends, begun = data.split(b"\n")
                 for end in ends:
                     yield b"".join((*rest, end)) if rest else end
@@ -228,7 +227,7 @@ async def lines_at(objects: Objects, key: str) -> AsyncIterator[bytes]:
                     raise _broken(key, f"it has a line of more than {LINE_BYTES_MAX} bytes, which no entry has")
     except Damaged as why:
         raise _broken(key, str(why)) from why
-    if not unpress.ended:
+    if not decompressor.ended:
         raise _broken(key, "it does not end where it should")
     if rest:
         raise _broken(key, "its last line has no end")

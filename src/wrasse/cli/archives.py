@@ -373,7 +373,7 @@ async def _wait_for_turn(turns: StreamLeases, subject: str, clock: Clock) -> Non
     """Waits for the stream's lease: a running archiver has it briefly at each retry; one that died, or whose lease a
     failover restored, has it until it expires."""
     ends, told = clock.monotonic() + _PATIENCE.total_seconds(), False
-    while not await turns.asked_again(subject):
+    while not await turns.retry_now(subject):
         if clock.monotonic() > ends:
             raise Refused(f"an archiver has the lease of {subject!r}", do="stop it, and try again")
         if not told:
@@ -400,4 +400,4 @@ async def _restart(ctx: CommandContext, subject: str, dry_run: bool) -> Restart:
                 await restart(cursors, planned)
             return planned
         finally:
-            await turns.give_back()
+            await turns.release_all()

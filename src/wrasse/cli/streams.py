@@ -34,7 +34,7 @@ from wrasse.runtime.backends import Stores
 from wrasse.runtime.signals import on_stop
 from wrasse.streams.delivery import envelope_in
 from wrasse.streams.envelope import PAYLOAD_BYTES_MAX, Envelope, check_payload
-from wrasse.streams.membership import Membership, consumer_name
+from wrasse.streams.membership import JoinOptions, Membership, consumer_name
 from wrasse.streams.publisher import Publication, Publisher
 
 
@@ -272,7 +272,7 @@ async def _consume(
     """Reads as a member of a group. Without --follow it ends when the group has no more messages."""
     clock = SystemClock()
     start = start_at(wanted.start, (await store.health_sample()).at)
-    members = Membership(store.streams, store.groups, clock, wanted.pattern, group, start, timedelta(seconds=1))
+    members = Membership(store.streams, store.groups, clock, wanted.pattern, group, JoinOptions(start))
     name = consumer_name(clock)
     left = wanted.limit
     try:

@@ -1,21 +1,15 @@
-"""Guards about what uses a backend: other operations, the lease of the run, and workers that stop together.
+"""Guards pause the run of a sweep while its evidence proves nothing, or while the backend is used otherwise.
 
-The decisions in here are pure functions of what was seen and what is remembered; the classes around them only look.
-Guards about the backend itself are in `health.py`.
-
-The lock that the sweeper of the design document takes on Redis: held, and renewed, before each batch of a run, so
-that a sweeper of the origin and ours do not run at the same time. It is released after the run, and ends by itself
-when the process was killed. A dry run only looks who has it.
-
-All sweeps of ours are one owner: which process runs one is what its lease says, and a process that was killed must not
-keep the next one from its work. So one sweep may release what another still needs; that one takes it again before its
-next batch. Until then it may run beside the origin's, where the preconditions of each change save the data.
-
-Guards that check the backend's health: does it answer, is it still the same one, and do our clocks agree?
+By what uses the backend: `Traffic` (other operations), `LeaseGuard` (the lease of the run), `MassDeath` (workers that
+stop together), `PlainLockGuard` (a lock shared with other programs). By the backend's health: `BackendDown` (does it
+answer), `BackendRestarted` (is it still the same one), `ClockSkew` (do our clocks agree).
 
 After an outage, a restart or an eviction heartbeats may be missing that workers sent; after a jump of our own clock, or
-while this host was suspended, deadlines pass too early. A missing heartbeat proves nothing then, so these guards pause
-runs for one `heartbeat_timeout` from the first good answer: long enough for every living worker to send one again.
+while this host was suspended, deadlines pass too early. A missing heartbeat proves nothing then, so the guards of
+health pause runs for one `heartbeat_timeout` from the first good answer: long enough for every living worker to send
+one again.
+
+The decisions are pure functions of an observation and of what the guard remembers; the classes around them only read.
 """
 
 from __future__ import annotations
@@ -37,6 +31,8 @@ from wrasse.leases.lease_scope import RenewedLease
 from wrasse.ports.guard import Guard, HealthCheck, HealthSample, NamedLocks
 from wrasse.ports.jobs import Counts, WorkerState
 
+DOCUMENT_LOCK = "gbe:lock:sweeper"
+OWNER = "wrasse"
 STOPPING = "stopping"  # the guard of an engine that was asked to stop
 HEALTH_CHECK_MAX = 5.0  # seconds until a backend counts as down
 SKEW_MAX = timedelta(seconds=5)
@@ -44,7 +40,7 @@ JUMP_MAX = timedelta(seconds=5)
 
 
 class Activity:
-    """Notes that somebody uses what an idle sweep would tidy. Noting costs next to nothing."""
+    """When the data that an idle sweep cleans up was last used."""
 
     __slots__ = ("_clock", "last")
 
@@ -90,8 +86,8 @@ class LeaseGuard(Guard):
 
 @dataclass(frozen=True, slots=True)
 class Wave:
-    """What mass_death remembers: when it last looked and saw nothing of the kind, since when it pauses, the last moment
-    of a missed deadline that belongs to that wave, and up to when deaths have been dealt with."""
+    """What mass_death remembers: when it last saw no wave, since when it pauses, the last missed deadline that belongs
+    to the wave, and up to when deaths have been judged."""
 
     looked_at: datetime | None = None
     since: datetime | None = None
@@ -104,7 +100,7 @@ _WAVE = msgspec.json.Decoder(Wave)
 
 @dataclass(frozen=True, slots=True)
 class MassDeathVerdict:
-    """Whether to pause, what to remember, and what to say when it goes on all the same."""
+    """Whether to pause, what to remember, and what the report says if the run continues after a wave."""
 
     wave: Wave
     reason: str | None = None
@@ -119,9 +115,9 @@ def mass_death(
     share: float,
     holders_min: int,
 ) -> MassDeathVerdict:
-    """Most workers at once do not die: something between them and the backend did. So it waits for them to come back,
-    twice the heartbeat timeout at most, and then takes them for dead. A wave is what stopped within one heartbeat
-    timeout; another one that came meanwhile is waited for in its own right."""
+    """If most workers stop at once, the cause is rather between them and the backend. So the sweep waits for them to
+    come back, twice the heartbeat timeout at most, and then counts them as dead. A wave is the workers that stopped
+    within one heartbeat timeout; a second wave meanwhile gets a wait of its own."""
     alive = sum(1 for worker in workers if worker.deadline > at)
     overdue = sorted(worker.deadline for worker in workers if worker.deadline <= at)
     horizon, dealt_until, note = _horizon(wave, at, heartbeat_timeout), wave.dealt_until, ""
@@ -152,7 +148,7 @@ def _massive(gone: int, alive: int, share: float, holders_min: int) -> bool:
 
 
 def _horizon(wave: Wave, at: datetime, heartbeat_timeout: timedelta) -> datetime:
-    """Deaths up to here have been judged by an earlier look."""
+    """Deaths up to here have been judged by an earlier check."""
     horizon = min(at, wave.looked_at or at) - heartbeat_timeout
     if wave.dealt_until is not None and wave.dealt_until <= at:
         horizon = max(horizon, wave.dealt_until)
@@ -160,7 +156,7 @@ def _horizon(wave: Wave, at: datetime, heartbeat_timeout: timedelta) -> datetime
 
 
 def _most_within(heartbeat_timeout: timedelta, ordered: Sequence[datetime]) -> tuple[datetime | None, int]:
-    """The largest number of instants that fit into one heartbeat timeout, and the first of them: two looks may lie
+    """The largest number of instants that fit into one heartbeat timeout, and the first of them: two checks may lie
     further apart than that."""
     began: datetime | None = None
     most = first = 0
@@ -173,15 +169,15 @@ def _most_within(heartbeat_timeout: timedelta, ordered: Sequence[datetime]) -> t
 
 
 class WorkerCounts(Protocol):
-    """Something whose workers can be told."""
+    """The workers of a job queue."""
 
     async def counts(self) -> Counts:
-        """Among other numbers, the workers."""
+        """The counts, of which only the workers are read."""
         ...
 
 
 class MassDeath(Guard):
-    """Pauses when most holders vanished at once."""
+    """Pauses when most workers stopped at once."""
 
     name = "mass_death"
     __slots__ = ("_heartbeat_timeout", "_holders_min", "_jobs", "_note", "_share", "_wave")
@@ -216,31 +212,35 @@ class MassDeath(Guard):
         return msgspec.json.encode(self._wave).decode()
 
 
-DOCUMENT_LOCK = "gbe:lock:sweeper"
-OWNER = "wrasse"
-
-
 class PlainLockGuard(Guard):
-    """Pauses a run while somebody else has the lock."""
+    """Pauses a run while another program has the lock that the sweeper of the design document takes on Redis.
+
+    The lock is acquired, or renewed, before each batch of a run, so that a sweeper of the origin and ours do not run at
+    the same time. It is released after the run, and expires if the process was killed. A dry run only reads who has it.
+
+    All our sweeps are one owner: the lease of a sweep says which process runs it, and a killed process must not block
+    the next one. So one sweep may release the lock while another runs; that one acquires it again before its next
+    batch. Until then it may run beside the origin's, where the precondition of each change saves the data.
+    """
 
     name = "sweeper_lock"
-    __slots__ = ("_locks", "_taken", "_ttl")
+    __slots__ = ("_acquired", "_locks", "_ttl")
 
     def __init__(self, locks: NamedLocks, ttl: timedelta) -> None:
         self._locks = locks
         self._ttl = ttl
-        self._taken = False
+        self._acquired = False
 
     async def pause_reason(self) -> str | None:
-        self._taken = True  # also where the answer is lost
+        self._acquired = True  # even if the answer is lost
         return self._unless_ours(await self._locks.hold(DOCUMENT_LOCK, OWNER, self._ttl))
 
     async def foreseen(self) -> str | None:
         return self._unless_ours(await self._locks.holder(DOCUMENT_LOCK))
 
     async def release(self) -> None:
-        if self._taken:
-            self._taken = False
+        if self._acquired:
+            self._acquired = False
             await self._locks.release(DOCUMENT_LOCK, OWNER)
 
     def _unless_ours(self, holder: str) -> str | None:
@@ -257,7 +257,7 @@ class TimedSample:
 
 
 class SharedHealthChecks:
-    """Shares answers between guards: each judges every answer once, so three guards cost one round trip a look."""
+    """Shares answers between guards: each judges every answer once, so that three guards cost one round trip."""
 
     __slots__ = ("_clock", "_health_check", "_last")
 
@@ -267,7 +267,7 @@ class SharedHealthChecks:
         self._last: TimedSample | None = None
 
     async def newer(self, than: TimedSample | None) -> TimedSample:
-        """An answer that the caller has not judged yet; asks only if there is none."""
+        """An answer that the caller has not judged yet; a new one only if there is none."""
         number = 0 if than is None else than.number
         if self._last is None or self._last.number <= number:
             async with asyncio.timeout(HEALTH_CHECK_MAX):
@@ -344,9 +344,8 @@ def after_sample(
         changed_at = sample.at  # its clock was set back; without this the pause would last as long as the step
     if changed_at is None or sample.at - changed_at >= heartbeat_timeout:
         return KnownBackend(sample.identity, sample.evicted), None
-    return KnownBackend(
-        sample.identity, sample.evicted, changed_at, what
-    ), f"{what}, less than {format_duration(heartbeat_timeout)} ago"
+    reason = f"{what}, less than {format_duration(heartbeat_timeout)} ago"
+    return KnownBackend(sample.identity, sample.evicted, changed_at, what), reason
 
 
 _KNOWN = msgspec.json.Decoder(KnownBackend)
@@ -379,7 +378,7 @@ class BackendRestarted(Guard):
 
 @dataclass(frozen=True, slots=True)
 class ClockSample:
-    """What the clock guard remembers: both our clocks at the last look, and until when it pauses, monotonic."""
+    """What the clock guard remembers: both our clocks at the last check, and until when it pauses, monotonic."""
 
     now: datetime
     monotonic: float
@@ -389,24 +388,23 @@ class ClockSample:
 def after_clock_sample(
     last: ClockSample | None, now: datetime, monotonic: float, heartbeat_timeout: timedelta, jump_max: timedelta
 ) -> tuple[ClockSample, str | None]:
-    """What to remember after a look at our own clocks, and why to pause: they parted by more than `jump_max`."""
+    """What to remember after reading our own clocks, and why to pause: they diverged by more than `jump_max`."""
     paused_until = None if last is None else last.paused_until
     if last is not None and heartbeat_timeout > timedelta(0):
-        parted = (now - last.now).total_seconds() - (monotonic - last.monotonic)
-        if abs(parted) > min(jump_max, heartbeat_timeout / 3).total_seconds():
+        diverged = (now - last.now).total_seconds() - (monotonic - last.monotonic)
+        if abs(diverged) > min(jump_max, heartbeat_timeout / 3).total_seconds():
             paused_until = monotonic + heartbeat_timeout.total_seconds()
     if paused_until is None or monotonic >= paused_until:
         return ClockSample(now, monotonic), None
-    return ClockSample(
-        now, monotonic, paused_until
-    ), f"this host's clock jumped, less than {format_duration(heartbeat_timeout)} ago"
+    reason = f"this host's clock jumped, less than {format_duration(heartbeat_timeout)} ago"
+    return ClockSample(now, monotonic, paused_until), reason
 
 
 class ClockSkew(Guard):
     """Pauses while our clock and the backend's differ too much, and one heartbeat timeout after ours jumped."""
 
     name = "clock"
-    __slots__ = ("_clock", "_heartbeat_timeout", "_looked", "_seen", "_shared", "jump_max", "skew", "skew_max")
+    __slots__ = ("_clock", "_heartbeat_timeout", "_last", "_seen", "_shared", "jump_max", "skew", "skew_max")
 
     def __init__(
         self,
@@ -420,17 +418,17 @@ class ClockSkew(Guard):
         self._shared = shared
         self._clock = clock
         self._heartbeat_timeout = heartbeat_timeout
-        self._looked: ClockSample | None = None
+        self._last: ClockSample | None = None
         self._seen: TimedSample | None = None
         self.skew_max = skew_max
         self.jump_max = jump_max
-        self.skew = timedelta(0)  # ours minus the backend's, at the last look
+        self.skew = timedelta(0)  # ours minus the backend's, at the last check
 
     async def pause_reason(self) -> str | None:
         self._seen = await self._shared.newer(self._seen)
         self.skew = self._seen.now - self._seen.sample.at
         now, monotonic = self._clock.now(), self._clock.monotonic()
-        self._looked, reason = after_clock_sample(self._looked, now, monotonic, self._heartbeat_timeout, self.jump_max)
+        self._last, reason = after_clock_sample(self._last, now, monotonic, self._heartbeat_timeout, self.jump_max)
         if abs(self.skew) > self.skew_max:
             side = "ahead of" if self.skew > timedelta(0) else "behind"
             return f"this host's clock is {format_duration(abs(self.skew))} {side} the backend's"
@@ -446,12 +444,6 @@ def backend_guards(
 ) -> tuple[Guard, ...]:
     """The guards about one backend. `heartbeat_timeout` is how long to pause after an outage; zero: not at all."""
     shared = SharedHealthChecks(health_check, clock)
-    down, skewed = (
-        BackendDown(shared, clock, heartbeat_timeout),
-        ClockSkew(shared, clock, heartbeat_timeout, skew_max=skew_max),
-    )
-    return (
-        (down, BackendRestarted(shared, heartbeat_timeout), skewed)
-        if heartbeat_timeout > timedelta(0)
-        else (down, skewed)
-    )
+    down = BackendDown(shared, clock, heartbeat_timeout)
+    skew = ClockSkew(shared, clock, heartbeat_timeout, skew_max=skew_max)
+    return (down, BackendRestarted(shared, heartbeat_timeout), skew) if heartbeat_timeout else (down, skew)

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from wrasse.clock import Clock
 from wrasse.duration import format_duration
 from wrasse.engine.guard import STOPPING
 from wrasse.engine.report import BACKEND_DOWN, ERROR, Report, Totals, describe, worth_telling
@@ -35,12 +34,9 @@ from wrasse.engine.turn import (
     take_turns,
 )
 from wrasse.errors import Refused, StoreBroken, StoreUnavailable, UnknownName
-from wrasse.ids import Ids
 from wrasse.leases.core import leases_in
-from wrasse.leases.manager import LeaseManager
 from wrasse.ports.guard import Guard
-from wrasse.ports.journal import Journal, LineFilter
-from wrasse.ports.records import Records
+from wrasse.ports.journal import LineFilter
 
 __all__ = ["ENGINE_LEASES", "Engine", "Scheduled", "SweepBackend", "SweepStatus"]
 
@@ -109,19 +105,16 @@ class Engine:
         self,
         sweeps: Sequence[Scheduled],
         *,
-        lease_manager: LeaseManager,
-        state: Records,
-        journal: Journal,
-        clock: Clock,
+        home: SweepBackend,
+        context: RunContext,
         owner: str,
         lease_ttl: timedelta = LEASE_TTL,
         journal_kept: timedelta = JOURNAL_KEPT,
     ) -> None:
         self._stopping = _Stopping()
-        self._clock = clock
+        self._clock = context.clock
         self._journal_kept = journal_kept
-        context = RunContext(journal, clock, Ids(clock))
-        self._shared = Shared(SweepBackend(lease_manager, state), context, owner, lease_ttl, guards=(self._stopping,))
+        self._shared = Shared(home, context, owner, lease_ttl, guards=(self._stopping,))
         self._posts: dict[str, _Post] = {}
         self._running: asyncio.TaskGroup | None = None
         self._journal_wake = asyncio.Event()

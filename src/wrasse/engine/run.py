@@ -3,20 +3,15 @@
     guards -> prepare -> what an earlier run left open -> find a page -> decide each -> guards -> journal the intents
     -> apply the batch -> journal the outcomes -> move the cursor past it -> again, until the listing or the budget ends
 
-The cursor moves only past what was processed, so that a run which stops anywhere goes on exactly there. A dry run is
-this same code without apply, journal and cursor: `dry_run` is looked at in four places, all of them here.
+The cursor moves only past what was processed, so that a run which stops anywhere continues exactly there. A dry run is
+this same code without apply, journal and cursor.
 
 A sweep alone is a group of one; the sweeps of a group take turns, a batch each, under one budget and the same guards.
+A run never does more actions than `actions_max`, since a batch is cut to what is left. It starts no batch after
+`runtime_max`, so that it exceeds it by one batch at most.
 
-The journal lines of one batch: which there are, and how each ended. Pure but for the ids.
-
-Most sweeps have a line per action. A sweep whose actions are many and unremarkable has one per batch and verb, which
+Most sweeps have a journal line per action. A sweep whose actions are many and alike has one per batch and verb, which
 names the first suspect and counts the rest.
-
-How much one run may do: actions, time, and a pause between batches. Exact to one batch.
-
-A run never takes more actions than `actions_max`, since a batch is cut to what is left. It starts no batch after
-`runtime_max`, so that it is over by at most the one that was under way.
 """
 
 from __future__ import annotations
@@ -42,13 +37,27 @@ from wrasse.ports.page import Page
 
 ACTIONS_MAX = "actions_max"
 RUNTIME_MAX = "runtime_max"
-# The worst that happened to any of them is what a line that stands for many says.
+CALL_MAX = 60.0  # seconds one call of a port may take; its backend's own timeouts are shorter
+PAGE_MAX = 100
+NAME_CHARS_MAX = 8_192  # of a suspect: every key of a store fits
+OPEN_MAX = 1_000  # lines of earlier runs that one run settles
+GUARD_INTERVAL = 1.0  # seconds between two checks of the guards while a sweep prepares
+# A run that lost its lease is at most in the middle of one apply and one settle; then its lines are open for good.
+OPEN_AFTER = timedelta(seconds=2 * CALL_MAX + 30)
+# A line that stands for many actions says the worst of their outcomes.
 _WORST_FIRST = (Outcome.UNKNOWN, Outcome.FAILED, Outcome.DONE, Outcome.CONFLICT)
+
+T = TypeVar("T")
+S = TypeVar("S")
+C = TypeVar("C")
+
+# Sweeps of different suspects stand side by side in a group; each is consistent in itself, which its own class checks.
+AnySweep = Sweep[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class RunBudget:
-    """The limits of one run. Every action counts, however it ends; looking is free but takes time."""
+    """The limits of one run. Every action counts, however it ends; suspects that are kept cost only time."""
 
     actions_max: int = 1_000
     runtime_max: timedelta = timedelta(seconds=30)
@@ -92,10 +101,6 @@ class Spending:
         return None
 
 
-T = TypeVar("T")
-CALL_MAX = 60.0  # seconds one call of a port may take; its backend's own timeouts are shorter
-
-
 @dataclass(frozen=True, slots=True)
 class Stop:
     """Why a run ended before the end of its listing."""
@@ -124,18 +129,18 @@ class Bounds:
         return await first_pause(self.guards, foreseen=self._dry_run)
 
     async def release(self) -> None:
-        """Lets guards give back what they hold. What cannot be given back now ends by itself."""
+        """Lets guards release what they hold. What cannot be released now expires."""
         for guard in () if self._dry_run else self.guards:
             with suppress(StoreUnavailable, TimeoutError):
                 await within(guard.release())
 
     def notes(self) -> tuple[str, ...]:
-        """What guards that let the run go on have to say."""
+        """The notes of guards that let the run continue."""
         return tuple(note for guard in self.guards if (note := guard.note()))
 
 
 async def first_pause(guards: Sequence[Guard], *, foreseen: bool = False) -> Stop | None:
-    """The first of these guards that pauses a run, or would. One that cannot tell pauses it: no proof, no action."""
+    """The first of these guards that pauses a run, or would. One that fails pauses it: no proof, no action."""
     for guard in guards:
         try:
             reason = await within(guard.foreseen() if foreseen else guard.pause_reason())
@@ -156,7 +161,7 @@ async def within(call: Awaitable[T]) -> T:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """A line to be, and which actions of the batch it stands for."""
+    """A line of the journal, and which actions of the batch it stands for."""
 
     intent: Intent
     indexes: tuple[int, ...]
@@ -187,7 +192,8 @@ def entries_of(
 
 
 def _text(name: str) -> str:
-    """A name that any journal keeps, whoever chose it: bytes that are no text are written out, and it has an end."""
+    """A name that any journal can store, even one of another program: bytes that are no text are escaped, and its
+    length is bounded."""
     return encodable(name[:NAME_CHARS_MAX])
 
 
@@ -197,20 +203,6 @@ def verdict(entry: JournalEntry, outcomes: Sequence[Outcome]) -> SettledIntent:
     detail = ", ".join(f"{counts[outcome]} {outcome.value}" for outcome in Outcome if counts[outcome])
     worst = next(outcome for outcome in _WORST_FIRST if counts[outcome])
     return SettledIntent(entry.intent.id, worst, detail if len(entry.indexes) > 1 else "")
-
-
-S = TypeVar("S")
-C = TypeVar("C")
-
-# Sweeps of different suspects stand side by side in a group; each is consistent in itself, which its own class checks.
-AnySweep = Sweep[Any, Any]
-
-PAGE_MAX = 100
-NAME_CHARS_MAX = 8_192  # of a suspect: every key of a store fits, with room for what stands beside it
-OPEN_MAX = 1_000  # lines of earlier runs that one run settles
-LOOK_EVERY = 1.0  # seconds between two looks at the guards while a sweep prepares
-# A run that lost its lease is at most in the middle of one apply and one settle; then its lines are open for good.
-OPEN_AFTER = timedelta(seconds=2 * CALL_MAX + 30)
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,7 +279,7 @@ class Run(Generic[S, C]):
             return False
         try:
             batch = await self._next()
-            # Asked after reading and before changing: the nearest a guard can be to what it guards.
+            # Checked after reading and right before the change.
             if batch.seen:
                 self.stop = await self._bounds.pause()
             if self.stop is None:
@@ -374,7 +366,7 @@ class Run(Generic[S, C]):
         try:
             outcomes = await self._outcomes(actions)
         except BaseException:
-            # Nobody knows how the batch ended. Its lines stay open, and the next run finds out.
+            # The outcome of the batch is unknown. Its lines stay open, and the next run resolves them.
             self._tally.outcomes[Outcome.UNKNOWN] += len(actions)
             raise
         for outcome in outcomes:
@@ -382,7 +374,8 @@ class Run(Generic[S, C]):
         await within(self._frame.journal.settle([verdict(entry, outcomes) for entry in entries]))
 
     async def _outcomes(self, actions: Sequence[Action[C]]) -> list[Outcome]:
-        """How each action ended. A batch that raises is taken apart, so that one bad suspect does not stop the rest."""
+        """The outcome of each action. If a batch raises, its actions are applied one by one: one bad suspect must not
+        stop the rest."""
         try:
             outcomes = list(await within(self.sweep.apply(actions)))
         except (StoreUnavailable, TimeoutError):
@@ -396,7 +389,7 @@ class Run(Generic[S, C]):
         return outcomes
 
     async def _settle_open(self) -> None:
-        """Settles what an earlier run of this sweep began and never told the end of."""
+        """Settles the lines that an earlier run of this sweep left open."""
         page = await within(self._frame.journal.page(LineFilter(sweep=self.name, open=True), None, OPEN_MAX))
         lines = [line for line in page if line.intended_at <= page.at - self._frame.open_after]
         if not lines:
@@ -479,7 +472,7 @@ async def _watched(preparing: Awaitable[None], bounds: Bounds) -> Stop | None:
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(_error_of(preparing))
         while not task.done() and stop is None:
-            await asyncio.wait([task], timeout=LOOK_EVERY)
+            await asyncio.wait([task], timeout=GUARD_INTERVAL)
             stop = None if task.done() else await bounds.pause()
         task.cancel()
     if stop is None and (error := task.result()) is not None:

@@ -1,20 +1,16 @@
-"""One turn of one sweep: is it due, is nobody else at it, run it, remember how it went.
+"""One turn of one sweep: if it is due and its lease is free, run it and store its state.
 
     state says fresh -> nothing to do        lease held elsewhere -> nothing to do
-    lease -> state again, since another may have run in between -> run -> state -> lease given back
+    lease -> state again, since another may have run in between -> run -> state -> lease released
 
-The lease makes N engines do the work of one. It is no protection: that is each change's own precondition.
+The lease makes N engines do the work of one. It protects nothing: that is each change's own precondition.
 
-When the next run is due: interval, jitter, stagger at start, backoff in an outage. Pure; all in seconds.
+The state, which engines share, is one record per instance: the cursor, the last reports, and what its guards remember.
+It is written at the version that was read, so that an engine whose lease ended meanwhile does not replace a later
+cursor by its own.
 
-Jitter only ever adds. So a run is never due before its interval is over, and of several engines that share a sweep the
-first to come after that runs it while the others find it fresh: one run per interval, however many engines.
-
-What a sweep remembers between runs and shares between engines: cursor, last reports, and what its guards know.
-
-One record per instance, under the name that its sweep is stored by. It is written at the version that was read, so that
-an engine whose lease was lost meanwhile does not put its cursor over a later one: losing that write is the right end
-for it.
+Jitter only adds. So a run is never due before its interval is over, and of several engines that share a sweep the first
+after that runs it while the others find it fresh: one run per interval, however many engines.
 """
 
 from __future__ import annotations
@@ -40,10 +36,13 @@ from wrasse.ports.records import VALUE_BYTES_MAX, Collection, Record, Records
 
 ENGINE_STATE = Collection.named(".wrasse/engine")
 REPORTS_KEPT = 20
-_NONE: Mapping[str, str] = {}
-STAGGER_MAX = 10.0
+STAGGER_MAX = 10.0  # seconds, as the next two
 BACKOFF_FIRST = 1.0
 BACKOFF_MAX = 30.0
+NO_WAIT = timedelta(0)
+# These guards check this process only.
+OWN_GUARDS = frozenset({STOPPING, LeaseGuard.name, Traffic.name, ClockSkew.name})
+_NONE: Mapping[str, str] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +123,8 @@ def decode_state(name: str, record: Record) -> LoadedState:
 
 
 def _encoded(state: SweepState) -> bytes:
-    """The bytes of a state. Where names of other programs make it too long for a record, it is kept without what it can
-    do without; the sweep then starts over from the first page."""
+    """The bytes of a state. If names of other programs make it too long for a record, older reports, and then the
+    cursor, are left out; without a cursor the sweep starts over from the first page."""
     state = _renamed(state, stored_sweep)
     for less in (state, replace(state, reports=state.reports[-1:]), SweepState(state.ran_at, paused=state.paused)):
         value = msgspec.json.encode(less)
@@ -152,7 +151,7 @@ def _renamed(state: SweepState, name: Callable[[str], str]) -> SweepState:
 
 @dataclass(frozen=True, slots=True)
 class SweepSchedule:
-    """How often: every `interval`, and up to `jitter` of it later."""
+    """When a sweep is due: every `interval`, and up to `jitter` of it later. Results are in seconds."""
 
     interval: timedelta
     jitter: float = 0.1
@@ -180,10 +179,6 @@ def backoff(failures: int, u: float) -> float:
     assert failures >= 1, "a backoff follows a failure"
     longest = min(BACKOFF_FIRST * (1 << min(failures - 1, 16)), BACKOFF_MAX)
     return longest * (1 + u) / 2
-
-
-NO_WAIT = timedelta(0)
-OWN_GUARDS = frozenset({STOPPING, LeaseGuard.name, Traffic.name, ClockSkew.name})  # they look at this process only
 
 
 def sweep_lease(instance: str) -> str:
@@ -266,7 +261,7 @@ class Fresh:
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Somebody else is running it. `lease` is None if they finished while we looked."""
+    """Another engine is running it. `lease` is None if it has finished meanwhile."""
 
     lease: Lease | None
     left: timedelta
@@ -342,7 +337,7 @@ async def _run(
 async def _saved(
     scheduled: Scheduled, shared: Shared, loaded: LoadedState, report: Report, ran_at: datetime, guards: Sequence[Guard]
 ) -> Ran:
-    # A run that something about this process alone stopped at once was none: a healthy engine need not wait for it.
+    # A run that a guard of this process alone stopped at once does not count: a healthy engine need not wait for it.
     in_vain = report.seen == 0 and report.stopped_by in OWN_GUARDS
     state = remember(loaded.state, report, loaded.state.ran_at if in_vain else ran_at, guards)
     try:
@@ -363,7 +358,7 @@ def remember(state: SweepState, report: Report, ran_at: datetime | None, guards:
 
 
 def recall(guards: Sequence[Guard], memory: Mapping[str, str]) -> None:
-    """Tells guards what the last run, here or in another engine, remembered; nothing where that cannot be read."""
+    """Passes to guards what the last run, here or in another engine, stored; nothing if that cannot be read."""
     for guard in guards:
         try:
             guard.recall(memory.get(guard.name))

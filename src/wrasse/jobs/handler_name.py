@@ -1,6 +1,5 @@
-"""Imports a user's `module:name`, with the working directory importable. Every mistake has an error text.
-
-URLs in the place of a handler: which text is a URL, and which URLs are valid. Pure.
+"""What a handler is named by: a `module:name`, imported with the working directory importable, or a URL that jobs are
+posted to. Every mistake has an error text.
 """
 
 from __future__ import annotations

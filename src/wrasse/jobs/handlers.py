@@ -1,14 +1,12 @@
-"""The handlers of a worker, by kind of job.
+"""The handlers of jobs, by kind: those that a program registers, and those that a worker calls.
 
 A kind has one handler. Jobs without a kind go to the one registered for "". A handler registered for "*" gets every
 kind that has no handler of its own; without it such a job fails with the reason `no_handler`, so that another worker,
-or the next release, can run it.
+or the next release, can run it. Handlers are async functions, which run in the event loop; plain functions, which run
+in a thread; commands; or URLs.
 
-Handlers are async functions, which run in the event loop; plain functions, which run in a thread; commands; or URLs.
-
-What a program registers for its jobs: a handler per kind, its retry rule, and middleware.
-
-Nothing here runs anything. A worker is built from it, by this program or by `wrasse run --handler=module:app`.
+A `Registry` has what a program registers: a handler per kind, its retry rule, middleware and periodic jobs. A worker's
+`Handlers` are built from it, by this program or by `wrasse run --handler=module:app`. Nothing here runs anything.
 """
 
 from __future__ import annotations

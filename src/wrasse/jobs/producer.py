@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from wrasse.clock import Clock
@@ -33,6 +34,20 @@ _lasting, _minted, _unique, _window, _keep, _group = setters(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """The queue of each priority, and the values of jobs that have none of their own. `patience`: how long an enqueue
+    is repeated while the backend does not answer."""
+
+    queues: Mapping[str, str] = field(default_factory=lambda: QUEUES)
+    priority: str = "low"
+    patience: timedelta = timedelta(seconds=10)
+    keep: timedelta = timedelta(0)
+
+
+_DEFAULT = ProducerOptions()
+
+
 class Producer:
     """Enqueues jobs into the queue of their priority."""
 
@@ -40,17 +55,12 @@ class Producer:
         self,
         jobs: JobQueue,
         clock: Clock,
-        *,
-        queues: Mapping[str, str] = QUEUES,
-        priority: str = "low",
-        patience: timedelta = timedelta(seconds=10),
+        settings: ProducerOptions = _DEFAULT,
         tally: Tally | None = None,
-        keep: timedelta = timedelta(0),
     ) -> None:
-        self._jobs, self.clock, self._queues, self._patience = jobs, clock, dict(queues), patience
-        self._keep = keep  # for a job without a keep of its own
-        self._ids = Ids(clock)
-        self._priority = self._checked(priority)
+        self._jobs, self.clock, self._ids = jobs, clock, Ids(clock)
+        self._queues, self._patience, self._keep = dict(settings.queues), settings.patience, settings.keep
+        self._priority = self._checked(settings.priority)
         self.tally = tally if tally is not None else Tally()
 
     def job(

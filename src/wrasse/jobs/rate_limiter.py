@@ -4,7 +4,7 @@ A job is enqueued after its share is reserved from the budget. The share of a jo
 one or is returned, so that only new jobs count. While there is no budget nothing is reserved: a process may stop or die
 at any point.
 
-A Limiter made of Records, so that producers share a rate on any backend: a read and a conditional write.
+`RecordLimiter` is a Limiter on records, so that producers share a rate on any backend: a read and a conditional write.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from wrasse.ports.limiter import RATE_MAX, Allowance, Limiter, Spent
 from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection, Records
 
+BUDGETS = Collection.named("budgets")
 _BURST = 4  # the part of a second's budget that may be used at once: a quarter
 _CREDIT_MAX = 0.05  # seconds between reservation and enqueue: no longer than a slow enqueue
-BUDGETS = Collection.named("budgets")
 _TRIES = 5
 _CROWDED = timedelta(milliseconds=50)  # after _TRIES conflicts
 
@@ -88,7 +88,7 @@ async def enqueue_paced(
         answers = await producer.enqueue_many(left[:credit])
         done += len(answers)
         # Existing jobs cost nothing, so their share serves the next piece, if that follows at once.
-        credit -= sum(put.new for put in answers)
+        credit -= sum(answer.new for answer in answers)
         yield answers
     await pace.give_back(credit)
 
@@ -103,7 +103,7 @@ async def slept(wait: timedelta, stop: asyncio.Event) -> bool:
     return False
 
 
-class RecordedLimiter:
+class RecordLimiter:
     """Rate budgets in the records of one collection."""
 
     __slots__ = ("_records",)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from wrasse.archives.announce import LagLimits
-from wrasse.archives.archiver import ArchivePorts, Archiver
+from wrasse.archives.archiver import ArchivePorts, Archiver, ArchiverOptions
 from wrasse.archives.batch import BatchLimits
-from wrasse.archives.codec import Compression, check_codec
+from wrasse.archives.codec import Compression, check_compression
 from wrasse.archives.cursor import CURSORS
 from wrasse.archives.naming import DayLayout, Form
 from wrasse.archives.rule import PREFIX, Rule
@@ -31,7 +31,7 @@ async def build_archiver(config: Config, stores: Stores, clock: Clock, owner: st
     own = config.settings.archiver
     limits = LagLimits(own.lag_threshold.messages, own.lag_threshold.age, own.lag_repeat)
     ports = await open_ports(config, stores, clock)
-    return Archiver(ports, await build_rules(config, stores), clock, owner, lag=limits)
+    return Archiver(ports, await build_rules(config, stores), clock, owner, ArchiverOptions(lag=limits))
 
 
 async def open_ports(config: Config, stores: Stores, clock: Clock) -> ArchivePorts:
@@ -58,7 +58,7 @@ async def build_rules(config: Config, stores: Stores) -> Sequence[Rule]:
 def form_of(each: ArchiveStream) -> Form:
     """The format of archives of these streams; ConfigError if this installation cannot write them."""
     form = Form(DayLayout(each.layout), Compression(each.compression))
-    check_codec(form.codec)
+    check_compression(form.codec)
     return form
 
 

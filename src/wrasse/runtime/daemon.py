@@ -17,7 +17,7 @@ from functools import partial
 from typing import TypeVar
 
 from wrasse import __version__
-from wrasse.api.streams import Registered, listen
+from wrasse.api.streams import listen
 from wrasse.archives.archiver import Archiver
 from wrasse.clock import Clock
 from wrasse.config.backend_urls import table
@@ -63,7 +63,7 @@ from wrasse.runtime.worker import (
     message_handlers,
     owner_name,
 )
-from wrasse.streams.consumer import StreamTally
+from wrasse.streams.consumer import StreamSubscription, StreamTally
 from wrasse.web.server import Server
 from wrasse.web.snapshot import Subject, SubjectWatch
 
@@ -267,7 +267,7 @@ class Daemon:
             )
         return named if {"all", "archiver"} & set(orders.roles) else ()
 
-    def _listened_to(self, orders: RunOptions) -> Sequence[Registered]:
+    def _listened_to(self, orders: RunOptions) -> Sequence[StreamSubscription]:
         """The handlers of messages that this process runs: those of the App that the handler names."""
         named = orders.handler or ("" if orders.command else self._config.settings.worker.handler)
         return message_handlers(named) if named and {"all", "worker"} & set(orders.roles) else ()

@@ -17,7 +17,8 @@ from wrasse.config.settings import STREAM_SWEEPS, ReaperSettings, Settings, Swee
 from wrasse.config.urls import parse_store
 from wrasse.engine.guard import MassDeath, PlainLockGuard, Traffic, backend_guards
 from wrasse.engine.loop import Engine, Scheduled, SweepBackend
-from wrasse.engine.run import AnySweep, RunBudget
+from wrasse.engine.run import AnySweep, RunBudget, RunContext
+from wrasse.ids import Ids
 from wrasse.jobs.stream_tasks.queue import AgedTasks, TaskQueue
 from wrasse.ports.backend import Backend, ObjectStore, StreamStore
 from wrasse.ports.groups import Groups
@@ -147,10 +148,8 @@ def build_engine(settings: Settings, opened: OpenPorts, clock: Clock, owner: str
     home = sweep_home(opened.engine, clock)
     return Engine(
         (),
-        lease_manager=home.lease_manager,
-        state=home.state,
-        journal=opened.journal,
-        clock=clock,
+        home=home,
+        context=RunContext(opened.journal, clock, Ids(clock)),
         owner=owner,
         lease_ttl=settings.engine.lease,
         journal_kept=settings.engine.journal_kept,

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from wrasse.api.streams import AppStreams, Registered
+from wrasse.api.streams import AppStreams
 from wrasse.breaker import BreakerSettings
 from wrasse.clock import Clock, SystemClock
 from wrasse.config.load import Config
@@ -20,15 +20,16 @@ from wrasse.errors import UsageError
 from wrasse.jobs.command_handler import Command
 from wrasse.jobs.handler_name import is_url
 from wrasse.jobs.handlers import ANY, Function, Handlers, Registry, load as load_handler
-from wrasse.jobs.producer import Producer
-from wrasse.jobs.rate_limiter import BUDGETS, RecordedLimiter, SharedRate
+from wrasse.jobs.producer import Producer, ProducerOptions
+from wrasse.jobs.rate_limiter import BUDGETS, RecordLimiter, SharedRate
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.scheduler import PERIODIC, PeriodicScheduler
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.breakers import SHUT_QUEUES, ShutQueues
+from wrasse.jobs.worker.context import Telemetry, WorkerSettings
 from wrasse.jobs.worker.heartbeat import ChildHeartbeat, Heartbeat, LoopHeartbeat
 from wrasse.jobs.worker.queue_selector import parse_rate, parse_weight
-from wrasse.jobs.worker.worker import Worker, WorkerSettings
+from wrasse.jobs.worker.worker import Worker
 from wrasse.leases.core import leases_in
 from wrasse.observability.tracing import Traces, open_traces
 from wrasse.runtime.open_ports import (
@@ -39,6 +40,7 @@ from wrasse.runtime.open_ports import (
     OpenPorts as OpenPorts,
 )
 from wrasse.runtime.stream_tasks import task_home, threshold
+from wrasse.streams.consumer import StreamSubscription
 
 DEFAULT_LEASES = leases_in("default")
 
@@ -104,7 +106,7 @@ def build_worker(
         LoopHeartbeat(opened.jobs.jobs, clock) if url.scheme == "memory" else ChildHeartbeat(url.resolved().url, tally)
     )
     traces = open_traces(config.settings.observability.tracing)
-    worker = Worker(opened.jobs.jobs, handlers, clock, heartbeat, settings, tally, traces)
+    worker = Worker(opened.jobs.jobs, handlers, clock, heartbeat, settings, Telemetry(tally, traces))
     assert worker.breakers is not None, "these settings have a breaker"
     shut = opened.jobs.records(SHUT_QUEUES)
     breaker_records = ShutQueues(worker.breakers, worker.info.id, opened.jobs.jobs, shut, clock)
@@ -118,20 +120,18 @@ def breaker_settings(own: CircuitBreaker) -> BreakerSettings:
 
 def build_producer(settings: Settings, opened: OpenPorts, clock: Clock, tally: Tally) -> Producer:
     """A producer that enqueues jobs into the queue of their priority."""
-    return Producer(
-        opened.queue,
-        clock,
+    own = ProducerOptions(
         queues=settings.worker.queues,
         priority=settings.producer.default_priority,
-        tally=tally,
         keep=settings.worker.result_kept,
     )
+    return Producer(opened.queue, clock, own, tally)
 
 
 def build_pace(settings: Settings, opened: OpenPorts, rate: int) -> SharedRate:
     """A rate per second that all producers on the same backend share."""
     store = opened.jobs
-    limiter = store.limiter or RecordedLimiter(store.records(BUDGETS))
+    limiter = store.limiter or RecordLimiter(store.records(BUDGETS))
     return SharedRate(limiter, settings.producer.rate_limit_key, rate)
 
 
@@ -170,7 +170,7 @@ def build_repeater(
     return PeriodicScheduler(registry.periodic.values(), producer, opened.jobs.records(PERIODIC), clock)
 
 
-def message_handlers(text: str) -> Sequence[Registered]:
+def message_handlers(text: str) -> Sequence[StreamSubscription]:
     """The message handlers of the App that `module:name` names; none if it names a function."""
     streams = getattr(_imported(text), "streams", None)
     return tuple(streams.handlers) if isinstance(streams, AppStreams) else ()
@@ -233,5 +233,5 @@ def build_task_workers(
             breaker=breaker,
             breaker_pause=own.breaker_pause,
         )
-        workers.append(Worker(opened.tasks, handlers.serving(name), clock, heartbeat, settings, tally))
+        workers.append(Worker(opened.tasks, handlers.serving(name), clock, heartbeat, settings, Telemetry(tally)))
     return tuple(workers)

@@ -11,15 +11,11 @@ and leaves the group if nothing is pending.
 
 `InFlightDeliveries`: a delivery is in flight from when it is received until the backend has its answer, or until its
 handler has ended without one and its deadline has passed: from then on another consumer may get it. Deadlines are
-extended only for deliveries that wait for a handler or are in one. Pure except for the clock.
+extended only for deliveries that wait for a handler or are in one.
 
 `Outbox`: answers that are ready at the same time are sent in one call. The caller of each answer gets the backend's
 outcome, or the error. One refused answer does not affect the others. Sending an answer twice after a lost reply is
 harmless: an ack or a dead letter that was already made gets `conflict`.
-
-Counters of the consumers of this process, read by metrics.
-
-An answer is counted once the backend has said `done`.
 """
 
 from __future__ import annotations
@@ -50,14 +46,24 @@ from wrasse.streams.delivery import (
     named_only,
 )
 from wrasse.streams.envelope import Envelope
-from wrasse.streams.membership import Membership, consumer_name
+from wrasse.streams.membership import JoinOptions, Membership, consumer_name
 from wrasse.threads import cancelled
 
-Key = tuple[str, EntryId, int]
+RELEASES_MAX = 10  # calls that end because this machine is out of a resource, before that counts as a failure
+ANSWERS_MAX = 1_000  # in one call
+_RETRY_MIN, _RETRY_MAX = 0.05, 2.0  # seconds before answers are sent again
+_DELIVERIES_MAX = 100  # in one call
+_WAIT = timedelta(seconds=1)  # how long one request waits
+_PAUSE_MIN, _PAUSE_MAX = 0.1, 5.0  # seconds between requests while the backend is unavailable
+_LEAVE_SECONDS_MAX = 10.0
+_LATEST = StartAt()
+_log = logging.getLogger(__name__)
+
+Key = tuple[str, EntryId, int]  # subject, entry, number of the delivery
 
 
 class StreamTally:
-    """Numbers that only grow."""
+    """Counters of the consumers of this process. An answer is counted once the backend has said `done`."""
 
     __slots__ = ("acked", "again", "dead", "delivered", "dropped", "failed", "invalid", "nacked", "unavailable")
 
@@ -74,7 +80,7 @@ class StreamTally:
 
 
 @dataclass(slots=True)
-class _Flight:
+class _InFlight:
     delivery: Delivery
     deadline: float  # monotonic
     received: Received | None = None
@@ -88,7 +94,7 @@ class InFlightDeliveries:
         self._clock = clock
         self._most = inflight_max
         self._seconds = ack_timeout.total_seconds()
-        self._in_flight: dict[Key, _Flight] = {}
+        self._in_flight: dict[Key, _InFlight] = {}
 
     def __len__(self) -> int:
         return len(self._in_flight)
@@ -96,14 +102,14 @@ class InFlightDeliveries:
     def room(self) -> int:
         """How many more may be requested now."""
         now = self._clock.monotonic()
-        for key in [key for key, flight in self._in_flight.items() if flight.over and flight.deadline <= now]:
+        for key in [key for key, each in self._in_flight.items() if each.over and each.deadline <= now]:
             del self._in_flight[key]
         return self._most - len(self._in_flight)
 
     def began(self, deliveries: Sequence[Delivery], requested_at: float) -> None:
-        """Adds deliveries of a request that was sent at `asked_at`, which is no later than their start."""
+        """Adds deliveries of a request that was sent at `requested_at`, which is no later than their start."""
         for delivery in deliveries:
-            self._in_flight[key_of(delivery)] = _Flight(delivery, requested_at + self._seconds)
+            self._in_flight[key_of(delivery)] = _InFlight(delivery, requested_at + self._seconds)
 
     def handling(self, delivery: Delivery, received: Received) -> None:
         """A handler has started."""
@@ -111,8 +117,8 @@ class InFlightDeliveries:
 
     def over(self, delivery: Delivery) -> None:
         """Its handler has ended; without an answer it stays until its deadline."""
-        if (flight := self._in_flight.get(key_of(delivery))) is not None:
-            flight.over = True
+        if (found := self._in_flight.get(key_of(delivery))) is not None:
+            found.over = True
 
     def answered(self, delivery: Delivery) -> None:
         """The backend has its answer."""
@@ -120,20 +126,20 @@ class InFlightDeliveries:
 
     def kept(self) -> list[Delivery]:
         """Those whose deadlines are to be extended."""
-        return [flight.delivery for flight in self._in_flight.values() if not flight.over]
+        return [each.delivery for each in self._in_flight.values() if not each.over]
 
     def extended(self, deliveries: Sequence[Delivery], mine: Sequence[bool], requested_at: float) -> None:
         """The backend's answers to an extension: those that are no longer ours are removed."""
         for delivery, still_mine in zip(deliveries, mine, strict=True):
-            flight = self._in_flight.get(key_of(delivery))
-            if flight is None:
+            found = self._in_flight.get(key_of(delivery))
+            if found is None:
                 continue
             if still_mine:
-                flight.deadline = requested_at + self._seconds
+                found.deadline = requested_at + self._seconds
             else:
                 del self._in_flight[key_of(delivery)]
-                if flight.received is not None:
-                    flight.received.lost = True
+                if found.received is not None:
+                    found.received.lost = True
 
     def __contains__(self, delivery: Delivery) -> bool:
         return key_of(delivery) in self._in_flight
@@ -142,10 +148,6 @@ class InFlightDeliveries:
 def key_of(delivery: Delivery) -> Key:
     """Identifies one delivery."""
     return delivery.entry.subject, delivery.entry.id, delivery.number
-
-
-BATCH_MAX = 1_000
-_RETRY_MIN, _RETRY_MAX = 0.05, 2.0
 
 
 class Outbox:
@@ -192,7 +194,7 @@ class Outbox:
             await self._send()
 
     async def _send(self) -> bool:
-        self._sending = [self._waiting.popleft() for _ in range(min(len(self._waiting), BATCH_MAX))]
+        self._sending = [self._waiting.popleft() for _ in range(min(len(self._waiting), ANSWERS_MAX))]
         if not self._waiting:
             self._filled.clear()
         sent = await self._try(self._sending)
@@ -227,15 +229,6 @@ def _resolve(future: asyncio.Future[Outcome], what: Outcome | WrasseError) -> No
         future.set_result(what)
 
 
-_BATCH_MAX = 100
-_WAIT = timedelta(seconds=1)  # how long one request waits
-_PAUSE_MIN, _PAUSE_MAX = 0.1, 5.0
-_LEAVE_SECONDS_MAX = 10.0
-RELEASES_MAX = 10  # calls that end because this machine is out of a resource, before that counts as a failure
-_LATEST = StartAt()
-_log = logging.getLogger(__name__)
-
-
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
     """The settings of a consumer."""
@@ -267,6 +260,16 @@ class ConsumerSettings:
 _DEFAULT = ConsumerSettings()
 
 
+@dataclass(frozen=True, slots=True)
+class StreamSubscription:
+    """A handler of the messages of a subject or pattern, as a member of a group."""
+
+    pattern: str
+    group: str
+    handler: Handler
+    settings: ConsumerSettings = _DEFAULT
+
+
 class Consumer:
     """One member of a group. `run` it once; `close` it from elsewhere."""
 
@@ -275,13 +278,11 @@ class Consumer:
         streams: Streams,
         groups: Groups,
         clock: Clock,
-        pattern: str,
-        group: str,
-        handler: Handler,
-        settings: ConsumerSettings = _DEFAULT,
+        subscription: StreamSubscription,
         tally: StreamTally | None = None,
     ) -> None:
-        check_pattern(pattern)
+        settings, group = subscription.settings, subscription.group
+        check_pattern(subscription.pattern)
         check_group("any", group)
         self.name = consumer_name(clock)
         self.tally = tally if tally is not None else StreamTally()
@@ -289,10 +290,9 @@ class Consumer:
         self._clock = clock
         self._settings = settings
         self._group = group
-        self._caller = HandlerCall(handler)
-        self._members = Membership(
-            streams, groups, clock, pattern, group, settings.start, settings.discover, ack_timeout=settings.ack_timeout
-        )
+        self._caller = HandlerCall(subscription.handler)
+        join = JoinOptions(settings.start, settings.discover, settings.ack_timeout)
+        self._members = Membership(streams, groups, clock, subscription.pattern, group, join)
         self._in_flight = InFlightDeliveries(clock, settings.inflight_max, settings.ack_timeout)
         self._outbox = Outbox(groups)
         self._queue: asyncio.Queue[Delivery | None] = asyncio.Queue()
@@ -357,7 +357,7 @@ class Consumer:
                 pause = min(pause * 2, _PAUSE_MAX)
 
     async def _fetch(self) -> None:
-        room = min(self._in_flight.room(), _BATCH_MAX)
+        room = min(self._in_flight.room(), _DELIVERIES_MAX)
         wait = min(_WAIT, self._settings.discover)
         if room <= 0 or not self._members.subjects:
             self._changed.clear()

@@ -1,20 +1,14 @@
-"""What a handler receives: one delivery of one message, and the three answers to it.
+"""What a handler receives: one delivery of one message, and the three answers to it: ack, nak, dead-letter.
 
 The first answer counts; later ones are no-ops. An answer that could not be sent raises, and may be repeated. A delivery
-that another consumer has received meanwhile can still be acked, since the work is done, but not nacked or set aside.
+that another consumer has received meanwhile can still be acked, since the work is done, but not nacked or
+dead-lettered. Async handlers run in the event loop, plain ones in a thread of their own. A message whose handler never
+returns is redelivered when its deadline passes.
 
-Async handlers run in the event loop, plain ones in a thread of their own. A message whose handler never returns is
-redelivered when its deadline passes.
-
-Dead letters: how a message is set aside, and how it is read again.
-
-The original bytes are unchanged; the fields `reason`, `stream`, `entry_id`, `group` and `deliveries` are added. Fields
-of an entry that a foreign program wrote are kept as `raw.<name>`. A message too large for an entry is only referred to
-by its id. Pure.
-
-There is one stream of dead letters per domain, `<root>._deadletter.<domain>`. The domain of a subject is its second
-token (`gbe.tasks.email.queue` is of `tasks`), or its only one. The rules for subjects and patterns are in
-`wrasse.ports.rules.subjects`, since every backend uses them.
+A dead letter has the original bytes unchanged, and the fields `reason`, `stream`, `entry_id`, `group` and `deliveries`.
+Fields of an entry that another program wrote are kept as `raw.<name>`. A message too large for an entry is only
+referred to by its id. There is one stream of dead letters per domain, `<root>._deadletter.<domain>`. The domain of a
+subject is its second token (`gbe.tasks.email.queue` is of `tasks`), or its only one.
 """
 
 from __future__ import annotations
@@ -34,6 +28,7 @@ from wrasse.streams.envelope import Envelope, decode
 from wrasse.threads import HandlerThread, refuse_awaitable
 
 ROOT = "gbe"
+REASON_CHARS_MAX = 2_000  # of a dead letter
 _DEAD = "_deadletter"
 _ANSWER_SECONDS_MAX = 60.0
 
@@ -52,15 +47,12 @@ def dead_letter_subject(subject: str, root: str = ROOT) -> str:
 
 
 def is_dead_letter_subject(subject: str, root: str = ROOT) -> bool:
-    """Whether messages of this subject are dead letters; they are not set aside twice."""
+    """Whether messages of this subject are dead letters, which are not dead-lettered again."""
     return subject.startswith(f"{root}.{_DEAD}.")
 
 
-REASON_CHARS_MAX = 2_000
-
-
 def dead_letter(delivery: Delivery, reason: str, *, deliveries: int, root: str = ROOT) -> DeadLetter:
-    """The answer that sets a delivery aside."""
+    """The answer that dead-letters a delivery."""
     entry = delivery.entry
     fields = {
         "reason": reason[:REASON_CHARS_MAX].encode("utf-8", "backslashreplace"),
@@ -183,7 +175,7 @@ class Received(Message):
             await self._answer(Nak(self.subject, self._delivery.group, self.id, delay))
 
     async def dead_letter(self, reason: str) -> None:
-        """Set it aside as a dead letter."""
+        """Set it aside with this reason, in the stream of dead letters."""
         if not self.lost:
             await self._answer(dead_letter(self._delivery, reason, deliveries=self.number, root=self._sends.root))
 
@@ -212,7 +204,7 @@ class PlainReceived(Message):
         self._wait(self._received.nak(delay))
 
     def dead_letter(self, reason: str) -> None:
-        """Set it aside as a dead letter."""
+        """Set it aside with this reason, in the stream of dead letters."""
         self._wait(self._received.dead_letter(reason))
 
     def _wait(self, answer: Coroutine[None, None, None]) -> None:

@@ -1,16 +1,13 @@
-"""A census of the groups of all streams: consumers that may be dead, and groups with problems. Read-only.
+"""A census of the groups of all streams: consumers that may be dead, and groups with problems.
 
-One page covers a bounded number of streams. Consumers and groups in order are not listed; if there is nothing else, one
-`Alive` is returned for the page.
+`Census` reads only. One page covers a bounded number of streams. Consumers and groups in order are not listed; if there
+is nothing else, one `Alive` is returned for the page. `PlainSurvey` reads the streams one by one, for backends that
+have no survey of their own.
 
 `IdleObservations` stores which consumers were found idle: consumers of other programs are only removed if two
-observations show no activity in between.
-
-An observation is one stored record, so that any process can make the second one: otherwise a sweep that is started anew
-for each run, or more often than `gone_for`, would never remove a consumer. There is at most one per consumer; it is
-deleted when the consumer was active or is gone.
-
-A survey of streams for backends that have none of their own: one stream at a time.
+observations show no activity in between. An observation is one stored record, so that any process can make the second
+one: otherwise a sweep that is started anew for each run, or more often than `gone_for`, would never remove a consumer.
+There is at most one per consumer; it is deleted when the consumer was active or is gone.
 """
 
 from __future__ import annotations
@@ -31,8 +28,10 @@ from wrasse.ports.streams import GroupState, Streams, StreamState, Surveys
 from wrasse.streams.alerts import Alerts, SentAlert
 
 IDLE_OBSERVATIONS = Collection.named("streams/looks")
+STREAMS = 200  # per page
+INIT_GROUP = "_init"  # a group that the origin creates and never reads
 _PAGE = 1_000
-_PAGES_MAX = 10  # later ones are read once these are gone
+_PAGES_MAX = 10  # of observations: later ones are read once these are gone
 _SAME = timedelta(seconds=1)  # tolerance of two observations of one time: it is reported as an age
 
 Name = tuple[str, str, str]  # subject, group, consumer
@@ -80,11 +79,8 @@ class IdleObservations:
         """All stored observations."""
         found: dict[Name, IdleObservation] = {}
         async for page in pages(lambda after: self._records.page("", after, _PAGE), most=_PAGES_MAX):
-            found |= {
-                observation.name: observation
-                for record in page
-                if (observation := _decode_observation(record)) is not None
-            }
+            observations = [_decode_observation(record) for record in page]
+            found |= {each.name: each for each in observations if each is not None}
         return found
 
     async def note(self, state: ConsumerState, at: datetime, instead_of: IdleObservation | None = None) -> Outcome:
@@ -107,10 +103,6 @@ def _decode_observation(record: Record) -> IdleObservation | None:
     except ValueError:
         return None  # written by another version of wrasse: that consumer is not touched
     return IdleObservation(stored.at, stored.seen_at, stored.name, record.key, record.version)
-
-
-STREAMS = 200  # per page
-INIT_GROUP = "_init"  # a group that the origin creates and never reads
 
 
 @dataclass(frozen=True, slots=True)

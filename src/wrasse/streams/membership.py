@@ -6,6 +6,7 @@ A stream that appears later is read from its first entry, wherever the group was
 from __future__ import annotations
 
 import socket
+from dataclasses import dataclass
 from datetime import timedelta
 
 from wrasse.clock import Clock
@@ -18,6 +19,7 @@ from wrasse.ports.streams import Streams
 
 _PAGE = 1_000
 STREAMS_MAX = 10_000
+_LATEST = StartAt()
 
 
 def consumer_name(clock: Clock) -> str:
@@ -25,31 +27,25 @@ def consumer_name(clock: Clock) -> str:
     return f"{socket.gethostname()}-{Ids(clock).new()}"
 
 
+@dataclass(frozen=True, slots=True)
+class JoinOptions:
+    """How a consumer joins a group."""
+
+    start: StartAt = _LATEST  # where a new group begins
+    discover: timedelta = timedelta(seconds=1)  # how soon a new stream that matches is found
+    ack_timeout: timedelta | None = None
+    streams_max: int = STREAMS_MAX
+
+
 class Membership:
     """The membership of one consumer in one group, on each of its streams."""
 
     def __init__(
-        self,
-        streams: Streams,
-        groups: Groups,
-        clock: Clock,
-        pattern: str,
-        group: str,
-        start: StartAt,
-        every: timedelta,
-        most: int = STREAMS_MAX,
-        ack_timeout: timedelta | None = None,
+        self, streams: Streams, groups: Groups, clock: Clock, pattern: str, group: str, options: JoinOptions
     ) -> None:
         self.subjects: tuple[str, ...] = ()
-        self._streams = streams
-        self._groups = groups
-        self._clock = clock
-        self._pattern = pattern
-        self._group = group
-        self._start = start
-        self._every = every.total_seconds()
-        self._most = most
-        self._ack_timeout = ack_timeout
+        self._streams, self._groups, self._clock = streams, groups, clock
+        self._pattern, self._group, self._options = pattern, group, options
         self._refreshed_at: float | None = None
         self._wild = is_wild(pattern)
 
@@ -57,12 +53,12 @@ class Membership:
         """Joins the group on new streams, if a refresh is due."""
         now = self._clock.monotonic()
         first = self._refreshed_at is None
-        if not first and (not self._wild or now - (self._refreshed_at or 0.0) < self._every):
+        if not first and (not self._wild or now - (self._refreshed_at or 0.0) < self._options.discover.total_seconds()):
             return
         found = await self._matching() if self._wild else (self._pattern,)
         for subject in sorted(set(found) - set(self.subjects)):
-            start = self._start if first else StartAt(first=True)
-            await self._groups.join(subject, self._group, start, ack_timeout=self._ack_timeout)
+            start = self._options.start if first else StartAt(first=True)
+            await self._groups.join(subject, self._group, start, ack_timeout=self._options.ack_timeout)
         self.subjects = found
         self._refreshed_at = now
 
@@ -77,11 +73,12 @@ class Membership:
         found: list[str] = []
         async for page in pages(lambda after: self._streams.subjects(self._pattern, after, _PAGE)):
             found += page.items
-            if len(found) > self._most:
+            if len(found) > self._options.streams_max:
                 break
         else:
             return tuple(found)
         # An error, not a truncated list: streams that are silently not read would stay stuck.
         raise UsageError(
-            f"more than {self._most} streams match {self._pattern!r}", do="use several consumers with narrower patterns"
+            f"more than {self._options.streams_max} streams match {self._pattern!r}",
+            do="use several consumers with narrower patterns",
         )

@@ -1,15 +1,13 @@
-"""How far a stream may be trimmed: by age, and never beyond what a protecting group has acked. Pure.
+"""How far a stream may be trimmed, by age and never beyond what a protecting group has acked; and the trimming.
 
 Rules are found by pattern: an exact subject has precedence over a pattern with `*`, that over one with `>`, and among
 equals the longer one. A stream without a rule is never trimmed. The protecting groups depend on the stream: the
 archiver protects archived streams and all dead letters, workers protect the queue of a task type. A protecting group
-that does not exist protects everything.
+that does not exist protects everything. `judge` and the rules are pure.
 
-Trims streams in bounded steps, and counts lost entries where loss is allowed.
-
-Each step is one atomic operation of the backend, which checks age and groups again. Steps are repeated until nothing is
-left to trim or the time of one batch is over; the next run continues. Where a rule allows data loss, entries that every
-group has acked are trimmed first, so that the rest can be counted as lost.
+`Trimmer` trims in bounded steps. Each is one atomic operation of the backend, which checks age and groups again. Steps
+are repeated until nothing is left to trim or the time of one batch is over; the next run continues. Where a rule allows
+data loss, entries that every group has acked are trimmed first, so that the rest can be counted as lost.
 """
 
 from __future__ import annotations
@@ -32,8 +30,8 @@ from wrasse.streams.publisher import Publisher
 ARCHIVER = "archiver"
 SLACK = 100  # without `exact` a stream is trimmed once it is over its age by this part of it
 OVERDUE = 2  # times its age: then an alert names the group that prevents the trim
-_MICROSECOND = timedelta(microseconds=1)
 SLICE = 20.0  # seconds of one batch; the engine ends a call after sixty
+_MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""For the tests of those who use wrasse: a clock that moves when told to, an app in memory, and what every sweep owes.
+"""For the tests of programs that use wrasse: a clock that a test moves, an app in memory, and the promises of a sweep.
 
     case = SweepCase(lambda world: OldUploads(world.store.objects), plant, claim, held=("uploads/new",))
     assert (await check_sweep(case)).actions == 2
 
-`check_sweep` fails with a sentence about what the sweep does wrong. Everything here is public.
+`check_sweep` fails with a sentence about what the sweep does wrong. Every name here is public.
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ __all__ = ["Checked", "ManualClock", "SweepCase", "World", "check_sweep", "memor
 
 
 def memory_app(clock: Clock | None = None) -> App:
-    """An app on memory alone, for tests of handlers; with a clock of your own, time is yours to move."""
+    """An app on memory alone, for tests of handlers; with a ManualClock, the test moves the time."""
     return connect("memory:", clock=clock)

@@ -1,9 +1,9 @@
-"""What every sweep owes, whatever it takes away. Each promise is one function, and says in a sentence who broke it.
+"""The promises of every sweep, each checked by one function whose error says in a sentence which sweep broke it.
 
 what is held stays          decide is pure, and once ripe stays ripe          pages are bounded and miss nothing
 a dry run changes nothing, and plans what the run then does                   losing the race changes nothing
 
-A world in memory for one test: a clock, every port, and all that can be seen in them at one moment.
+Each check has a `World` of its own: a clock, and every port in memory, whose whole content can be compared.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ from wrasse.ports.page import Page, pages
 from wrasse.ports.records import Collection, Records
 from wrasse.ports.streams import EntryId
 
-T = TypeVar("T")
-_PAGE = 500
-_PAGES_MAX = 1_000
 IDLE = "finds nothing to do: plant something that is ripe, so that the check means something"
 LIMIT = 100
 PAGES_MAX = 1_000
+_PAGE = 500
+T = TypeVar("T")
 STEPS = tuple(timedelta(seconds=s) for s in (1, 10, 60, 600, 3_600, 86_400, 604_800, 2_592_000, 31_536_000))
 
 
 class World:
-    """`store` has the ports: `jobs`, `journal`, `streams`, `groups`, `objects`; records are asked for here."""
+    """`store` has the ports `jobs`, `journal`, `streams`, `groups` and `objects`; `records` opens a collection."""
 
     def __init__(self) -> None:
         self.clock = ManualClock()
@@ -80,7 +79,7 @@ class World:
 
     async def _entries(self, subject: str) -> AsyncIterator[str]:
         after = EntryId(0, 0)
-        for _ in range(_PAGES_MAX):
+        for _ in range(PAGES_MAX):
             page = await self.store.streams.read(subject, after, _PAGE)
             for entry in page:
                 yield repr(entry)
@@ -90,7 +89,7 @@ class World:
 
 
 async def _all(read: Callable[[str | None], Awaitable[Page[T]]]) -> AsyncIterator[T]:
-    async for page in pages(read, most=_PAGES_MAX):
+    async for page in pages(read, most=PAGES_MAX):
         for item in page:
             yield item
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, Desk, fresh
+from conformance.queue_client import HEARTBEAT_TIMEOUT, LONGER, QueueClient, fresh
 from conformance.stores import Store
 from wrasse.backends.redis.client.connection import OwnRedisClient
 from wrasse.backends.redis.connect import Redis
@@ -69,7 +69,7 @@ class Scene:
         self.store, self.clock, self.redis = store, store.clock, store.backend
         self.client: OwnRedisClient = store.backend.client
         self.keys = RedisKeys(self.client.options)
-        self.desk = Desk(store.jobs)
+        self.jobs_client = QueueClient(store.jobs)
         self.holds: dict[str, Claim] = {}
 
     async def do(self, *command: str | bytes | int) -> Any:
@@ -77,27 +77,27 @@ class Scene:
 
     async def set_up(self) -> None:
         """Puts, takes, finishes and buries, so that every structure has something in it."""
-        await self.desk.enqueue(Job("done-1", lasting=True), Job("kept", keep=HOUR), "dead-1", "dead-2", "gone")
-        for claimed in await self.desk.claim():
+        await self.jobs_client.enqueue(Job("done-1", lasting=True), Job("kept", keep=HOUR), "dead-1", "dead-2", "gone")
+        for claimed in await self.jobs_client.claim():
             dies = claimed.job.id.startswith("dead")
             end = (
                 DeadLetterJob(claimed.claim, Reason.FAILED, error="it broke")
                 if dies
                 else Complete(claimed.claim, result=b"42")
             )
-            await self.desk.settle(end)
-        await self.desk.enqueue(Job("held-1", unique="name-1"), "held-2")
-        self.holds = {claimed.job.id: claimed.claim for claimed in await self.desk.claim(heartbeat_timeout=HOUR)}
+            await self.jobs_client.settle(end)
+        await self.jobs_client.enqueue(Job("held-1", unique="name-1"), "held-2")
+        self.holds = {claimed.job.id: claimed.claim for claimed in await self.jobs_client.claim(heartbeat_timeout=HOUR)}
         told = {self.holds["held-1"].id: Progress(0.5, "half")}
-        await self.desk.jobs.heartbeat(
-            self.desk.worker, list(self.holds.values()), heartbeat_timeout=HOUR, progress=told
+        await self.jobs_client.jobs.heartbeat(
+            self.jobs_client.worker, list(self.holds.values()), heartbeat_timeout=HOUR, progress=told
         )
         members = [Job(id, group=GROUP) for id in MEMBERS]
-        await self.desk.enqueue(
+        await self.jobs_client.enqueue(
             Job("waiting", minted=True), Job("given"), Job("delayed", delay=24 * HOUR), Job("named", unique="name-2")
         )
-        await self.desk.enqueue(Job("windowed", unique="name-3", window=HOUR))
-        await self.desk.jobs.enqueue(members, request=fresh(), groups=[JobGroup(GROUP, 3, Job("callback"))])
+        await self.jobs_client.enqueue(Job("windowed", unique="name-3", window=HOUR))
+        await self.jobs_client.jobs.enqueue(members, request=fresh(), groups=[JobGroup(GROUP, 3, Job("callback"))])
         await self.do("DEL", self.keys.heartbeat("w1"))  # it is the server's clock that would end it
 
     async def check(self) -> list[str]:
@@ -111,7 +111,7 @@ class Scene:
 
     async def missing(self) -> set[str]:
         """Of the jobs that were there, those that cannot be found any more."""
-        return {id for id in EVERY if await self.desk.place(id) is None}
+        return {id for id in EVERY if await self.jobs_client.state(id) is None}
 
     def claim_key_of(self, id: str) -> str:
         return f"{self.holds[id].token}-{self.holds[id].nonce}"
@@ -129,7 +129,7 @@ class Chance:
     """Everything the port allows, in no order."""
 
     def __init__(self, scene: Scene, seed: int) -> None:
-        self.scene, self.desk, self.chance = scene, scene.desk, random.Random(seed)
+        self.scene, self.jobs_client, self.chance = scene, scene.jobs_client, random.Random(seed)
         self.held: list[Claim] = []
         self.number = 0
 
@@ -140,7 +140,7 @@ class Chance:
     async def put(self) -> None:
         self.number += 1
         id = f"j{self.chance.randrange(40)}" if self.chance.random() < 0.3 else f"n{self.number}"
-        await self.desk.enqueue(
+        await self.jobs_client.enqueue(
             Job(
                 id,
                 delay=self.chance.choice((timedelta(0), timedelta(0), HEARTBEAT_TIMEOUT)),
@@ -156,17 +156,17 @@ class Chance:
         self.number += 1
         callback = Job(f"c{self.number}")
         group = JobGroup(f"g{self.chance.randrange(3)}", self.chance.randrange(1, 4), callback)
-        await self.desk.jobs.enqueue((), request=fresh(), groups=[group])
+        await self.jobs_client.jobs.enqueue((), request=fresh(), groups=[group])
 
     async def take(self) -> None:
-        self.held += [claimed.claim for claimed in await self.desk.claim(limit=self.chance.randrange(1, 5))]
+        self.held += [claimed.claim for claimed in await self.jobs_client.claim(limit=self.chance.randrange(1, 5))]
 
     async def end(self) -> None:
         if not self.held:
             return
         claim = self.held.pop(self.chance.randrange(len(self.held)))
         delay = self.chance.choice((timedelta(0), HEARTBEAT_TIMEOUT))
-        await self.desk.settle(
+        await self.jobs_client.settle(
             self.chance.choice(
                 (
                     Complete(claim, result=b"1"),
@@ -179,27 +179,29 @@ class Chance:
 
     async def beat(self) -> None:
         told = {claim.id: Progress(0.5) for claim in self.held}
-        await self.desk.jobs.heartbeat(self.desk.worker, self.held, heartbeat_timeout=HEARTBEAT_TIMEOUT, progress=told)
+        await self.jobs_client.jobs.heartbeat(
+            self.jobs_client.worker, self.held, heartbeat_timeout=HEARTBEAT_TIMEOUT, progress=told
+        )
 
     async def sweep(self) -> None:
-        for info in await self.desk.jobs.overdue(None, 10):
+        for info in await self.jobs_client.jobs.overdue(None, 10):
             bury = DeadLetterJob(info.claim, Reason.WORKER_DIED, error="silent")
             back = Requeue(info.claim, Budget.RESCUES, Reason.WORKER_DIED, error="silent")
-            await self.desk.move(self.chance.choice((bury, back)))
+            await self.jobs_client.move(self.chance.choice((bury, back)))
 
     async def delete(self) -> None:
         for state in (JobState.READY, JobState.DONE, JobState.DEAD):
-            for info in await self.desk.jobs.page(state, JobFilter(), None, 1):
-                await self.desk.jobs.delete([Delete(info.claim, state)])
+            for info in await self.jobs_client.jobs.page(state, JobFilter(), None, 1):
+                await self.jobs_client.jobs.delete([Delete(info.claim, state)])
 
     async def cancel(self) -> None:
         state = self.chance.choice((JobState.READY, JobState.RUNNING))
-        for info in await self.desk.jobs.page(state, JobFilter(), None, 1):
-            await self.desk.move(Cancel(info.id, "enough"))
+        for info in await self.jobs_client.jobs.page(state, JobFilter(), None, 1):
+            await self.jobs_client.move(Cancel(info.id, "enough"))
 
     async def revive(self) -> None:
-        for info in await self.desk.jobs.page(JobState.DEAD, JobFilter(), None, 1):
-            await self.desk.move(RequeueDead(info.claim))
+        for info in await self.jobs_client.jobs.page(JobState.DEAD, JobFilter(), None, 1):
+            await self.jobs_client.move(RequeueDead(info.claim))
 
     async def pass_time(self) -> None:
         self.scene.clock.advance(LONGER)

@@ -10,7 +10,7 @@ from uuid import uuid4
 import pytest
 
 from backends.redis.peer import GoPeer, go_job
-from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, Desk
+from conformance.queue_client import HEARTBEAT_TIMEOUT, LONGER, QueueClient
 from servers.cluster import Cluster, cluster
 from servers.sentinel import watched
 from servers.valkey import Valkey
@@ -91,13 +91,13 @@ async def test_records_live_on_the_node_of_their_slot(options: RedisOptions, nod
 async def test_jobs_are_put_taken_and_finished_while_their_slot_moves(options: RedisOptions, nodes: Cluster) -> None:
     store = await Redis.open(options)
     try:
-        desk = Desk(store.jobs)
-        await desk.enqueue("a", "b")
-        (first, *_) = await desk.claim(1)
+        jobs_client = QueueClient(store.jobs)
+        await jobs_client.enqueue("a", "b")
+        (first, *_) = await jobs_client.claim(1)
         to = next(node for node in nodes.masters if node is not nodes.owner(options.slot))
         await asyncio.to_thread(nodes.move, options.slot, to)
-        (outcome,) = await desk.finish(first.claim)
-        await desk.enqueue("c")
+        (outcome,) = await jobs_client.complete(first.claim)
+        await jobs_client.enqueue("c")
         (counts,) = (await store.jobs.counts()).queues
     finally:
         await store.close()
@@ -263,14 +263,17 @@ async def test_what_another_program_left_on_a_cluster_is_found_moved_and_listed(
     clock = ManualClock()
     redis = await Redis.open(options, clock, time=clock)
     try:
-        desk, peer = Desk(redis.jobs), GoPeer(redis.client, "dead-1")
-        await desk.enqueue("known", Job("cancelled"))
+        jobs_client, peer = QueueClient(redis.jobs), GoPeer(redis.client, "dead-1")
+        await jobs_client.enqueue("known", Job("cancelled"))
         await redis.client.ask("LPUSH", peer.processing, go_job("left"))
         found = await redis.strays.scan("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
         clock.advance(LONGER)
         (suspect,) = await redis.jobs.overdue(None, 10)
-        outcomes = [*await desk.rescue(suspect.claim), *await desk.move(Cancel("cancelled"))]
+        outcomes = [*await jobs_client.rescue(suspect.claim), *await jobs_client.move(Cancel("cancelled"))]
         assert (found.adopted, outcomes) == (1, [Outcome.DONE] * 2)
-        assert (await desk.ids(JobState.READY), await desk.ids(JobState.DEAD)) == (["left", "known"], ["cancelled"])
+        assert (await jobs_client.ids(JobState.READY), await jobs_client.ids(JobState.DEAD)) == (
+            ["left", "known"],
+            ["cancelled"],
+        )
     finally:
         await redis.close()

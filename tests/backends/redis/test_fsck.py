@@ -11,7 +11,7 @@ import pytest
 from backends.redis.between import Between
 from backends.redis.peer import GoPeer, go_job
 from backends.redis.scene import GROUP, HOUR, MEMBERS, Chance, Plant, Scene
-from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, Desk
+from conformance.queue_client import HEARTBEAT_TIMEOUT, LONGER, QueueClient
 from conformance.stores import CLUSTER, Store
 from wrasse.backends.redis.fsck_check import RedisFsck
 from wrasse.backends.redis.fsck_suspects import FsckSuspect, Judge, Kind
@@ -256,13 +256,13 @@ async def test_what_was_mended_meanwhile_is_left_alone(scene: Scene) -> None:
 async def test_a_lost_entry_that_was_put_back_is_finished_by_its_holder(scene: Scene) -> None:
     await _entry_lost(scene)
     await scene.repair()
-    assert await scene.desk.finish(scene.holds["held-2"]) == ["done"]
+    assert await scene.jobs_client.complete(scene.holds["held-2"]) == ["done"]
 
 
 async def test_a_job_that_a_peer_requeued_is_not_put_back_a_second_time(scene: Scene) -> None:
     await _claim_left_over(scene)
     assert list(await scene.repair()) == [Kind.CLAIM_LEFT_OVER.shown]
-    assert [await scene.desk.place("held-2"), await scene.desk.finish(scene.holds["held-2"])] == [
+    assert [await scene.jobs_client.state("held-2"), await scene.jobs_client.complete(scene.holds["held-2"])] == [
         JobState.READY,
         ["conflict"],
     ]
@@ -273,7 +273,7 @@ async def test_a_hold_whose_job_a_peer_finished_is_dropped_and_the_job_is_not_pu
     await _entry_lost(scene)
     assert await scene.check() == [Kind.CLAIM_LEFT_OVER.shown]
     await scene.repair()
-    assert await scene.desk.place("held-2") is None
+    assert await scene.jobs_client.state("held-2") is None
 
 
 async def test_what_a_live_worker_of_another_program_holds_is_no_damage(scene: Scene) -> None:
@@ -288,48 +288,48 @@ async def test_equal_bytes_that_were_pushed_twice_are_no_damage_while_both_are_h
     peer = GoPeer(scene.client)
     await peer.push(go_job("twice"), "other")
     await peer.push(go_job("twice"), "other")
-    assert len(await scene.desk.claim(queues=("other",))) == 2
+    assert len(await scene.jobs_client.claim(queues=("other",))) == 2
     assert await scene.check() == []
 
 
 async def test_the_callback_of_a_group_whose_member_is_gone_runs_after_the_repair(scene: Scene) -> None:
     await _group_cannot_fire(scene)
     await scene.repair()
-    for claimed in await scene.desk.claim():
+    for claimed in await scene.jobs_client.claim():
         if claimed.job.id in MEMBERS:
-            await scene.desk.finish(claimed.claim)
-    assert await scene.desk.place("callback") is JobState.READY
+            await scene.jobs_client.complete(claimed.claim)
+    assert await scene.jobs_client.state("callback") is JobState.READY
 
 
 async def test_a_group_whose_last_member_is_gone_goes_on_with_the_repair(bare: Scene) -> None:
-    await bare.desk.jobs.enqueue(
+    await bare.jobs_client.jobs.enqueue(
         [Job("m1", group="g"), Job("m2", group="g")], request="r", groups=[JobGroup("g", 2, Job("after"))]
     )
-    await bare.desk.finish(await bare.desk.take_one())
+    await bare.jobs_client.complete(await bare.jobs_client.claim_one())
     await bare.do("DEL", bare.keys.queue("low").list)
     bare.clock.advance(2 * HOUR)
     await bare.repair()
-    (callback,) = await bare.desk.claim()
+    (callback,) = await bare.jobs_client.claim()
     assert (callback.job.id, callback.job.headers[GROUP_DEAD_HEADER]) == ("after", "1")
 
 
 async def test_a_group_that_was_just_opened_may_wait_for_its_members(bare: Scene) -> None:
-    await bare.desk.jobs.enqueue([Job("m1", group="g")], request="r", groups=[JobGroup("g", 2, Job("after"))])
+    await bare.jobs_client.jobs.enqueue([Job("m1", group="g")], request="r", groups=[JobGroup("g", 2, Job("after"))])
     assert await bare.check() == []
 
 
 async def test_an_id_whose_queue_was_deleted_can_be_put_again_after_the_repair(bare: Scene) -> None:
-    await bare.desk.enqueue("lost")
+    await bare.jobs_client.enqueue("lost")
     await bare.do("DEL", bare.keys.queue("low").list)
     await bare.repair()
-    assert await bare.desk.enqueue("lost") == [True]
+    assert await bare.jobs_client.enqueue("lost") == [True]
 
 
 async def test_an_id_that_lasts_is_remembered_for_its_time_when_its_job_is_gone(bare: Scene) -> None:
-    await bare.desk.enqueue(Job("lost", lasting=True))
+    await bare.jobs_client.enqueue(Job("lost", lasting=True))
     await bare.do("DEL", bare.keys.queue("low").list)
     await bare.repair()
-    assert await bare.desk.enqueue(Job("lost", lasting=True)) == [False]
+    assert await bare.jobs_client.enqueue(Job("lost", lasting=True)) == [False]
 
 
 async def test_what_moved_on_after_it_was_looked_at_is_innocent(scene: Scene) -> None:
@@ -356,15 +356,15 @@ async def test_checks_and_repairs_beside_busy_workers_find_nothing_and_break_not
     """Under way at the same time: what is half seen must never be taken for damage."""
     ids = [f"j{n}" for n in range(300)]
     finished: set[str] = set()
-    await bare.desk.enqueue(*ids)
+    await bare.jobs_client.enqueue(*ids)
 
     async def work(worker: str) -> None:
-        desk = Desk(bare.store.jobs, worker)
+        jobs_client = QueueClient(bare.store.jobs, worker)
         while len(finished) < len(ids):
-            for claimed in await desk.claim(limit=7):
+            for claimed in await jobs_client.claim(limit=7):
                 if claimed.attempt == 1 and claimed.job.id.endswith(("1", "4")):
-                    await desk.fail(claimed.claim)
-                elif await desk.finish(claimed.claim) == ["done"]:
+                    await jobs_client.fail(claimed.claim)
+                elif await jobs_client.complete(claimed.claim) == ["done"]:
                     finished.add(claimed.job.id)
 
     found: list[str] = []
@@ -379,7 +379,7 @@ async def test_checks_and_repairs_beside_busy_workers_find_nothing_and_break_not
         for worker in ("w1", "w2", "w3"):
             group.create_task(work(worker))
         group.create_task(check())
-    assert (found, len(await bare.desk.ids(JobState.DONE))) == ([], len(ids))
+    assert (found, len(await bare.jobs_client.ids(JobState.DONE))) == ([], len(ids))
 
 
 async def test_with_nothing_left_but_the_lists_no_job_is_lost(scene: Scene) -> None:
@@ -398,7 +398,7 @@ async def test_with_nothing_left_but_the_lists_no_job_is_lost(scene: Scene) -> N
     sweep = StuckJobs(scene.store.jobs, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     page = await sweep.find(None, 10)
     await sweep.apply([sweep.decide(info, page.at) for info in page])
-    ran = {claimed.job.id for claimed in await scene.desk.claim()}
+    ran = {claimed.job.id for claimed in await scene.jobs_client.claim()}
     assert ran >= {"held-1", "held-2", "waiting", "given", "named", *MEMBERS}
-    assert set(await scene.desk.ids(JobState.DEAD)) == {"dead-1", "dead-2"}
+    assert set(await scene.jobs_client.ids(JobState.DEAD)) == {"dead-1", "dead-2"}
     assert await scene.check() == []

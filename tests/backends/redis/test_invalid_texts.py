@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from backends.redis.scene import EVERY, GARBAGE, HOUR, KINDS, MEMBERS, Scene
-from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, fresh
+from conformance.queue_client import HEARTBEAT_TIMEOUT, LONGER, fresh
 from conformance.stores import Store
 from wrasse.errors import StoreBroken
 from wrasse.ports.jobs import Cancel, Complete, Delete, Job, JobFilter, JobGroup, JobState, Progress, Rate, RequeueDead
@@ -61,13 +61,13 @@ async def _overwrite(scene: Scene, key: str, field: str, kind: str) -> None:
 
 async def _works_on(scene: Scene, spared: set[str]) -> None:
     """Everything that can be asked of the queue, about every job but these."""
-    desk, jobs = scene.desk, scene.desk.jobs
+    client, jobs = scene.client, scene.client.jobs
     claims = [claim for id, claim in scene.holds.items() if id not in spared]
     # Reads.
     for state in JobState:
-        await desk.ids(state)
-        await desk.ids(state, newest=True, limit=1)
-        await desk.ids(state, JobFilter(queue="low"))
+        await client.ids(state)
+        await client.ids(state, newest=True, limit=1)
+        await client.ids(state, JobFilter(queue="low"))
     for id in EVERY:
         found = await jobs.get(id)
         assert id in spared or found is not None, id
@@ -79,36 +79,36 @@ async def _works_on(scene: Scene, spared: set[str]) -> None:
     put = await jobs.enqueue(fresh_jobs, request=fresh(), groups=[JobGroup("g9", 1, Job("back-9"))])
     assert [each.new for each in put] == [True] * 4
     for again in (Job("given"), Job("done-1", lasting=True), Job("again-1", unique="name-1")):
-        await desk.enqueue(again)
+        await client.enqueue(again)
     for number, name in enumerate(("name-2", "name-3")):
-        await desk.enqueue(Job(f"again-{number + 2}", unique=name))
+        await client.enqueue(Job(f"again-{number + 2}", unique=name))
     # Heartbeats and settlements.
     told = {claim.id: Progress(0.7, "more") for claim in scene.holds.values()}
     mine = await jobs.heartbeat(
-        desk.worker, [*scene.holds.values()], heartbeat_timeout=HEARTBEAT_TIMEOUT, progress=told
+        client.worker, [*scene.holds.values()], heartbeat_timeout=HEARTBEAT_TIMEOUT, progress=told
     )
     assert len(mine.mine) == len(scene.holds)
-    assert await desk.heartbeat(*claims, heartbeat_timeout=HEARTBEAT_TIMEOUT) == [True] * len(claims)
+    assert await client.heartbeat(*claims, heartbeat_timeout=HEARTBEAT_TIMEOUT) == [True] * len(claims)
     claimed = await jobs.claim(
         ("low",), 100, worker="w1", heartbeat_timeout=HOUR, request=fresh(), rates=[Rate("low", 1000, HOUR)]
     )
     ready = {each.job.id: each.claim for each in claimed.jobs}
     assert {*MEMBERS, "new-1", "new-2", "new-3", "new-4", "waiting"} <= {*ready}
-    assert await desk.finish(ready["new-1"], ready["new-4"], *(ready[id] for id in MEMBERS)) == [Outcome.DONE] * 5
-    assert await desk.fail(ready["new-2"]) == [Outcome.DONE]
-    assert await desk.bury(ready["new-3"]) == [Outcome.DONE]
-    assert await desk.place("back-9") is JobState.READY, "the callback of another group"
+    assert await client.complete(ready["new-1"], ready["new-4"], *(ready[id] for id in MEMBERS)) == [Outcome.DONE] * 5
+    assert await client.fail(ready["new-2"]) == [Outcome.DONE]
+    assert await client.dead_letter(ready["new-3"]) == [Outcome.DONE]
+    assert await client.state("back-9") is JobState.READY, "the callback of another group"
     # Rescues: what was held, and is silent now.
     scene.clock.advance(LONGER)
     overdue = await jobs.overdue(None, 10)
     assert {claim.id for claim in claims} <= {info.id for info in overdue}
-    outcomes = dict(zip([s.id for s in overdue], [(await desk.rescue(s.claim))[0] for s in overdue], strict=True))
+    outcomes = dict(zip([s.id for s in overdue], [(await client.rescue(s.claim))[0] for s in overdue], strict=True))
     assert {outcomes[claim.id] for claim in claims} <= {Outcome.DONE}
     await scene.redis.strays.scan(None, 100, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     # Cancels, revivals, deletes.
-    await desk.move(*[Cancel(id, "enough") for id in EVERY])
+    await client.move(*[Cancel(id, "enough") for id in EVERY])
     for info in await jobs.page(JobState.DEAD, JobFilter(), None, 1):
-        await desk.move(RequeueDead(info.claim))
+        await client.move(RequeueDead(info.claim))
     for state in (JobState.DONE, JobState.DEAD, JobState.READY):
         states = [*await jobs.page(state, JobFilter(), None, 100)]
         await jobs.delete([Delete(state.claim, state) for state in states])
@@ -151,14 +151,14 @@ async def test_any_bytes_for_the_cursor_of_strays_begin_the_scan_anew(scene: Sce
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_any_bytes_for_a_remembered_answer_cost_that_request(scene: Scene, kind: str) -> None:
-    desk = scene.desk
+    client = scene.client
     for letter in "tps":
         for key in scene.keys.requests:
             await scene.do("HSET", key, f"{letter}asked", GARBAGE[kind](b"1 2 3"))
     asked = (
-        lambda: desk.jobs.enqueue([Job("new")], request="asked"),
-        lambda: desk.jobs.claim(("low",), 1, worker="w1", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="asked"),
-        lambda: desk.jobs.settle([Complete(scene.holds["held-1"])], request="asked"),
+        lambda: client.jobs.enqueue([Job("new")], request="asked"),
+        lambda: client.jobs.claim(("low",), 1, worker="w1", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="asked"),
+        lambda: client.jobs.settle([Complete(scene.holds["held-1"])], request="asked"),
     )
     for ask in asked:
         with suppress(StoreBroken):
@@ -170,7 +170,7 @@ async def test_any_bytes_for_a_remembered_answer_cost_that_request(scene: Scene,
 async def test_any_bytes_for_the_counter_of_tokens_change_nothing_and_are_named(scene: Scene, kind: str) -> None:
     await scene.do("SET", scene.keys.token, GARBAGE[kind](b"12 13"))
     with pytest.raises(StoreBroken, match="a counter of ours that is not a number") as failed:
-        await scene.desk.claim()
+        await scene.client.claim()
     assert "wrasse jobs fsck --repair" in failed.value.do
     await scene.do("DEL", scene.keys.token)
     await scene.redis.fsck.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)

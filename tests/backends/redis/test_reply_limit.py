@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from conformance.desk import Desk
+from conformance.queue_client import QueueClient
 from servers.valkey import Valkey, valkey
 from wrasse.backends.redis import options
 from wrasse.backends.redis.client.client import sections
@@ -184,7 +184,7 @@ async def test_many_large_jobs_are_moved_and_deleted_in_scripts_of_bounded_size(
     redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(changes, "SCRIPT_BYTES_MAX", 1 << 20)
-    desk, ids = Desk(redis.jobs), [f"{n:02}" for n in range(60)]
+    jobs_client, ids = QueueClient(redis.jobs), [f"{n:02}" for n in range(60)]
 
     async def scripts() -> int:
         told = sections(await redis.client.ask("INFO", "commandstats"))["cmdstat_evalsha"]
@@ -200,7 +200,7 @@ async def test_many_large_jobs_are_moved_and_deleted_in_scripts_of_bounded_size(
             page = await redis.jobs.page(state, JobFilter(), page.cursor, 100)
 
     for id in ids:
-        await desk.enqueue(Job(id, payload=bytes(100_000)))
+        await jobs_client.enqueue(Job(id, payload=bytes(100_000)))
     done, steps = [Outcome.DONE] * len(ids), []
     for act in ("cancel", "revive", "delete"):
         dead, ready, before = await holds(JobState.DEAD), await holds(JobState.READY), await scripts()
@@ -213,20 +213,20 @@ async def test_many_large_jobs_are_moved_and_deleted_in_scripts_of_bounded_size(
         steps.append(await scripts() - before)
     assert min(steps) >= 7
     for id in ids:
-        await desk.enqueue(Job(id, payload=bytes(100_000)))
-    await desk.move(*[Cancel(id) for id in ids])
+        await jobs_client.enqueue(Job(id, payload=bytes(100_000)))
+    await jobs_client.move(*[Cancel(id) for id in ids])
     dead, before = await holds(JobState.DEAD), await scripts()
     assert [*await redis.jobs.delete([Delete(claim, JobState.DEAD) for claim in dead])] == done
     assert await scripts() - before >= 7
-    assert await desk.ids(JobState.DEAD) == []
+    assert await jobs_client.ids(JobState.DEAD) == []
 
 
 async def test_large_waiting_jobs_are_found_wherever_they_stand(redis: Redis) -> None:
-    desk = Desk(redis.jobs)
+    jobs_client = QueueClient(redis.jobs)
     for n in range(60):
-        await desk.enqueue(Job(f"{n:02}", payload=bytes(300_000)), Job(f"d{n:02}", delay=timedelta(hours=1)))
+        await jobs_client.enqueue(Job(f"{n:02}", payload=bytes(300_000)), Job(f"d{n:02}", delay=timedelta(hours=1)))
     for id in ("00", "31", "59", "d00", "d59"):
-        assert (await desk.record(id)).job.id == id
+        assert (await jobs_client.record(id)).job.id == id
     assert await redis.jobs.get("nobody") is None
 
 
@@ -236,19 +236,19 @@ async def test_many_of_the_largest_jobs_are_claimed_and_listed(server: Valkey) -
     store = await Redis.open(server.url)
     try:
         await store.client.ask("FLUSHALL")
-        desk = Desk(store.jobs)
+        jobs_client = QueueClient(store.jobs)
         ids = [f"{n:02}" for n in range(14)]
         for id in ids:
-            await desk.enqueue(Job(id, payload=bytes(PAYLOAD_BYTES_MAX)))
-        assert await desk.ids(JobState.READY) == ids
+            await jobs_client.enqueue(Job(id, payload=bytes(PAYLOAD_BYTES_MAX)))
+        assert await jobs_client.ids(JobState.READY) == ids
         claimed = []
         while len(claimed) < len(ids):
-            some = await desk.claim(100)
+            some = await jobs_client.claim(100)
             assert 1 <= len(some) <= 3  # 32 MiB, and the job that goes beyond
             claimed += some
-        assert sorted(await desk.ids(JobState.RUNNING)) == ids
+        assert sorted(await jobs_client.ids(JobState.RUNNING)) == ids
         for each in claimed:
             await store.jobs.move([DeadLetterJob(each.claim, Reason.FAILED, "x")])
-        assert sorted(await desk.ids(JobState.DEAD)) == ids
+        assert sorted(await jobs_client.ids(JobState.DEAD)) == ids
     finally:
         await store.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from conformance.desk import Desk
+from conformance.queue_client import QueueClient
 from servers.valkey import Valkey, newest, oldest, valkey
 from wrasse.backends.redis.connect import Redis
 from wrasse.backends.redis.options import RedisOptions
@@ -46,14 +46,16 @@ async def store(server: Valkey) -> AsyncIterator[Redis]:
 
 
 async def test_they_are_enough_for_jobs_and_records(store: Redis) -> None:
-    desk = Desk(store.jobs)
-    await desk.enqueue("a", "b", "c")
-    first, second, _ = [claimed.claim for claimed in await desk.claim()]
-    await desk.heartbeat(first, second)
-    await desk.finish(first)
-    await desk.bury(second)
+    jobs_client = QueueClient(store.jobs)
+    await jobs_client.enqueue("a", "b", "c")
+    first, second, _ = [claimed.claim for claimed in await jobs_client.claim()]
+    await jobs_client.heartbeat(first, second)
+    await jobs_client.complete(first)
+    await jobs_client.dead_letter(second)
     await store.jobs.overdue(None, 10)
-    listed = {state: await desk.ids(state, JobFilter()) for state in (JobState.RUNNING, JobState.DONE, JobState.DEAD)}
+    listed = {
+        state: await jobs_client.ids(state, JobFilter()) for state in (JobState.RUNNING, JobState.DONE, JobState.DEAD)
+    }
     counts = await store.jobs.counts()
     records = store.records(Collection.named("things"))
     written = await records.create("a", b"1", due_at=counts.at)
@@ -65,7 +67,7 @@ async def test_they_are_enough_for_jobs_and_records(store: Redis) -> None:
 
 
 async def test_they_are_enough_for_checks_repairs_and_admin_commands(store: Redis) -> None:
-    await Desk(store.jobs).enqueue("a")
+    await QueueClient(store.jobs).enqueue("a")
     await store.client.ask("LPUSH", store.lists.names["dead_letter"], b"no job")
     found = await store.fsck.check(repair=True, heartbeat_timeout=timedelta(seconds=30))
     lengths = await store.lists.lengths("jobqueue:rate_limit:producer")

@@ -26,7 +26,7 @@ from wrasse.ports.outcome import Outcome
 from wrasse.ports.records import Collection
 from wrasse.ports.streams import START, Draft, EntryId
 from wrasse.runtime.backends import Stores
-from wrasse.streams.consumer import Consumer, ConsumerSettings
+from wrasse.streams.consumer import Consumer, ConsumerSettings, StreamSubscription
 from wrasse.streams.delivery import Received
 from wrasse.streams.envelope import decode
 from wrasse.streams.publisher import Publisher
@@ -304,7 +304,7 @@ async def test_a_consumer_hears_what_another_program_appends(redis: Redis) -> No
         got.put_nowait(received.payload)
 
     settings = ConsumerSettings(auto_ack=True, start=FIRST)
-    consumer = Consumer(redis.streams, redis.groups, SystemClock(), S, "workers", handle, settings)
+    consumer = Consumer(redis.streams, redis.groups, SystemClock(), StreamSubscription(S, "workers", handle, settings))
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
         tasks.create_task(consumer.run())
         await foreign(redis, "XADD", KEY, "*", "envelope", ORIGIN)

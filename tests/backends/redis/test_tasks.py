@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.desk import Desk
+from conformance.queue_client import QueueClient
 from conformance.stores import Store
 from wrasse.clock import to_micros
 from wrasse.ports.jobs import Budget, Job, JobState, Reason, Requeue
@@ -70,9 +70,9 @@ async def scan(store: Store) -> None:
 
 
 async def test_a_task_is_a_hash_that_others_read(store: Store) -> None:
-    foreign, desk = Foreign(store), Desk(store.jobs)
+    foreign, jobs_client = Foreign(store), QueueClient(store.jobs)
 
-    await desk.held("task_1")
+    await jobs_client.claimed("task_1")
 
     fields = await foreign.read("task_1")
     assert (fields["state"], fields["worker"], fields["task_type"], fields["retry_count"]) == (
@@ -84,14 +84,14 @@ async def test_a_task_is_a_hash_that_others_read(store: Store) -> None:
 
 
 async def test_a_task_that_another_program_claimed_and_left_is_rescued(store: Store) -> None:
-    foreign, desk = Foreign(store), Desk(store.jobs)
+    foreign, jobs_client = Foreign(store), QueueClient(store.jobs)
     await foreign.write("task_1", state="running", worker="rust", updated_at=foreign.now, timeout_at=foreign.now + 100)
     await scan(store)
     early = await store.jobs.overdue(None, 10)
     await store.pass_time(timedelta(seconds=1))
 
     (stuck,) = await store.jobs.overdue(None, 10)
-    outcomes = await desk.move(Requeue(stuck.claim, Budget.RESCUES, Reason.WORKER_DIED))
+    outcomes = await jobs_client.move(Requeue(stuck.claim, Budget.RESCUES, Reason.WORKER_DIED))
 
     fields = await foreign.read("task_1")
     assert (len(early), outcomes, fields["state"], fields["retry_count"]) == (0, [Outcome.DONE], "pending", "1")
@@ -99,65 +99,68 @@ async def test_a_task_that_another_program_claimed_and_left_is_rescued(store: St
 
 
 async def test_a_task_of_another_producer_is_worked_with_the_parameters_of_its_event(store: Store) -> None:
-    foreign, desk = Foreign(store), Desk(store.jobs)
+    foreign, jobs_client = Foreign(store), QueueClient(store.jobs)
     await foreign.write("task_1", state="pending", updated_at=foreign.now, task_type="low", task_id="task_1")
     await foreign.publish(b'{"task_id":"task_1","task_type":"low","params":{"n":1},"retry_count":0}')
 
-    (claimed,) = await desk.claim()
-    await desk.finish(claimed.claim)
+    (claimed,) = await jobs_client.claim()
+    await jobs_client.complete(claimed.claim)
 
     assert (claimed.job.payload, (await foreign.read("task_1"))["state"]) == (b'{"n":1}', "completed")
 
 
 async def test_a_change_by_another_program_is_never_written_over(store: Store) -> None:
-    foreign, desk = Foreign(store), Desk(store.jobs)
-    claim = await desk.held("task_1")
+    foreign, jobs_client = Foreign(store), QueueClient(store.jobs)
+    claim = await jobs_client.claimed("task_1")
     await store.pass_time(STEP)
     (stuck,) = await store.jobs.overdue(None, 10)
     await foreign.write("task_1", state="completed", updated_at=foreign.now)
 
-    outcomes = await desk.move(Requeue(stuck.claim, Budget.RESCUES, Reason.WORKER_DIED))
+    outcomes = await jobs_client.move(Requeue(stuck.claim, Budget.RESCUES, Reason.WORKER_DIED))
 
-    assert (outcomes, await desk.finish(claim)) == ([Outcome.CONFLICT], [Outcome.CONFLICT])
+    assert (outcomes, await jobs_client.complete(claim)) == ([Outcome.CONFLICT], [Outcome.CONFLICT])
     assert ((await foreign.read("task_1"))["state"], await foreign.length()) == ("completed", 1)
 
 
 async def test_a_batch_on_redis_is_served_in_its_order(store: Store) -> None:
-    desk = Desk(store.jobs)
+    jobs_client = QueueClient(store.jobs)
     names = [f"task_{n}" for n in range(150)]
-    await desk.enqueue(*map(Job, names))
+    await jobs_client.enqueue(*map(Job, names))
 
-    assert [claimed.job.id for claimed in await desk.claim(limit=150)] == names
+    assert [claimed.job.id for claimed in await jobs_client.claim(limit=150)] == names
 
 
 async def test_numbers_and_listings_are_right_again_after_a_look_whoever_changed_or_deleted_tasks(store: Store) -> None:
-    foreign, desk = Foreign(store), Desk(store.jobs)
-    await desk.enqueue("task_1", "task_2", "task_3")
+    foreign, jobs_client = Foreign(store), QueueClient(store.jobs)
+    await jobs_client.enqueue("task_1", "task_2", "task_3")
     await foreign.write("task_1", state="completed", updated_at=foreign.now)
     await foreign.write("task_9", state="pending", updated_at=foreign.now)
     await foreign.delete("task_3")
 
     await scan(store)
 
-    count = await desk.count()
+    count = await jobs_client.count()
     assert (count.ready, count.done) == (2, 1)
-    assert [await desk.ids(state) for state in (JobState.READY, JobState.DONE)] == [["task_9", "task_2"], ["task_1"]]
+    assert [await jobs_client.ids(state) for state in (JobState.READY, JobState.DONE)] == [
+        ["task_9", "task_2"],
+        ["task_1"],
+    ]
 
 
 async def test_a_listing_never_shows_a_task_where_another_program_has_taken_it_away(store: Store) -> None:
-    foreign, desk = Foreign(store), Desk(store.jobs)
-    await desk.enqueue("task_1", "task_2", "task_3")
+    foreign, jobs_client = Foreign(store), QueueClient(store.jobs)
+    await jobs_client.enqueue("task_1", "task_2", "task_3")
     await foreign.write("task_1", state="completed", updated_at=foreign.now)
     await foreign.delete("task_2")
 
-    assert await desk.ids(JobState.READY) == ["task_3"]
+    assert await jobs_client.ids(JobState.READY) == ["task_3"]
 
 
 async def test_a_task_that_another_program_wrote_counts_as_soon_as_a_look_has_found_it(store: Store) -> None:
-    foreign, desk = Foreign(store), Desk(store.jobs)
+    foreign, jobs_client = Foreign(store), QueueClient(store.jobs)
     await foreign.write("task_1", state="pending", updated_at=foreign.now)
     store.jobs.strays._after["low"] = "low:zzz"  # the round over all names is elsewhere
 
     await store.jobs.strays.scan("0", 100_000, heartbeat_timeout=STEP, dry=False)
 
-    assert ((await desk.count()).ready, await desk.ids(JobState.READY)) == (1, ["task_1"])
+    assert ((await jobs_client.count()).ready, await jobs_client.ids(JobState.READY)) == (1, ["task_1"])

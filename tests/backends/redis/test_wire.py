@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from backends.redis.peer import GARBAGE
-from conformance.desk import EVERYTHING, HEARTBEAT_TIMEOUT, Desk, fresh
+from conformance.queue_client import EVERYTHING, HEARTBEAT_TIMEOUT, QueueClient, fresh
 from servers.proxy import proxy
 from servers.valkey import Valkey, valkey
 from wrasse.backends.redis.connect import Redis
@@ -63,7 +63,7 @@ class Peer:
 
     def __init__(self, redis: Redis) -> None:
         self.redis, self.root = redis, redis.client.options.root
-        self.desk = Desk(redis.jobs)
+        self.jobs_client = QueueClient(redis.jobs)
 
     async def do(self, *command: str | bytes | int) -> object:
         return await self.redis.client.ask(*command)
@@ -317,32 +317,32 @@ async def test_fields_with_one_meaning_are_read_in_any_spelling(
     assert wire is not None
     assert {name: getattr(wire, name) for name in read} == read
     await peer.push(raw)
-    (claimed,) = await peer.desk.claim()
+    (claimed,) = await peer.jobs_client.claim()
     assert claimed.job.id == wire.id
-    assert await peer.desk.place(wire.id) is JobState.RUNNING
-    await peer.desk.fail(claimed.claim)
-    (again,) = await peer.desk.claim()
+    assert await peer.jobs_client.state(wire.id) is JobState.RUNNING
+    await peer.jobs_client.fail(claimed.claim)
+    (again,) = await peer.jobs_client.claim()
     assert (again.failures, again.attempt) == (wire.retries + 1, wire.attempts + 2)
-    await peer.desk.finish(again.claim)
-    assert await peer.desk.place(wire.id) is JobState.DONE
+    await peer.jobs_client.complete(again.claim)
+    assert await peer.jobs_client.state(wire.id) is JobState.DONE
     assert await peer.redis.fsck.check(repair=False, heartbeat_timeout=HEARTBEAT_TIMEOUT) == ()
 
 
 async def test_a_take_goes_on_behind_what_is_no_job(peer: Peer) -> None:
     await peer.push(*[b"null"] * 5, GO)
-    assert [each.job.id for each in await peer.desk.claim(limit=2)] == [FILE.id]
+    assert [each.job.id for each in await peer.jobs_client.claim(limit=2)] == [FILE.id]
 
 
 async def test_what_is_no_job_takes_no_id(peer: Peer) -> None:
     await peer.push(b'{"id":"a","filesize":1.5}')
-    await peer.desk.claim()
-    assert (await peer.desk.enqueue("a"), await peer.do("EXISTS", f"{peer.root}:where")) == ([True], 0)
+    await peer.jobs_client.claim()
+    assert (await peer.jobs_client.enqueue("a"), await peer.do("EXISTS", f"{peer.root}:where")) == ([True], 0)
 
 
 @pytest.mark.parametrize("extra", [b"", b',"colour":"red"', b',"trace_id":null', b',"nested":{"ID":1}'])
 async def test_a_job_of_the_origin_runs(peer: Peer, extra: bytes) -> None:
     await peer.push(b'{"id":"a","filepath":"/x","filesize":3,"priority":"low"' + extra + b"}")
-    (claimed,) = await peer.desk.claim()
+    (claimed,) = await peer.jobs_client.claim()
     assert (claimed.job.id, claimed.job.payload) == ("a", b'{"filepath":"/x","filesize":3}')
 
 
@@ -351,22 +351,22 @@ async def test_a_job_of_the_origin_runs(peer: Peer, extra: bytes) -> None:
 
 async def test_jobs_of_any_program_are_served_in_the_order_they_were_pushed(peer: Peer) -> None:
     await peer.push(*(b'{"id":"job-%d"}' % n for n in range(3)))
-    await peer.desk.enqueue("ours")
-    assert [each.job.id for each in await peer.desk.claim()] == ["job-0", "job-1", "job-2", "ours"]
+    await peer.jobs_client.enqueue("ours")
+    assert [each.job.id for each in await peer.jobs_client.claim()] == ["job-0", "job-1", "job-2", "ours"]
 
 
 async def test_a_queue_named_by_its_key_is_that_key(peer: Peer) -> None:
     queue = f"{peer.root}:high_priority"
     await peer.push(GO, queue="high_priority")
-    (claimed,) = await peer.desk.claim(queues=[queue])
-    await peer.desk.fail(claimed.claim)
+    (claimed,) = await peer.jobs_client.claim(queues=[queue])
+    await peer.jobs_client.fail(claimed.claim)
     assert len(await peer.list("high_priority")) == 1
 
 
 @pytest.mark.parametrize("name", ["held", "completed", "requests:1", "workers:info"])
 async def test_a_queue_cannot_be_one_of_our_own_keys(peer: Peer, name: str) -> None:
     with pytest.raises(UsageError, match="queue"):
-        await peer.desk.enqueue(Job("a", queue=f"{peer.root}:{name}"))
+        await peer.jobs_client.enqueue(Job("a", queue=f"{peer.root}:{name}"))
 
 
 async def test_a_job_is_in_exactly_one_list_after_every_step(peer: Peer) -> None:
@@ -375,17 +375,17 @@ async def test_a_job_is_in_exactly_one_list_after_every_step(peer: Peer) -> None
     async def look() -> None:
         places.append(await peer.everywhere())
 
-    await peer.desk.enqueue("a")
+    await peer.jobs_client.enqueue("a")
     await look()
-    claim = await peer.desk.take_one()
+    claim = await peer.jobs_client.claim_one()
     await look()
-    await peer.desk.fail(claim)
+    await peer.jobs_client.fail(claim)
     await look()
-    await peer.desk.fail(await peer.desk.take_one(), delay=HEARTBEAT_TIMEOUT)
+    await peer.jobs_client.fail(await peer.jobs_client.claim_one(), delay=HEARTBEAT_TIMEOUT)
     await look()
-    await peer.desk.enqueue("b")
-    (b,) = [each for each in await peer.desk.claim() if each.job.id == "b"]
-    await peer.desk.bury(b.claim)
+    await peer.jobs_client.enqueue("b")
+    (b,) = [each for each in await peer.jobs_client.claim() if each.job.id == "b"]
+    await peer.jobs_client.dead_letter(b.claim)
     places.append([id for id in await peer.everywhere() if id == "b"])
     assert places == [["a"], ["a"], ["a"], ["a"], ["b"]]
 
@@ -393,9 +393,9 @@ async def test_a_job_is_in_exactly_one_list_after_every_step(peer: Peer) -> None
 async def test_a_success_moves_the_very_bytes_and_ends_the_heartbeat(peer: Peer) -> None:
     raw = b'{ "priority":"low", "id" : "a", "mine": [1.0, 2] }'
     await peer.push(raw)
-    (claimed,) = await peer.desk.claim(heartbeat_timeout=timedelta(hours=1))
+    (claimed,) = await peer.jobs_client.claim(heartbeat_timeout=timedelta(hours=1))
     held = await peer.list("worker:w1:processing"), await peer.do("EXISTS", f"{peer.root}:processing:worker:w1")
-    await peer.desk.finish(claimed.claim)
+    await peer.jobs_client.complete(claimed.claim)
     assert held == ([raw], 1)
     assert (await peer.list("completed"), await peer.list("worker:w1:processing")) == ([raw], [])
     # For a moment it stays: whoever has seen the list asks for the heartbeat next, and may find a new entry after that.
@@ -403,90 +403,92 @@ async def test_a_success_moves_the_very_bytes_and_ends_the_heartbeat(peer: Peer)
 
 
 async def test_the_heartbeat_stays_while_anything_is_held(peer: Peer) -> None:
-    await peer.desk.enqueue("a", "b")
-    a, b = [claimed.claim for claimed in await peer.desk.claim(heartbeat_timeout=timedelta(hours=1))]
-    await peer.desk.finish(a)
+    await peer.jobs_client.enqueue("a", "b")
+    a, b = [claimed.claim for claimed in await peer.jobs_client.claim(heartbeat_timeout=timedelta(hours=1))]
+    await peer.jobs_client.complete(a)
     between = await peer.do("PTTL", f"{peer.root}:processing:worker:w1")
-    await peer.desk.finish(b)
+    await peer.jobs_client.complete(b)
     assert between > 5_000 >= await peer.do("PTTL", f"{peer.root}:processing:worker:w1")
 
 
 async def test_who_says_goodbye_leaves_no_heartbeat(peer: Peer) -> None:
-    await peer.desk.enqueue("a")
-    await peer.desk.finish(*[claimed.claim for claimed in await peer.desk.claim(heartbeat_timeout=timedelta(hours=1))])
-    await peer.desk.heartbeat(heartbeat_timeout=timedelta(0))
+    await peer.jobs_client.enqueue("a")
+    await peer.jobs_client.complete(
+        *[claimed.claim for claimed in await peer.jobs_client.claim(heartbeat_timeout=timedelta(hours=1))]
+    )
+    await peer.jobs_client.heartbeat(heartbeat_timeout=timedelta(0))
     assert await peer.do("EXISTS", f"{peer.root}:processing:worker:w1") == 0
 
 
 async def test_a_beat_renews_the_heartbeat_of_one_who_holds_something(peer: Peer) -> None:
-    claim = await peer.desk.held("a")
+    claim = await peer.jobs_client.claimed("a")
     await peer.do("DEL", f"{peer.root}:processing:worker:w1")
-    await peer.desk.heartbeat(claim)
+    await peer.jobs_client.heartbeat(claim)
     left = await peer.do("PTTL", f"{peer.root}:processing:worker:w1")
     assert isinstance(left, int)
     assert 0 < left <= HEARTBEAT_TIMEOUT.total_seconds() * 1000
 
 
 async def test_a_finish_is_lost_when_its_entry_is_gone(peer: Peer) -> None:
-    claim = await peer.desk.held("a")
+    claim = await peer.jobs_client.claimed("a")
     await peer.do("DEL", f"{peer.root}:worker:w1:processing")
-    outcomes = await peer.desk.finish(claim)
-    assert (outcomes, await peer.list("completed"), await peer.desk.place("a")) == ([Outcome.CONFLICT], [], None)
+    outcomes = await peer.jobs_client.complete(claim)
+    assert (outcomes, await peer.list("completed"), await peer.jobs_client.state("a")) == ([Outcome.CONFLICT], [], None)
 
 
 async def test_of_two_equal_jobs_each_is_finished_once(peer: Peer) -> None:
     await peer.push(GO, GO)
-    first, second = [claimed.claim for claimed in await peer.desk.claim()]
-    await peer.desk.finish(first)
+    first, second = [claimed.claim for claimed in await peer.jobs_client.claim()]
+    await peer.jobs_client.complete(first)
     left = await peer.list("worker:w1:processing")
-    outcomes = await peer.desk.finish(first) + await peer.desk.finish(second)
+    outcomes = await peer.jobs_client.complete(first) + await peer.jobs_client.complete(second)
     assert (left, outcomes) == ([GO], [Outcome.CONFLICT, Outcome.DONE])
     assert (await peer.list("completed"), await peer.list("worker:w1:processing")) == ([GO, GO], [])
 
 
 async def test_a_finish_named_twice_in_one_batch_removes_one_of_two_equal_jobs(peer: Peer) -> None:
     await peer.push(GO, GO)
-    first, _ = [claimed.claim for claimed in await peer.desk.claim()]
-    outcomes = await peer.desk.finish(first, first)
+    first, _ = [claimed.claim for claimed in await peer.jobs_client.claim()]
+    outcomes = await peer.jobs_client.complete(first, first)
     assert (outcomes, await peer.list("worker:w1:processing")) == ([Outcome.DONE, Outcome.CONFLICT], [GO])
 
 
 async def test_an_id_that_was_made_is_known_once_its_job_was_taken(peer: Peer) -> None:
-    await peer.desk.jobs.enqueue([Job("made", minted=True)], request=fresh())
-    await peer.desk.take_one()
-    single = await peer.desk.enqueue(Job("made", delay=HEARTBEAT_TIMEOUT))
-    assert (single, await peer.desk.enqueue("made", "other")) == ([False], [False, True])
+    await peer.jobs_client.jobs.enqueue([Job("made", minted=True)], request=fresh())
+    await peer.jobs_client.claim_one()
+    single = await peer.jobs_client.enqueue(Job("made", delay=HEARTBEAT_TIMEOUT))
+    assert (single, await peer.jobs_client.enqueue("made", "other")) == ([False], [False, True])
 
 
 async def test_a_job_that_waits_again_is_in_no_index(peer: Peer) -> None:
-    await peer.desk.fail(await peer.desk.held("a"))
+    await peer.jobs_client.fail(await peer.jobs_client.claimed("a"))
     names = ("where", "held", "holds", "done", "dead", "finished")
     assert await peer.do("EXISTS", *(f"{peer.root}:{name}" for name in names)) == 0
 
 
 async def test_a_group_that_is_known_stays_as_it_was_opened(peer: Peer) -> None:
     members = [Job(id, group="g") for id in "ab"]
-    await peer.desk.jobs.enqueue(members, request=fresh(), groups=[JobGroup("g", 2, Job("callback"))])
-    await peer.desk.jobs.enqueue([], request=fresh(), groups=[JobGroup("g", 1, Job("another"))])
-    a, b = [claimed.claim for claimed in await peer.desk.claim()]
-    await peer.desk.finish(a)
+    await peer.jobs_client.jobs.enqueue(members, request=fresh(), groups=[JobGroup("g", 2, Job("callback"))])
+    await peer.jobs_client.jobs.enqueue([], request=fresh(), groups=[JobGroup("g", 1, Job("another"))])
+    a, b = [claimed.claim for claimed in await peer.jobs_client.claim()]
+    await peer.jobs_client.complete(a)
     early = await peer.list("queue:low")
-    await peer.desk.finish(b)
-    (callback,) = await peer.desk.claim()
+    await peer.jobs_client.complete(b)
+    (callback,) = await peer.jobs_client.claim()
     assert (early, callback.job.id) == ([], "callback")
 
 
 async def test_nothing_is_counted_for_a_group_that_was_called(peer: Peer) -> None:
     group = JobGroup("g", 1, Job("callback", queue="other"))
-    await peer.desk.jobs.enqueue([Job("a", group="g"), Job("b", group="g")], request=fresh(), groups=[group])
-    await peer.desk.finish(*[claimed.claim for claimed in await peer.desk.claim()])
+    await peer.jobs_client.jobs.enqueue([Job("a", group="g"), Job("b", group="g")], request=fresh(), groups=[group])
+    await peer.jobs_client.complete(*[claimed.claim for claimed in await peer.jobs_client.claim()])
     assert await peer.do("HGETALL", f"{peer.root}:groups") == [b"f:g", b"1"]
 
 
 async def test_the_completed_list_never_exceeds_its_bound(redis_server: Valkey) -> None:
     peer = await opened(redis_server, done_max=2)
-    await peer.desk.enqueue(*"abcde")
-    await peer.desk.finish(*[claimed.claim for claimed in await peer.desk.claim()])
+    await peer.jobs_client.enqueue(*"abcde")
+    await peer.jobs_client.complete(*[claimed.claim for claimed in await peer.jobs_client.claim()])
     listed = [msgspec.json.decode(raw)["id"] for raw in await peer.list("completed")]
     await peer.redis.close()
     assert listed == ["e", "d"]
@@ -494,8 +496,8 @@ async def test_the_completed_list_never_exceeds_its_bound(redis_server: Valkey) 
 
 async def test_the_completed_list_can_be_turned_off(redis_server: Valkey) -> None:
     peer = await opened(redis_server, done_max=0)
-    await peer.desk.enqueue("a")
-    await peer.desk.finish(await peer.desk.take_one())
+    await peer.jobs_client.enqueue("a")
+    await peer.jobs_client.complete(await peer.jobs_client.claim_one())
     listed = await peer.list("completed")
     left = await peer.do("EXISTS", *(f"{peer.root}:{name}" for name in ("done", "finished", "where", "ids", "holds")))
     await peer.redis.close()
@@ -504,14 +506,14 @@ async def test_the_completed_list_can_be_turned_off(redis_server: Valkey) -> Non
 
 async def test_a_dead_letter_says_why_and_keeps_what_it_does_not_know(peer: Peer) -> None:
     await peer.push(b'{"id":"a","colour":"red","priority":"low"}')
-    await peer.desk.bury(await peer.desk.take_one())
+    await peer.jobs_client.dead_letter(await peer.jobs_client.claim_one())
     (letter,) = [msgspec.json.decode(raw) for raw in await peer.list("dead_letter")]
     assert (letter["error"], letter["reason"], letter["colour"]) == ("it broke", "failed", "red")
     assert datetime.fromisoformat(letter["failed_at"]).tzinfo is not None
 
 
 async def test_a_worker_of_the_origin_finishes_our_job(peer: Peer) -> None:
-    await peer.desk.enqueue(FILE)
+    await peer.jobs_client.enqueue(FILE)
     (raw,) = await peer.list(f"queue:{HIGH}")
     theirs, list_ = f"{peer.root}:worker:go-1:processing", f"{peer.root}:queue:{HIGH}"
     await peer.do("BRPOPLPUSH", list_, theirs, 1)
@@ -525,7 +527,7 @@ async def test_a_worker_of_the_origin_finishes_our_job(peer: Peer) -> None:
 
 
 async def test_a_job_settled_by_another_process_leaves_the_list_of_its_taker(peer: Peer) -> None:
-    claim = await peer.desk.held("a")
+    claim = await peer.jobs_client.claimed("a")
     other = await Redis.open(peer.redis.client.options)
     outcomes = await other.jobs.settle([Complete(claim)], request=fresh())
     await other.close()
@@ -538,10 +540,10 @@ async def test_a_queued_job_costs_its_bytes_and_little_more(peer: Peer) -> None:
         return int(info.partition(b"used_memory:")[2].partition(b"\r")[0])
 
     batch = [Job(f"{n:026}", payload=b"x" * 40, minted=True) for n in range(1_000)]
-    await peer.desk.jobs.enqueue(batch, request=fresh())
+    await peer.jobs_client.jobs.enqueue(batch, request=fresh())
     before = used(await peer.do("INFO", "memory"))
     for _ in range(10):
-        await peer.desk.jobs.enqueue(batch, request=fresh())
+        await peer.jobs_client.jobs.enqueue(batch, request=fresh())
     spent = (used(await peer.do("INFO", "memory")) - before) / 10_000
     assert spent <= len((await peer.list("queue:low"))[0]) + 64
 
@@ -566,9 +568,9 @@ async def test_our_own_put_wakes_a_taker_that_would_not_look_by_itself(
     peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue, "POLL", 60)
-    waiting = asyncio.create_task(peer.desk.claim(wait=timedelta(seconds=30)))
+    waiting = asyncio.create_task(peer.jobs_client.claim(wait=timedelta(seconds=30)))
     await _blocked(peer)
-    await peer.desk.enqueue("a")
+    await peer.jobs_client.enqueue("a")
     async with asyncio.timeout(10):
         assert [claimed.job.id for claimed in await waiting] == ["a"]
 
@@ -598,13 +600,13 @@ async def _said(caplog: pytest.LogCaptureFixture, words: str) -> None:
 
 
 async def test_a_put_leaves_only_a_few_tokens_for_those_who_wait(peer: Peer) -> None:
-    await peer.desk.jobs.enqueue([Job(f"{n:026}", minted=True) for n in range(1_000)], request=fresh())
-    await peer.desk.enqueue(*(f"given-{n}" for n in range(100)))
+    await peer.jobs_client.jobs.enqueue([Job(f"{n:026}", minted=True) for n in range(1_000)], request=fresh())
+    await peer.jobs_client.enqueue(*(f"given-{n}" for n in range(100)))
     assert len(await peer.list("queue:low:wake")) == 8
 
 
 async def test_a_job_that_another_program_pushes_is_found_while_a_taker_waits(peer: Peer) -> None:
-    waiting = asyncio.create_task(peer.desk.claim(wait=timedelta(seconds=30)))
+    waiting = asyncio.create_task(peer.jobs_client.claim(wait=timedelta(seconds=30)))
     await asyncio.sleep(0.1)
     await peer.push(GO)
     async with asyncio.timeout(10):
@@ -615,11 +617,11 @@ async def test_a_taker_is_not_deaf_after_its_connections_were_cut() -> None:
     with valkey() as server:
         peer = await opened(server)
         other = Peer(await Redis.open(peer.redis.client.options))
-        waiting = asyncio.create_task(peer.desk.claim(wait=timedelta(seconds=30)))
+        waiting = asyncio.create_task(peer.jobs_client.claim(wait=timedelta(seconds=30)))
         for client in await _blocked(other):
             await other.do("CLIENT", "KILL", "ID", client)
         await _blocked(other)  # it listens again
-        await other.desk.enqueue("a")
+        await other.jobs_client.enqueue("a")
         async with asyncio.timeout(10):
             assert [claimed.job.id for claimed in await waiting] == ["a"]
         await peer.redis.close()
@@ -645,11 +647,11 @@ async def test_attempts_end_by_the_servers_time_also_after_the_clock_of_the_host
 ) -> None:
     clock = ManualClock()
     redis = await Redis.open(peer.redis.client.options, clock)
-    desk = Desk(redis.jobs)
-    await desk.enqueue("a")
-    (claimed,) = await desk.claim()
+    jobs_client = QueueClient(redis.jobs)
+    await jobs_client.enqueue("a")
+    (claimed,) = await jobs_client.claim()
     clock.step(jump)
-    await desk.settle(DeadLetterJob(claimed.claim, Reason.FAILED, error="it broke"))
+    await jobs_client.settle(DeadLetterJob(claimed.claim, Reason.FAILED, error="it broke"))
     record = await redis.jobs.get("a")
     await redis.close()
     assert record is not None

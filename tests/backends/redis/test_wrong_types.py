@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from backends.redis.scene import HOUR, Scene
-from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, fresh
+from conformance.queue_client import HEARTBEAT_TIMEOUT, LONGER, fresh
 from conformance.stores import Store
 from wrasse.backends.redis.keys import RedisKeys
 from wrasse.errors import StoreBroken
@@ -71,33 +71,35 @@ async def _named(scene: Scene) -> str:
     ("part", "kind"), [(part, kind) for part, (_, right) in OF_QUEUE.items() for kind in WRITES if kind != right]
 )
 async def test_a_key_of_one_queue_costs_that_queue(bare: Scene, part: str, kind: str) -> None:
-    desk, (key_of, _) = bare.desk, OF_QUEUE[part]
+    client, (key_of, _) = bare.client, OF_QUEUE[part]
     key = key_of(bare.keys)
-    await desk.enqueue(Job("stays", queue="bad", delay=HOUR), Job("held", queue="bad"), Job("late", delay=HOUR), "one")
-    (held,) = await desk.claim(queues=("bad",), heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    await client.enqueue(
+        Job("stays", queue="bad", delay=HOUR), Job("held", queue="bad"), Job("late", delay=HOUR), "one"
+    )
+    (held,) = await client.claim(queues=("bad",), heartbeat_timeout=HEARTBEAT_TIMEOUT)
     await _spoil(bare, key, kind)
     rates = [Rate("bad", 5, HOUR)]
     claimed = await bare.redis.jobs.claim(
         ("bad", "low"), 10, worker="w2", heartbeat_timeout=HOUR, request=fresh(), rates=rates
     )
     assert [each.job.id for each in claimed.jobs] == ["one"]
-    assert await desk.finish(claimed.jobs[0].claim) == [Outcome.DONE]
-    await desk.enqueue("two")
-    assert {"two", "late"} <= set(await desk.ids(JobState.READY))
-    counts = await desk.jobs.counts()
+    assert await client.complete(claimed.jobs[0].claim) == [Outcome.DONE]
+    await client.enqueue("two")
+    assert {"two", "late"} <= set(await client.ids(JobState.READY))
+    counts = await client.jobs.counts()
     assert any(key in each and "holds a" in each for each in counts.damage)
-    assert (await desk.count("low")).ready == 1
+    assert (await client.count("low")).ready == 1
     assert key in await _named(bare)
     assert [each for each in await bare.redis.examine() if each.state == FAIL and key in each.what]
     # The rescue into the queue waits until its key is right again; nothing is lost.
     bare.clock.advance(LONGER)
-    (found,) = (await desk.jobs.overdue(None, 10)).items
-    outcome = await desk.rescue(found.claim)
+    (found,) = (await client.jobs.overdue(None, 10)).items
+    outcome = await client.rescue(found.claim)
     await _restore(bare, key)
     if outcome == [Outcome.CONFLICT]:
-        assert await desk.rescue(found.claim) == [Outcome.DONE]
-    assert await desk.place("held") is JobState.READY
-    assert await desk.place("stays") is JobState.READY
+        assert await client.rescue(found.claim) == [Outcome.DONE]
+    assert await client.state("held") is JobState.READY
+    assert await client.state("stays") is JobState.READY
     assert held.job.id == "held"
 
 
@@ -108,11 +110,11 @@ async def test_what_asks_for_the_bad_queue_is_told_the_key(bare: Scene, kind: st
     said = rf"the key {key} holds a {'sorted set' if kind == 'zset' else kind} instead of a list"
     for job in (Job("made", minted=True, queue="bad"), Job("given", queue="bad")):
         with pytest.raises(StoreBroken, match=said) as failed:
-            await bare.desk.enqueue(job, Job("other"))
+            await bare.client.enqueue(job, Job("other"))
         assert "RENAME" in failed.value.do
     with pytest.raises(StoreBroken, match=said):
-        await bare.desk.ids(JobState.READY, JobFilter(queue="bad"))
-    assert await bare.desk.ids(JobState.READY) == []  # an enqueue is whole or nothing
+        await bare.client.ids(JobState.READY, JobFilter(queue="bad"))
+    assert await bare.client.ids(JobState.READY) == []  # an enqueue is whole or nothing
 
 
 @pytest.mark.parametrize("ending", ["finish", "fail", "bury"])
@@ -122,17 +124,17 @@ async def test_no_job_is_lost_when_its_way_is_of_a_wrong_type(bare: Scene, which
         "queue": bare.keys.queue("low").list, "processing": bare.keys.processing("w1"),
         "dead_letter": bare.keys.dead_letter, "completed": bare.keys.completed,
     }  # fmt: skip
-    claim = await bare.desk.held("one")
+    claim = await bare.client.claimed("one")
     await _spoil(bare, keys[which], "string")
     ends = {
         "finish": Complete(claim), "bury": DeadLetterJob(claim, Reason.FAILED, error="it broke"),
         "fail": Requeue(claim, Budget.FAILURES, Reason.FAILED, error="it broke"),
     }  # fmt: skip
-    (outcome,) = await bare.desk.settle(ends[ending])
-    assert await bare.desk.place("one") is not None
+    (outcome,) = await bare.client.settle(ends[ending])
+    assert await bare.client.state("one") is not None
     await _restore(bare, keys[which])
     if outcome is Outcome.CONFLICT:
-        assert await bare.desk.settle(ends[ending]) == [Outcome.DONE]
+        assert await bare.client.settle(ends[ending]) == [Outcome.DONE]
     assert await bare.check() == []
 
 
@@ -140,8 +142,8 @@ async def test_no_job_is_lost_when_its_way_is_of_a_wrong_type(bare: Scene, which
 async def test_a_bad_key_of_one_worker_costs_that_worker(bare: Scene, which: str) -> None:
     key = getattr(bare.keys, which)("w9")
     await _spoil(bare, key, "hash")
-    await bare.desk.held("one")
-    await bare.desk.enqueue("two")
+    await bare.client.claimed("one")
+    await bare.client.enqueue("two")
     assert key in await _named(bare)
     bare.clock.advance(LONGER)
     await bare.do("DEL", bare.keys.heartbeat("w1"))
@@ -151,7 +153,7 @@ async def test_a_bad_key_of_one_worker_costs_that_worker(bare: Scene, which: str
     if which == "processing":
         with pytest.raises(StoreBroken, match=key):
             await bare.redis.jobs.claim(("low",), 1, worker="w9", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=fresh())
-    assert set(await bare.desk.ids(JobState.READY)) == {"two"}
+    assert set(await bare.client.ids(JobState.READY)) == {"two"}
 
 
 @pytest.mark.parametrize(("name", "right"), SHARED.items())
@@ -159,16 +161,16 @@ async def test_a_bad_key_that_all_share_is_named_and_loses_nothing(bare: Scene, 
     await bare.set_up()
     key = getattr(bare.keys, name)
     await _spoil(bare, key, "stream")
-    desk, failures = bare.desk, []
+    client, failures = bare.client, []
     steps = (
-        lambda: desk.enqueue(Job("new", unique="n"), "plain"),
-        lambda: desk.claim(limit=2),
-        lambda: desk.heartbeat(*bare.holds.values(), heartbeat_timeout=HOUR),
-        lambda: desk.finish(bare.holds["held-1"]),
-        lambda: desk.jobs.overdue(None, 10),
+        lambda: client.enqueue(Job("new", unique="n"), "plain"),
+        lambda: client.claim(limit=2),
+        lambda: client.heartbeat(*bare.holds.values(), heartbeat_timeout=HOUR),
+        lambda: client.complete(bare.holds["held-1"]),
+        lambda: client.jobs.overdue(None, 10),
         lambda: bare.redis.strays.scan(None, 100, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False),
-        lambda: desk.jobs.get("waiting"),
-        lambda: desk.ids(JobState.READY),
+        lambda: client.jobs.get("waiting"),
+        lambda: client.ids(JobState.READY),
     )
     for step in steps:
         try:
@@ -177,7 +179,7 @@ async def test_a_bad_key_that_all_share_is_named_and_loses_nothing(bare: Scene, 
             failures.append(broken.message)
     assert all(f"the key {key} holds a stream instead of a" in each for each in failures), failures
     assert name not in SPARED or not failures
-    assert any(key in each for each in (await desk.jobs.counts()).damage)
+    assert any(key in each for each in (await client.jobs.counts()).damage)
     assert key in await _named(bare)
     await _restore(bare, key)
     assert await bare.missing() == set()

@@ -10,7 +10,7 @@ from pathlib import Path
 import apsw
 import pytest
 
-from conformance.desk import Desk
+from conformance.queue_client import QueueClient
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import ManualClock
 from wrasse.engine.run import RunContext, run_once
@@ -192,30 +192,30 @@ DAMAGE = {
 async def test_changes_of_other_jobs_go_past_an_invalid_row(tmp_path: Path, how: str) -> None:
     path, clock = tmp_path / "wrasse.db", ManualClock()
     store = await Sqlite.open(path, clock, done_max=2)
-    jobs, desk = store.jobs, Desk(store.jobs)
+    jobs, client = store.jobs, QueueClient(store.jobs)
 
     def damage(id: str) -> None:
         with closing(apsw.Connection(str(path))) as db:
             db.execute(f"UPDATE jobs SET {DAMAGE[how]} WHERE id = ?", (id,))
 
-    await desk.enqueue("bad", "a", "b", "c", "d")
-    claims = {claimed.job.id: claimed.claim for claimed in await desk.claim()}
+    await client.enqueue("bad", "a", "b", "c", "d")
+    claims = {claimed.job.id: claimed.claim for claimed in await client.claim()}
     damage("bad")
-    assert (await desk.heartbeat(*claims.values()))[1:] == [True] * 4
-    ended = await desk.settle(Complete(claims["a"], b"1"), Complete(claims["bad"], b"2"), Complete(claims["b"], b"3"))
+    assert (await client.heartbeat(*claims.values()))[1:] == [True] * 4
+    ended = await client.settle(Complete(claims["a"], b"1"), Complete(claims["bad"], b"2"), Complete(claims["b"], b"3"))
     assert (ended[0], ended[2]) == (Outcome.DONE, Outcome.DONE)
-    assert await desk.finish(claims["c"]) == [Outcome.DONE], "done jobs beyond `done_max` go"
-    outcomes = await desk.move(Cancel("bad", "enough"), Cancel("d", "enough"))
+    assert await client.complete(claims["c"]) == [Outcome.DONE], "done jobs beyond `done_max` go"
+    outcomes = await client.move(Cancel("bad", "enough"), Cancel("d", "enough"))
     assert outcomes[1] is Outcome.DONE
     for state in (JobState.DONE, JobState.DEAD):
         infos = [*await jobs.page(state, JobFilter(), None, 10)]
         gone = await jobs.delete([Delete(info.claim, state) for info in infos])
         assert {end for end, info in zip(gone, infos, strict=True) if info.id in "abcd"} == {Outcome.DONE}
 
-    await desk.enqueue(Job("late", delay=timedelta(seconds=1)), Job("later", delay=timedelta(seconds=1)))
+    await client.enqueue(Job("late", delay=timedelta(seconds=1)), Job("later", delay=timedelta(seconds=1)))
     with closing(apsw.Connection(str(path))) as db:
         db.execute(f"UPDATE jobs SET {DAMAGE[how].replace('61ff', '62ff')} WHERE id = 'late'")
     clock.advance(timedelta(seconds=2))
-    await desk.enqueue("e")
-    assert {claimed.job.id for claimed in await desk.claim()} >= {"later", "e"}
+    await client.enqueue("e")
+    assert {claimed.job.id for claimed in await client.claim()} >= {"later", "e"}
     await store.close()

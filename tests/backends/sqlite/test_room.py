@@ -14,7 +14,7 @@ from backends.sqlite.law import broken_laws, stored_ids
 from wrasse.backends.sqlite.connect import Sqlite
 from wrasse.clock import SystemClock
 from wrasse.errors import StoreFull
-from wrasse.jobs.producer import Producer
+from wrasse.jobs.producer import Producer, ProducerOptions
 from wrasse.ports.jobs import Complete, Job
 
 
@@ -58,7 +58,7 @@ async def test_an_enqueue_without_room_fails_at_once_instead_of_being_tried_agai
         db.pragma("max_page_count", db.pragma("page_count"))
 
     await store._writer.do(freeze)
-    producer = Producer(store.jobs, SystemClock(), patience=timedelta(hours=1))
+    producer = Producer(store.jobs, SystemClock(), ProducerOptions(patience=timedelta(hours=1)))
     jobs = [producer.job(payload=b"x" * 900) for _ in range(1_000)]
     async with asyncio.timeout(60):
         with pytest.raises(StoreFull, match="no room left"):

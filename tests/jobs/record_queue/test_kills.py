@@ -25,7 +25,7 @@ CONSUMERS = 3
 DONE_WITHIN = 300.0  # seconds; only ever reached by a failure
 
 
-class Yard:
+class RecordScene:
     """Consumers that are killed and replaced."""
 
     def __init__(self, actor: asyncio.subprocess.Process) -> None:
@@ -63,19 +63,19 @@ async def run(folder: Path, count: int, kills: int) -> Counter[str]:
         sys.executable, ACTOR, str(folder / "data"), str(log),
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
     )  # fmt: skip
-    yard = Yard(actor)
+    scene = RecordScene(actor)
     try:
         async with asyncio.timeout(DONE_WITHIN):
             for _ in range(CONSUMERS):
-                await yard.start()
+                await scene.start()
             while await _left(jobs):
                 if kills:
                     kills -= 1
-                    yard.kill()
-                    await yard.start()
+                    scene.kill()
+                    await scene.start()
                 await asyncio.sleep(random.uniform(0.05, 0.25))  # the next blow falls at a moment of chance
     finally:
-        await yard.close()
+        await scene.close()
         await store.close()
     return Counter(log.read_text().splitlines())
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import pytest
 
-from conformance.desk import Desk, fresh
+from conformance.queue_client import QueueClient, fresh
 from faults import CRASH, LOST_REPLY, Crashed, Network, Script
 from jobs.record_queue.scene import process, stored
 from leases.places import Place
@@ -47,13 +47,13 @@ _ANY = JobFilter()
 MEMORY = pytest.mark.parametrize("place", ["memory"], indirect=True)
 
 
-async def take(jobs: RecordedJobs, limit: int = 1) -> list[ClaimedJob]:
+async def claim_jobs(jobs: RecordedJobs, limit: int = 1) -> list[ClaimedJob]:
     claimed = await jobs.claim(["low"], limit, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=fresh())
     return list(claimed.jobs)
 
 
 async def one(jobs: RecordedJobs) -> Claim:
-    (claimed,) = await take(jobs)
+    (claimed,) = await claim_jobs(jobs)
     return claimed.claim
 
 
@@ -64,10 +64,10 @@ async def one(jobs: RecordedJobs) -> Claim:
 @pytest.mark.parametrize("payload", [b"small", LARGE], ids=["small", "large"])
 async def test_nothing_is_left_of_a_finished_job(place: Place, payload: bytes) -> None:
     jobs = await process(place)
-    await Desk(jobs).enqueue(Job("a", payload=payload))
+    await QueueClient(jobs).enqueue(Job("a", payload=payload))
     claim = await one(jobs)
     await jobs.settle([Requeue(claim, Budget.FAILURES, Reason.FAILED)], request=fresh())
-    (claimed,) = await take(jobs)
+    (claimed,) = await claim_jobs(jobs)
     ended = await jobs.settle([Complete(claimed.claim, result=LARGE)], request=fresh())
     await jobs.close()
     assert (claimed.job.payload, list(ended), await stored(place)) == (payload, [Outcome.DONE], [])
@@ -76,9 +76,9 @@ async def test_nothing_is_left_of_a_finished_job(place: Place, payload: bytes) -
 @FEW
 async def test_follow_ups_come_although_the_finished_job_is_gone(place: Place) -> None:
     jobs = await process(place)
-    await Desk(jobs).enqueue("a")
+    await QueueClient(jobs).enqueue("a")
     await jobs.settle([Complete(await one(jobs), enqueues=(Job("next"),))], request=fresh())
-    (following,) = await take(jobs)
+    (following,) = await claim_jobs(jobs)
     await jobs.settle([Complete(following.claim)], request=fresh())
     await jobs.close()
     assert (following.job.id, await stored(place)) == ("next", [])
@@ -129,7 +129,7 @@ class Gated(Network):
 
 async def finish_next(jobs: RecordedJobs) -> list[str]:
     """Runs what follows; its ids."""
-    claimed = await take(jobs)
+    claimed = await claim_jobs(jobs)
     await jobs.settle([Complete(each.claim) for each in claimed], request=fresh())
     return [each.job.id for each in claimed]
 
@@ -142,7 +142,7 @@ async def test_follow_ups_come_once_although_another_looks_for_what_is_overdue_m
     finishing, looking = Gate("create"), Gate("create")
     jobs = await process(place, Gated(Script({})))
     other = jobs if same else await process(place, Gated(Script({})))
-    await Desk(jobs).enqueue("a")
+    await QueueClient(jobs).enqueue("a")
     ending = Complete(await one(jobs), enqueues=(Job("next"),))
     finish = await finishing.hold(jobs.settle([ending], request=fresh()))
     assert finishing.reached.is_set()
@@ -159,12 +159,12 @@ async def test_follow_ups_come_once_although_another_looks_for_what_is_overdue_m
 async def test_follow_ups_come_once_although_the_process_that_promised_them_stood_still(place: Place) -> None:
     standing = Gate("reply to put")
     jobs, other = await process(place, Gated(Script({}))), await process(place)
-    await Desk(jobs).enqueue("a")
+    await QueueClient(jobs).enqueue("a")
     ending = Complete(await one(jobs), enqueues=(Job("next"),))
     finish = await standing.hold(jobs.settle([ending], request=fresh()))
     assert standing.reached.is_set()
     await other.expire("a")
-    assert await take(other) == [], "before its time is over nobody else goes on with it"
+    assert await claim_jobs(other) == [], "before its time is over nobody else goes on with it"
     await place.pass_time(CHARGE)
     await other.expire("a")
     assert await finish_next(other) == ["next"]
@@ -191,7 +191,7 @@ async def go(jobs: RecordedJobs, way: str, claim: Claim) -> None:
         await jobs.enqueue([Job("b", payload=LARGE)], request="the enqueue")
     else:
         await jobs.settle([Requeue(claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED)], request="back")
-        await take(jobs)
+        await claim_jobs(jobs)
     await jobs.close()
 
 
@@ -225,7 +225,7 @@ async def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing_for_long(pla
             jobs = await process(place)
             for dead in await jobs.page(In.DEAD, _ANY, None, 10):
                 await jobs.delete([Delete(dead.claim, In.DEAD)])
-            for claimed in await take(jobs, 10):
+            for claimed in await claim_jobs(jobs, 10):
                 assert claimed.job.payload in (LARGE, b"")
                 ran.append(claimed.job.id)
                 await jobs.settle([Complete(claimed.claim)], request=fresh())
@@ -240,9 +240,9 @@ async def test_a_crash_at_any_step_loses_nothing_and_leaves_nothing_for_long(pla
 
 @MEMORY
 async def test_a_sign_that_a_crash_left_shows_no_job_twice_and_goes_once_it_is_old(place: Place) -> None:
-    await Desk(await process(place)).enqueue("a")
+    await QueueClient(await process(place)).enqueue("a")
     mortal = await process(place, Network(Script({0: CRASH}, "delete")))
-    await take(mortal)
+    await claim_jobs(mortal)
     await mortal.close()
     jobs = await process(place)
     await place.pass_time(LATER)
@@ -260,7 +260,7 @@ async def test_a_sign_that_a_crash_left_shows_no_job_twice_and_goes_once_it_is_o
 async def test_a_finish_whose_reply_was_lost_is_never_told_as_lost(place: Place) -> None:
     script = Script({}, "delete")
     jobs = await process(place, Network(script))
-    await Desk(jobs).enqueue("a")
+    await QueueClient(jobs).enqueue("a")
     claim = await one(jobs)
     await jobs.close()
     script.faults = {len(script.calls): LOST_REPLY}
@@ -277,13 +277,13 @@ async def test_a_finish_whose_reply_was_lost_is_never_told_as_lost(place: Place)
 @FEW
 async def test_a_consumer_that_dies_spends_the_rescue_budget_without_any_sweep(place: Place) -> None:
     jobs = await process(place, options=RecordedOptions(rescues_max=2))
-    await Desk(jobs).enqueue("a")
+    await QueueClient(jobs).enqueue("a")
     rescues = []
     for _ in range(4):
-        rescues += [claimed.rescues for claimed in await take(jobs)]
+        rescues += [claimed.rescues for claimed in await claim_jobs(jobs)]
         await place.pass_time(LATER)
     assert rescues == [0, 1, 2]
-    await take(jobs)
+    await claim_jobs(jobs)
     record = await jobs.get("a")
     assert record is not None
     assert (record.info.state, record.info.reason) == (In.DEAD, Reason.WORKER_DIED)
@@ -309,10 +309,10 @@ async def test_the_budget_in_the_settings_is_kept_without_any_sweep(
 @MEMORY
 async def test_a_job_with_a_number_of_attempts_has_no_more_however_they_end(place: Place) -> None:
     jobs = await process(place)
-    await Desk(jobs).enqueue(Job("a", headers={ATTEMPTS_HEADER: "2"}))
+    await QueueClient(jobs).enqueue(Job("a", headers={ATTEMPTS_HEADER: "2"}))
     delivered = 0
     for _ in range(5):
-        delivered += len(await take(jobs))
+        delivered += len(await claim_jobs(jobs))
         await place.pass_time(LATER)
     assert delivered == 2
 
@@ -320,24 +320,27 @@ async def test_a_job_with_a_number_of_attempts_has_no_more_however_they_end(plac
 @MEMORY
 async def test_overdue_jobs_are_seen_to_while_there_is_other_work(place: Place) -> None:
     jobs = await process(place)
-    await Desk(jobs).enqueue("stuck")
-    await take(jobs)
-    await Desk(jobs).enqueue(*(str(n) for n in range(10)))
+    await QueueClient(jobs).enqueue("stuck")
+    await claim_jobs(jobs)
+    await QueueClient(jobs).enqueue(*(str(n) for n in range(10)))
     await place.pass_time(timedelta(seconds=20))
-    await take(jobs)
+    await claim_jobs(jobs)
     await jobs.close()
-    assert [claimed.job.id for claimed in await take(jobs)] == ["stuck"]
+    assert [claimed.job.id for claimed in await claim_jobs(jobs)] == ["stuck"]
 
 
 @MEMORY
 async def test_a_worker_that_beats_keeps_its_job(place: Place) -> None:
     jobs, other = await process(place), await process(place)
-    await Desk(jobs).enqueue("a")
+    await QueueClient(jobs).enqueue("a")
     claim = await one(jobs)
     for _ in range(3):
         await place.pass_time(timedelta(seconds=4))
-        await Desk(jobs).heartbeat(claim, heartbeat_timeout=HEARTBEAT_TIMEOUT)
-    assert (await take(other), list(await jobs.settle([Complete(claim)], request=fresh()))) == ([], [Outcome.DONE])
+        await QueueClient(jobs).heartbeat(claim, heartbeat_timeout=HEARTBEAT_TIMEOUT)
+    assert (await claim_jobs(other), list(await jobs.settle([Complete(claim)], request=fresh()))) == (
+        [],
+        [Outcome.DONE],
+    )
 
 
 # What it cannot have

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from conformance.desk import fresh
+from conformance.queue_client import fresh
 from leases.places import Place
 from leases.request_counter import WatchedWire
 from wrasse.backends.s3.connect import S3
@@ -27,10 +27,10 @@ class Watched:
     def __init__(self, wire: WatchedWire, jobs: RecordedJobs) -> None:
         self.wire, self.jobs = wire, jobs
 
-    async def put(self, *ids: str) -> None:
+    async def enqueue(self, *ids: str) -> None:
         await self.jobs.enqueue([Job(id, minted=True) for id in ids], request=fresh())
 
-    async def take(self, limit: int = 1) -> list[ClaimedJob]:
+    async def claim(self, limit: int = 1) -> list[ClaimedJob]:
         claimed = await self.jobs.claim(
             ["low"], limit, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=fresh()
         )
@@ -62,10 +62,10 @@ async def watched(place: Place) -> Watched:
 async def warm(place: Place) -> Watched:
     """A process that has seen this minute's bucket of deadlines and looked at what is overdue."""
     process = await watched(place)
-    await process.put("warm", "warmer")
-    for claimed in await process.take(2):
+    await process.enqueue("warm", "warmer")
+    for claimed in await process.claim(2):
         await process.jobs.settle([Complete(claimed.claim)], request=fresh())
-    await process.take()
+    await process.claim()
     await process.told()
     return process
 
@@ -80,7 +80,7 @@ async def aligned(place: Place) -> None:
 @BUCKETS
 async def test_a_put_is_two_requests(place: Place) -> None:
     process = await warm(place)
-    await process.put("a")
+    await process.enqueue("a")
     assert await process.told() == ["PUT", "PUT"]
 
 
@@ -88,10 +88,10 @@ async def test_a_put_is_two_requests(place: Place) -> None:
 async def test_a_take_is_three_requests_and_a_listing_where_the_list_has_run_out(place: Place) -> None:
     await aligned(place)
     process, other = await warm(place), await warm(place)
-    await other.put("a", "b")
-    await process.take()
+    await other.enqueue("a", "b")
+    await process.claim()
     cold = await process.told()
-    await process.take()
+    await process.claim()
     assert (cold, await process.told()) == (
         ["GET", "LIST", "PUT", "PUT", "delete"],
         ["GET", "PUT", "PUT", "delete"],
@@ -102,8 +102,8 @@ async def test_a_take_is_three_requests_and_a_listing_where_the_list_has_run_out
 async def test_a_finish_is_two_requests(place: Place) -> None:
     await aligned(place)
     process = await warm(place)
-    await process.put("a")
-    (claimed,) = await process.take()
+    await process.enqueue("a")
+    (claimed,) = await process.claim()
     await process.told()
     await process.jobs.settle([Complete(claimed.claim)], request=fresh())
     assert await process.told() == ["DELETE", "DELETE"]
@@ -113,8 +113,8 @@ async def test_a_finish_is_two_requests(place: Place) -> None:
 async def test_a_beat_is_one_request_for_each_job_and_one_for_the_worker(place: Place) -> None:
     await aligned(place)
     process = await warm(place)
-    await process.put("a", "b")
-    claims = [claimed.claim for claimed in await process.take(2)]
+    await process.enqueue("a", "b")
+    claims = [claimed.claim for claimed in await process.claim(2)]
     await process.jobs.heartbeat(WorkerInfo("w"), claims, heartbeat_timeout=HEARTBEAT_TIMEOUT)
     await process.told()
     await process.jobs.heartbeat(WorkerInfo("w"), claims, heartbeat_timeout=HEARTBEAT_TIMEOUT)
@@ -125,8 +125,8 @@ async def test_a_beat_is_one_request_for_each_job_and_one_for_the_worker(place: 
 async def test_a_job_given_back_is_three_requests(place: Place) -> None:
     await aligned(place)
     process = await warm(place)
-    await process.put("a")
-    (claimed,) = await process.take()
+    await process.enqueue("a")
+    (claimed,) = await process.claim()
     await process.told()
     await process.jobs.settle([Requeue(claimed.claim, Budget.FAILURES, Reason.FAILED)], request=fresh())
     assert await process.told() == ["DELETE", "PUT", "PUT"]
@@ -135,11 +135,11 @@ async def test_a_job_given_back_is_three_requests(place: Place) -> None:
 @BUCKETS
 async def test_a_look_at_an_empty_queue_costs_the_same_whatever_is_stored_elsewhere(place: Place) -> None:
     process = await warm(place)
-    await process.take()
+    await process.claim()
     empty = await process.told()
     await process.jobs.enqueue([Job(str(n), queue="other", minted=True) for n in range(30)], request=fresh())
     await process.told()
-    await process.take()
+    await process.claim()
     assert (await process.told(), len(empty) <= 6) == (empty, True)
 
 
@@ -150,18 +150,18 @@ async def test_a_message_over_http_costs_no_more_than_a_job(place: Place) -> Non
     wire.seen = []
     backend = await S3.open(address, place.clock, wire=wire)
     place.opened.append(backend)
-    desk = QueueService(Leases(backend.records, backend.objects, place.clock), place.clock)
-    process = Watched(wire, desk.jobs("default"))
+    client = QueueService(Leases(backend.records, backend.objects, place.clock), place.clock)
+    process = Watched(wire, client.jobs("default"))
     await aligned(place)
     costs = []
     for id in ("first", "second"):
-        await desk.enqueue("default", Job(id, queue="low", minted=True))
+        await client.enqueue("default", Job(id, queue="low", minted=True))
         await process.told()
-        (claimed,) = await desk.claim("default", "low", "me", 1, HEARTBEAT_TIMEOUT, timedelta(0))
+        (claimed,) = await client.claim("default", "low", "me", 1, HEARTBEAT_TIMEOUT, timedelta(0))
         costs = [await process.told()]
         shown = ConsumerProof("default", "low", claimed.claim)
-        info = await desk.running(shown)
-        acked = not isinstance(info, str) and await desk.ack(shown, info.attempts)
+        info = await client.running(shown)
+        acked = not isinstance(info, str) and await client.ack(shown, info.attempts)
         costs.append(await process.told())
         assert acked
     assert costs == [["GET", "PUT", "PUT", "delete"], ["DELETE", "DELETE"]]

@@ -40,7 +40,7 @@ sweeper: {{interval: 500ms}}
 ON_REDIS = "backends: {{records: 'redis://{where}', streams: 'redis://{where}'}}"
 
 
-class Yard:
+class TaskScene:
     """A folder with settings and a handler, and the tasks that live there."""
 
     def __init__(self, folder: Path, backends: str = "") -> None:
@@ -53,7 +53,7 @@ class Yard:
         log = self.folder / "log"
         return Counter(line.split()[1] for line in log.read_text().splitlines()) if log.exists() else Counter()
 
-    def put(self, *ids: str) -> None:
+    def enqueue(self, *ids: str) -> None:
         asyncio.run(self._put(ids))
 
     def ended(self) -> list[dict[str, object]]:
@@ -78,41 +78,43 @@ class Yard:
 
 
 @pytest.fixture
-def yard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Yard:
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TaskScene:
     monkeypatch.chdir(tmp_path)
-    return Yard(tmp_path)
+    return TaskScene(tmp_path)
 
 
-def killed(yard: Yard, *args: str) -> None:
+def killed(scene: TaskScene, *args: str) -> None:
     """A worker that is killed while it works on all slow tasks."""
-    with running(yard.folder, *args) as daemon:
-        until(lambda: len(yard.started()) == TASKS and len(yard.ended()) == TASKS - SLOW, "all but the slow ones ended")
+    with running(scene.folder, *args) as daemon:
+        until(
+            lambda: len(scene.started()) == TASKS and len(scene.ended()) == TASKS - SLOW, "all but the slow ones ended"
+        )
         daemon.process.kill()
         daemon.end()
 
 
-def all_end(yard: Yard, names: list[str]) -> None:
+def all_end(scene: TaskScene, names: list[str]) -> None:
     """Another worker and its sweep finish everything, each task once."""
-    (yard.folder / "go").touch()
-    with running(yard.folder, "--role=worker") as daemon:
-        until(lambda: len(yard.ended()) >= len(names), f"all tasks ended; {_log(daemon)}")
-    ends = yard.ended()
+    (scene.folder / "go").touch()
+    with running(scene.folder, "--role=worker") as daemon:
+        until(lambda: len(scene.ended()) >= len(names), f"all tasks ended; {_log(daemon)}")
+    ends = scene.ended()
     assert sorted(str(each["task_id"]) for each in ends) == sorted(names)
     assert all("completed_at" in each for each in ends)
-    assert all(yard.started()[name] == (2 if name.startswith("slow") else 1) for name in names)
+    assert all(scene.started()[name] == (2 if name.startswith("slow") else 1) for name in names)
 
 
 def _log(daemon: Daemon) -> str:
     return daemon.err[-2_000:]
 
 
-def test_tasks_of_a_killed_worker_are_finished_by_another_each_once(yard: Yard) -> None:
+def test_tasks_of_a_killed_worker_are_finished_by_another_each_once(scene: TaskScene) -> None:
     names = [f"slow-{n}" for n in range(SLOW)] + [f"task-{n}" for n in range(TASKS - SLOW)]
-    yard.put(*names)
+    scene.enqueue(*names)
 
-    killed(yard, "--role=worker")
+    killed(scene, "--role=worker")
 
-    all_end(yard, names)
+    all_end(scene, names)
 
 
 @pytest.mark.full
@@ -122,10 +124,10 @@ def test_tasks_on_redis_of_a_killed_worker_are_finished_by_another_each_once(
     monkeypatch.chdir(tmp_path)
     server = SHARED.at(newest())
     where = f"127.0.0.1:{server.port}/9"
-    yard = Yard(tmp_path, ON_REDIS.format(where=where))
+    scene = TaskScene(tmp_path, ON_REDIS.format(where=where))
     names = [f"slow-{n}" for n in range(SLOW)] + [f"task-{n}" for n in range(TASKS - SLOW)]
-    yard.put(*names)
+    scene.enqueue(*names)
 
-    killed(yard, "--role=worker")
+    killed(scene, "--role=worker")
 
-    all_end(yard, names)
+    all_end(scene, names)

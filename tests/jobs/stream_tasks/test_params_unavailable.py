@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.stream_tasks.test_kills import Yard
+from jobs.stream_tasks.test_kills import TaskScene
 from processes.daemons import running, until
 from servers.strict_s3 import BUSY, StrictS3, all_well
 from wrasse.clock import SystemClock
@@ -58,7 +58,7 @@ def test_a_task_whose_parameters_are_away_is_released_until_they_are_back(
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     with served() as server:
-        yard = Yard(tmp_path, f"backends: {{objects: 's3://bucket/x?endpoint={server.endpoint}'}}")
+        scene = TaskScene(tmp_path, f"backends: {{objects: 's3://bucket/x?endpoint={server.endpoint}'}}")
         small = [Job(f"small-{n}", queue="mail") for n in range(3)]
         large = Job("large", queue="mail", payload=b"p" * (INLINE_MAX + 1))
         asyncio.run(_put_and_get(tmp_path, [large, *small], "large"))
@@ -70,14 +70,14 @@ def test_a_task_whose_parameters_are_away_is_released_until_they_are_back(
                 return found if found is not None and found.interruptions else None
 
             away = until(released, f"the task released; {daemon.err}")
-            until(lambda: len(yard.ended()) == 3, f"its neighbours ended; {daemon.err}")
-            assert (away.failures, away.rescues, yard.started()["large"]) == (0, 0, 0)
+            until(lambda: len(scene.ended()) == 3, f"its neighbours ended; {daemon.err}")
+            assert (away.failures, away.rescues, scene.started()["large"]) == (0, 0, 0)
             assert daemon.process.poll() is None
             server.plan = all_well
-            until(lambda: len(yard.ended()) == 4, f"all ended; {daemon.err}")
+            until(lambda: len(scene.ended()) == 4, f"all ended; {daemon.err}")
             daemon.signal()
             assert daemon.end() == 0
-    ended = {str(each["task_id"]): each for each in yard.ended()}
+    ended = {str(each["task_id"]): each for each in scene.ended()}
     assert sorted(ended) == ["large", "small-0", "small-1", "small-2"]
     assert all("completed_at" in each for each in ended.values())
-    assert yard.started()["large"] == 1
+    assert scene.started()["large"] == 1

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from faults import FaultyRecords, Network, Script
 from stream_faults import FaultyGroups, FaultyStreams
-from wrasse.archives.archiver import ArchivePorts, Archiver
+from wrasse.archives.archiver import ArchivePorts, Archiver, ArchiverOptions
 from wrasse.archives.batch import BatchLimits
 from wrasse.archives.codec import entry_of
 from wrasse.archives.cursor import CURSORS
@@ -110,7 +110,7 @@ class World:
         )
         objects = self._store(self.memory.objects, network)
         rule = Rule(pattern, objects, "memory:", limits=self._limits, form=form)
-        return Archiver(ports, [rule], self.clock, owner, lease_ttl=TTL)
+        return Archiver(ports, [rule], self.clock, owner, ArchiverOptions(lease_ttl=TTL))
 
     async def publish(self, subject: str, count: int) -> None:
         """Publishes so many messages."""

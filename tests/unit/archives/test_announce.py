@@ -9,7 +9,7 @@ from datetime import timedelta
 from faults import Network, Script
 from virtual_time import VirtualClock, run_virtual
 from wrasse.archives.announce import Lag, LagLimits, LagWatch
-from wrasse.archives.archiver import ArchivePorts, Archiver
+from wrasse.archives.archiver import ArchivePorts, Archiver, ArchiverOptions
 from wrasse.archives.cursor import CURSORS, Cursors
 from wrasse.archives.drain import GROUP
 from wrasse.archives.rule import Rule
@@ -25,7 +25,7 @@ def watched(world: World, store: Network, limits: LagLimits) -> Archiver:
     lease_manager = LeaseManager(memory.records(LEASES), world.clock)
     ports = ArchivePorts(memory.streams, memory.groups, memory.records(CURSORS), lease_manager, memory.records(ALERTS))
     rule = Rule(PATTERN, FaultyObjects(memory.objects, store), "memory:")
-    return Archiver(ports, [rule], world.clock, "one", lag=limits)
+    return Archiver(ports, [rule], world.clock, "one", ArchiverOptions(lag=limits))
 
 
 def test_the_lag_is_that_of_the_backlog() -> None:

@@ -80,5 +80,5 @@ def test_an_archive_is_the_lines_in_order_and_says_what_it_holds(count: int) -> 
 def test_a_large_batch_is_held_compressed() -> None:
     batch = ArchiveBatch(BatchLimits(size=100_000))
     batch.extend(row(entries(10_000)))
-    batch.press(batch.piece())
+    batch.compress(batch.piece())
     assert 0 < batch.held < batch.raw / 2

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given, strategies as st
 
 from virtual_time import START as BEGAN
-from wrasse.archives.codec import entry_of, is_marked, line_of, packed
+from wrasse.archives.codec import entry_of, is_marked, line_of, lines_of
 from wrasse.errors import StoreBroken
 from wrasse.ports.streams import Entry, EntryId, chunk_of
 
@@ -48,8 +48,8 @@ def test_many_lines_at_once_are_the_lines_one_by_one(
 ) -> None:
     kept = [Entry(EntryId(5, n), CHANGE, body, None if plain else fields) for n, (body, fields) in enumerate(entries)]
     one_by_one = [*map(line_of, kept)]
-    packed_up = packed(chunk_of(CHANGE, kept, BEGAN, more=False), len(kept))
-    assert packed_up == (b"".join(one_by_one), sum(map(is_marked, one_by_one)))
+    lines = lines_of(chunk_of(CHANGE, kept, BEGAN, more=False), len(kept))
+    assert lines == (b"".join(one_by_one), sum(map(is_marked, one_by_one)))
 
 
 def test_an_envelope_is_kept_as_it_was_stored() -> None:

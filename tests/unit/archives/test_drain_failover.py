@@ -253,7 +253,7 @@ def test_what_others_acked_in_the_group_is_archived_all_the_same_and_told_once()
         scene = await Scene().begun()
         groups = scene.memory.groups
         for _ in range(2):
-            taken = await groups.deliver([CHANGE], GROUP, "other", 2, ack_timeout=scene.archiver._turns._ttl)
+            taken = await groups.deliver([CHANGE], GROUP, "other", 2, ack_timeout=scene.archiver._leases._ttl)
             await groups.answer([Ack(CHANGE, GROUP, each.entry.id) for each in taken])
             await scene.drain.step()
         while await scene.drain.step(flush=True) is Stepped.MOVED:

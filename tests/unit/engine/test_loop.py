@@ -14,8 +14,10 @@ import pytest
 from faults import LOST_REQUEST, FaultyHeart, FaultyJournal, FaultyRecords, Network, Script
 from wrasse.engine.guard import backend_guards
 from wrasse.engine.loop import ENGINE_LEASES, Engine, SweepStatus
+from wrasse.engine.run import RunContext
 from wrasse.engine.turn import ENGINE_STATE, Scheduled, SweepBackend
 from wrasse.errors import Refused, StoreUnavailable, UnknownName
+from wrasse.ids import Ids
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.journal import Intent, LineFilter, SettledIntent
 from wrasse.ports.outcome import Outcome
@@ -37,10 +39,11 @@ def _engine(scene: Scene, *sweeps: Scheduled, owner: str = "me", network: Networ
     network = network or Network(Script({}))
     return Engine(
         sweeps,
-        lease_manager=LeaseManager(FaultyRecords(scene.memory.records(ENGINE_LEASES), network), scene.clock),
-        state=FaultyRecords(scene.memory.records(ENGINE_STATE), network),
-        journal=FaultyJournal(scene.memory.journal, network),
-        clock=scene.clock,
+        home=SweepBackend(
+            LeaseManager(FaultyRecords(scene.memory.records(ENGINE_LEASES), network), scene.clock),
+            FaultyRecords(scene.memory.records(ENGINE_STATE), network),
+        ),
+        context=RunContext(FaultyJournal(scene.memory.journal, network), scene.clock, Ids(scene.clock)),
         owner=owner,
         lease_ttl=TTL,
     )

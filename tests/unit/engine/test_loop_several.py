@@ -11,8 +11,9 @@ from virtual_time import VirtualClock, run_virtual
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.engine.loop import ENGINE_LEASES, Engine
-from wrasse.engine.run import AnySweep
-from wrasse.engine.turn import ENGINE_STATE, Scheduled
+from wrasse.engine.run import AnySweep, RunContext
+from wrasse.engine.turn import ENGINE_STATE, Scheduled, SweepBackend
+from wrasse.ids import Ids
 from wrasse.leases.manager import LeaseManager
 
 from .scene import OldBottles, Shelf
@@ -44,10 +45,10 @@ class Together:
         clock = VirtualClock(off=off, drift=drift)
         return Engine(
             [Scheduled(sweep or OldBottles(self.status), self.interval)],
-            lease_manager=LeaseManager(self.memory.records(ENGINE_LEASES), clock),
-            state=self.memory.records(ENGINE_STATE),
-            journal=self.memory.journal,
-            clock=clock,
+            home=SweepBackend(
+                LeaseManager(self.memory.records(ENGINE_LEASES), clock), self.memory.records(ENGINE_STATE)
+            ),
+            context=RunContext(self.memory.journal, clock, Ids(clock)),
             owner=owner,
             lease_ttl=ttl,
         )

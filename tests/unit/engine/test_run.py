@@ -335,7 +335,7 @@ class _HoldsTheSecondTime(Guard):
 
 
 async def test_a_guard_ends_a_preparation_that_is_under_way(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("wrasse.engine.run.LOOK_EVERY", 0.001)
+    monkeypatch.setattr("wrasse.engine.run.GUARD_INTERVAL", 0.001)
     report = await run_once(_Preparing(scene.status), scene.frame, guards=[_HoldsTheSecondTime()])
     assert (report.stopped_by, scene.status.finds) == ("second_thoughts", [-1])
 

@@ -9,8 +9,9 @@ import pytest
 
 from wrasse.engine.guard import Activity, Traffic
 from wrasse.engine.loop import ENGINE_LEASES, Engine
-from wrasse.engine.run import RunBudget
+from wrasse.engine.run import RunBudget, RunContext
 from wrasse.engine.turn import ENGINE_STATE, Elsewhere, Fresh, Scheduled, Shared, SweepBackend, load, take_turns
+from wrasse.ids import Ids
 from wrasse.leases.manager import LeaseManager
 from wrasse.ports.guard import Guard
 
@@ -80,10 +81,10 @@ async def test_the_engine_runs_a_group_together_and_tells_about_each(
     group = two(scene)
     engine = Engine(
         group,
-        lease_manager=LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock),
-        state=scene.memory.records(ENGINE_STATE),
-        journal=scene.memory.journal,
-        clock=scene.clock,
+        home=SweepBackend(
+            LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock), scene.memory.records(ENGINE_STATE)
+        ),
+        context=RunContext(scene.memory.journal, scene.clock, Ids(scene.clock)),
         owner="me",
     )
     async with asyncio.timeout(30), asyncio.TaskGroup() as tasks:
@@ -98,10 +99,10 @@ async def test_one_sweep_of_a_group_can_be_run_alone(scene: Scene) -> None:
     group = two(scene)
     engine = Engine(
         group,
-        lease_manager=LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock),
-        state=scene.memory.records(ENGINE_STATE),
-        journal=scene.memory.journal,
-        clock=scene.clock,
+        home=SweepBackend(
+            LeaseManager(scene.memory.records(ENGINE_LEASES), scene.clock), scene.memory.records(ENGINE_STATE)
+        ),
+        context=RunContext(scene.memory.journal, scene.clock, Ids(scene.clock)),
         owner="me",
     )
     report = await engine.sweep_now("here")

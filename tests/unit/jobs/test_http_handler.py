@@ -13,7 +13,7 @@ import pytest
 from aiohttp import web
 from hypothesis import given, strategies as st
 
-from unit.jobs.worker.scene import CLOCK, QUICK, eventually, memory, put, record, until, working
+from unit.jobs.worker.scene import CLOCK, QUICK, enqueue, eventually, memory, record, until, working
 from wrasse.backends.memory.connect import Memory
 from wrasse.errors import UsageError
 from wrasse.jobs.handlers import ANY, Handlers
@@ -60,7 +60,7 @@ async def settled(store: Memory, id: str = "a") -> JobRecord:
 async def answered(serve: Serve, settings: HttpHandlerSettings | None = None, job: Job | None = None) -> JobRecord:
     """What becomes of a job whose handler answers so."""
     store = memory()
-    await put(store.jobs, job or Job("a", kind="resize", payload=b"{}"))
+    await enqueue(store.jobs, job or Job("a", kind="resize", payload=b"{}"))
     async with serving(serve) as url, working(store.jobs, posting(url + "/work", settings), PATIENT):
         return await settled(store)
 
@@ -84,7 +84,7 @@ async def test_the_payload_is_the_body_and_headers_say_which_job_it_is() -> None
     trace = {"trace_id": "4bf92f3577b34da6a3ce929d0e0e4736", "span_id": "00f067aa0ba902b7"}
     job = Job("a/ä 1", kind="resize", queue="high", priority="high", payload=b'{"n": 1}', headers=trace)
     store = memory()
-    await put(store.jobs, job)
+    await enqueue(store.jobs, job)
     async with serving(serve) as url, working(store.jobs, posting(url + "/work")):
         done = await until(store.jobs, job.id, JobState.DONE)
     assert done.result == b"small"
@@ -147,7 +147,7 @@ async def test_retry_after_says_when_it_is_tried_again(code: int) -> None:
 
 async def test_nobody_listening_is_a_failure_that_names_the_host() -> None:
     store = memory()
-    await put(store.jobs, Job("a"))
+    await enqueue(store.jobs, Job("a"))
     async with serving(status(200)) as url:
         pass
     async with working(store.jobs, posting(url + "/secret-path"), PATIENT):
@@ -194,7 +194,7 @@ async def test_a_cancelled_job_hangs_up() -> None:
             hung_up.set()
 
     store = memory()
-    await put(store.jobs, Job("a"))
+    await enqueue(store.jobs, Job("a"))
     async with asyncio.timeout(30), serving(serve) as url, working(store.jobs, posting(url)):
         await asked.wait()
         await store.jobs.move([Cancel("a")])
@@ -283,7 +283,7 @@ async def test_the_key_is_sent_and_connections_are_kept_between_jobs() -> None:
 
     store = memory()
     one = replace(QUICK, concurrency=1)
-    await put(store.jobs, *(Job(f"j{n}") for n in range(20)))
+    await enqueue(store.jobs, *(Job(f"j{n}") for n in range(20)))
     async with (
         serving(serve) as url,
         working(store.jobs, posting(url, HttpHandlerSettings(authorization="Bearer k")), one),

@@ -15,7 +15,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.errors import ConfigError, StoreUnavailable
 from wrasse.jobs.periodic import SLOTS_MAX, Every, Missed, Periodic, due_slots, newest_slots, parse_cron, read_when
-from wrasse.jobs.producer import Producer
+from wrasse.jobs.producer import Producer, ProducerOptions
 from wrasse.jobs.scheduler import PERIODIC, PeriodicScheduler
 from wrasse.ports.jobs import JobFilter, JobState
 from wrasse.ports.records import Records
@@ -134,7 +134,7 @@ async def test_who_dies_at_any_step_loses_and_doubles_nothing(step: int, fault: 
     await scene.repeater(periodic).enqueue_due()
     scene.clock.advance(5 * MINUTE)
     network = Network(Script({step: fault}))
-    producer = Producer(FaultyJobs(scene.store.jobs, network), scene.clock, patience=timedelta(0))
+    producer = Producer(FaultyJobs(scene.store.jobs, network), scene.clock, ProducerOptions(patience=timedelta(0)))
     with suppress(Crashed, StoreUnavailable):
         await PeriodicScheduler([periodic], producer, FaultyRecords(scene.records, network), scene.clock).enqueue_due()
     scene.clock.advance(5 * MINUTE)

@@ -10,7 +10,7 @@ import pytest
 from faults import LOST_REPLY, LOST_REQUEST, FaultyJobs, Network, Script
 from unit.jobs.worker.scene import CLOCK, memory, record
 from wrasse.errors import StoreUnavailable, TooLarge, UnknownName, UsageError
-from wrasse.jobs.producer import BATCH_BYTES_MAX, Producer
+from wrasse.jobs.producer import BATCH_BYTES_MAX, Producer, ProducerOptions
 from wrasse.ports.jobs import BATCH_MAX, PAYLOAD_BYTES_MAX, Job, JobState
 
 
@@ -28,7 +28,9 @@ async def test_a_put_whose_reply_was_lost_is_stored_once() -> None:
 async def test_a_put_that_is_never_answered_is_said_to_have_failed() -> None:
     network = Network(Script({}))
     network.down = True
-    producer = Producer(FaultyJobs(memory().jobs, network), CLOCK, patience=timedelta(milliseconds=200))
+    producer = Producer(
+        FaultyJobs(memory().jobs, network), CLOCK, ProducerOptions(patience=timedelta(milliseconds=200))
+    )
     with pytest.raises(StoreUnavailable):
         await producer.enqueue(producer.job())
     assert producer.tally.produced.total() == 0
@@ -80,7 +82,7 @@ async def test_pieces_are_bounded_by_bytes_too() -> None:
 
 
 async def test_a_job_goes_to_the_queue_of_its_priority_unless_one_is_named() -> None:
-    producer = Producer(memory().jobs, CLOCK, queues={"high": "jobs:high", "low": "jobs:low"})
+    producer = Producer(memory().jobs, CLOCK, ProducerOptions(queues={"high": "jobs:high", "low": "jobs:low"}))
     assert producer.job(priority="high").queue == "jobs:high"
     assert producer.job().queue == "jobs:low"
     assert producer.job(priority="high", queue="own").queue == "own"

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from unit.jobs.worker.scene import CLOCK, eventually, handlers, memory, numbered, put, working
+from unit.jobs.worker.scene import CLOCK, enqueue, eventually, handlers, memory, numbered, working
 from wrasse.backends.memory.connect import Memory
 from wrasse.jobs.replay import JobReplay, ReplayPlan, ReplayResult, Watched, verdict
 from wrasse.jobs.worker.running_job import RunningJob
@@ -18,7 +18,7 @@ SOON = timedelta(seconds=20)
 
 async def with_dead(count: int) -> Memory:
     store = memory()
-    await put(store.jobs, *numbered(count, "x"))
+    await enqueue(store.jobs, *numbered(count, "x"))
     await store.jobs.move([Cancel(f"job {number}") for number in range(count)])
     return store
 

@@ -9,9 +9,8 @@ import pytest
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.errors import UsageError
-from wrasse.ports.groups import StartAt
 from wrasse.ports.streams import Draft
-from wrasse.streams.membership import Membership
+from wrasse.streams.membership import JoinOptions, Membership
 
 EVERY = timedelta(seconds=1)
 
@@ -23,7 +22,12 @@ class Desk:
         self.clock = ManualClock()
         self.memory = Memory(self.clock)
         self.members = Membership(
-            self.memory.streams, self.memory.groups, self.clock, pattern, "g", StartAt(), EVERY, most
+            self.memory.streams,
+            self.memory.groups,
+            self.clock,
+            pattern,
+            "g",
+            JoinOptions(discover=EVERY, streams_max=most),
         )
 
     async def append(self, *subjects: str) -> None:

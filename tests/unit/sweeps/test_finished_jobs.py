@@ -25,7 +25,7 @@ DAY = timedelta(days=1)
 SPANS = st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=200))
 
 
-class Yard:
+class JobsScene:
     """A queue with jobs that ended well and jobs that did not."""
 
     def __init__(self) -> None:
@@ -50,8 +50,8 @@ class Yard:
 
 
 @pytest.fixture
-def yard() -> Yard:
-    return Yard()
+def scene() -> JobsScene:
+    return JobsScene()
 
 
 def _state(state: JobState, finished_at: datetime | None) -> JobInfo:
@@ -77,85 +77,85 @@ def test_a_job_without_the_time_it_finished_is_kept() -> None:
     assert FinishedJobs(Memory().jobs).decide(_state(JobState.DONE, None), T0) == Keep("not finished")
 
 
-async def test_done_jobs_are_forgotten_after_a_day_and_dead_ones_after_three_months(yard: Yard) -> None:
-    await yard.finished(JobState.DONE, Job("well"))
-    await yard.finished(JobState.DEAD, Job("badly"))
-    yard.clock.advance(DAY)
-    assert (await run_once(yard.sweep, yard.frame)).done == 1
-    assert (await yard.ids(JobState.DONE), await yard.ids(JobState.DEAD)) == ([], ["badly"])
-    yard.clock.advance(89 * DAY)
-    assert (await run_once(yard.sweep, yard.frame)).done == 1
-    assert await yard.ids(JobState.DEAD) == []
+async def test_done_jobs_are_forgotten_after_a_day_and_dead_ones_after_three_months(scene: JobsScene) -> None:
+    await scene.finished(JobState.DONE, Job("well"))
+    await scene.finished(JobState.DEAD, Job("badly"))
+    scene.clock.advance(DAY)
+    assert (await run_once(scene.sweep, scene.frame)).done == 1
+    assert (await scene.ids(JobState.DONE), await scene.ids(JobState.DEAD)) == ([], ["badly"])
+    scene.clock.advance(89 * DAY)
+    assert (await run_once(scene.sweep, scene.frame)).done == 1
+    assert await scene.ids(JobState.DEAD) == []
 
 
-async def test_what_is_ready_or_held_is_not_even_looked_at(yard: Yard) -> None:
-    await yard.jobs.enqueue([Job("held"), Job("ready")], request="p")
-    await yard.jobs.claim(["low"], 1, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="t")
-    yard.clock.advance(365 * DAY)
-    assert (await run_once(yard.sweep, yard.frame)).seen == 0
+async def test_what_is_ready_or_held_is_not_even_looked_at(scene: JobsScene) -> None:
+    await scene.jobs.enqueue([Job("held"), Job("ready")], request="p")
+    await scene.jobs.claim(["low"], 1, worker="w", heartbeat_timeout=HEARTBEAT_TIMEOUT, request="t")
+    scene.clock.advance(365 * DAY)
+    assert (await run_once(scene.sweep, scene.frame)).seen == 0
 
 
-async def test_a_dead_job_made_ready_between_look_and_change_stays(yard: Yard) -> None:
-    await yard.finished(JobState.DEAD, Job("a"))
-    yard.clock.advance(100 * DAY)
-    page = await yard.sweep.find(None, 10)
-    actions = [found for item in page if isinstance(found := yard.sweep.decide(item, page.at), Action)]
-    await yard.jobs.move([RequeueDead(page.items[0].claim)])
-    assert list(await yard.sweep.apply(actions)) == [Outcome.CONFLICT]
-    assert await yard.ids(JobState.READY) == ["a"]
+async def test_a_dead_job_made_ready_between_look_and_change_stays(scene: JobsScene) -> None:
+    await scene.finished(JobState.DEAD, Job("a"))
+    scene.clock.advance(100 * DAY)
+    page = await scene.sweep.find(None, 10)
+    actions = [found for item in page if isinstance(found := scene.sweep.decide(item, page.at), Action)]
+    await scene.jobs.move([RequeueDead(page.items[0].claim)])
+    assert list(await scene.sweep.apply(actions)) == [Outcome.CONFLICT]
+    assert await scene.ids(JobState.READY) == ["a"]
 
 
-async def test_a_lasting_id_outlives_its_job(yard: Yard) -> None:
-    await yard.finished(JobState.DONE, Job("once", lasting=True), Job("again"))
-    yard.clock.advance(DAY)
-    await run_once(yard.sweep, yard.frame)
-    puts = await yard.jobs.enqueue([Job("once", lasting=True), Job("again")], request="p2")
+async def test_a_lasting_id_outlives_its_job(scene: JobsScene) -> None:
+    await scene.finished(JobState.DONE, Job("once", lasting=True), Job("again"))
+    scene.clock.advance(DAY)
+    await run_once(scene.sweep, scene.frame)
+    puts = await scene.jobs.enqueue([Job("once", lasting=True), Job("again")], request="p2")
     assert [put.new for put in puts] == [False, True]
 
 
-async def test_a_large_backlog_is_worked_off_run_by_run_from_the_oldest(yard: Yard) -> None:
+async def test_a_large_backlog_is_worked_off_run_by_run_from_the_oldest(scene: JobsScene) -> None:
     for start in range(0, 1_500, 500):
-        await yard.finished(JobState.DONE, *(Job(f"j{n:04}") for n in range(start, start + 500)))
-        yard.clock.advance(timedelta(seconds=1))
-    yard.clock.advance(DAY)
+        await scene.finished(JobState.DONE, *(Job(f"j{n:04}") for n in range(start, start + 500)))
+        scene.clock.advance(timedelta(seconds=1))
+    scene.clock.advance(DAY)
     cursor, done = None, []
     for _ in range(3):
-        report = await run_once(yard.sweep, yard.frame, cursor=cursor, budget=RunBudget(actions_max=700))
+        report = await run_once(scene.sweep, scene.frame, cursor=cursor, budget=RunBudget(actions_max=700))
         cursor = report.cursor
         done.append(report.done)
     assert done == [700, 700, 100]
 
 
-async def test_a_run_reads_what_is_due_and_not_what_is_stored(yard: Yard) -> None:
+async def test_a_run_reads_what_is_due_and_not_what_is_stored(scene: JobsScene) -> None:
     for state in (JobState.DONE, JobState.DEAD):
-        await yard.finished(state, *(Job(f"old-{state}-{n}") for n in range(3)))
-    yard.clock.advance(DAY)
+        await scene.finished(state, *(Job(f"old-{state}-{n}") for n in range(3)))
+    scene.clock.advance(DAY)
     for state in (JobState.DONE, JobState.DEAD):
-        await yard.finished(state, *(Job(f"new-{state}-{n}") for n in range(900)))
+        await scene.finished(state, *(Job(f"new-{state}-{n}") for n in range(900)))
     script = Script({})
-    watched = FinishedJobs(FaultyJobs(yard.jobs, Network(script)), dead_kept=DAY, batch_max=100)
-    report = await run_once(watched, yard.frame)
+    watched = FinishedJobs(FaultyJobs(scene.jobs, Network(script)), dead_kept=DAY, batch_max=100)
+    report = await run_once(watched, scene.frame)
     assert (report.seen, report.done) == (6, 6)
     assert script.calls == ["page", "delete", "page", "page", "delete"]
 
 
-async def test_a_batch_of_deletes_has_one_line_in_the_journal(yard: Yard) -> None:
-    await yard.finished(JobState.DONE, *(Job(f"j{n}") for n in range(40)))
-    yard.clock.advance(DAY)
-    await run_once(yard.sweep, yard.frame)
-    lines = await yard.memory.journal.page(LineFilter(), None, 10)
+async def test_a_batch_of_deletes_has_one_line_in_the_journal(scene: JobsScene) -> None:
+    await scene.finished(JobState.DONE, *(Job(f"j{n}") for n in range(40)))
+    scene.clock.advance(DAY)
+    await run_once(scene.sweep, scene.frame)
+    lines = await scene.memory.journal.page(LineFilter(), None, 10)
     assert [(x.intent.verb, x.intent.count, x.intent.reason) for x in lines] == [
         ("delete", 40, "done for longer than 1d")
     ]
 
 
-async def test_a_dry_run_plans_exactly_what_the_run_then_deletes(yard: Yard) -> None:
-    await yard.finished(JobState.DONE, *(Job(f"a{n}") for n in range(7)))
-    await yard.finished(JobState.DEAD, *(Job(f"b{n}") for n in range(7)))
-    yard.clock.advance(100 * DAY)
-    plan = await run_once(yard.sweep, yard.frame, dry_run=True)
-    assert len(await yard.ids(JobState.DONE)) == 7
-    done = await run_once(yard.sweep, yard.frame)
+async def test_a_dry_run_plans_exactly_what_the_run_then_deletes(scene: JobsScene) -> None:
+    await scene.finished(JobState.DONE, *(Job(f"a{n}") for n in range(7)))
+    await scene.finished(JobState.DEAD, *(Job(f"b{n}") for n in range(7)))
+    scene.clock.advance(100 * DAY)
+    plan = await run_once(scene.sweep, scene.frame, dry_run=True)
+    assert len(await scene.ids(JobState.DONE)) == 7
+    done = await run_once(scene.sweep, scene.frame)
     assert (plan.planned, plan.cursor) == (done.done, done.cursor)
     assert {line.suspect for line in plan.plan} == {f"{c}{n}" for c in "ab" for n in range(7)}
 

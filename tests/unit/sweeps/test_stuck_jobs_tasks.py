@@ -111,8 +111,8 @@ class Stolen(Locks):
 async def test_a_run_that_loses_the_lock_on_the_way_stops() -> None:
     world = TaskWorld()
     for number in range(3):
-        await world.desk.enqueue(f"task_{number}")
-    await world.desk.claim(3, heartbeat_timeout=STEP)
+        await world.client.enqueue(f"task_{number}")
+    await world.client.claim(3, heartbeat_timeout=STEP)
     world.clock.advance(2 * STEP)
     sweep = replace(world.sweep, batch_max=1)
 
@@ -151,8 +151,8 @@ async def test_a_dry_run_takes_no_lock_and_tells_who_has_it(holder: str) -> None
 
 async def test_a_look_at_what_is_stuck_changes_nothing() -> None:
     world = TaskWorld()
-    await world.desk.enqueue("task_1")
-    await world.desk.claim(heartbeat_timeout=STEP)
+    await world.client.enqueue("task_1")
+    await world.client.claim(heartbeat_timeout=STEP)
     world.clock.advance(2 * STEP)
     before = await world.fields("task_1")
 
@@ -184,8 +184,8 @@ class DamagedWorld(TaskWorld):
 async def test_a_task_whose_record_cannot_be_written_does_not_stop_the_others() -> None:
     world = DamagedWorld()
     for id in ("task_1", "task_2", "task_3"):
-        await world.desk.enqueue(id)
-        await world.desk.claim(heartbeat_timeout=STEP)
+        await world.client.enqueue(id)
+        await world.client.claim(heartbeat_timeout=STEP)
     world.clock.advance(2 * STEP)
     world.damaged = f"{MAIL}:task_2"
 

@@ -4,11 +4,10 @@ The job of a file has an id made of its path, size and time of change, which is 
 its own: it enqueues whatever it finds, and the backend refuses known ids. After a crash in the middle of a walk, the
 next walk enqueues the rest.
 
-Walks a directory: every file below it once, in constant memory.
-
-At each level one directory is open and read as it is walked; nothing is sorted or collected. Paths that vanish
-meanwhile are counted and skipped. A link to a directory is never followed, and a link to a file counts only if the file
-is within the walked directory. Blocking: runs in a thread.
+A walk visits every file below a directory once, in constant memory: at each level one directory is open and read as it
+is walked; nothing is sorted or collected. Paths that vanish meanwhile are counted and skipped. A link to a directory is
+never followed, and a link to a file counts only if the file is within the walked directory. It blocks, so it runs in a
+thread.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ from wrasse.jobs.producer import Producer
 from wrasse.jobs.rate_limiter import SharedRate, enqueue_paced, slept
 from wrasse.ports.jobs import Enqueued, Job
 
-DEPTH_MAX = 200
+DEPTH_MAX = 200  # directories below one another
 PATIENCE = timedelta(seconds=10)
 _ENTRIES_MAX = 2_000  # read at once
 _READ_SECONDS_MAX = 0.05  # seconds: a stop must not wait for more
-_RECENT_MAX = 50_000
-_AGAIN_MAX = timedelta(seconds=5)
+_RECENT_MAX = 50_000  # ids of jobs that this process enqueued
+_RETRY_MAX = timedelta(seconds=5)
 _log = logging.getLogger("wrasse.jobs")
 
 
@@ -145,8 +144,7 @@ def directories(scope: Scope, below: str = "") -> Iterator[str]:
 
 def inspect_file(root: str, relative: str) -> WalkedFile | Skipped:
     """The file at a path below the root, as it is now."""
-    path = os.path.join(root, relative)
-    return _stat(path, os.path.realpath(root))
+    return _stat(os.path.join(root, relative), os.path.realpath(root))
 
 
 def _included(
@@ -312,7 +310,7 @@ class Intake:
                 if failed == 1:
                     _log.warning("files wait for the backend: %s", why.message)
                 # Jobs that were stored after all are refused by their id, so all may be enqueued again.
-                await slept(min(timedelta(seconds=0.1 * 2**failed), _AGAIN_MAX), self.stopping)
+                await slept(min(timedelta(seconds=0.1 * 2**failed), _RETRY_MAX), self.stopping)
 
     def _read_some(self, walking: Iterator[FoundFile | None]) -> tuple[Sequence[FoundFile], bool]:
         """Some files, and whether there may be more. Runs in a thread."""

@@ -8,10 +8,8 @@ in its old or its new state. After a lost reply the record shows whether the wri
 Unique names, groups and rates are not supported on records and are refused. A batch is stored job by job: a crash in
 the middle of an enqueue leaves its first part, and a retry of the same request completes it.
 
-Workers: one record per worker that has sent a heartbeat and has not deregistered, listed for an hour after its last
-heartbeat. It decides nothing: each claim has a deadline of its own.
-
-Counts of jobs by state, for views that read all of them.
+A worker that has sent a heartbeat and has not deregistered has one record, which is listed for an hour after its last
+heartbeat and decides nothing: each claim has a deadline of its own.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""The names that records of jobs and of workers have where they are stored: other ones than in the program.
+"""The stored names of records of jobs and workers, which differ from those in the program.
 
 Records are shared by workers of several versions, so their bytes stay what they were: the state of a job stands under
 `place`, and a running one is `held`. Each form in here is a class of the program once more, with the stored names of
-its fields; a header or a payload with such a word in it stays as it is.
+its fields; a header or a payload with such a word in it stays as it is. `plain` makes any text a part of a key that
+every store accepts.
 
-Ids that are refused although their job is gone, as records; and names that every store accepts.
+`RecordedIds` are the ids that are refused although their job is gone, one record each.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class AttemptForm(msgspec.Struct, rename={"claimed_at": "taken_at"}):
 
     @classmethod
     def of(cls, attempt: Attempt) -> Self:
-        """An attempt as it is stored."""
+        """The stored form."""
         return cls(*_attempt_values(attempt))
 
     def read(self) -> Attempt:

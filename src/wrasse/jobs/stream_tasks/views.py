@@ -1,25 +1,22 @@
-"""Listings and counts of stream tasks: from the status index of their records, or, where a backend has none, by reading
-the records of their types.
+"""Reads stream tasks by their indexes: due work, strays, listings and counts.
 
-From the index the cost of both follows what they show, not what is stored. A page reads the index of its types side by
-side, and checks each record before listing it: a task that another program has changed since it was indexed is left out
-if its state differs. Counts are those of the index.
+`TaskSearch` does due work for workers and sweeps: it delivers events and follow-ups that a crash left undelivered, and
+makes scheduled tasks ready that have become due. It spends no budget, and a second copy of an event loses at the claim.
+Each step is one conditional write, so that two concurrent searches do it once.
 
-Reading is bounded. Of a type with more than SCAN_MAX records each call of counts reads so many more, and returns the
-result of the last whole round, or of the current one until a round has ended; a listing is then in the order of ids.
-With fewer records both are as from the index.
+`TaskStrays` finds records without a due entry that should have one, since other programs write tasks too. A task that
+was claimed elsewhere has no due entry until a scan has read it and noted its deadline. And a ready task may have no
+entry in its queue: a stream was lost, or a program wrote the record and died before it published. Such a task is
+published again, but only if its entry is provably gone: its group has read to the end of the stream and has no pending
+entries. Age proves nothing: under a backlog all entries are old.
 
-Due work on stream tasks, done by workers and sweeps: events and follow-ups that a crash left undelivered, and
-scheduled tasks that have become due.
+`IndexedTasks` lists and counts from the status index, so that the cost follows what is shown, not what is stored. A
+page reads the index of its types side by side, and checks each record before listing it: a task that another program
+has changed since it was indexed is left out if its state differs. Counts are those of the index.
 
-Nothing here spends a budget: a promised event or follow-up is delivered again. A second copy of a hint loses at the
-claim. Each step is one conditional write, so that two concurrent searches do it once.
-
-Strays are records without a due entry that should have one. Other programs write tasks too. A task that was claimed
-elsewhere has no due entry until a scan has read it and noted its deadline. And a ready task may have no entry in its
-queue: a stream was lost, or a program wrote the record and died before it published. Such a task is published again,
-but only if its entry is provably gone: its group has read to the end of the stream and has no pending entries. Age
-proves nothing: under a backlog all entries are old.
+`ScannedTasks` reads all records, where a backend has no status index. Of a type with more than SCAN_MAX records each
+call of counts reads so many more, and returns the result of the last whole round, or of the current one until a round
+has ended; a listing is then in the order of ids. With fewer records both are as from the index.
 """
 
 from __future__ import annotations
@@ -65,17 +62,17 @@ from wrasse.ports.records import (
 from wrasse.ports.rules.job_transitions import StoredJob
 from wrasse.ports.streams import Streams
 
-_PAGES_MAX = 10
-LOOK_MAX = 100  # due records that a worker reads; the rest is left to the sweep
-MALFORMED_MAX = 1_000  # remembered
-
-PutJobs = Callable[[Sequence[Job], str], Awaitable[None]]
+DUE_MAX = 100  # due records that a worker reads in one page
+MALFORMED_MAX = 1_000  # malformed tasks whose reasons are kept
 SCAN_MAX = 10_000
+_DUE_PAGES_MAX = 10  # the rest is left to the next search
 _PAGE = 1_000
 _LONG = 0.25  # seconds: counts that take longer are cached even if something changed here
 _RANKS = 1_000  # in one microsecond
 _AFTER_ALL = chr(0x10FFFF)  # sorts after every name
 _BY_ID = "~"  # begins the cursor of a listing in the order of ids
+
+EnqueueJobs = Callable[[Sequence[Job], str], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,17 +85,17 @@ class Due:
 
 
 class TaskSearch:
-    """Finds and does due work. `put` enqueues follow-up tasks."""
+    """Finds and does due work. `enqueue` enqueues follow-up tasks."""
 
-    def __init__(self, store: TaskStore, put: PutJobs, order: QueueOrder) -> None:
-        self._store, self._put, self._order = store, put, order
+    def __init__(self, store: TaskStore, enqueue: EnqueueJobs, order: QueueOrder) -> None:
+        self._store, self._enqueue, self._order = store, enqueue, order
         self.malformed: dict[str, str] = {}  # reasons by key; the newest MALFORMED_MAX
 
     async def repair_and_list(self, within: timedelta) -> Due:
         """Does what is due, and returns the tasks to claim first."""
         ready: list[Task] = []
         later: list[datetime] = []
-        async for page in pages(lambda after: self._store.due(after, LOOK_MAX, within=within), most=_PAGES_MAX):
+        async for page in pages(lambda after: self._store.due(after, DUE_MAX, within=within), most=_DUE_PAGES_MAX):
             at = self._store.time.heard(page.at)
             idle = 0  # expired finished tasks, and those of other workers: nothing to do for a worker
             for record in page:
@@ -120,7 +117,7 @@ class TaskSearch:
     async def repair_due(self, *, dry: bool) -> int:
         """Repairs due tasks, up to a bound; returns how many needed it."""
         needed = 0
-        async for page in pages(lambda after: self._store.due(after, LOOK_MAX), most=_PAGES_MAX):
+        async for page in pages(lambda after: self._store.due(after, DUE_MAX), most=_DUE_PAGES_MAX):
             at = self._store.time.heard(page.at)
             for record in page:
                 task = self.read(record)
@@ -149,7 +146,7 @@ class TaskSearch:
     async def follow(self, task: Task, at: datetime) -> Task:
         """Enqueues the follow-ups of a completed task, then removes them from its record."""
         info = task.stored.info
-        await self._put(task.stored.follow, f"follow-{info.queue}-{info.id}-{info.token}")
+        await self._enqueue(task.stored.follow, f"follow-{info.queue}-{info.id}-{info.token}")
         return await self._store.put(task, replace(task.stored, follow=()), at) or task
 
     def read(self, record: Record) -> Task | Malformed:
@@ -288,7 +285,7 @@ def views_of(
 ) -> Views:
     """The views of a store with or without a status index."""
     if status_index is not None:
-        return IndexedTaskViews(status_index, store, search, types)
+        return IndexedTasks(status_index, store, search, types)
     return ScannedTasks(store, search, types, clock)
 
 
@@ -384,7 +381,7 @@ class ScannedTasks:
                         yield cursor, task.stored
 
 
-class IndexedTaskViews:
+class IndexedTasks:
     """Listings and counts of tasks from the status index."""
 
     def __init__(
@@ -475,7 +472,7 @@ class _TypeCursor:
 
     def __init__(
         self,
-        status_index: IndexedTaskViews,
+        status_index: IndexedTasks,
         task_type: str,
         status: JobStatus,
         start: tuple[int, str] | None,

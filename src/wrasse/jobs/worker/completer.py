@@ -5,16 +5,13 @@ load. When the backend does not answer, the same call is repeated under the same
 once. No result is dropped while the process lives, and it is counted only once the backend has answered. The queue of
 results is bounded because the worker claims no more jobs than its heartbeat table has places.
 
-Progress of handlers: written to the backend at once, then at most once a second for all jobs together.
+`ProgressReporter` writes the progress that handlers report: at once, then at most once a second for all jobs together,
+and the newest progress of a job before the job is settled. It is best effort: while the backend does not answer it is
+kept and written later, and no handler waits for it.
 
-The newest progress of a job is written before the job is settled, so the last report stays. Progress is best effort:
-while the backend does not answer it is kept and written later, and no handler waits for it.
-
-The outcome of an attempt, as a settlement; pure.
-
-An attempt that was cancelled from outside ends for that reason, whatever its handler raised in response. The reasons
-are distinct because they cost different things: a failure or a timeout spends the failure budget, an interruption
-spends nothing, and for a claim that is gone there is nothing to settle.
+The functions below them decide what an attempt that did not complete is settled as; they are pure. An attempt that was
+cancelled from outside ends for that reason, whatever its handler raised in response: a failure or a timeout spends the
+failure budget, an interruption spends nothing, and for a claim that is gone there is nothing to settle.
 """
 
 from __future__ import annotations
@@ -33,11 +30,9 @@ import msgspec
 
 from wrasse.duration import format_duration
 from wrasse.errors import BadPayload, OutOfResources, StoreFull, StoreUnavailable, UsageError, WrasseError, exhausted
-from wrasse.ids import Ids
 from wrasse.jobs.retry import GiveUp, Retry, RetryLater, RetryPolicy
-from wrasse.jobs.tally import Tally
-from wrasse.jobs.worker.breakers import Breakers
-from wrasse.jobs.worker.running_job import InFlightJob, InFlightJobs, JobStage
+from wrasse.jobs.worker.context import WorkerContext
+from wrasse.jobs.worker.running_job import InFlightJob, JobStage
 from wrasse.ports.jobs import (
     BATCH_MAX,
     ERROR_CHARS_MAX,
@@ -46,21 +41,19 @@ from wrasse.ports.jobs import (
     ClaimedJob,
     Complete,
     DeadLetterJob,
-    JobQueue,
     Progress,
     Reason,
     Requeue,
     Settlement,
-    WorkerInfo,
     check_result,
     error_text,
 )
 from wrasse.ports.outcome import Outcome
 
-_PAUSE = 1.0  # seconds between two writes
-_WRITE_MAX = 5.0  # seconds that one write may delay a settle
-BATCH_BYTES_MAX = 8 << 20
+BATCH_BYTES_MAX = 8 << 20  # of results in one settle call
 RETRY_BACKOFF = RetryPolicy(base=timedelta(milliseconds=50), max=timedelta(seconds=2))
+_PROGRESS_PAUSE = 1.0  # seconds between two writes of progress
+_PROGRESS_WRITE_MAX = 5.0  # seconds that a write of progress may delay a settle
 
 _Entry = tuple[InFlightJob, Settlement]
 _End = tuple[Settlement, Outcome]
@@ -76,8 +69,9 @@ class ProgressReporter:
 
     __slots__ = ("_heartbeat_timeout", "_jobs", "_latest", "_wake", "_worker", "_writing", "wrote")
 
-    def __init__(self, jobs: JobQueue, worker: WorkerInfo, heartbeat_timeout: timedelta) -> None:
-        self._jobs, self._worker, self._heartbeat_timeout = jobs, worker, heartbeat_timeout
+    def __init__(self, context: WorkerContext) -> None:
+        self._jobs, self._worker = context.jobs, context.info
+        self._heartbeat_timeout = context.settings.heartbeat_timeout
         self._latest: dict[str, tuple[Claim, Progress]] = {}  # bounded by the jobs in flight
         self._wake = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -99,12 +93,12 @@ class ProgressReporter:
             await self._wake.wait()
             self._wake.clear()
             await self._write(self._latest.keys())
-            await asyncio.sleep(_PAUSE)
+            await asyncio.sleep(_PROGRESS_PAUSE)
 
     async def report(self, ids: Collection[str]) -> None:
         """Writes the progress of these jobs, which are about to be settled, and forgets it."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_WRITE_MAX):
+            async with asyncio.timeout(_PROGRESS_WRITE_MAX):
                 await self._write(ids)
         for id in ids:
             self._latest.pop(id, None)
@@ -134,23 +128,10 @@ class ProgressReporter:
 class Completer:
     """Settles ended attempts, for one worker."""
 
-    def __init__(
-        self,
-        jobs: JobQueue,
-        claims: InFlightJobs,
-        tally: Tally,
-        ids: Ids,
-        capacity: asyncio.Event,
-        reporter: ProgressReporter,
-        breakers: Breakers | None = None,
-    ) -> None:
-        self._jobs = jobs
-        self._claims = claims
-        self._tally = tally
-        self._ids = ids
+    def __init__(self, context: WorkerContext, reporter: ProgressReporter) -> None:
+        self._jobs, self._claims, self._ids = context.jobs, context.claims, context.ids
+        self._tally, self._breakers, self._capacity = context.telemetry.tally, context.breakers, context.capacity
         self._reporter = reporter
-        self._breakers = breakers  # each ended attempt is recorded in them
-        self._capacity = capacity  # set when places in the heartbeat table become free
         self._pending: deque[_Entry] = deque()
         self._in_flight = 0
         self._bytes = 0
@@ -303,24 +284,23 @@ class CancelReason(Enum):
 
 
 def outcome_for_error(
-    claimed: ClaimedJob,
+    job: InFlightJob,
     cut: CancelReason | None,
     error: BaseException,
-    allowed: float,
     retry: RetryPolicy,
     u: float,
     own: Retry | None = None,
 ) -> Requeue | DeadLetterJob | None:
     """The settlement of an attempt whose handler raised; None when there is nothing to settle. `own` is the retry rule
     of the kind itself."""
-    retry = retry if own is None else own.over(retry)
+    claimed, retry = job.claimed, retry if own is None else own.over(retry)
     match cut:
         case CancelReason.GONE:
             return None
         case CancelReason.STOPPED:
             return interrupted(claimed, "the worker stopped before the handler had finished")
         case CancelReason.TIMEOUT:
-            reason, text = Reason.TIMEOUT, f"took longer than {format_duration(timedelta(seconds=allowed))}"
+            reason, text = Reason.TIMEOUT, f"took longer than {format_duration(timedelta(seconds=job.allowed))}"
         case None if isinstance(error, BadPayload):
             return DeadLetterJob(claimed.claim, Reason.INVALID_PAYLOAD, error=error.message[:ERROR_CHARS_MAX])
         case None if why := exhausted_resource(claimed, error):

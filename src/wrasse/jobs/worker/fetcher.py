@@ -22,20 +22,17 @@ import asyncio
 import logging
 import random
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 
-from wrasse.clock import Clock
 from wrasse.errors import StoreBroken, StoreUnavailable
-from wrasse.ids import Ids
-from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.breakers import Breakers
 from wrasse.jobs.worker.completer import RETRY_BACKOFF, Completer, refused_by_breaker, released_suspect
+from wrasse.jobs.worker.context import WorkerContext
 from wrasse.jobs.worker.heartbeat import HeartbeatState
 from wrasse.jobs.worker.queue_selector import QueueSelector
-from wrasse.jobs.worker.running_job import InFlightJob, InFlightJobs, JobStage
+from wrasse.jobs.worker.running_job import InFlightJob, JobStage
 from wrasse.jobs.worker.slots import Slots
-from wrasse.ports.jobs import BATCH_MAX, ClaimedJob, JobQueue, Rate, Reason
+from wrasse.ports.jobs import BATCH_MAX, ClaimedJob, Reason
 
 AHEAD = 0.1  # seconds of work
 _MEASURED = 0.1  # seconds over which the speed is measured
@@ -43,19 +40,6 @@ _UNSTARTED_MAX = 1.0  # seconds a claimed job may wait for a slot
 _RESULT_BYTES_MAX = 64 << 20
 
 _log = logging.getLogger("wrasse.jobs")
-
-
-@dataclass(frozen=True, slots=True)
-class FetchOptions:
-    """What a worker claims, and how."""
-
-    selector: QueueSelector  # the order of the queues
-    worker: str
-    heartbeat_timeout: timedelta
-    timeout: timedelta  # of a job that has none of its own
-    wait: timedelta  # how long one claim waits for a job
-    rates: tuple[Rate, ...] = ()
-    breaker_pause: timedelta = timedelta(seconds=0.1)  # how long to pause when every queue's breaker is open
 
 
 class Speed:
@@ -81,24 +65,14 @@ class Speed:
 class Fetcher:
     """Claims jobs for one worker and feeds them to its slots."""
 
-    def __init__(
-        self,
-        jobs: JobQueue,
-        options: FetchOptions,
-        claims: InFlightJobs,
-        slots: Slots,
-        completer: Completer,
-        tally: Tally,
-        clock: Clock,
-        ids: Ids,
-        capacity: asyncio.Event,
-        breakers: Breakers | None = None,
-    ) -> None:
-        self._jobs, self._options, self._claims, self._slots = jobs, options, claims, slots
-        self._completer, self._tally, self._clock, self._ids, self._capacity = completer, tally, clock, ids, capacity
-        self._breakers = breakers
-        self._speed = Speed(clock.monotonic())
-        self._allowed = options.timeout.total_seconds()
+    def __init__(self, context: WorkerContext, slots: Slots, completer: Completer) -> None:
+        self._jobs, self._claims, self._settings = context.jobs, context.claims, context.settings
+        self._tally, self._clock, self._ids = context.telemetry.tally, context.clock, context.ids
+        self._breakers, self._capacity, self._worker_id = context.breakers, context.capacity, context.info.id
+        self._slots, self._completer = slots, completer
+        self._selector = QueueSelector(self._settings.queues, self._settings.weights)
+        self._speed = Speed(self._clock.monotonic())
+        self._allowed = self._settings.timeout.total_seconds()
         self._request = ""  # of a claim whose answer is not known
         self._failed = 0
         self._wait: asyncio.Timeout | None = None
@@ -111,7 +85,7 @@ class Fetcher:
             limit = self._limit()
             try:
                 if limit > 0:
-                    await self.claim(limit, self._options.wait)
+                    await self.claim(limit, self._settings.wait)
                 else:
                     await self._until_capacity()
             except (StoreUnavailable, StoreBroken) as error:
@@ -120,7 +94,7 @@ class Fetcher:
 
     async def claim(self, limit: int, wait: timedelta) -> int:
         """Claims at most `limit` jobs and feeds them to the slots; returns their number."""
-        queues = self._options.selector.following()
+        queues = self._selector.following()
         if self._breakers is not None:
             closed = self._breakers.closed(queues)
             if len(closed) < len(queues):
@@ -142,22 +116,22 @@ class Fetcher:
             wait = min(wait, timedelta(seconds=ends)) if ends else wait
             return count + await self._claim(closed, limit - count, timedelta(0) if count else wait)
         if not count:
-            await asyncio.sleep(self._options.breaker_pause.total_seconds())
+            await asyncio.sleep(self._settings.breaker_pause.total_seconds())
         return count
 
     async def _claim(self, queues: tuple[str, ...], limit: int, wait: timedelta) -> int:
         self._request = self._request or self._ids.new()
         try:
             async with asyncio.timeout(None) as self._wait:
-                options = self._options
+                settings = self._settings
                 claimed = await self._jobs.claim(
                     queues,
                     min(limit, BATCH_MAX),
-                    worker=options.worker,
-                    heartbeat_timeout=options.heartbeat_timeout,
+                    worker=self._worker_id,
+                    heartbeat_timeout=settings.heartbeat_timeout,
                     request=self._request,
                     wait=wait,
-                    rates=options.rates,
+                    rates=settings.rates,
                 )
         except TimeoutError:
             return 0  # cancelled: the request is repeated when heartbeats go out again
@@ -168,7 +142,7 @@ class Fetcher:
         for each in claimed.rejected:
             self._tally.fail(each.queue, Reason.INVALID_PAYLOAD)
             self._tally.dead.add(each.queue)
-            extra = {"job_id": each.id, "queue": each.queue, "worker_id": options.worker}
+            extra = {"job_id": each.id, "queue": each.queue, "worker_id": self._worker_id}
             _log.error("an entry of queue %s was dead-lettered as invalid: %s", each.queue, each.error, extra=extra)
         self._feed(claimed.jobs)
         if self._delayed_suspect is not None:
@@ -246,5 +220,5 @@ class Fetcher:
             broken = isinstance(error, StoreBroken)  # a person has to repair it; other work of the process continues
             text = f"{error.message}; {error.do}" if broken else error.message
             level = logging.ERROR if broken else logging.WARNING
-            _log.log(level, "no jobs are claimed: %s", text, extra={"worker_id": self._options.worker})
+            _log.log(level, "no jobs are claimed: %s", text, extra={"worker_id": self._worker_id})
         await asyncio.sleep(RETRY_BACKOFF.delay(self._failed, random.random()).total_seconds())

@@ -4,10 +4,9 @@ Nothing a handler does to this object changes what the worker settles: the worke
 fencing token: it only grows, so a store that the handler writes to can refuse a smaller one than it has seen. Only the
 backend knows whether the claim is still current; `still_mine` asks it.
 
-Jobs in flight: every job of a worker from its claim until the backend has settled it.
-
-A claim is in the heartbeat table for exactly that time: also while its job waits for a free slot, and while its result
-waits for a backend that is down. So heartbeats are sent for every unsettled job, and for nothing else.
+`InFlightJobs`, the worker's side of it: every job from its claim until the backend has settled it. For exactly that
+time its claim is in the heartbeat table, also while the job waits for a slot, and while its result waits for a backend
+that is down: heartbeats are sent for every unsettled job, and for nothing else.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from wrasse.errors import BadPayload, UsageError
 from wrasse.jobs.worker.heartbeat_table import ClaimEnded, HeartbeatTable
 from wrasse.ports.jobs import Claim, ClaimedJob, Job, Progress, check_job
 
-T = TypeVar("T")
+NOTE_CHARS_MAX = 200  # of a progress report
 _ANSWER_MAX = timedelta(seconds=30)
-NOTE_CHARS_MAX = 200
 _UNREAD = object()
+T = TypeVar("T")
 
 
 class JobWorker(Protocol):

@@ -25,12 +25,9 @@ from math import inf
 from types import coroutine
 from typing import Any
 
-from wrasse.clock import Clock
 from wrasse.jobs.handlers import CallNext, Handler, Handlers, InThread, Middleware
 from wrasse.jobs.retry import RetryPolicy
-from wrasse.jobs.tally import Tally
-from wrasse.jobs.trace import JobSpan, Spans, outcome_of
-from wrasse.jobs.worker.breakers import Breakers
+from wrasse.jobs.trace import JobSpan, outcome_of
 from wrasse.jobs.worker.completer import (
     CancelReason,
     Completer,
@@ -41,7 +38,8 @@ from wrasse.jobs.worker.completer import (
     outcome_for_error,
     refused_by_breaker,
 )
-from wrasse.jobs.worker.running_job import InFlightJob, InFlightJobs, JobStage, JobWorker, RunningJob
+from wrasse.jobs.worker.context import WorkerContext
+from wrasse.jobs.worker.running_job import InFlightJob, JobStage, JobWorker, RunningJob
 from wrasse.ports.jobs import ClaimedJob, Complete, Settlement
 from wrasse.threads import HandlerThread, cancelled
 
@@ -85,24 +83,12 @@ class _Slot:
 class Slots:
     """Runs handlers for the jobs it is fed, and passes their outcomes to the completer."""
 
-    def __init__(
-        self,
-        count: int,
-        handlers: Handlers,
-        claims: InFlightJobs,
-        completer: Completer,
-        retry: RetryPolicy,
-        tally: Tally,
-        clock: Clock,
-        worker: JobWorker,
-        capacity: asyncio.Event,
-        breakers: Breakers | None = None,
-        spans: Spans | None = None,
-    ) -> None:
-        self._handlers, self._claims, self._completer, self._retry = handlers, claims, completer, retry
-        self._tally, self._clock, self._worker, self._capacity = tally, clock, worker, capacity
-        self._breakers, self._spans = breakers, spans
-        self._slots = [_Slot(number) for number in range(count)]
+    def __init__(self, context: WorkerContext, handlers: Handlers, completer: Completer, worker: JobWorker) -> None:
+        self._handlers, self._completer, self._worker = handlers, completer, worker
+        self._claims, self._clock, self._retry = context.claims, context.clock, context.settings.retry
+        self._tally, self._spans = context.telemetry.tally, context.telemetry.spans
+        self._breakers, self._capacity = context.breakers, context.capacity
+        self._slots = [_Slot(number) for number in range(context.settings.concurrency)]
         self._idle: list[asyncio.Future[None]] = []
         self._quiet = asyncio.Event()
         self._stopping = self._closing = False
@@ -251,7 +237,7 @@ class Slots:
             if slot.cut is None and isinstance(error, asyncio.CancelledError) and cancelled():
                 raise  # not about this job: the worker was cancelled
             u, error_type = random.random(), type(error).__name__
-            settlement = outcome_for_error(claimed, slot.cut, error, work.allowed, self._retry, u, handler.retry)
+            settlement = outcome_for_error(work, slot.cut, error, self._retry, u, handler.retry)
             self._note_exhausted(claimed, slot.cut, error)
         finally:
             self._tally.active -= 1

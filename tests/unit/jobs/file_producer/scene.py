@@ -10,7 +10,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import Clock, SystemClock
 from wrasse.jobs.file_producer.files import FileRules
 from wrasse.jobs.file_producer.producer import Intake, IntakeSettings
-from wrasse.jobs.producer import Producer
+from wrasse.jobs.producer import Producer, ProducerOptions
 from wrasse.jobs.rate_limiter import SharedRate
 from wrasse.ports.jobs import Job, JobFilter, JobQueue, JobState
 
@@ -32,7 +32,7 @@ def intake_of(
     clock = clock or SystemClock()
     rules = FileRules.of((), ("**/*.tmp",), (".pdf",))
     settings = IntakeSettings(str(root), rules, QUEUES, settle=SETTLE, poll=SOON, patience=patience)
-    producer = Producer(jobs or memory.jobs, clock, patience=timedelta(0))
+    producer = Producer(jobs or memory.jobs, clock, ProducerOptions(patience=timedelta(0)))
     return Intake(settings, producer, SharedRate(memory.limiter, "files", rate), clock)
 
 

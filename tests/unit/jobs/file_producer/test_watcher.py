@@ -1,4 +1,4 @@
-"""Watching a directory: whatever comes is put once, when nobody writes to it any more, with and without inotify."""
+"""Watching a directory: each file is enqueued once, when it is no longer written to, with and without inotify."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ async def watching(root: Path, memory: Memory, told: bool, watches_max: int = WA
             watch.stop()
 
 
-async def put(memory: Memory, *names: str) -> None:
+async def until_enqueued(memory: Memory, *names: str) -> None:
     """Waits until there is a job for each of these files."""
 
     async def so() -> bool:
@@ -53,10 +53,10 @@ async def test_what_is_there_and_what_comes_is_put_once(tmp_path: Path, told: bo
     memory = Memory()
     (tmp_path / "before").write_text("x")
     async with watching(tmp_path, memory, told):
-        await put(memory, "before")
+        await until_enqueued(memory, "before")
         (tmp_path / "after").write_text("x")
         (tmp_path / "left.tmp").write_text("x")
-        await put(memory, "after", "before")
+        await until_enqueued(memory, "after", "before")
     assert await names_of(memory) == ["after", "before"]
 
 
@@ -66,7 +66,7 @@ async def test_a_file_moved_in_is_put(tmp_path: Path, told: bool) -> None:
     (tmp_path / "file").write_text("x")
     async with watching(root, memory, told):
         (tmp_path / "file").rename(root / "file")
-        await put(memory, "file")
+        await until_enqueued(memory, "file")
     assert await names_of(memory) == ["file"]
 
 
@@ -78,9 +78,9 @@ async def test_a_directory_moved_in_is_put_and_watched(tmp_path: Path, told: boo
     os.utime(tmp_path / "tree/deep/old", (1, 1))
     async with watching(root, memory, told):
         (tmp_path / "tree").rename(root / "tree")
-        await put(memory, "old")
+        await until_enqueued(memory, "old")
         (root / "tree/deep/new").write_text("x")
-        await put(memory, "new", "old")
+        await until_enqueued(memory, "new", "old")
     assert await names_of(memory) == ["new", "old"]
 
 
@@ -89,7 +89,7 @@ async def test_a_new_directory_is_watched(tmp_path: Path, told: bool) -> None:
     async with watching(tmp_path, memory, told):
         (tmp_path / "a/b/c").mkdir(parents=True)
         (tmp_path / "a/b/c/file").write_text("x")
-        await put(memory, "file")
+        await until_enqueued(memory, "file")
     assert await names_of(memory) == ["file"]
 
 
@@ -97,9 +97,9 @@ async def test_a_file_that_changed_is_put_again(tmp_path: Path, told: bool) -> N
     memory = Memory()
     async with watching(tmp_path, memory, told):
         (tmp_path / "file").write_text("x")
-        await put(memory, "file")
+        await until_enqueued(memory, "file")
         (tmp_path / "file").write_text("longer")
-        await put(memory, "file", "file")
+        await until_enqueued(memory, "file", "file")
     assert await names_of(memory) == ["file", "file"]
 
 
@@ -110,9 +110,9 @@ async def test_a_file_that_is_still_written_to_is_put_when_it_is_closed(tmp_path
             slow.write("half")
             slow.flush()
             (tmp_path / "other").write_text("x")
-            await put(memory, "other")
+            await until_enqueued(memory, "other")
             slow.write(" and half")
-        await put(memory, "other", "slow")
+        await until_enqueued(memory, "other", "slow")
     assert await names_of(memory) == ["other", "slow"]
 
 
@@ -124,7 +124,7 @@ async def test_a_link_out_of_the_directory_is_not_put(tmp_path: Path, told: bool
         (root / "link").symlink_to(tmp_path / "secret")
         await eventually(lambda: intake.done.skipped > 0)
         (root / "file").write_text("x")
-        await put(memory, "file")
+        await until_enqueued(memory, "file")
     assert await names_of(memory) == ["file"]
 
 
@@ -133,7 +133,7 @@ async def test_more_directories_than_may_be_watched_are_walked_instead(tmp_path:
     (tmp_path / "sub").mkdir()
     async with watching(tmp_path, memory, told=True, watches_max=1):
         (tmp_path / "sub/file").write_text("x")
-        await put(memory, "file")
+        await until_enqueued(memory, "file")
     assert await names_of(memory) == ["file"]
 
 

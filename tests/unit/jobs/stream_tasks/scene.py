@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from conformance.desk import Desk
+from conformance.queue_client import QueueClient
 from faults import FaultyRecords, Network
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
@@ -22,7 +22,7 @@ from wrasse.ports.streams import START, Streams
 from wrasse.runtime.stream_tasks import EnvelopeCodec
 from wrasse.sweeps.stuck_jobs import StuckJobs
 
-MAIL = "low"  # the type, called as the queue that a Desk uses unless told otherwise
+MAIL = "low"  # the type, called as the queue that a QueueClient uses unless told otherwise
 STEP = timedelta(seconds=30)
 RETRIES = 2
 
@@ -49,7 +49,7 @@ class TaskWorld:
         self.streams = streams or self.memory.streams
         self.types = tuple(TaskType(name, RETRIES, STEP) for name in types)
         self.jobs = self.another()
-        self.desk = Desk(self.jobs)
+        self.client = QueueClient(self.jobs)
 
     def another(
         self,

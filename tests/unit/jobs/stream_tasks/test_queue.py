@@ -45,8 +45,8 @@ def world() -> TaskWorld:
 
 async def held(world: TaskWorld, id: str = "task_1") -> object:
     """A task that a worker has claimed until one step from now."""
-    await world.desk.enqueue(Job(id, payload=b'{"to":"a@b"}', headers={"job_id": "job_9", "org_id": "org_3"}))
-    (claimed,) = await world.desk.claim(heartbeat_timeout=STEP)
+    await world.client.enqueue(Job(id, payload=b'{"to":"a@b"}', headers={"job_id": "job_9", "org_id": "org_3"}))
+    (claimed,) = await world.client.claim(heartbeat_timeout=STEP)
     return claimed.claim
 
 
@@ -56,7 +56,7 @@ async def held(world: TaskWorld, id: str = "task_1") -> object:
 async def test_a_waiting_task_has_the_fields_and_the_event_of_the_design_document(world: TaskWorld) -> None:
     now = str(to_micros(world.clock.now()) // 1_000)
 
-    await world.desk.enqueue(Job("task_1", payload=b'{"to":"a@b"}', headers={"job_id": "job_9", "org_id": "org_3"}))
+    await world.client.enqueue(Job("task_1", payload=b'{"to":"a@b"}', headers={"job_id": "job_9", "org_id": "org_3"}))
 
     fields = await world.fields("task_1")
     assert {
@@ -76,7 +76,7 @@ async def test_a_task_is_claimed_then_runs_and_every_sign_of_life_moves_its_dead
     world.clock.advance(timedelta(seconds=10))
 
     await world.jobs.heartbeat(
-        world.desk.worker, [hold], heartbeat_timeout=STEP, progress={"task_1": Progress(0.5, "half")}
+        world.client.worker, [hold], heartbeat_timeout=STEP, progress={"task_1": Progress(0.5, "half")}
     )
 
     running = await world.fields("task_1")
@@ -104,7 +104,7 @@ async def test_a_finished_task_is_told_once(world: TaskWorld) -> None:
 async def test_a_cancelled_task_is_told_as_such(world: TaskWorld) -> None:
     await held(world)
 
-    await world.desk.move(Cancel("task_1"))
+    await world.client.move(Cancel("task_1"))
 
     (event,) = await world.ended()
     assert (event["state"], (await world.fields("task_1"))["state"]) == ("cancelled", "cancelled")
@@ -112,7 +112,7 @@ async def test_a_cancelled_task_is_told_as_such(world: TaskWorld) -> None:
 
 async def test_a_failed_attempt_is_told_of_when_its_delay_is_over(world: TaskWorld) -> None:
     hold = await held(world)
-    await world.desk.settle(Requeue(hold, Budget.FAILURES, Reason.FAILED, delay=STEP))
+    await world.client.settle(Requeue(hold, Budget.FAILURES, Reason.FAILED, delay=STEP))
     early = len(await world.queued())
 
     world.clock.advance(LATER)
@@ -127,7 +127,7 @@ async def test_fields_that_are_not_ours_stay(world: TaskWorld) -> None:
     await world.write("task_1", {"state": "pending", "updated_at": now, "depends_on": "task_0", "colour": "red"})
     await world.jobs.strays.scan(None, 100, heartbeat_timeout=STEP, dry=False)
 
-    await world.desk.finish(await world.desk.take_one())
+    await world.client.complete(await world.client.claim_one())
 
     fields = await world.fields("task_1")
     assert (fields["state"], fields["depends_on"], fields["colour"]) == ("completed", "task_0", "red")
@@ -161,10 +161,10 @@ async def test_events_of_tasks_that_are_rescued_together_have_ids_of_their_own(w
 
 
 async def test_a_task_whose_budget_is_spent_fails_with_one_terminal_and_one_error_event(world: TaskWorld) -> None:
-    await world.desk.enqueue("task_1")
+    await world.client.enqueue("task_1")
     runs = 0
     for _ in range(RETRIES + 3):
-        runs += len(await world.desk.claim(heartbeat_timeout=STEP))
+        runs += len(await world.client.claim(heartbeat_timeout=STEP))
         world.clock.advance(LATER)
         await world.swept()
 
@@ -180,11 +180,11 @@ async def test_a_task_whose_budget_is_spent_fails_with_one_terminal_and_one_erro
 
 async def test_failures_and_rescues_spend_one_budget(world: TaskWorld) -> None:
     hold = await held(world)
-    await world.desk.fail(hold)
-    (again,) = await world.desk.claim(heartbeat_timeout=STEP)
+    await world.client.fail(hold)
+    (again,) = await world.client.claim(heartbeat_timeout=STEP)
     world.clock.advance(LATER)
     await world.swept()
-    (last,) = await world.desk.claim(heartbeat_timeout=STEP)
+    (last,) = await world.client.claim(heartbeat_timeout=STEP)
 
     assert (again.failures, last.failures) == (1, 2)
 
@@ -204,7 +204,7 @@ async def test_a_task_that_finished_while_it_was_judged_stays_finished(world: Ta
     world.clock.advance(LATER)
     sweep = world.sweep
     page = await sweep.find(None, 10)
-    await world.desk.finish(hold)
+    await world.client.complete(hold)
 
     outcomes = await sweep.apply([sweep.decide(info, page.at) for info in page])
 
@@ -212,14 +212,14 @@ async def test_a_task_that_finished_while_it_was_judged_stays_finished(world: Ta
 
 
 async def test_a_backlog_of_ten_timeouts_is_neither_told_again_nor_failed(world: TaskWorld) -> None:
-    await world.desk.enqueue(*(f"task_{n}" for n in range(50)))
-    claim = await world.desk.take_one()
+    await world.client.enqueue(*(f"task_{n}" for n in range(50)))
+    claim = await world.client.claim_one()
     for _ in range(10):
         world.clock.advance(STEP)
-        await world.desk.heartbeat(claim, heartbeat_timeout=2 * STEP)
+        await world.client.heartbeat(claim, heartbeat_timeout=2 * STEP)
         assert await world.swept() == []
 
-    low = await world.desk.count()
+    low = await world.client.count()
     assert (len(await world.queued()), low.ready, low.dead) == (50, 49, 0)
 
 
@@ -229,7 +229,7 @@ async def test_blocked_tasks_are_never_touched(world: TaskWorld) -> None:
 
     swept = await world.swept()
 
-    assert (swept, await world.desk.claim(), await world.queued()) == ([], [], [])
+    assert (swept, await world.client.claim(), await world.queued()) == ([], [], [])
     assert await world.memory.records(TASKS).get(record.key) == record
 
 
@@ -273,14 +273,14 @@ async def test_a_follow_up_that_a_crash_left_unput_is_put_later(world: TaskWorld
     async def crash(jobs: object, request: str) -> None:
         raise Crashed
 
-    crashing.search._put = crash
+    crashing.search._enqueue = crash
     with pytest.raises(Crashed):
         await crashing.settle([Complete(hold, enqueues=(Job("next"),))], request="s")
-    before = await world.desk.place("next")
+    before = await world.client.state("next")
 
     await world.swept()
 
-    assert (before, await world.desk.place("task_1"), await world.desk.place("next")) == (
+    assert (before, await world.client.state("task_1"), await world.client.state("next")) == (
         None,
         JobState.DONE,
         JobState.READY,
@@ -301,7 +301,7 @@ async def test_a_waiting_task_whose_entry_is_gone_is_told_of_again_at_no_cost(wo
 async def test_a_waiting_task_whose_entry_was_delivered_and_not_answered_is_not_told_of_again(
     world: TaskWorld,
 ) -> None:
-    await world.desk.enqueue("task_1")
+    await world.client.enqueue("task_1")
     subject, group = f"gbe.tasks.{MAIL}.queue", f"{MAIL}-workers"
     await world.memory.groups.join(subject, group, StartAt(first=True))
     await world.memory.groups.deliver([subject], group, "dying", 1, ack_timeout=STEP)
@@ -331,7 +331,7 @@ async def test_a_dry_look_changes_nothing(world: TaskWorld) -> None:
 async def test_a_task_whose_parameters_cannot_be_read_is_dead_and_its_neighbours_run(
     world: TaskWorld, there: bytes, why: str
 ) -> None:
-    await world.desk.enqueue(*(Job(f"task_{n}", payload=b"p" * (MAX + 1)) for n in range(3)))
+    await world.client.enqueue(*(Job(f"task_{n}", payload=b"p" * (MAX + 1)) for n in range(3)))
     ref = (await world.fields("task_1"))["params_ref"]
     head = await world.memory.objects.head(ref)
     assert head is not None
@@ -341,17 +341,17 @@ async def test_a_task_whose_parameters_cannot_be_read_is_dead_and_its_neighbours
 
     answer = await world.jobs.claim([MAIL], 10, worker="w1", heartbeat_timeout=STEP, request="r1")
 
-    dead = await world.desk.record("task_1")
+    dead = await world.client.record("task_1")
     assert sorted(each.job.id for each in answer.jobs) == ["task_0", "task_2"]
     assert [each.id for each in answer.rejected] == ["task_1"]
     assert (dead.info.state, dead.info.reason, why in dead.info.error) == (JobState.DEAD, "invalid_payload", True)
 
 
 async def test_large_parameters_and_results_are_objects_that_go_with_their_task(world: TaskWorld) -> None:
-    await world.desk.enqueue(Job("task_1", payload=b"p" * (MAX + 1)))
-    (claimed,) = await world.desk.claim()
-    await world.desk.settle(Complete(claimed.claim, result=b"r" * (MAX + 1)))
-    fields, record = await world.fields("task_1"), await world.desk.record("task_1")
+    await world.client.enqueue(Job("task_1", payload=b"p" * (MAX + 1)))
+    (claimed,) = await world.client.claim()
+    await world.client.settle(Complete(claimed.claim, result=b"r" * (MAX + 1)))
+    fields, record = await world.fields("task_1"), await world.client.record("task_1")
 
     stored = [each.key for each in await world.memory.objects.page("", None, 10)]
     await world.jobs.delete([Delete(record.info.claim, JobState.DONE)])
@@ -372,7 +372,7 @@ async def test_without_objects_large_parameters_are_refused(world: TaskWorld) ->
 @pytest.mark.parametrize("id", ["", "a b", "a:b", "é", "x" * 65])
 async def test_an_id_that_is_no_task_id_is_refused(world: TaskWorld, id: str) -> None:
     with pytest.raises(UsageError):
-        await world.desk.enqueue(Job(id))
+        await world.client.enqueue(Job(id))
 
 
 async def test_what_a_task_cannot_have_is_refused(world: TaskWorld) -> None:
@@ -380,22 +380,22 @@ async def test_what_a_task_cannot_have_is_refused(world: TaskWorld) -> None:
     with pytest.raises(UsageError, match="group"):
         await world.jobs.enqueue([], request="r", groups=[group])
     with pytest.raises(UsageError, match="unique"):
-        await world.desk.enqueue(Job("task_1", unique="u"))
+        await world.client.enqueue(Job("task_1", unique="u"))
     with pytest.raises(UsageError, match="rate"):
         await world.jobs.claim([MAIL], 1, worker="w", heartbeat_timeout=STEP, request="r", rates=[Rate(MAIL, 1, STEP)])
     with pytest.raises(UnknownName):
-        await world.desk.enqueue(Job("task_1", queue="unheard-of"))
+        await world.client.enqueue(Job("task_1", queue="unheard-of"))
 
 
 async def test_a_batch_is_served_in_its_order(world: TaskWorld) -> None:
     names = [f"task_{n}" for n in range(100)]
-    await world.desk.enqueue(*names)
+    await world.client.enqueue(*names)
 
-    assert [claimed.job.id for claimed in await world.desk.claim(limit=100)] == names
+    assert [claimed.job.id for claimed in await world.client.claim(limit=100)] == names
 
 
 async def test_tasks_that_finished_long_ago_are_found_by_the_index(world: TaskWorld) -> None:
-    await world.desk.finish(await world.desk.held("task_1"))
+    await world.client.complete(await world.client.claimed("task_1"))
     early = await world.jobs.aged(JobState.DONE, None, 10)
     world.clock.advance(timedelta(days=1, seconds=1))
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from conformance.desk import Desk, fresh
+from conformance.queue_client import QueueClient, fresh
 from faults import LOST_REPLY, LOST_REQUEST, Network, Script
 from unit.jobs.stream_tasks.scene import MAIL, STEP, Apart, TaskWorld
 from wrasse.errors import StoreUnavailable
@@ -21,8 +21,8 @@ both = pytest.mark.parametrize("apart", [False, True], ids=["one database", "apa
 faults = pytest.mark.parametrize("fault", [LOST_REPLY, LOST_REQUEST], ids=["reply", "request"])
 
 
-async def take(desk: Desk, request: str) -> Claimed:
-    return await desk.jobs.claim([MAIL], 10, worker="w1", heartbeat_timeout=STEP, request=request)
+async def claim_jobs(client: QueueClient, request: str) -> Claimed:
+    return await client.jobs.claim([MAIL], 10, worker="w1", heartbeat_timeout=STEP, request=request)
 
 
 @both
@@ -37,30 +37,30 @@ async def test_a_put_cut_short_is_completed_by_asking_again(apart: bool, fault: 
     again = await jobs.enqueue(batch, request="r")
 
     assert [put.new for put in again] == [True, True, True]
-    assert sorted(claimed.job.id for claimed in await world.desk.claim()) == ["a", "b", "c"]
+    assert sorted(claimed.job.id for claimed in await world.client.claim()) == ["a", "b", "c"]
 
 
 @both
 @faults
 async def test_a_take_cut_short_is_completed_by_asking_again(apart: bool, fault: object) -> None:
     world = TaskWorld(apart=apart)
-    await world.desk.enqueue("a")
-    desk = Desk(world.another(network=Network(Script({0: fault}, only="put"))))
+    await world.client.enqueue("a")
+    client = QueueClient(world.another(network=Network(Script({0: fault}, only="put"))))
     request = fresh()
     with pytest.raises(StoreUnavailable):
-        await take(desk, request)
+        await claim_jobs(client, request)
 
-    again = await take(desk, request)
+    again = await claim_jobs(client, request)
 
-    assert ([each.job.id for each in again.jobs], (await world.desk.state("a")).attempts) == (["a"], 1)
-    assert await desk.finish(again.jobs[0].claim) == [Outcome.DONE]
+    assert ([each.job.id for each in again.jobs], (await world.client.info("a")).attempts) == (["a"], 1)
+    assert await client.complete(again.jobs[0].claim) == [Outcome.DONE]
 
 
 @both
 @faults
 async def test_a_finish_cut_short_is_completed_by_asking_again_and_told_once(apart: bool, fault: object) -> None:
     world = TaskWorld(apart=apart)
-    claim = await world.desk.held("a")
+    claim = await world.client.claimed("a")
     jobs = world.another(network=Network(Script({0: fault}, only="put")))
     with pytest.raises(StoreUnavailable):
         await jobs.settle([Complete(claim, enqueues=(Job("next"),))], request="s")
@@ -68,13 +68,13 @@ async def test_a_finish_cut_short_is_completed_by_asking_again_and_told_once(apa
     again = await jobs.settle([Complete(claim, enqueues=(Job("next"),))], request="s")
     await world.swept()
 
-    assert (list(again), await world.desk.place("next")) == ([Outcome.DONE], JobState.READY)
+    assert (list(again), await world.client.state("next")) == ([Outcome.DONE], JobState.READY)
     assert len(await world.ended()) == 1
 
 
 async def test_a_taker_that_gives_up_while_it_claims_gives_the_task_back() -> None:
     world = TaskWorld()
-    await world.desk.enqueue("a")
+    await world.client.enqueue("a")
     claiming = asyncio.Event()
 
     class Slow(Network):
@@ -84,14 +84,14 @@ async def test_a_taker_that_gives_up_while_it_claims_gives_the_task_back() -> No
                 await asyncio.sleep(0.05)
             return await act()  # type: ignore[operator]
 
-    desk = Desk(world.another(network=Slow(Script({}))))
-    taker = asyncio.create_task(take(desk, fresh()))
+    client = QueueClient(world.another(network=Slow(Script({}))))
+    taker = asyncio.create_task(claim_jobs(client, fresh()))
     await asyncio.wait_for(claiming.wait(), 10)
     taker.cancel()
     with pytest.raises(asyncio.CancelledError):
         await taker
 
-    (claimed,) = await world.desk.claim()
+    (claimed,) = await world.client.claim()
     assert (claimed.attempt, claimed.claim != Claim("a", 0, "")) == (1, True)
 
 
@@ -113,9 +113,9 @@ class Deaf:
 
 async def test_a_taker_that_gives_up_while_the_server_goes_away_ends_all_the_same() -> None:
     world = TaskWorld()
-    await world.desk.enqueue("a")
+    await world.client.enqueue("a")
     groups = Deaf(world.memory.groups)
-    taking = asyncio.ensure_future(take(Desk(world.another(groups=groups)), fresh()))
+    taking = asyncio.ensure_future(claim_jobs(QueueClient(world.another(groups=groups)), fresh()))
     await groups.asked.wait()
 
     taking.cancel()
@@ -158,20 +158,20 @@ async def test_a_move_of_which_the_backend_cannot_tell_is_never_called_lost(
     apart: bool, doubts: str, outcome: Outcome
 ) -> None:
     world = DoubtfulWorld(apart=apart)
-    claim = await world.desk.held("a")
+    claim = await world.client.claimed("a")
     world.clock.advance(timedelta(hours=1))
     world.doubts = doubts
 
-    moved = await world.desk.rescue(claim)
+    moved = await world.client.rescue(claim)
 
     assert moved == [outcome]
-    assert (await world.desk.state("a")).rescues == 1
+    assert (await world.client.info("a")).rescues == 1
 
 
 async def test_a_delete_of_which_the_backend_cannot_tell_is_never_called_lost() -> None:
     world = TaskWorld()
-    await world.desk.finish(await world.desk.held("a"))
-    claim = (await world.desk.state("a")).claim
+    await world.client.complete(await world.client.claimed("a"))
+    claim = (await world.client.info("a")).claim
 
     class Doubtful(Apart):
         emits = True

@@ -18,7 +18,7 @@ def scanned(world: TaskWorld, scan_max: int) -> ScannedTasks:
 async def filled(count: int) -> TaskWorld:
     world = TaskWorld(types=(MAIL, OTHER))
     for n in range(count):  # newest id first, so that the order of ids is not that of turns
-        await world.desk.enqueue(Job(f"task_{99 - n}", queue=(MAIL, OTHER)[n % 2]))
+        await world.client.enqueue(Job(f"task_{99 - n}", queue=(MAIL, OTHER)[n % 2]))
     return world
 
 
@@ -52,7 +52,7 @@ async def test_of_many_tasks_each_counting_reads_a_part_and_tells_the_last_whole
     told = []
     for n in range(7):
         if n == 3:
-            await world.desk.claim(limit=1)
+            await world.client.claim(limit=1)
         world.jobs._store.changes += 1  # else numbers that were just counted are told again
         told.append((await views.counts())[0][0])
 
@@ -71,8 +71,8 @@ async def test_a_listing_that_began_by_id_goes_on_by_id_when_few_are_left() -> N
 async def test_a_record_that_was_written_before_there_were_shelves_stands_on_one_after_a_round() -> None:
     world = TaskWorld()
     await world.write("task_1", {"state": "completed", "updated_at": "1750000000000"})
-    before = await world.desk.count()
+    before = await world.client.count()
 
     await world.jobs.strays.scan(None, 100, heartbeat_timeout=STEP, dry=False)
 
-    assert (before.done, (await world.desk.count()).done, await world.desk.ids(JobState.DONE)) == (0, 1, ["task_1"])
+    assert (before.done, (await world.client.count()).done, await world.client.ids(JobState.DONE)) == (0, 1, ["task_1"])

@@ -11,8 +11,9 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
 from wrasse.jobs.handlers import Function, Handlers
 from wrasse.jobs.retry import RetryPolicy
+from wrasse.jobs.worker.context import WorkerSettings
 from wrasse.jobs.worker.heartbeat import LoopHeartbeat
-from wrasse.jobs.worker.worker import Worker, WorkerSettings
+from wrasse.jobs.worker.worker import Worker
 from wrasse.ports.jobs import Job, JobQueue, JobRecord, JobState
 
 CLOCK = SystemClock()
@@ -55,7 +56,7 @@ async def eventually(so: Callable[[], bool | Awaitable[bool]], within: float = 3
             await asyncio.sleep(0.005)
 
 
-async def put(jobs: JobQueue, *new: Job) -> None:
+async def enqueue(jobs: JobQueue, *new: Job) -> None:
     for start in range(0, len(new), 1_000):
         await jobs.enqueue(new[start : start + 1_000], request=f"put {new[start].id}")
 

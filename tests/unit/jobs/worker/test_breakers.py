@@ -12,16 +12,17 @@ from datetime import timedelta
 import pytest
 
 from faults import GOOD, LOST_REPLY, LOST_REQUEST, Fault, FaultyJobs, Network, Seeded
-from unit.jobs.worker.scene import CLOCK, QUICK, eventually, memory, numbered, put, record, until, working
+from unit.jobs.worker.scene import CLOCK, QUICK, enqueue, eventually, memory, numbered, record, until, working
 from wrasse.backends.memory.connect import Memory
 from wrasse.breaker import BreakerSettings, BreakerState
 from wrasse.errors import BadPayload
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.worker.breakers import BreakerFacts, verdict
+from wrasse.jobs.worker.context import WorkerSettings
 from wrasse.jobs.worker.heartbeat import LoopHeartbeat
 from wrasse.jobs.worker.running_job import RunningJob
-from wrasse.jobs.worker.worker import Worker, WorkerSettings
+from wrasse.jobs.worker.worker import Worker
 from wrasse.ports.jobs import Budget, Cancel, Claim, Complete, DeadLetterJob, Job, JobFilter, JobState, Reason, Requeue
 
 LONG = timedelta(hours=1)
@@ -70,7 +71,7 @@ def breaker(worker: Worker, queue: str = "low") -> BreakerFacts:
 async def tripped(store: Memory, shop: Shop, settings: WorkerSettings = SETTINGS) -> AsyncIterator[Worker]:
     """A worker whose breaker of the queue `low` has just opened."""
     async with working(store.jobs, shop.handlers(), settings) as worker:
-        await put(store.jobs, *numbered(4))
+        await enqueue(store.jobs, *numbered(4))
         await eventually(lambda: breaker(worker).trips == 1)
         yield worker
 
@@ -78,9 +79,9 @@ async def tripped(store: Memory, shop: Shop, settings: WorkerSettings = SETTINGS
 async def test_an_open_breaker_leaves_its_queue_alone_and_the_others_go_on() -> None:
     store, shop = memory(), Shop()
     async with tripped(store, shop):
-        await put(store.jobs, Job("waits"), Job("goes on", queue="high"))
+        await enqueue(store.jobs, Job("waits"), Job("goes on", queue="high"))
         await until(store.jobs, "goes on", JobState.DONE)
-        await put(store.jobs, Job("and on", queue="high"))
+        await enqueue(store.jobs, Job("and on", queue="high"))
         await until(store.jobs, "and on", JobState.DONE)
         waits = await record(store.jobs, "waits")
     assert (waits.info.state, waits.info.attempts) == (JobState.READY, 0)
@@ -90,7 +91,7 @@ async def test_after_the_cooldown_one_job_is_tried_and_its_success_lets_the_rest
     store, shop = memory(), Shop()
     async with tripped(store, shop, SHORT) as worker:
         shop.broken = False
-        await put(store.jobs, *(Job(f"rest {n}") for n in range(10)))
+        await enqueue(store.jobs, *(Job(f"rest {n}") for n in range(10)))
         for n in range(10):
             await until(store.jobs, f"rest {n}", JobState.DONE)
         assert breaker(worker) == BreakerFacts("low", BreakerState.CLOSED, 1)
@@ -100,9 +101,9 @@ async def test_only_the_probe_runs_until_it_has_ended() -> None:
     store, shop = memory(), Shop()
     async with tripped(store, shop, SHORT) as worker:
         shop.broken = False
-        await put(store.jobs, Job("slow probe"), *(Job(f"rest {n}") for n in range(10)))
+        await enqueue(store.jobs, Job("slow probe"), *(Job(f"rest {n}") for n in range(10)))
         await eventually(lambda: "slow probe" in shop.called)
-        await put(store.jobs, Job("meanwhile", queue="high"))
+        await enqueue(store.jobs, Job("meanwhile", queue="high"))
         await until(store.jobs, "meanwhile", JobState.DONE)
         assert [id for id in shop.called if id.startswith("rest")] == []
         rest = [await record(store.jobs, f"rest {n}") for n in range(10)]
@@ -115,7 +116,7 @@ async def test_only_the_probe_runs_until_it_has_ended() -> None:
 async def test_a_probe_that_fails_costs_one_job_per_cooldown() -> None:
     store, shop = memory(), Shop()
     async with tripped(store, shop, SHORT) as worker:
-        await put(store.jobs, *(Job(f"next {n}") for n in range(10)))
+        await enqueue(store.jobs, *(Job(f"next {n}") for n in range(10)))
         await eventually(lambda: breaker(worker).trips == 3)
         assert len([id for id in shop.called if id.startswith("next")]) == 2
 
@@ -125,10 +126,10 @@ async def test_an_empty_queue_keeps_its_probe_for_the_job_that_comes() -> None:
     async with tripped(store, shop, SHORT) as worker:
         await eventually(lambda: breaker(worker).waits)
         for n in range(5):  # it has been asked for in vain by now
-            await put(store.jobs, Job(f"high {n}", queue="high"))
+            await enqueue(store.jobs, Job(f"high {n}", queue="high"))
             await until(store.jobs, f"high {n}", JobState.DONE)
         shop.broken = False
-        await put(store.jobs, Job("at last"))
+        await enqueue(store.jobs, Job("at last"))
         await until(store.jobs, "at last", JobState.DONE)
         assert breaker(worker).state is BreakerState.CLOSED
 
@@ -139,15 +140,15 @@ async def test_a_probe_that_decides_nothing_is_given_back(how: str) -> None:
     async with tripped(store, shop, SHORT) as worker:
         shop.broken = False
         if how == "cancelled":
-            await put(store.jobs, Job("slow one"))
+            await enqueue(store.jobs, Job("slow one"))
             await eventually(lambda: "slow one" in shop.called)
             await store.jobs.move([Cancel("slow one")])
         else:
-            await put(store.jobs, Job("unreadable"))
+            await enqueue(store.jobs, Job("unreadable"))
             await until(store.jobs, "unreadable", JobState.DEAD)
         await eventually(lambda: breaker(worker).waits)
         assert breaker(worker).trips == 1
-        await put(store.jobs, Job("decides"))
+        await enqueue(store.jobs, Job("decides"))
         await until(store.jobs, "decides", JobState.DONE)
         assert breaker(worker).state is BreakerState.CLOSED
 
@@ -156,7 +157,7 @@ async def test_what_was_taken_ahead_goes_back_free_when_the_breaker_opens() -> N
     store, shop = memory(), Shop()
     shop.fails_from = 2_000  # by then the worker is fast, and prefetches
     settings = replace(SETTINGS, concurrency=1, breaker=BreakerSettings(0.0001, LONG, LONG, 4))
-    await put(store.jobs, *numbered(3_000))
+    await enqueue(store.jobs, *numbered(3_000))
     async with working(store.jobs, shop.handlers(), settings) as worker:
         await eventually(lambda: breaker(worker).trips == 1)
 
@@ -178,7 +179,7 @@ async def test_stopping_a_worker_does_not_feed_its_breaker() -> None:
     shop.broken = False
     settings = replace(SETTINGS, concurrency=8)
     async with working(store.jobs, shop.handlers(), settings) as worker:
-        await put(store.jobs, *(Job(f"slow {n}") for n in range(8)))
+        await enqueue(store.jobs, *(Job(f"slow {n}") for n in range(8)))
         await eventually(lambda: len(shop.called) == 8)
     assert [(await record(store.jobs, f"slow {n}")).info.state for n in range(8)] == [JobState.READY] * 8
     assert breaker(worker) == BreakerFacts("low", BreakerState.CLOSED, 0)
@@ -187,9 +188,9 @@ async def test_stopping_a_worker_does_not_feed_its_breaker() -> None:
 async def test_jobs_in_flight_when_it_opened_neither_close_it_nor_fill_its_window() -> None:
     store, shop = memory(), Shop()
     async with working(store.jobs, shop.handlers(), replace(SHORT, concurrency=8)) as worker:
-        await put(store.jobs, *(Job(f"slow {n}") for n in range(4)))
+        await enqueue(store.jobs, *(Job(f"slow {n}") for n in range(4)))
         await eventually(lambda: len(shop.called) == 4)
-        await put(store.jobs, *numbered(4))
+        await enqueue(store.jobs, *numbered(4))
         await eventually(lambda: breaker(worker).trips == 1)
         shop.broken = False
         shop.gate.set()
@@ -216,10 +217,10 @@ async def test_a_probe_whose_take_is_not_answered_is_neither_lost_nor_doubled(fa
     network = FaultyJobs(store.jobs, Network(plan))
     one = replace(SHORT, queues=("low",), breaker=BreakerSettings(0.5, LONG, timedelta(milliseconds=200), 4))
     async with working(network, shop.handlers(), one) as worker:
-        await put(store.jobs, *numbered(4))
+        await enqueue(store.jobs, *numbered(4))
         await eventually(lambda: breaker(worker).trips == 1)
         shop.broken, plan.begun = False, True
-        await put(store.jobs, Job("probe"), Job("rest"))
+        await enqueue(store.jobs, Job("probe"), Job("rest"))
         for id in ("probe", "rest"):
             done = await until(store.jobs, id, JobState.DONE)
             assert done.info.attempts == 1
@@ -248,7 +249,7 @@ async def test_whatever_the_network_does_one_probe_runs_at_a_time_and_everything
     made = Handlers()
     made.add("", work)
     jobs = [Job(f"{queue} {n}", queue=queue) for n in range(50) for queue in ("low", "high")]
-    await put(store.jobs, *jobs)
+    await enqueue(store.jobs, *jobs)
     async with working(FaultyJobs(store.jobs, Network(faults)), made, settings) as worker:
         for job in jobs:
             await until(store.jobs, job.id, JobState.DONE)
@@ -258,7 +259,7 @@ async def test_whatever_the_network_does_one_probe_runs_at_a_time_and_everything
 
 async def test_run_pending_runs_all_there_is_however_many_fail() -> None:
     store, shop = memory(), Shop()
-    await put(store.jobs, *numbered(30))
+    await enqueue(store.jobs, *numbered(30))
     worker = Worker(store.jobs, shop.handlers(), CLOCK, LoopHeartbeat(store.jobs, CLOCK), SETTINGS)
     assert await worker.run_pending() == 30
 

@@ -10,18 +10,20 @@ import pytest
 from wrasse.errors import JobFailed, OutOfResources, StoreFull, StoreUnavailable
 from wrasse.jobs.retry import GiveUp, Retry, RetryPolicy
 from wrasse.jobs.worker.completer import RELEASES_MAX, CancelReason, outcome_for_error
+from wrasse.jobs.worker.running_job import InFlightJob
 from wrasse.ports.jobs import Budget, Claim, ClaimedJob, DeadLetterJob, Job, Reason, Requeue
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 NUMBERS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT)
 
 
-def taken(interruptions: int = 0) -> ClaimedJob:
-    return ClaimedJob(Job("a"), Claim("a", 1, "n"), 1, 0, 0, interruptions, AT, AT)
+def claimed(interruptions: int = 0) -> InFlightJob:
+    job = ClaimedJob(Job("a"), Claim("a", 1, "n"), 1, 0, 0, interruptions, AT, AT)
+    return InFlightJob(job, place=0, since=0.0, allowed=1.0)
 
 
 def ended(error: BaseException, interruptions: int = 0, own: Retry | None = None) -> Requeue | DeadLetterJob | None:
-    return outcome_for_error(taken(interruptions), None, error, 1.0, RetryPolicy(failures_max=0), 0.0, own)
+    return outcome_for_error(claimed(interruptions), None, error, RetryPolicy(failures_max=0), 0.0, own)
 
 
 def caused(cause: BaseException) -> BaseException:
@@ -71,5 +73,5 @@ def test_any_other_error_is_a_failure(error: Exception) -> None:
 
 
 def test_an_attempt_that_was_cut_ended_for_that_reason() -> None:
-    timeout = outcome_for_error(taken(), CancelReason.TIMEOUT, MemoryError(), 1.0, RetryPolicy(failures_max=0), 0.0)
+    timeout = outcome_for_error(claimed(), CancelReason.TIMEOUT, MemoryError(), RetryPolicy(failures_max=0), 0.0)
     assert isinstance(timeout, DeadLetterJob)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from unit.jobs.stream_tasks.scene import MAIL, TaskWorld
-from unit.jobs.worker.scene import CLOCK, handlers, put, until, working
+from unit.jobs.worker.scene import CLOCK, enqueue, handlers, until, working
 from wrasse.backends.memory.connect import Memory
 from wrasse.jobs.record_queue.queue import RecordedJobs, RecordedOptions
 from wrasse.jobs.stream_tasks.fields import TASKS
@@ -43,7 +43,7 @@ async def test_a_job_whose_follow_up_cannot_be_kept_is_dead_and_the_others_end(
     queue: Callable[[], JobQueue], follow: Job
 ) -> None:
     jobs = queue()
-    await put(jobs, *(Job(f"ok-{n}", kind="ok") for n in range(3)), Job("bad", kind="bad"))
+    await enqueue(jobs, *(Job(f"ok-{n}", kind="ok") for n in range(3)), Job("bad", kind="bad"))
 
     async def bad(job: RunningJob) -> None:
         job.follow_up(follow)
@@ -54,7 +54,7 @@ async def test_a_job_whose_follow_up_cannot_be_kept_is_dead_and_the_others_end(
     async with working(jobs, handlers(ok=ok, bad=bad)) as worker:
         dead = await until(jobs, "bad", JobState.DEAD)
         assert [(await until(jobs, f"ok-{n}", JobState.DONE)).result for n in range(3)] == [b"well"] * 3
-        await put(jobs, Job("later", kind="ok"))
+        await enqueue(jobs, Job("later", kind="ok"))
         await until(jobs, "later", JobState.DONE)
     assert (dead.info.reason, dead.info.attempts) == (Reason.FAILED, 1)
     assert dead.info.error.startswith("done, but its end was refused: ")
@@ -64,7 +64,7 @@ async def test_a_job_whose_follow_up_cannot_be_kept_is_dead_and_the_others_end(
 @pytest.mark.parametrize("queue", [embedded, recorded, tasks])
 async def test_an_error_or_note_that_is_no_text_is_kept_as_near_as_can_be(queue: Callable[[], JobQueue]) -> None:
     jobs = queue()
-    await put(jobs, Job("a", kind="fails"))
+    await enqueue(jobs, Job("a", kind="fails"))
 
     async def fails(job: RunningJob) -> None:
         await job.progress(0.5, "reads caf\udce9")
@@ -78,15 +78,15 @@ async def test_an_error_or_note_that_is_no_text_is_kept_as_near_as_can_be(queue:
 @pytest.mark.parametrize("found", [b"\xff", b"[]", b'{"state":"claimed"}'])
 async def test_a_task_whose_record_is_overwritten_while_it_runs_costs_that_task(found: bytes) -> None:
     world = TaskWorld()
-    await world.desk.enqueue("a", "bad", "c")
-    a, bad, c = [claimed.claim for claimed in await world.desk.claim()]
+    await world.client.enqueue("a", "bad", "c")
+    a, bad, c = [claimed.claim for claimed in await world.client.claim()]
     records = world.memory.records(TASKS)
     stored = await records.get(f"{MAIL}:bad")
     assert stored is not None
     await records.put(f"{MAIL}:bad", found, at=stored.version)
-    assert await world.desk.heartbeat(a, bad, c) == [True, False, True]
-    assert await world.desk.enqueue("a", "bad", "new") == [False, False, True]
-    assert await world.desk.settle(Complete(a), Complete(bad), Complete(c)) == [
+    assert await world.client.heartbeat(a, bad, c) == [True, False, True]
+    assert await world.client.enqueue("a", "bad", "new") == [False, False, True]
+    assert await world.client.settle(Complete(a), Complete(bad), Complete(c)) == [
         Outcome.DONE,
         Outcome.CONFLICT,
         Outcome.DONE,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 
-from unit.jobs.worker.scene import CLOCK, QUICK, eventually, handlers, put, working
+from unit.jobs.worker.scene import CLOCK, QUICK, enqueue, eventually, handlers, working
 from wrasse.backends.memory.connect import Memory
 from wrasse.jobs.worker.running_job import RunningJob
 from wrasse.ports.jobs import Job, Rate
@@ -17,7 +17,7 @@ async def test_with_weights_no_full_queue_starves_another() -> None:
     async def note(job: RunningJob) -> None:
         ran.append(job.queue)
 
-    await put(store.jobs, *(Job(f"{queue}-{n}", "x", queue) for queue in ("high", "low") for n in range(300)))
+    await enqueue(store.jobs, *(Job(f"{queue}-{n}", "x", queue) for queue in ("high", "low") for n in range(300)))
     settings = replace(QUICK, concurrency=1, weights={"high": 2, "low": 1})
     async with working(store.jobs, handlers(x=note), settings):
         await eventually(lambda: len(ran) == 600)
@@ -31,7 +31,7 @@ async def test_a_limited_queue_waits_and_the_others_do_not() -> None:
     async def note(job: RunningJob) -> None:
         ran.append(job.queue)
 
-    await put(store.jobs, *(Job(f"{queue}-{n}", "x", queue) for queue in ("high", "low") for n in range(20)))
+    await enqueue(store.jobs, *(Job(f"{queue}-{n}", "x", queue) for queue in ("high", "low") for n in range(20)))
     settings = replace(QUICK, rates=(Rate("high", 3, timedelta(hours=1)),))
     async with working(store.jobs, handlers(x=note), settings):
         await eventually(lambda: ran.count("low") == 20)

@@ -10,7 +10,7 @@ from datetime import timedelta
 
 import pytest
 
-from unit.jobs.worker.scene import QUICK, SOON, eventually, handlers, memory, put, record, until, working
+from unit.jobs.worker.scene import QUICK, SOON, enqueue, eventually, handlers, memory, record, until, working
 from wrasse.jobs.handlers import Handlers
 from wrasse.jobs.retry import RetryPolicy
 from wrasse.jobs.worker.running_job import RunningJob
@@ -29,7 +29,7 @@ async def fails(job: RunningJob) -> None:
 
 async def test_what_a_handler_returns_is_kept_as_the_result() -> None:
     store = memory()
-    await put(store.jobs, Job("a", kind="double", payload=b'{"number": 21}'), Job("b", kind="raw"))
+    await enqueue(store.jobs, Job("a", kind="double", payload=b'{"number": 21}'), Job("b", kind="raw"))
 
     async def double(job: RunningJob) -> object:
         return {"number": job.data["number"] * 2}
@@ -45,7 +45,7 @@ async def test_what_a_handler_returns_is_kept_as_the_result() -> None:
 @pytest.mark.parametrize("in_thread", [False, True])
 async def test_a_failing_job_runs_exactly_four_times_and_is_then_dead_with_its_reason(in_thread: bool) -> None:
     store = memory()
-    await put(store.jobs, Job("a", kind="fails", queue="high"))
+    await enqueue(store.jobs, Job("a", kind="fails", queue="high"))
     runs = []
 
     def sync_fails(job: RunningJob) -> None:
@@ -66,7 +66,7 @@ async def test_a_failing_job_runs_exactly_four_times_and_is_then_dead_with_its_r
 async def test_a_slot_is_free_while_a_failed_job_waits_for_its_next_attempt() -> None:
     store = memory()
     settings = replace(ONE_SLOT, retry=RetryPolicy(base=timedelta(hours=1), max=timedelta(hours=1)))
-    await put(store.jobs, Job("fails", kind="fails"), Job("next", kind="ok"))
+    await enqueue(store.jobs, Job("fails", kind="fails"), Job("next", kind="ok"))
     async with working(store.jobs, handlers(fails=fails, ok=ok), settings):
         await until(store.jobs, "next", JobState.DONE)
         waits = await record(store.jobs, "fails")
@@ -76,7 +76,7 @@ async def test_a_slot_is_free_while_a_failed_job_waits_for_its_next_attempt() ->
 
 async def test_a_job_of_a_kind_nobody_knows_fails_as_such_and_is_kept() -> None:
     store = memory()
-    await put(store.jobs, Job("a", kind="resize"))
+    await enqueue(store.jobs, Job("a", kind="resize"))
     async with working(store.jobs, handlers(other=ok)):
         dead = await until(store.jobs, "a", JobState.DEAD)
     assert (dead.info.reason, dead.info.attempts) == (Reason.NO_HANDLER, 4)
@@ -86,7 +86,7 @@ async def test_a_job_of_a_kind_nobody_knows_fails_as_such_and_is_kept() -> None:
 @pytest.mark.parametrize("payload", [b"\xff", b"{", bytes(range(256))])
 async def test_a_payload_that_cannot_be_read_is_buried_at_once_with_its_bytes(payload: bytes) -> None:
     store = memory()
-    await put(store.jobs, Job("a", kind="reads", payload=payload))
+    await enqueue(store.jobs, Job("a", kind="reads", payload=payload))
 
     async def reads(job: RunningJob) -> object:
         return job.data
@@ -100,7 +100,7 @@ async def test_a_payload_that_cannot_be_read_is_buried_at_once_with_its_bytes(pa
 
 async def test_a_handler_that_takes_too_long_is_cancelled_and_the_job_says_so() -> None:
     store = memory()
-    await put(store.jobs, Job("a", kind="sleeps", timeout=timedelta(milliseconds=30)))
+    await enqueue(store.jobs, Job("a", kind="sleeps", timeout=timedelta(milliseconds=30)))
     ended = []
 
     async def sleeps(job: RunningJob) -> None:
@@ -118,7 +118,7 @@ async def test_a_handler_that_takes_too_long_is_cancelled_and_the_job_says_so() 
 
 async def test_a_thread_that_takes_too_long_is_settled_and_keeps_its_slot() -> None:
     store = memory()
-    await put(store.jobs, Job("slow", kind="slow", timeout=timedelta(milliseconds=30)))
+    await enqueue(store.jobs, Job("slow", kind="slow", timeout=timedelta(milliseconds=30)))
     go_on, saw = threading.Event(), []
 
     def slow(job: RunningJob) -> None:
@@ -128,7 +128,7 @@ async def test_a_thread_that_takes_too_long_is_settled_and_keeps_its_slot() -> N
     settings = replace(ONE_SLOT, retry=replace(SOON, failures_max=0))
     async with working(store.jobs, handlers(slow=slow, ok=ok), settings) as worker:
         dead = await until(store.jobs, "slow", JobState.DEAD)
-        await put(store.jobs, Job("next", kind="ok"))
+        await enqueue(store.jobs, Job("next", kind="ok"))
         await eventually(lambda: worker.tally.dead.total() == 1)
         assert (await record(store.jobs, "next")).info.state is JobState.READY
         go_on.set()
@@ -146,11 +146,13 @@ async def test_raising_timing_out_and_being_cancelled_have_distinct_reasons() ->
         await asyncio.sleep(600)
 
     settings = replace(QUICK, retry=replace(SOON, failures_max=0))
-    await put(store.jobs, Job("raises", kind="fails"), Job("late", kind="sleeps", timeout=timedelta(milliseconds=20)))
+    await enqueue(
+        store.jobs, Job("raises", kind="fails"), Job("late", kind="sleeps", timeout=timedelta(milliseconds=20))
+    )
     async with working(store.jobs, handlers(fails=fails, sleeps=sleeps), settings) as worker:
         raised, late = await until(store.jobs, "raises", JobState.DEAD), await until(store.jobs, "late", JobState.DEAD)
         started.clear()
-        await put(store.jobs, Job("stopped", kind="sleeps"))
+        await enqueue(store.jobs, Job("stopped", kind="sleeps"))
         await started.wait()
         await eventually(lambda: worker.tally.dead.total() == 2)
         worker.stop(timedelta(0))
@@ -166,7 +168,7 @@ async def test_raising_timing_out_and_being_cancelled_have_distinct_reasons() ->
 
 async def test_a_handler_whose_job_is_cancelled_by_somebody_is_told_and_cancelled() -> None:
     store = memory()
-    await put(store.jobs, Job("a", kind="asks"))
+    await enqueue(store.jobs, Job("a", kind="asks"))
     answers, ended = [], asyncio.Event()
 
     async def asks(job: RunningJob) -> None:
@@ -188,7 +190,7 @@ async def test_a_handler_whose_job_is_cancelled_by_somebody_is_told_and_cancelle
 
 async def test_a_finish_after_the_hold_is_gone_is_refused_and_counted_as_lost() -> None:
     store = memory()
-    await put(store.jobs, Job("a", kind="late"))
+    await enqueue(store.jobs, Job("a", kind="late"))
 
     async def late(job: RunningJob) -> str:
         await store.jobs.move([Cancel(job.id)])
@@ -202,7 +204,7 @@ async def test_a_finish_after_the_hold_is_gone_is_refused_and_counted_as_lost() 
 
 async def test_what_a_handler_does_to_its_job_object_changes_nothing_about_the_job() -> None:
     store = memory()
-    await put(store.jobs, Job("a", kind="changes", payload=b'{"x": 1}', headers={"h": "1"}))
+    await enqueue(store.jobs, Job("a", kind="changes", payload=b'{"x": 1}', headers={"h": "1"}))
 
     async def changes(job: RunningJob) -> None:
         job.data["x"] = 2
@@ -229,7 +231,7 @@ async def test_what_a_handler_sets_in_its_context_does_not_reach_the_next() -> N
         seen.append(name.get())
         name.set(job.id)
 
-    await put(store.jobs, *(Job(f"{kind} {n}", kind=kind) for n in range(3) for kind in ("sets", "thread")))
+    await enqueue(store.jobs, *(Job(f"{kind} {n}", kind=kind) for n in range(3) for kind in ("sets", "thread")))
     async with working(store.jobs, handlers(sets=sets, thread=sets_in_thread), ONE_SLOT) as worker:
         await eventually(lambda: worker.tally.completed.total() == 6)
     assert seen == ["clean"] * 6
@@ -260,7 +262,7 @@ async def test_timeouts_and_task_groups_work_inside_a_handler_also_after_others_
         return seen
 
     settings = replace(ONE_SLOT, retry=replace(SOON, failures_max=0))
-    await put(store.jobs, Job("cut", kind="sleeps", timeout=timedelta(milliseconds=10)), Job("inner", kind="inner"))
+    await enqueue(store.jobs, Job("cut", kind="sleeps", timeout=timedelta(milliseconds=10)), Job("inner", kind="inner"))
     async with working(store.jobs, handlers(sleeps=sleeps, inner=inner), settings):
         assert (await until(store.jobs, "inner", JobState.DONE)).result == b'["timeout","group"]'
 
@@ -276,8 +278,8 @@ async def test_a_slot_that_was_cut_goes_on_as_if_it_had_not_been() -> None:
 
     settings = replace(ONE_SLOT, retry=replace(SOON, failures_max=0))
     by_kind = handlers(sleeps=sleeps, cancels=cancels_itself, ok=ok)
-    await put(store.jobs, Job("cut", kind="sleeps", timeout=timedelta(milliseconds=10)), Job("odd", kind="cancels"))
-    await put(store.jobs, Job("last", kind="ok"))
+    await enqueue(store.jobs, Job("cut", kind="sleeps", timeout=timedelta(milliseconds=10)), Job("odd", kind="cancels"))
+    await enqueue(store.jobs, Job("last", kind="ok"))
     async with working(store.jobs, by_kind, settings):
         await until(store.jobs, "last", JobState.DONE)
         assert (await until(store.jobs, "odd", JobState.DEAD)).info.reason is Reason.FAILED
@@ -287,7 +289,7 @@ async def test_a_slot_that_was_cut_goes_on_as_if_it_had_not_been() -> None:
 @pytest.mark.parametrize("in_thread", [False, True])
 async def test_a_handler_that_raises_what_would_end_others_only_fails(error: BaseException, in_thread: bool) -> None:
     store = memory()
-    await put(store.jobs, Job("a", kind="odd"), Job("b", kind="ok"))
+    await enqueue(store.jobs, Job("a", kind="odd"), Job("b", kind="ok"))
 
     def odd(job: RunningJob) -> None:
         raise error
@@ -303,7 +305,7 @@ async def test_a_handler_that_raises_what_would_end_others_only_fails(error: Bas
 
 async def test_a_result_that_cannot_be_kept_is_a_failure_and_not_dropped() -> None:
     store = memory()
-    await put(store.jobs, Job("a", kind="odd"))
+    await enqueue(store.jobs, Job("a", kind="odd"))
 
     async def odd(job: RunningJob) -> object:
         return object()
@@ -321,7 +323,7 @@ async def test_jobs_that_follow_are_put_when_the_handler_finishes_and_not_when_i
         if job.id == "fails":
             raise ValueError
 
-    await put(store.jobs, Job("good", kind="follows"), Job("fails", kind="follows"))
+    await enqueue(store.jobs, Job("good", kind="follows"), Job("fails", kind="follows"))
     async with working(store.jobs, handlers(follows=follows, ok=ok)):
         await until(store.jobs, "fails", JobState.DEAD)
         await until(store.jobs, "good", JobState.DONE)
@@ -340,7 +342,7 @@ async def test_no_more_handlers_run_at_once_than_there_are_slots() -> None:
         await asyncio.sleep(0.001)
         now_running -= 1
 
-    await put(store.jobs, *(Job(f"{n}", kind="counts") for n in range(100)))
+    await enqueue(store.jobs, *(Job(f"{n}", kind="counts") for n in range(100)))
     async with working(store.jobs, handlers(counts=counts)) as worker:
         await eventually(lambda: worker.tally.completed.total() == 100)
     assert most == QUICK.concurrency
@@ -353,7 +355,7 @@ async def test_every_job_of_the_first_queue_comes_before_any_of_the_second() -> 
     async def notes(job: RunningJob) -> None:
         order.append(job.queue)
 
-    await put(store.jobs, *(Job(f"{q} {n}", kind="notes", queue=q) for n in range(20) for q in ("low", "high")))
+    await enqueue(store.jobs, *(Job(f"{q} {n}", kind="notes", queue=q) for n in range(20) for q in ("low", "high")))
     async with working(store.jobs, handlers(notes=notes), ONE_SLOT) as worker:
         await eventually(lambda: worker.tally.completed.total() == 40)
     assert order == ["high"] * 20 + ["low"] * 20
@@ -374,7 +376,9 @@ async def test_counters_match_a_scripted_run_exactly() -> None:
         if job.id == "never" or (job.id.startswith("twice") and attempts[job.id] <= 2):
             raise ValueError(job.id)
 
-    await put(store.jobs, *(Job(f"good {n}") for n in range(96)), *(Job(f"twice {n}") for n in range(3)), Job("never"))
+    await enqueue(
+        store.jobs, *(Job(f"good {n}") for n in range(96)), *(Job(f"twice {n}") for n in range(3)), Job("never")
+    )
     made = Handlers()
     made.add("", script)
     async with working(store.jobs, made) as worker:
@@ -389,7 +393,7 @@ async def test_counters_match_a_scripted_run_exactly() -> None:
 async def test_the_measured_duration_excludes_the_wait_between_attempts() -> None:
     store = memory()
     settings = replace(QUICK, retry=RetryPolicy(3, timedelta(milliseconds=200), timedelta(milliseconds=200)))
-    await put(store.jobs, Job("a", kind="fails"))
+    await enqueue(store.jobs, Job("a", kind="fails"))
     async with working(store.jobs, handlers(fails=fails), settings) as worker:
         await until(store.jobs, "a", JobState.DEAD)
     histogram = worker.tally.durations.of("low")

@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 from faults import LOST_REPLY, LOST_REQUEST, Fault, FaultyJobs, Network, Script
-from unit.jobs.worker.scene import CLOCK, QUICK, eventually, memory, numbered, put, record, until, working
+from unit.jobs.worker.scene import CLOCK, QUICK, enqueue, eventually, memory, numbered, record, until, working
 from wrasse.backends.memory.connect import Memory
 from wrasse.clock import ManualClock
 from wrasse.errors import StoreBroken
@@ -46,11 +46,11 @@ async def test_a_stop_lets_running_handlers_finish_and_takes_nothing_new() -> No
         started.set()
         await go_on.wait()
 
-    await put(store.jobs, Job("running"))
+    await enqueue(store.jobs, Job("running"))
     async with working(store.jobs, any_kind(waits), ONE_SLOT) as worker:
         await started.wait()
         worker.stop(MINUTE)
-        await put(store.jobs, Job("new"))
+        await enqueue(store.jobs, Job("new"))
         go_on.set()
         await until(store.jobs, "running", JobState.DONE)
     assert (await record(store.jobs, "new")).info.attempts == 0
@@ -58,7 +58,7 @@ async def test_a_stop_lets_running_handlers_finish_and_takes_nothing_new() -> No
 
 async def test_a_stop_in_the_middle_of_a_take_loses_nothing_and_takes_nothing_new() -> None:
     store, beats = memory(), Puppet()
-    await put(store.jobs, Job("taken"))
+    await enqueue(store.jobs, Job("taken"))
     # The answer to the first claim is on its way for longer than the worker lives.
     network = Network(Script({0: Fault(slow_reply=600)}, only="claim"))
     worker = Worker(FaultyJobs(store.jobs, network), any_kind(ok), CLOCK, beats, ONE_SLOT)
@@ -66,7 +66,7 @@ async def test_a_stop_in_the_middle_of_a_take_loses_nothing_and_takes_nothing_ne
         group.create_task(worker.run())
         beats.state.set_sending(True)
         await until(store.jobs, "taken", JobState.RUNNING)
-        await put(store.jobs, Job("new"))
+        await enqueue(store.jobs, Job("new"))
         worker.stop(timedelta(0))
     infos = [(await record(store.jobs, id)).info for id in ("taken", "new")]
     assert [(info.state, info.attempts, info.interruptions) for info in infos] == [
@@ -77,7 +77,7 @@ async def test_a_stop_in_the_middle_of_a_take_loses_nothing_and_takes_nothing_ne
 
 async def test_a_stop_before_a_take_has_arrived_takes_nothing_after_all() -> None:
     store, beats, script = memory(), Puppet(), Script({0: Fault(slow_request=600)}, only="claim")
-    await put(store.jobs, Job("a"))
+    await enqueue(store.jobs, Job("a"))
     worker = Worker(FaultyJobs(store.jobs, Network(script)), any_kind(ok), CLOCK, beats, ONE_SLOT)
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
@@ -95,7 +95,7 @@ async def test_after_its_grace_a_worker_gives_back_what_is_unfinished_free_of_ch
         started.set()
         await asyncio.sleep(600)
 
-    await put(store.jobs, Job("a"))
+    await enqueue(store.jobs, Job("a"))
     async with working(store.jobs, any_kind(sleeps)) as worker:
         await started.wait()
         worker.stop(timedelta(milliseconds=10))
@@ -124,7 +124,7 @@ async def test_a_second_stop_shortens_the_grace() -> None:
         started.set()
         await asyncio.sleep(600)
 
-    await put(store.jobs, Job("a"))
+    await enqueue(store.jobs, Job("a"))
     async with asyncio.timeout(30), working(store.jobs, any_kind(sleeps)) as worker:
         await started.wait()
         worker.stop(timedelta(hours=1))
@@ -141,7 +141,7 @@ async def test_a_thread_that_does_not_end_does_not_keep_a_worker_from_stopping()
         started.set()
         go_on.wait(60)
 
-    await put(store.jobs, Job("a"))
+    await enqueue(store.jobs, Job("a"))
     async with working(store.jobs, any_kind(blocks)) as worker:
         await eventually(started.is_set)
         worker.stop(timedelta(0))
@@ -158,7 +158,7 @@ async def test_cancelling_a_worker_gives_its_jobs_back_too() -> None:
         started.set()
         await asyncio.sleep(600)
 
-    await put(store.jobs, Job("a"))
+    await enqueue(store.jobs, Job("a"))
     worker = Worker(store.jobs, any_kind(sleeps), CLOCK, LoopHeartbeat(store.jobs, CLOCK), QUICK)
     async with asyncio.TaskGroup() as group:
         task = group.create_task(worker.run())
@@ -177,7 +177,7 @@ async def test_what_was_taken_ahead_and_not_started_is_given_back_in_its_order()
             slow.set()
             await asyncio.sleep(600)
 
-    await put(store.jobs, *numbered(4_000))
+    await enqueue(store.jobs, *numbered(4_000))
     async with working(store.jobs, any_kind(turns_slow), ONE_SLOT) as worker:
         await slow.wait()
 
@@ -199,7 +199,7 @@ async def test_a_slow_worker_holds_no_more_jobs_than_it_has_slots() -> None:
         started.set()
         await asyncio.sleep(600)
 
-    await put(store.jobs, *numbered(100))
+    await enqueue(store.jobs, *numbered(100))
     async with working(store.jobs, any_kind(sleeps)) as worker:
         await eventually(lambda: worker.tally.active == QUICK.concurrency)
         await asyncio.sleep(0.1)
@@ -223,7 +223,7 @@ async def test_nothing_is_taken_before_the_first_beat_nor_while_beats_do_not_go_
     worker = Worker(FaultyJobs(store.jobs, Network(script)), any_kind(ok), CLOCK, beats, replace(QUICK, wait=MINUTE))
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
-        await put(store.jobs, Job("first"))
+        await enqueue(store.jobs, Job("first"))
         await asyncio.sleep(0.05)
         before = list(script.calls)
         beats.state.set_sending(True)
@@ -231,7 +231,7 @@ async def test_nothing_is_taken_before_the_first_beat_nor_while_beats_do_not_go_
         await eventually(lambda: script.calls.count("claim") == 2)
         beats.state.set_sending(False)
         await asyncio.sleep(0.05)
-        await put(store.jobs, Job("second"))
+        await enqueue(store.jobs, Job("second"))
         await asyncio.sleep(0.05)
         between = (await record(store.jobs, "second")).info.attempts
         beats.state.set_sending(True)
@@ -251,7 +251,7 @@ async def test_a_backend_that_is_down_for_a_while_costs_no_job_and_no_restart() 
         runs.append(job.id)
         await go_on.wait()
 
-    await put(store.jobs, *numbered(8))
+    await enqueue(store.jobs, *numbered(8))
     async with working(FaultyJobs(store.jobs, network), any_kind(waits)) as worker:
         await eventually(lambda: len(runs) == QUICK.concurrency)
         network.down = True
@@ -273,7 +273,7 @@ async def test_a_lost_reply_is_asked_for_again_and_nothing_runs_twice(call: str,
         runs.append(job.id)
 
     script = Script({0: fault, 2: fault, 3: fault}, only=call)  # type: ignore[dict-item]
-    await put(store.jobs, *numbered(50))
+    await enqueue(store.jobs, *numbered(50))
     settings = replace(QUICK, heartbeat_timeout=timedelta(milliseconds=600))
     async with working(FaultyJobs(store.jobs, Network(script)), any_kind(notes), settings) as worker:
         await eventually(lambda: worker.tally.completed.total() == 50)
@@ -299,7 +299,7 @@ async def test_a_damaged_backend_is_told_once_and_asked_again_until_it_is_mended
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = memory()
-    await put(store.jobs, *numbered(3))
+    await enqueue(store.jobs, *numbered(3))
     async with working(FaultyJobs(store.jobs, Broken(Script({}))), any_kind(ok), QUICK) as worker:
         await eventually(lambda: worker.tally.completed.total() == 3)
     told = [each.getMessage() for each in caplog.records if each.levelname == "ERROR"]
@@ -325,7 +325,7 @@ async def test_pending_jobs_run_until_none_is_ready_and_delayed_ones_stay() -> N
 
     made = any_kind(follows)
     worker = Worker(store.jobs, made, clock, LoopHeartbeat(store.jobs, clock), QUICK)
-    await put(store.jobs, Job("a"), Job("fails"), Job("later", delay=timedelta(hours=1)))
+    await enqueue(store.jobs, Job("a"), Job("fails"), Job("later", delay=timedelta(hours=1)))
     assert await worker.run_pending() == 3
     assert [(await record(store.jobs, id)).info.state for id in ("a", "b", "fails", "later")] == [
         JobState.DONE,
@@ -340,7 +340,7 @@ async def test_pending_jobs_run_until_none_is_ready_and_delayed_ones_stay() -> N
 
 async def rescued(store: Memory, times: int, *ids: str) -> None:
     """Enqueues jobs that have been in so many deaths."""
-    await put(store.jobs, *(Job(id) for id in ids))
+    await enqueue(store.jobs, *(Job(id) for id in ids))
     for time in range(times):
         claimed = await store.jobs.claim(
             ["low"], len(ids), worker="dead", heartbeat_timeout=timedelta(microseconds=1), request=f"{ids} {time}"
@@ -353,7 +353,7 @@ async def rescued(store: Memory, times: int, *ids: str) -> None:
 async def test_of_jobs_that_were_in_several_deaths_a_worker_holds_one_at_a_time() -> None:
     store = memory()
     await rescued(store, 2, "a", "b", "c")
-    await put(store.jobs, Job("fresh 1"), Job("fresh 2"))
+    await enqueue(store.jobs, Job("fresh 1"), Job("fresh 2"))
     held_at_start: dict[str, set[str]] = {}
 
     async def looks(job: RunningJob) -> None:

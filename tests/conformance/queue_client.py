@@ -38,8 +38,8 @@ def fresh() -> str:
     return f"request-{next(_numbers)}"
 
 
-class Desk:
-    """A job queue and a worker of it."""
+class QueueClient:
+    """A client of a job queue, as a worker of it."""
 
     def __init__(self, jobs: JobQueue, worker: str = "w1") -> None:
         self.jobs = jobs
@@ -47,7 +47,7 @@ class Desk:
 
     async def enqueue(self, *jobs: Job | str) -> list[bool]:
         batch = [Job(job) if isinstance(job, str) else job for job in jobs]
-        return [put.new for put in await self.jobs.enqueue(batch, request=fresh())]
+        return [each.new for each in await self.jobs.enqueue(batch, request=fresh())]
 
     async def claim(
         self,
@@ -61,12 +61,12 @@ class Desk:
         )
         return list(claimed.jobs)
 
-    async def take_one(self) -> Claim:
+    async def claim_one(self) -> Claim:
         """Claims the next job, which must be there."""
         (claimed,) = await self.claim(limit=1)
         return claimed.claim
 
-    async def held(self, id: str) -> Claim:
+    async def claimed(self, id: str) -> Claim:
         """Enqueues this job and claims it."""
         await self.enqueue(id)
         (claimed,) = [claimed for claimed in await self.claim() if claimed.job.id == id]
@@ -78,13 +78,13 @@ class Desk:
     async def settle(self, *settlements: Settlement) -> list[Outcome]:
         return list(await self.jobs.settle(settlements, request=fresh()))
 
-    async def finish(self, *claims: Claim) -> list[Outcome]:
+    async def complete(self, *claims: Claim) -> list[Outcome]:
         return await self.settle(*(Complete(claim) for claim in claims))
 
     async def fail(self, claim: Claim, delay: timedelta = timedelta(0)) -> list[Outcome]:
         return await self.settle(Requeue(claim, Budget.FAILURES, Reason.FAILED, error="it broke", delay=delay))
 
-    async def bury(self, claim: Claim) -> list[Outcome]:
+    async def dead_letter(self, claim: Claim) -> list[Outcome]:
         return await self.settle(DeadLetterJob(claim, Reason.FAILED, error="it broke"))
 
     async def move(self, *moves: Move) -> list[Outcome]:
@@ -98,10 +98,10 @@ class Desk:
         assert record is not None, f"there is no job {id!r}"
         return record
 
-    async def state(self, id: str) -> JobInfo:
+    async def info(self, id: str) -> JobInfo:
         return (await self.record(id)).info
 
-    async def place(self, id: str) -> JobState | None:
+    async def state(self, id: str) -> JobState | None:
         record = await self.jobs.get(id)
         return None if record is None else record.info.state
 
