@@ -4,9 +4,8 @@ Appends of one process to one stream are sent one batch after another, and draft
 batch ends before it is confirmed, its entries are looked up, and only missing ones are sent again: a late arrival fails
 its condition. Entries with a key are sent one by one.
 
-The single writer of a stream may send long batches as chains (`publish_batches.py`).
-
-Its name is in the note about the stream. Each process believes a note it has read for at most a second. A process that
+The single writer of a stream may send long batches as chains (`publish_batches.py`). Its name is in the note about the
+stream. Each process believes a note it has read for at most a second. A process that
 changes the note waits longer than that before it relies on the change: a new single writer before its first chain, and
 another writer before its first append. A stream that two processes have written to is shared for good. Programs that do
 not know the note are noticed when their entries come between ours.

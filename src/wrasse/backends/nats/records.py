@@ -15,11 +15,10 @@ exists, and for an hour after it was deleted.
 within one bucket records come in the order of their names. The server does not sort names: the first page of a listing
 reads all names of the collection, and later pages of the same listing use that result.
 
-The bytes of a record on NATS: one line of JSON about it, then its raw value. Pure.
-
-The line has the version, the due time with the mark of its entry, entries that are left for `leave`, and the last
-writes, which answer retries after a lost reply. A deleted record stays for a while, marked `gone`. A value that would
-make the message too long for the server is compressed.
+The bytes of a record are one line of JSON about it, then its raw value. The line has the version, the due time with the
+mark of its entry, entries that are left for `leave`, and the last writes, which answer retries after a lost reply. A
+deleted record stays for a while, marked `gone`. A value that would make the message too long for the server is
+compressed.
 """
 
 from __future__ import annotations
@@ -364,7 +363,7 @@ class NatsRecords(ConditionalRecords):
             )
         except (Overtaken, TooLarge):
             if after.entry is not None and after.entry != old:
-                self._index.give_back(key, after.entry)
+                self._index.reuse(key, after.entry)
             raise
         self._note(key, CachedRecord(seq, seen, after))
         if old is not None and old != after.entry and old not in after.left:

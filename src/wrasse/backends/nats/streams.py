@@ -1,9 +1,8 @@
 """Streams on JetStream. The layout is in `docs/design/015-nats-client.md`.
 
-Trims: the checks, and the purge.
-
-The floors are read before the purge and only ever rise, and so does the clock; what was allowed then is allowed still.
-The last entry of a stream is noted before it is removed, so that later ids stay above it.
+A trim is some checks and a purge. The floors are read before the purge and only ever rise, and so does the clock; what
+was allowed then is allowed still. The last entry of a stream is noted before it is removed, so that later ids stay
+above it.
 """
 
 from __future__ import annotations
