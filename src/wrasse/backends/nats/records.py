@@ -53,98 +53,13 @@ from wrasse.ports.page import Page, check_limit
 from wrasse.ports.records import META, VALUE_BYTES_MAX, Collection, Record, Written, namespace_of, page_of, stored_name
 from wrasse.ports.rules.conditional_records import ConditionalRecords, RecordWrite
 
-LEFT_MAX = 8  # entries that wait for `leave`; older ones are deleted when they are stale
-
-
-class _Head(msgspec.Struct, omit_defaults=True):
-    version: str
-    due: int | None = None
-    entry: tuple[str, str] | None = None
-    left: list[tuple[str, str]] = []
-    writes: list[Write] = []
-    whole: bool = False
-    gone: bool = False
-    packed: bool = False
-
-
-_decode = msgspec.json.Decoder(_Head).decode
-
-
-@dataclass(frozen=True, slots=True)
-class KvRecord:
-    """The content of a record's message."""
-
-    value: bytes
-    version: str
-    due_at: datetime | None
-    writes: LastWrites
-    entry: DueEntry | None = None  # in the due index; present exactly if there is a due time
-    left: tuple[DueEntry, ...] = ()
-    gone: bool = False  # deleted: only its writes count
-
-
-def pack(stored: KvRecord, bytes_max: int) -> bytes:
-    """The bytes of the message; its value compressed if they would exceed `bytes_max`."""
-    head = _Head(
-        stored.version,
-        None if stored.due_at is None else to_micros(stored.due_at),
-        None if stored.entry is None else (stored.entry.due_bucket, stored.entry.mark),
-        [(entry.due_bucket, entry.mark) for entry in stored.left],
-        list(stored.writes.kept),
-        stored.writes.whole,
-        stored.gone,
-    )
-    line = msgspec.json.encode(head)
-    if len(line) + 1 + len(stored.value) <= bytes_max:
-        return line + b"\n" + stored.value
-    head.packed = True
-    return msgspec.json.encode(head) + b"\n" + zlib.compress(stored.value, 1)
-
-
-def unpack(data: bytes) -> KvRecord:
-    """The record in these bytes; ValueError if wrasse did not write them."""
-    line, newline, value = data.partition(b"\n")
-    if not newline:
-        raise ValueError("no line about the record")
-    head = decoded(_decode, line)
-    return KvRecord(
-        _unpacked(value) if head.packed else value,
-        head.version,
-        None if head.due is None else _instant(head.due),
-        LastWrites(tuple(head.writes), head.whole),
-        None if head.entry is None else DueEntry(*head.entry),
-        tuple(DueEntry(*each) for each in head.left),
-        head.gone,
-    )
-
-
-def _instant(micros: int) -> datetime:
-    try:
-        return from_micros(micros)
-    except OverflowError:
-        raise ValueError("its due time is outside of the calendar") from None
-
-
-def _unpacked(value: bytes) -> bytes:
-    """The value, decompressed; never longer than a record may be, whatever the bytes say."""
-    unpacking = zlib.decompressobj()
-    try:
-        found = unpacking.decompress(value, VALUE_BYTES_MAX + 1)
-    except zlib.error as error:
-        raise ValueError("the value cannot be unpacked") from error
-    if len(found) > VALUE_BYTES_MAX or not unpacking.eof:
-        raise ValueError("the value is longer than a record may be")
-    return found
-
-
 GONE_KEPT = timedelta(hours=1)
+LEFT_MAX = 8  # entries that wait for `leave`; older ones are deleted when they are stale
 KNOWN_MAX = 2_000
 TRIES = 8
 PAGE_BYTES_MAX = 32 << 20  # values in one page, unless a single one is longer
 LOADED_AT_ONCE = 64
 _PAUSE, _PAUSE_MAX = 0.05, 1.0  # seconds, doubled each time: electing a leader takes a few
-
-Answer = tuple[Outcome, str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,12 +72,12 @@ class CachedRecord:
 
 
 class _PageAllowance:
-    """How many bytes and records a page still takes."""
+    """How many more bytes and records a page may have."""
 
     def __init__(self, limit: int) -> None:
         self._records, self._bytes, self._empty = limit, PAGE_BYTES_MAX, True
 
-    def takes(self, stored: KvRecord) -> bool:
+    def admits(self, stored: KvRecord) -> bool:
         """Whether one more fits."""
         self._bytes -= len(stored.value)
         self._records -= 1
@@ -172,7 +87,7 @@ class _PageAllowance:
 
 
 class NatsRecords(ConditionalRecords):
-    """The port, for one collection."""
+    """One collection of records."""
 
     def __init__(self, bucket: KvBucket, collection: Collection, clock: Clock) -> None:
         self._kv = bucket
@@ -206,7 +121,7 @@ class NatsRecords(ConditionalRecords):
         outcome, version = await self._write(asked.key, asked)
         return Written(outcome, version, await self._kv.time.now())
 
-    async def _write(self, key: str, change: RecordWrite) -> Answer:
+    async def _write(self, key: str, change: RecordWrite) -> tuple[Outcome, str | None]:
         version = secrets.token_hex(12)
         before = self._known.get(key)
         if before is None or before.stored.gone or before.stored.version != change.at:
@@ -242,13 +157,13 @@ class NatsRecords(ConditionalRecords):
 
     async def leave(self, key: str, due_at: datetime) -> None:
         # Deletes the entries that changes left in a bucket, unless the record needs them.
-        held = self._known.get(key) or await self._load(key)
+        cached = self._known.get(key) or await self._load(key)
         bucket = self._index.due_buckets.due_bucket(due_at)
-        left = [entry for entry in (held.stored.left if held else ()) if entry.due_bucket == bucket]
+        left = [entry for entry in (cached.stored.left if cached else ()) if entry.due_bucket == bucket]
         if left:
             await self._index.leave(key, left)
             return
-        current = held.stored.entry if held else None
+        current = cached.stored.entry if cached else None
         found = [entry for _, entry in await self._index.entries(bucket, key) if entry != current]
         await self._index.leave_stale(key, found)
 
@@ -256,11 +171,11 @@ class NatsRecords(ConditionalRecords):
         check_limit(limit, "records")
         keys, at = await self._listed(prefix, after)
         found, more, allowance = list[Record](), False, _PageAllowance(limit)
-        async for key, held in self._loaded(keys, limit):
-            stored = _there(held)
+        async for key, cached in self._loaded(keys, limit):
+            stored = _there(cached)
             if stored is None:
                 continue
-            if not allowance.takes(stored):
+            if not allowance.admits(stored):
                 more = True
                 break
             found.append(_record(key, stored))
@@ -301,32 +216,36 @@ class NatsRecords(ConditionalRecords):
             start = after.stored if after is not None and goes_on else b""
             keys = [key for key in dict.fromkeys(key for key, _ in entries) if stored_name(key).encode() > start]
             of_key = _by_key(entries)
-            async for key, held in self._loaded(keys, limit):
-                stored = await self._seen(key, bucket, of_key[key], held)
+            async for key, cached in self._loaded(keys, limit):
+                stored = await self._due_record(key, bucket, of_key[key], cached)
                 if stored is None:
                     continue
-                if not allowance.takes(stored):
+                if not allowance.admits(stored):
                     return found, True, at
                 found.append((DueCursor(bucket, stored_name(key).encode()), _record(key, stored)))
         return found, False, at
 
-    async def _seen(self, key: str, bucket: str, entries: list[DueEntry], held: CachedRecord | None) -> KvRecord | None:
+    async def _due_record(
+        self, key: str, bucket: str, entries: list[DueEntry], cached: CachedRecord | None
+    ) -> KvRecord | None:
         """The record of a key's entries in a bucket; unused entries are deleted, and so is a record that was deleted
         long enough ago."""
-        current = None if held is None else held.stored.entry
+        current = None if cached is None else cached.stored.entry
         stale = [entry for entry in entries if entry != current]
-        there = _there(held)
+        there = _there(cached)
         kept = there is not None and (self._tended or there.version == CORRUPT)
         if there is not None and kept and current not in entries:
             return replace(there, due_at=self._index.due_buckets.begin(bucket))
         if stale and not kept:
-            await self._index.leave(key, [entry for entry in stale if held is not None and entry in held.stored.left])
+            await self._index.leave(
+                key, [entry for entry in stale if cached is not None and entry in cached.stored.left]
+            )
             await self._index.leave_stale(key, stale)
         if current is None or current not in entries:
             return None
-        if held is not None and there is None:
+        if cached is not None and there is None:
             self._known.pop(key, None)
-            if await self._kv.purge(self._names.record(key), held.seq, held.seen):
+            if await self._kv.purge(self._names.record(key), cached.seq, cached.seen):
                 await self._index.leave(key, [current])
         return there
 
@@ -384,7 +303,7 @@ class NatsRecords(ConditionalRecords):
 
     async def _load(self, key: str, at_least: int = 0) -> CachedRecord | None:
         seen = await self._kv.connection()
-        return self._saw(key, seen, await self._kv.get(self._names.record(key), at_least))
+        return self._cached(key, seen, await self._kv.get(self._names.record(key), at_least))
 
     async def _loaded(self, keys: Sequence[str], limit: int) -> AsyncIterator[tuple[str, CachedRecord | None]]:
         """The records of these keys, as many at a time as a page may need. A message that is not a record is returned
@@ -396,39 +315,36 @@ class NatsRecords(ConditionalRecords):
             found = await self._kv.get_many([self._names.record(key) for key in part])
             for key, message in zip(part, found, strict=True):
                 try:
-                    held = self._saw(key, seen, message)
+                    cached = self._cached(key, seen, message)
                 except StoreBroken:
                     assert message is not None, "an absent message was handled above"
                     self._known.pop(key, None)
-                    held = CachedRecord(
+                    cached = CachedRecord(
                         message.seq, seen, KvRecord(message.data, CORRUPT, None, LastWrites(whole=False))
                     )
-                yield key, held
+                yield key, cached
 
-    def _saw(self, key: str, seen: int, message: KvMessage | None) -> CachedRecord | None:
+    def _cached(self, key: str, seen: int, message: KvMessage | None) -> CachedRecord | None:
         if message is None:
             self._known.pop(key, None)
             return None
         try:
-            held = CachedRecord(message.seq, seen, unpack(message.data))
+            cached = CachedRecord(message.seq, seen, unpack(message.data))
         except ValueError:
             raise StoreBroken(
                 f"the record of {key!r} in {self._kv.where} is corrupt or foreign",
                 do="restore it from a backup, or delete it: "
                 f"nats stream purge {self._kv.stream} --subject='{self._names.record(key)}'",
             ) from None
-        self._note(key, held)
-        return held
+        self._note(key, cached)
+        return cached
 
-    def _note(self, key: str, held: CachedRecord) -> None:
+    def _note(self, key: str, cached: CachedRecord) -> None:
         # Without its value: only what the next write needs.
-        self._known[key] = CachedRecord(held.seq, held.seen, replace(held.stored, value=b""))
+        self._known[key] = CachedRecord(cached.seq, cached.seen, replace(cached.stored, value=b""))
         self._known.move_to_end(key)
         while len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
-
-
-_NOTHING = CachedRecord(0, 0, KvRecord(b"", "", None, LastWrites()))  # the predecessor of a key's first record
 
 
 def _by_key(entries: Sequence[tuple[str, DueEntry]]) -> Mapping[str, list[DueEntry]]:
@@ -438,19 +354,19 @@ def _by_key(entries: Sequence[tuple[str, DueEntry]]) -> Mapping[str, list[DueEnt
     return found
 
 
-def _there(held: CachedRecord | None) -> KvRecord | None:
-    return None if held is None or held.stored.gone else held.stored
+def _there(cached: CachedRecord | None) -> KvRecord | None:
+    return None if cached is None or cached.stored.gone else cached.stored
 
 
-def _version(held: CachedRecord | None) -> str | None:
-    return None if held is None or held.stored.gone else held.stored.version
+def _version(cached: CachedRecord | None) -> str | None:
+    return None if cached is None or cached.stored.gone else cached.stored.version
 
 
-def _made(held: CachedRecord | None, version: str) -> bool:
+def _made(cached: CachedRecord | None, version: str) -> bool:
     """Whether a write of ours is the record's version, or among its last ones."""
-    if held is None:
+    if cached is None:
         return False
-    return held.stored.version == version or any(made == version for _, made in held.stored.writes.kept)
+    return cached.stored.version == version or any(made == version for _, made in cached.stored.writes.kept)
 
 
 def _behind(keys: list[str], after: str) -> list[str]:
@@ -461,8 +377,92 @@ def _record(key: str, stored: KvRecord) -> Record:
     return Record(key, stored.value, stored.version, stored.due_at)
 
 
+class _Head(msgspec.Struct, omit_defaults=True):
+    version: str
+    due: int | None = None
+    entry: tuple[str, str] | None = None
+    left: list[tuple[str, str]] = []
+    writes: list[Write] = []
+    whole: bool = False
+    gone: bool = False
+    packed: bool = False
+
+
+_decode = msgspec.json.Decoder(_Head).decode
+
+
+@dataclass(frozen=True, slots=True)
+class KvRecord:
+    """The content of a record's message."""
+
+    value: bytes
+    version: str
+    due_at: datetime | None
+    writes: LastWrites
+    entry: DueEntry | None = None  # in the due index; present exactly if there is a due time
+    left: tuple[DueEntry, ...] = ()
+    gone: bool = False  # deleted: only its writes count
+
+
+_NOTHING = CachedRecord(0, 0, KvRecord(b"", "", None, LastWrites()))  # the predecessor of a key's first record
+
+
+def pack(stored: KvRecord, bytes_max: int) -> bytes:
+    """The bytes of the message; its value compressed if they would exceed `bytes_max`."""
+    head = _Head(
+        stored.version,
+        None if stored.due_at is None else to_micros(stored.due_at),
+        None if stored.entry is None else (stored.entry.due_bucket, stored.entry.mark),
+        [(entry.due_bucket, entry.mark) for entry in stored.left],
+        list(stored.writes.kept),
+        stored.writes.whole,
+        stored.gone,
+    )
+    line = msgspec.json.encode(head)
+    if len(line) + 1 + len(stored.value) <= bytes_max:
+        return line + b"\n" + stored.value
+    head.packed = True
+    return msgspec.json.encode(head) + b"\n" + zlib.compress(stored.value, 1)
+
+
+def unpack(data: bytes) -> KvRecord:
+    """The record in these bytes; ValueError if wrasse did not write them."""
+    line, newline, value = data.partition(b"\n")
+    if not newline:
+        raise ValueError("no line about the record")
+    head = decoded(_decode, line)
+    return KvRecord(
+        _unpacked(value) if head.packed else value,
+        head.version,
+        None if head.due is None else _instant(head.due),
+        LastWrites(tuple(head.writes), head.whole),
+        None if head.entry is None else DueEntry(*head.entry),
+        tuple(DueEntry(*each) for each in head.left),
+        head.gone,
+    )
+
+
+def _instant(micros: int) -> datetime:
+    try:
+        return from_micros(micros)
+    except OverflowError:
+        raise ValueError("its due time is outside of the calendar") from None
+
+
+def _unpacked(value: bytes) -> bytes:
+    """The value, decompressed; never longer than a record may be, whatever the bytes say."""
+    unpacking = zlib.decompressobj()
+    try:
+        found = unpacking.decompress(value, VALUE_BYTES_MAX + 1)
+    except zlib.error as error:
+        raise ValueError("the value cannot be unpacked") from error
+    if len(found) > VALUE_BYTES_MAX or not unpacking.eof:
+        raise ValueError("the value is longer than a record may be")
+    return found
+
+
 class NatsNamespaces:
-    """The port: a message per namespace, written before its first key, and never deleted."""
+    """The namespaces: a message per namespace, written before its first key, and never deleted."""
 
     def __init__(self, bucket: KvBucket) -> None:
         self._kv = bucket
