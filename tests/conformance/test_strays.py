@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from backends.redis.between import Between
+from backends.redis.interleaved import InterleavedClient
 from backends.redis.peer import GoPeer, go_job, go_recovery
 from conformance.desk import HEARTBEAT_TIMEOUT, LONGER, Desk
 from conformance.stores import REDIS_SERVERS, Store, forget
@@ -332,14 +332,14 @@ async def test_what_a_silent_worker_of_ours_holds_is_not_adopted_beside_its_hold
 
 async def test_a_worker_that_comes_to_life_during_a_look_keeps_its_job(yard: Yard) -> None:
     peer = await yard.left(go_job("a"))
-    between = Between(yard.client, "adopt", lambda: yard.client.ask("SET", peer.heartbeat, "alive", "EX", 30))
+    between = InterleavedClient(yard.client, "adopt", lambda: yard.client.ask("SET", peer.heartbeat, "alive", "EX", 30))
     looked = await RedisStrays(between).look("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     assert (between.happened, looked.seen, looked.adopted) == (True, 1, 0)
 
 
 async def test_a_job_that_is_finished_during_a_look_is_not_adopted(yard: Yard) -> None:
     peer = await yard.left(go_job("a"))
-    between = Between(yard.client, "adopt", lambda: peer.finish(go_job("a")))
+    between = InterleavedClient(yard.client, "adopt", lambda: peer.finish(go_job("a")))
     looked = await RedisStrays(between).look("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     assert (between.happened, looked.adopted, (await yard.desk.count()).running) == (True, 0, 0)
 

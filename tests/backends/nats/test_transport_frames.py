@@ -1,4 +1,4 @@
-"""Messages that are cut out by the thousand are those that are read one by one by their sizes."""
+"""Messages that are parsed in bulk are the same as those that are read one by one by their sizes."""
 
 from __future__ import annotations
 
