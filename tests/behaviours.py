@@ -7,7 +7,7 @@ only. What is pure (a decision, an encoder, a breaker) is tested as such.
 
 from __future__ import annotations
 
-WIRE, STRAYS, DEAD = "backends/redis/test_wire.py", "conformance/test_strays.py", "backends/redis/test_dead_list.py"
+WIRE, STRAYS, DEAD = "backends/redis/test_wire.py", "conformance/test_strays.py", "backends/redis/test_lists_dead.py"
 JOBS, MOVES, FAULTS = "conformance/test_jobs.py", "conformance/test_jobs_moves.py", "conformance/test_jobs_faults.py"
 PEER = "interop/test_go_peer.py"
 ADMIN, WORK, STORM = "cli/test_admin.py", "jobs/test_redis_worker.py", "chaos/test_storm.py"

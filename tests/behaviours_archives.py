@@ -33,7 +33,7 @@ BEHAVIOURS: dict[str, tuple[str, ...]] = {
     "133": (f"{RETENTION}::test_the_rule_that_names_a_stream_most_closely_is_about_it",
             f"{AGED}::test_a_stream_without_a_rule_is_never_trimmed"),
     "134": (f"{STREAMS}::test_what_a_protecting_group_has_not_acked_is_kept",
-            "backends/nats/test_ages.py::test_no_stream_that_is_protected_gets_an_age",
+            "backends/nats/test_group_cursors_ages.py::test_no_stream_that_is_protected_gets_an_age",
             "archives/test_archiver_nats.py::test_what_a_limit_of_the_server_took_unarchived_is_counted_and_told"),
     # the archiver
     "135": (f"{BATCH}::test_a_batch_is_complete_at_its_size",

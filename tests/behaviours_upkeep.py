@@ -8,7 +8,7 @@ compare numbers, is the due index here.
 
 from __future__ import annotations
 
-FLAT, RECORDS = "backends/redis/test_flat_records.py", "conformance/test_records.py"
+FLAT, RECORDS = "backends/redis/test_records_flat.py", "conformance/test_records.py"
 DEAD, SILENT = "conformance/test_dead_consumers.py", "unit/sweeps/test_dead_consumers.py"
 REDIS = "backends/redis/test_upkeep.py"
 

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from backends.redis.between import Between
+from backends.redis.interleaved import InterleavedClient
 from backends.redis.peer import GoPeer, go_job, go_recovery
 from conformance.queue_client import HEARTBEAT_TIMEOUT, LONGER, QueueClient
 from conformance.stores import REDIS_SERVERS, Store, forget
@@ -332,14 +332,16 @@ async def test_a_job_of_a_dead_worker_of_ours_is_not_adopted_beside_its_claim(sc
 
 async def test_a_worker_that_comes_to_life_during_a_scan_keeps_its_job(scene: StrayScene) -> None:
     peer = await scene.left(go_job("a"))
-    between = Between(scene.client, "adopt", lambda: scene.client.ask("SET", peer.heartbeat, "alive", "EX", 30))
+    between = InterleavedClient(
+        scene.client, "adopt", lambda: scene.client.ask("SET", peer.heartbeat, "alive", "EX", 30)
+    )
     found = await RedisStrays(between).scan("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     assert (between.happened, found.seen, found.adopted) == (True, 1, 0)
 
 
 async def test_a_job_that_is_finished_during_a_scan_is_not_adopted(scene: StrayScene) -> None:
     peer = await scene.left(go_job("a"))
-    between = Between(scene.client, "adopt", lambda: peer.finish(go_job("a")))
+    between = InterleavedClient(scene.client, "adopt", lambda: peer.finish(go_job("a")))
     found = await RedisStrays(between).scan("0", 100_000, heartbeat_timeout=HEARTBEAT_TIMEOUT, dry=False)
     assert (between.happened, found.adopted, (await scene.jobs_client.count()).running) == (True, 0, 0)
 

@@ -1,4 +1,4 @@
-"""Jobs in every place of a Redis, with everything that may be kept beside them, and ways to damage it."""
+"""Jobs in every state of a Redis, with everything that may be stored beside them, and ways to make it inconsistent."""
 
 from __future__ import annotations
 

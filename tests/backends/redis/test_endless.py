@@ -1,4 +1,4 @@
-"""A Redis whose pages never end: cursors that go in a circle or on for ever, scripts that always have more to do."""
+"""A Redis whose pages never end: cursors that repeat or never end, scripts that always have more to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import count
 
 import pytest
 
-from backends.redis.test_shapes import HOLD, _words, resp
+from backends.redis.test_replies_shapes import HOLD, _words, resp
 from servers.hostile import hostile
 from wrasse.backends import page_loop
 from wrasse.backends.page_loop import PageLoop

@@ -1,4 +1,4 @@
-"""Jobs on Redis as other programs see them: the bytes of a job, the lists it moves through, and who may meddle."""
+"""Jobs on Redis as other programs see them: a job's bytes, the lists it moves through, and safe changes by others."""
 
 from __future__ import annotations
 

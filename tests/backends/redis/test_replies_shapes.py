@@ -1,4 +1,4 @@
-"""A server that speaks RESP and answers with something else than was asked for: an error of ours, or a value."""
+"""A server that speaks RESP and answers with values that do not fit the command: an error of ours, or a value."""
 
 from __future__ import annotations
 
