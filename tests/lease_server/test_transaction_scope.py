@@ -16,7 +16,7 @@ from wrasse.backends.memory.connect import Memory
 from wrasse.clock import SystemClock
 from wrasse.errors import LeaseLost, StoreUnavailable, UsageError
 from wrasse.leases.client import LeaseClient
-from wrasse.leases.lease_scope import Operations, transact
+from wrasse.leases.lease_scope import LeaseOptions, Operations, transact
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import Xids
 from wrasse.leases.transactions.states import Decision
@@ -26,6 +26,7 @@ CLOCK = SystemClock()
 TTL = timedelta(seconds=30)
 NS = "default"
 XIDS = Xids(CLOCK)
+SHORT = LeaseOptions("me", timedelta(seconds=0.6), wait=TTL)
 
 
 @asynccontextmanager
@@ -44,7 +45,7 @@ BOTH = pytest.mark.parametrize("kind", ["in the process", "over HTTP"])
 
 
 def together(leases: Operations, id: str = "", wait: float = 5.0) -> transact:
-    return transact(leases, id or XIDS.new(), "me", TTL, CLOCK, wait=timedelta(seconds=wait))
+    return transact(leases, id or XIDS.new(), LeaseOptions("me", TTL, wait=timedelta(seconds=wait)), CLOCK)
 
 
 async def sums(leases: Operations) -> list[bytes | None]:
@@ -116,7 +117,7 @@ async def test_a_lost_lease_cancels_the_body_and_undoes_everything() -> None:
         began = asyncio.Event()
 
         async def body() -> None:
-            async with transact(leases, XIDS.new(), "me", timedelta(seconds=0.6), CLOCK) as change:
+            async with transact(leases, XIDS.new(), SHORT, CLOCK) as change:
                 a, _ = await change.lease_all("a", "b")
                 await a.save(1)
                 held = change._leased[1].lease  # B's lease, as somebody else would see it

@@ -29,7 +29,7 @@ from wrasse.clock import ManualClock
 from wrasse.errors import LeaseLost, StoreUnavailable
 from wrasse.leases.client import LeaseClient
 from wrasse.leases.lease import KeyRefused
-from wrasse.leases.lease_scope import transact
+from wrasse.leases.lease_scope import LeaseOptions, transact
 from wrasse.leases.leases import Leases
 from wrasse.leases.names import Xids
 from wrasse.leases.transactions.states import TRANSACTIONS
@@ -72,7 +72,7 @@ async def transfer(yard: Yard, told: Transfers, leases: LeaseClient, one: str, o
     id = XIDS.new()
     told.both[id] = (one, other)
     try:
-        async with transact(leases, id, "teller", yard.ttl, CLOCK, wait=timedelta(seconds=1)) as change:
+        async with transact(leases, id, LeaseOptions("teller", yard.ttl, wait=timedelta(seconds=1)), CLOCK) as change:
             held = await change.lease_all(one, other)
             for key, by in zip(held, (-amount, amount), strict=True):
                 account = Account() if key.state is None else msgspec.convert(key.state, Account)

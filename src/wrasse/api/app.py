@@ -37,7 +37,7 @@ from wrasse.jobs.retry import Retry
 from wrasse.jobs.scheduler import PeriodicScheduler
 from wrasse.jobs.tally import Tally
 from wrasse.jobs.worker.worker import Worker
-from wrasse.leases.lease_scope import Operations, lease_key, transact
+from wrasse.leases.lease_scope import LeaseOptions, Operations, lease_key, transact
 from wrasse.leases.names import Xids
 from wrasse.ports.backend import StreamStore
 from wrasse.ports.jobs import JobQueue
@@ -176,8 +176,8 @@ class App(Registering):
         cancelled if it is lost. `wait`: how long to wait for it; without one there is no limit. What the body saves
         with `lease.save` is committed when it ends without an error."""
         waits = None if wait is None else as_duration(wait)
-        who, lasts = owner or owner_name(), as_duration(ttl)
-        return lease_key(self._leases, key, who, lasts, self._clock, namespace=namespace, wait=waits)
+        options = LeaseOptions(owner or owner_name(), as_duration(ttl), namespace, waits)
+        return lease_key(self._leases, key, options, self._clock)
 
     def transaction(
         self,
@@ -191,8 +191,8 @@ class App(Registering):
         enlists one. What the body saves is committed when it ends without an error, on all keys or on none. `wait`: how
         long to wait for each key, which ends a deadlock of two transactions."""
         waits = None if wait is None else as_duration(wait)
-        id, who, lasts = Xids(self._clock).unmarked(), owner or owner_name(), as_duration(ttl)
-        return transact(self._leases, id, who, lasts, self._clock, namespace=namespace, wait=waits)
+        options = LeaseOptions(owner or owner_name(), as_duration(ttl), namespace, waits)
+        return transact(self._leases, Xids(self._clock).unmarked(), options, self._clock)
 
     async def engine(self) -> Engine:
         """The engine with every configured sweep: run it, or request a plan."""

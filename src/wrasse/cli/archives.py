@@ -32,6 +32,9 @@ from wrasse.runtime.archiver import archive_rules, build_rules, open_ports
 from wrasse.runtime.backends import Stores
 from wrasse.runtime.worker import owner_name
 
+_TURN = timedelta(minutes=10)
+_PATIENCE = TTL + timedelta(seconds=5)  # longer than a lease that is not renewed
+
 
 @dataclass(frozen=True, slots=True)
 class ArchiveSources:
@@ -271,10 +274,6 @@ def _tell_verified(found: Sequence[Verified]) -> None:
     for each in found:
         for problem in each.problems:
             click.echo(f"{printable(problem.key or each.subject)}: {printable(problem.what)}")
-
-
-_TURN = timedelta(minutes=10)
-_PATIENCE = TTL + timedelta(seconds=5)  # longer than a lease that is not renewed
 
 
 @click.command("replay")

@@ -30,6 +30,10 @@ EMBEDDED_OBJECTS = "file:wrasse-data"
 
 CODECS = ("gzip", "zstd", "none")
 LAYOUTS = ("slashes", "hive")
+ARCHIVE_KEYS = (
+    "stream, destination, bucket, batch_size, batch_timeout, batch_bytes, compression, layout, prefix, domain, "
+    "archive_best_effort"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +59,6 @@ class ArchiveStream:
     archive_best_effort: bool = setting(
         False, "archive work queues of NATS, too: labelled incomplete, outside guarantee G6"
     )
-
-
-ARCHIVE_KEYS = (
-    "stream, destination, bucket, batch_size, batch_timeout, batch_bytes, compression, layout, prefix, domain, "
-    "archive_best_effort"
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ transaction the lease lasts until the transaction is decided; a rollback costs a
 A message dequeued within a transaction gets a lease on a key of its own, under which its ack is staged. So its ack is
 decided with the transaction like any other key, whatever crashes: after a commit the message is finished, after a
 rollback it is delivered again. Until then no other consumer can claim it. Both keys, of the state and of the ack, are
-deleted with the message. Its record says so until they are deleted.
+deleted with the message; its record says so until they are.
 """
 
 from __future__ import annotations
@@ -46,6 +46,14 @@ from wrasse.ports.outcome import Outcome
 
 TRIES_MAX = 8
 WAIT = timedelta(seconds=2)  # for the lease of a former consumer that died
+NAMESPACES_MAX = 1_000
+JOINED_MAX = 10_000
+ATTEMPTS = 5
+VISIBILITY = timedelta(seconds=30)
+VISIBILITY_HEADER, EXPIRES_HEADER = "visibility", "expires-at"
+TYPE_HEADER, ATTRIBUTES_HEADER = "content-type", "attributes"
+# Part of the request id, which is stored in the message's record: renaming a class must not change these words.
+_STORED_AS = {Complete: "Finish", Requeue: "Requeue", DeadLetterJob: "Bury"}
 
 
 def state_key(queue: str, id: str) -> str:
@@ -168,14 +176,6 @@ class MessageKeys:
 def acks(kept: KeyRecord | None) -> bool:
     """Whether the ack of a message was committed. Only `join` sets `hidden` on such a key."""
     return kept is not None and kept.hidden and kept.version > 0
-
-
-NAMESPACES_MAX = 1_000
-JOINED_MAX = 10_000
-ATTEMPTS = 5
-VISIBILITY = timedelta(seconds=30)
-VISIBILITY_HEADER, EXPIRES_HEADER = "visibility", "expires-at"
-TYPE_HEADER, ATTRIBUTES_HEADER = "content-type", "attributes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -405,10 +405,6 @@ class QueueService:
         request = f"{proof.claim.nonce}-{_STORED_AS[type(settlement)]}"
         (outcome,) = await jobs.settle([settlement], request=request)
         return outcome
-
-
-# Part of the request id, which is stored in the message's record: renaming a class must not change these words.
-_STORED_AS = {Complete: "Finish", Requeue: "Requeue", DeadLetterJob: "Bury"}
 
 
 def visibility_of(job: Job) -> timedelta:

@@ -1,12 +1,10 @@
-"""The calls of the API for queues: lockd's messages, stored as records beside the leases.
+"""The calls of the lease API for queues: lockd's messages, stored as records beside the leases.
 
-Not implemented: endless streams of messages (subscribe, watch). A dequeue with a wait replaces them.
+Not implemented: endless streams of messages (subscribe, watch). A dequeue with a wait replaces them. The suffix of a
+message's lease id says how it was delivered: with its state, within a transaction.
 
-The suffix of a message's lease id says how it was delivered: with its state, within a transaction.
-
-The parts of a multipart body. Pure, over a complete body of bounded size.
-
-Each part is found by one search, and there are at most PARTS_MAX parts: lines before or inside a part add no cost.
+An enqueue is a multipart body of bounded size. Each part is found by one search, and at most PARTS_MAX parts are read:
+lines before or inside a part add no cost.
 """
 
 from __future__ import annotations
@@ -82,6 +80,10 @@ PARTS_MAX = 8
 """Maximum number of parts of a multipart body that are read."""
 PART_HEAD_BYTES_MAX = 8 << 10
 """Maximum bytes of the headers of one part of a multipart body."""
+PAGE_MAX = 64
+QUEUE_CHARS_MAX = 80
+WAIT_AT_ONCE = 20  # seconds that one claim waits; longer waits claim again
+_STATUS = {"not_found": 404, "queue_message_lease_mismatch": 409, "lease_expired": 403, "cas_mismatch": 409}
 
 
 class NoParts(ValueError):
@@ -190,11 +192,7 @@ def _add(body: bytearray, boundary: str, name: str, file: str, kind: str, data: 
     body += data + b"\r\n"
 
 
-PAGE_MAX = 64
-QUEUE_CHARS_MAX = 80
 STATEFUL, JOINED = "s", "t"  # how a message was delivered
-WAIT_AT_ONCE = 20  # seconds that one claim waits; longer waits claim again
-_STATUS = {"not_found": 404, "queue_message_lease_mismatch": 409, "lease_expired": 403, "cas_mismatch": 409}
 
 
 class QueueApi:

@@ -12,6 +12,7 @@ entry is written concurrently with the read), update 2, release 2 and one delete
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import datetime
 
 from msgspec.structs import replace
@@ -19,7 +20,7 @@ from msgspec.structs import replace
 from wrasse.clock import Clock
 from wrasse.leases import lease as rules
 from wrasse.leases.cleanup import BackgroundTasks, LeaseCleanup, StateObjects, beside
-from wrasse.leases.core import EXACT, Change, Changed, LeaseCore
+from wrasse.leases.core import Change, Changed, LeaseCore, leases_in
 from wrasse.leases.lease import (
     AcquireRequest,
     Busy,
@@ -39,32 +40,35 @@ from wrasse.leases.transactions.log import TransactionLog, refused as decided_ot
 from wrasse.leases.transactions.states import Decision
 from wrasse.ports.objects import Objects
 from wrasse.ports.outcome import Outcome
-from wrasse.ports.records import Records
+from wrasse.ports.records import Collection, Records
 
 ObjectChange = Callable[[KeyRecord, StateObject, datetime], KeyRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceParts:
+    """What all namespaces of one store share."""
+
+    records: Callable[[Collection], Records]
+    objects: Objects
+    clock: Clock
+    terms: Terms
+    tally: LeaseTally
+    background: BackgroundTasks
+    transaction_log: TransactionLog
 
 
 class KeyStates(LeaseCore):
     """The keys of one namespace."""
 
-    def __init__(
-        self,
-        namespace: str,
-        records: Records,
-        objects: Objects,
-        clock: Clock,
-        transaction_log: TransactionLog,
-        *,
-        terms: Terms = EXACT,
-        tally: LeaseTally | None = None,
-        background: BackgroundTasks | None = None,
-    ) -> None:
-        super().__init__(namespace, records, clock, terms=terms, tally=tally)
-        self.background = background if background is not None else BackgroundTasks()
-        self.versions = StateObjects(objects, namespace)
+    def __init__(self, namespace: str, shared: NamespaceParts) -> None:
+        records = shared.records(leases_in(namespace))
+        super().__init__(namespace, records, shared.clock, terms=shared.terms, tally=shared.tally)
+        self.background = shared.background
+        self.versions = StateObjects(shared.objects, namespace)
         self._cleanup = LeaseCleanup(self.store, self.versions, self.background)
-        self._transaction_log = transaction_log
-        self.enlisted_keys = EnlistedKeys(namespace, self.store, self._cleanup, transaction_log)
+        self._transaction_log = shared.transaction_log
+        self.enlisted_keys = EnlistedKeys(namespace, self.store, self._cleanup, self._transaction_log)
 
     async def try_acquire(self, key: str, request: AcquireRequest) -> KeyRecord | Busy:
         """One attempt: the key with the new lease, or when the other holder's lease ends."""

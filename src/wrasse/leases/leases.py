@@ -19,7 +19,7 @@ from wrasse.errors import Gone, StoreBroken, TooLarge, UsageError
 from wrasse.leases.attachments import Attachments
 from wrasse.leases.cleanup import BackgroundTasks
 from wrasse.leases.core import EXACT, leases_in
-from wrasse.leases.key_state import KeyStates
+from wrasse.leases.key_state import KeyStates, NamespaceParts
 from wrasse.leases.lease import AcquireRequest, KeyRecord, KeyRefused, Lease, Over, Refusal, Staged, StateObject, Terms
 from wrasse.leases.names import Xids, checked_key, checked_namespace, checked_transaction
 from wrasse.leases.store import LeaseTally
@@ -57,6 +57,19 @@ class TooShort(UsageError):
     """A lease shorter than the clock margin: it would end for its holder before it could be used."""
 
 
+@dataclass(frozen=True, slots=True)
+class LeasePolicy:
+    """`ttl_max`: the longest lease that is granted. `replay`: how often transactions that crashed processes left are
+    finished while there is traffic; 0: never."""
+
+    terms: Terms = EXACT
+    ttl_max: timedelta = TTL_MAX
+    replay: timedelta = NO_REPLAY
+
+
+DEFAULT_POLICY = LeasePolicy()
+
+
 class Leases(Counting):
     """All namespaces of one store."""
 
@@ -65,16 +78,14 @@ class Leases(Counting):
         records: Callable[[Collection], Records],
         objects: Objects,
         clock: Clock,
+        policy: LeasePolicy = DEFAULT_POLICY,
         *,
-        terms: Terms = EXACT,
-        ttl_max: timedelta = TTL_MAX,
         traffic: Callable[[], None] = lambda: None,
         namespaces: Namespaces | None = None,
-        replay: timedelta = NO_REPLAY,
     ) -> None:
         super().__init__()
-        self.records, self.objects, self.clock, self.terms = records, objects, clock, terms
-        self._ttl_max, self._on_traffic = ttl_max, traffic
+        self.records, self.objects, self.clock, self.terms = records, objects, clock, policy.terms
+        self._ttl_max, self._on_traffic = policy.ttl_max, traffic
         self._keys: dict[str, KeyStates] = {}
         self._background = BackgroundTasks()
         self._xids = Xids(clock)
@@ -82,14 +93,23 @@ class Leases(Counting):
         self._acquiring = Acquiring(clock, self.tally, self._background)
         self.listeners = self._acquiring.listeners  # told of each key that may have become free
         self._transaction_log = TransactionLog(records, clock, self.tally)
+        self._shared = NamespaceParts(
+            records=records,
+            objects=objects,
+            clock=clock,
+            terms=policy.terms,
+            tally=self.tally,
+            background=self._background,
+            transaction_log=self._transaction_log,
+        )
         self._first_keys = FirstKeyFinder(
             lambda namespace: self.keys(namespace).enlisted_keys, records, clock, namespaces
         )
         wake = self._acquiring.wake
         self.transactions = Transactions(
-            self._transaction_log, self.keys, self._first_keys, terms, self._background, wake
+            self._transaction_log, self.keys, self._first_keys, policy.terms, self._background, wake
         )
-        self._replay = TransactionReplay(self.transactions, clock, replay)
+        self._replay = TransactionReplay(self.transactions, clock, policy.replay)
         self.attachments = Attachments(self.keys, clock, self.note_traffic)
 
     @property
@@ -103,16 +123,7 @@ class Leases(Counting):
         if keys is None:
             if len(self._keys) >= NAMESPACES_MAX:
                 self._keys.pop(next(iter(self._keys)))
-            keys = self._keys[namespace] = KeyStates(
-                namespace,
-                self.records(leases_in(namespace)),
-                self.objects,
-                self.clock,
-                self._transaction_log,
-                terms=self.terms,
-                tally=self.tally,
-                background=self._background,
-            )
+            keys = self._keys[namespace] = KeyStates(namespace, self._shared)
         return keys
 
     @counted("acquire")

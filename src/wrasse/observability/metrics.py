@@ -46,42 +46,8 @@ _ABOUT_ORPHANS = {
     _SCANNED_AT: "when a scan was last complete, unix time",
     _ORPHAN_LAG: "units whose first reference was found by the last complete scan, by its delay after their last write",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class OrphanFacts:
-    """One root and its last complete scan."""
-
-    root: str
-    last: CompleteScan
-
-
-def _orphan_gauges(facts: Sequence[OrphanFacts]) -> Iterator[tuple[str, list[tuple[tuple[str, ...], float]]]]:
-    """Each gauge by its name, with a sample per root."""
-    for name, (parts, _) in _ORPHANS.items():
-        yield name, [((each.root,), sum(each.last.counts.get(part, 0) for part in parts)) for each in facts]
-    yield _SCANNED_AT, [((each.root,), each.last.at.timestamp()) for each in facts]
-
-
-def _orphan_lags(facts: Sequence[OrphanFacts]) -> list[tuple[tuple[str, ...], float]]:
-    """The number of references by root and bound of their lag."""
-    return [((each.root, bound), count) for each in facts for bound, count in verdict.histogram(each.last.counts)]
-
-
 STUCK_JOBS = "stuck_jobs"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True)
-class MetricDescription:
-    """One metric: its name, kind, labels and meaning."""
-
-    name: str
-    kind: str
-    labels: tuple[str, ...]
-    doc: str
-
-
 _MESSAGES = {  # the fields of StreamTally
     "delivered": "messages handed to handlers of this process",
     "again": "of these, messages that had been delivered before",
@@ -107,7 +73,6 @@ _LAG = {  # the fields of the archiver's lag
     "bytes": "approximate bytes of these",
     "seconds": "age of the oldest of them",
 }
-
 _RETENTION = {  # to the fields of RetentionTally
     "entries_trimmed": ("trimmed", "entries of streams that were older than their retention"),
     "entries_lost": ("lost", "of these, entries that a protecting group had not acked, where a rule allows that"),
@@ -131,6 +96,32 @@ _LEASES = {  # to the fields of LeaseTally
     "transactions_replayed": ("replayed", "transactions finished by these"),
     "decisions_deleted": ("decisions_deleted", "expired decision records that were deleted"),
 }
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanFacts:
+    """One root and its last complete scan."""
+
+    root: str
+    last: CompleteScan
+
+
+def _orphan_gauges(facts: Sequence[OrphanFacts]) -> Iterator[tuple[str, list[tuple[tuple[str, ...], float]]]]:
+    """Each gauge by its name, with a sample per root."""
+    for name, (parts, _) in _ORPHANS.items():
+        yield name, [((each.root,), sum(each.last.counts.get(part, 0) for part in parts)) for each in facts]
+    yield _SCANNED_AT, [((each.root,), each.last.at.timestamp()) for each in facts]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricDescription:
+    """One metric: its name, kind, labels and meaning."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    doc: str
+
 
 METRICS: Mapping[str, MetricDescription] = {
     each.name: each
@@ -408,7 +399,8 @@ def _leases(facts: LeaseFacts | None) -> Iterator[Metric]:
 def _orphans(facts: Sequence[OrphanFacts]) -> Iterator[Metric]:
     for name, samples in _orphan_gauges(facts):
         yield _family(f"wrasse_orphans_{name}", samples)
-    yield _family(f"wrasse_orphans_{_ORPHAN_LAG}", _orphan_lags(facts))
+    lags = [((each.root, bound), count) for each in facts for bound, count in verdict.histogram(each.last.counts)]
+    yield _family(f"wrasse_orphans_{_ORPHAN_LAG}", lags)
 
 
 def _retention(tally: RetentionTally | None) -> Iterator[Metric]:

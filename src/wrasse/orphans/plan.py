@@ -29,6 +29,7 @@ from wrasse.private_files import open_private
 FORMAT = "wrasse orphans plan 1"
 LINE_BYTES_MAX = 16 << 20
 FRESH_MIN = timedelta(hours=1)  # a person needs time to read it
+_ANEW = "make a new plan: wrasse orphans plan"
 
 
 class PlanFile(msgspec.Struct, frozen=True):
@@ -109,9 +110,6 @@ class SavedPlan:
         head = self.header
         made = CompleteScan(head.root, head.scan, head.number, head.at, head.snapshot_at, head.tick, head.counts)
         return ScanResult(made, self, armed=True)
-
-
-_ANEW = "make a new plan: wrasse orphans plan"
 
 
 def write_plan(path: Path, root: Root, result: ScanResult, planned: Iterable[Suspected]) -> Header:

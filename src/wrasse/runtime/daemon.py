@@ -50,7 +50,7 @@ from wrasse.runtime.open_ports import (
     is_served,
     open_homes,
 )
-from wrasse.runtime.producer import ROLE as PRODUCER, Producing, Summary, producing_directory
+from wrasse.runtime.producer import ROLE as PRODUCER, ProducerRun, Producing, Summary, producing_directory
 from wrasse.runtime.signals import on_stop, set_switch_interval
 from wrasse.runtime.worker import (
     DEFAULT_LEASES,
@@ -71,6 +71,7 @@ T = TypeVar("T")
 _PAUSE = 1.0  # seconds between two tries
 _SAID_EVERY = 30  # tries between two log lines
 _log = logging.getLogger("wrasse.daemon")
+ROLES = ("all", "worker", "sweeper", "producer", "archiver", "leases")
 
 
 class BackendWait:
@@ -120,9 +121,6 @@ class BackendWait:
             for each in (task, stop):
                 each.cancel()
             await asyncio.gather(task, stop, return_exceptions=True)
-
-
-ROLES = ("all", "worker", "sweeper", "producer", "archiver", "leases")
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,10 +373,8 @@ class Daemon:
         return self._scheduler.run
 
     async def _start_producing(self, opened: Open) -> Run:
-        once = not self._watch_files
-        self._producing = Producing(
-            self._config, await opened(JOBS), self._clock, self._tally, self._directory, once=once, alone=self._alone
-        )
+        run = ProducerRun(self._directory, once=not self._watch_files, alone=self._alone)
+        self._producing = Producing(self._config, await opened(JOBS), self._clock, self._tally, run)
         return self._producing.run
 
     async def _start_messages(self, opened: Open) -> Run:

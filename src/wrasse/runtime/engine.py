@@ -207,7 +207,7 @@ def build_lease_sweep(name: str, settings: Settings, opened: OpenPorts, clock: C
     else:
         sweep = idle[name]
         guards = (*guards, Traffic(leasing.activity, settings.leases.idle_sweep_grace, clock))
-    return scheduled(sweep, own, guards, name, sweep_home(opened.records, clock), group=group)
+    return replace(scheduled(sweep, own, guards, name, sweep_home(opened.records, clock)), group=group)
 
 
 def scheduled(
@@ -218,7 +218,6 @@ def scheduled(
     home: SweepBackend | None,
     *,
     interval: timedelta | None = None,
-    group: str = "",
 ) -> Scheduled:
     """A sweep with the cadence and the budget of its settings, or with an interval of its own."""
     return Scheduled(
@@ -229,7 +228,6 @@ def scheduled(
         guards=tuple(guards),
         enabled=own.enabled,
         name=name,
-        group=group,
         home=home,
     )
 

@@ -63,16 +63,23 @@ def producing_directory(config: Config, roles: tuple[str, ...], *, watch: bool) 
     return ""
 
 
-class Producing:
-    """The producer of one process. `once`: it walks and ends; else it watches."""
+@dataclass(frozen=True, slots=True)
+class ProducerRun:
+    """What a producer does. `once`: it walks and ends; else it watches. `alone`: the process has no other role."""
 
-    def __init__(
-        self, config: Config, opened: OpenPorts, clock: Clock, tally: Tally, directory: str, *, once: bool, alone: bool
-    ) -> None:
+    directory: str
+    once: bool
+    alone: bool
+
+
+class Producing:
+    """The producer of one process."""
+
+    def __init__(self, config: Config, opened: OpenPorts, clock: Clock, tally: Tally, run: ProducerRun) -> None:
         own, worker = config.settings.producer, config.settings.worker
         rules = FileRules.of(own.include_globs, own.exclude_globs, own.high_priority_exts)
         settings = IntakeSettings(
-            directory,
+            run.directory,
             rules,
             worker.queues,
             priority=own.default_priority,
@@ -80,11 +87,11 @@ class Producing:
             settle=own.settle,
             poll=own.poll_interval,
             # A single walk fails on an outage; a daemon waits for its end.
-            patience=PATIENCE if once and alone else None,
+            patience=PATIENCE if run.once and run.alone else None,
         )
         producer = build_producer(config.settings, opened, clock, tally)
         self._intake = Intake(settings, producer, build_pace(config.settings, opened, own.rate_limit_per_sec), clock)
-        self._watching = None if once else Watching(self._intake, clock, use_inotify=own.watch == "auto")
+        self._watching = None if run.once else Watching(self._intake, clock, use_inotify=own.watch == "auto")
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:

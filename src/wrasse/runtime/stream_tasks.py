@@ -26,6 +26,8 @@ from wrasse.streams.delivery import dead_letter
 from wrasse.streams.envelope import Envelope, decode, encode
 from wrasse.sweeps.finished_jobs import FinishedJobs
 
+SCHEME = "tasks:"
+
 
 class TaskPost:
     """Seals and opens envelopes."""
@@ -49,9 +51,6 @@ class TaskPost:
     def set_aside(self, delivery: Delivery, reason: str) -> DeadLetter:
         """The answer that dead-letters an unreadable entry."""
         return dead_letter(delivery, reason, deliveries=delivery.number)
-
-
-SCHEME = "tasks:"
 
 
 class TaskBackends(msgspec.Struct, frozen=True):

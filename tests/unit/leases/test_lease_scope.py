@@ -15,7 +15,7 @@ from wrasse.clock import ManualClock
 from wrasse.errors import LeaseLost, StoreBroken
 from wrasse.leases.core import leases_in
 from wrasse.leases.lease import KeyRefused
-from wrasse.leases.lease_scope import RenewedLease, lease_key, renewing
+from wrasse.leases.lease_scope import LeaseOptions, RenewedLease, lease_key, renewing
 from wrasse.leases.leases import Leases
 from wrasse.leases.manager import LeaseManager
 from wrasse.leases.store import ATTEMPTS_MAX
@@ -38,7 +38,7 @@ class Desk:
         return Leases(lambda where: FaultyRecords(self.memory.records(where), network), self.memory.objects, self.clock)
 
     def hold(self, wait: timedelta | None = None) -> lease_key:
-        return lease_key(self.leases, "k", "me", TTL, self.clock, wait=wait)
+        return lease_key(self.leases, "k", LeaseOptions("me", TTL, wait=wait), self.clock)
 
     async def free(self) -> bool:
         """Whether somebody else gets the key."""
@@ -114,7 +114,8 @@ async def test_a_body_whose_lease_changed_hands_is_told(desk: Desk) -> None:
 
 async def test_an_outage_shorter_than_the_term_goes_unnoticed(desk: Desk) -> None:
     calls = Script(dict.fromkeys(range(ATTEMPTS_MAX), LOST_REQUEST), only="put")
-    async with lease_key(desk.behind(Network(calls)), "k", "me", timedelta(seconds=1), desk.clock) as holding:
+    options = LeaseOptions("me", timedelta(seconds=1))
+    async with lease_key(desk.behind(Network(calls)), "k", options, desk.clock) as holding:
         await _renewals(holding, 1)
         assert (holding.alive, len(calls.calls)) == (True, ATTEMPTS_MAX + 1)
 

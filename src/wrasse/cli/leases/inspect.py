@@ -31,6 +31,10 @@ from wrasse.runtime.leases import Leasing, lease_client, open_leasing
 if TYPE_CHECKING:
     from wrasse.leases.client import LeaseClient
 
+NAMESPACE = click.option("--namespace", default="", metavar="NAME", help="The key's namespace.  [default: default]")
+PLACES = (JobState.DEAD, JobState.READY, JobState.RUNNING)
+SHOWN_MAX = 1_000
+
 
 @asynccontextmanager
 async def opened_leases(ctx: CommandContext, command: str) -> AsyncIterator[Leasing]:
@@ -63,9 +67,6 @@ async def lease_operations(ctx: CommandContext, *, create: bool = True) -> Async
 async def _store(config: Config, *, create: bool = False) -> AsyncIterator[Leasing]:
     async with Stores.of(config.settings.worker, create=create) as stores:
         yield await open_leasing(config, stores)
-
-
-NAMESPACE = click.option("--namespace", default="", metavar="NAME", help="The key's namespace.  [default: default]")
 
 
 @click.command("list")
@@ -274,9 +275,6 @@ def _tell_transaction(id: str, state: Decision, keys: list[str], open_: Transact
     show_pairs(pairs)
 
 
-PLACES = (JobState.DEAD, JobState.READY, JobState.RUNNING)
-
-
 @click.command()
 @click.argument("queue")
 @NAMESPACE
@@ -363,9 +361,6 @@ def _show_messages(page: Page[JobInfo], queue: str, place: str) -> None:
     show_table(("message", "attempts", "reason", "error", "created"), rows)
     if page.cursor is not None:
         click.echo(f"more with --after={page.cursor}")
-
-
-SHOWN_MAX = 1_000
 
 
 @dataclass(slots=True)
