@@ -157,7 +157,7 @@ class MessageKeys:
                 await keys.clear(key, kept, at)  # of a consumer that died
             else:  # of the consumer that acked, or of one whose message is gone
                 with suppress(KeyRefused):
-                    await keys.give_back(replace(lease, key=key, namespace=self._namespace))
+                    await keys.roll_back(replace(lease, key=key, namespace=self._namespace))
         return False
 
     async def _joined(self, queue: str, claim: Claim) -> Lease | None:

@@ -99,7 +99,7 @@ class KeyStates(LeaseCore):
     async def _cleared(self, key: str, lease: Lease) -> None:
         await self.background.add(self.clean(key, lease.token))
 
-    async def give_back(self, lease: Lease) -> bool:
+    async def roll_back(self, lease: Lease) -> bool:
         """Releases this key only, and discards what is staged."""
         return await self.release(lease, commit=False, alone=True) is not None
 

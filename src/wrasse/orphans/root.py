@@ -37,7 +37,7 @@ from wrasse.ports.sightings import Evidence
 
 DIRECTORY = "directory"
 OBJECT = "object"
-NOBODY = "none"
+NO_OWNER = "none"
 _PLACEHOLDER = re.compile(r"\{([a-z_][a-z0-9_]*)(\*?)\}")
 _SURROGATE = re.compile("[\ud800-\udfff]")  # how Python represents a byte of an argument that is not UTF-8
 _BRACE = re.compile(r"[{}]")
@@ -117,7 +117,7 @@ def parse_template(text: str, *, unit: str = DIRECTORY, owner: str = "") -> Temp
 
 def _owner_segment(text: str, segments: list[str], owner: str, unit: str) -> int | None:
     """The index of the group's directory, which must be above the unit; None without one."""
-    if owner == NOBODY:
+    if owner == NO_OWNER:
         return None
     last = len(segments) - (2 if unit == DIRECTORY else 1)
     for index, segment in enumerate(segments):

@@ -44,7 +44,7 @@ _POLICY = (
 )
 _STATIC = {"status.css": "text/css", "status.js": "text/javascript", "icon.svg": "image/svg+xml"}
 CLIENTS_MAX = 32
-BEAT = 5.0  # seconds without an event after which a keep-alive is sent
+KEEP_ALIVE = 5.0  # seconds without an event after which a keep-alive is sent
 WRITE_MAX = 10.0  # seconds that a client may take to read
 AGAIN = 2_000  # milliseconds after which a disconnected client reconnects
 _WATCH = web.AppKey("watch", SubjectWatch)
@@ -70,11 +70,11 @@ class SnapshotEvent:
 class Feed:
     """The frames of one watch, and their clients."""
 
-    def __init__(self, watch: SubjectWatch, *, clients_max: int = CLIENTS_MAX, beat: float = BEAT) -> None:
+    def __init__(self, watch: SubjectWatch, *, clients_max: int = CLIENTS_MAX, keep_alive: float = KEEP_ALIVE) -> None:
         self.clients = 0
         self._watch = watch
         self._clients_max = clients_max
-        self._beat = beat
+        self._keep_alive = keep_alive
         self._boot = secrets.token_hex(4)  # distinguishes the ids of this process
         self._number = 0
         self._newest: SnapshotEvent | None = None
@@ -123,11 +123,11 @@ class Feed:
             if frame.id != seen:
                 seen, spoke = frame.id, clock.monotonic()
                 await _write(response, frame.event(clock.now()))
-            elif spoke is None or clock.monotonic() - spoke >= self._beat:
+            elif spoke is None or clock.monotonic() - spoke >= self._keep_alive:
                 spoke = clock.monotonic()
-                await _write(response, f": still here\nevent: beat\ndata: {to_json(clock.now())}\n\n".encode())
+                await _write(response, f": still here\nevent: keepalive\ndata: {to_json(clock.now())}\n\n".encode())
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(self._watch.kept.total_seconds(), self._beat)):
+                async with asyncio.timeout(min(self._watch.kept.total_seconds(), self._keep_alive)):
                     await self._closing.wait()
 
 
