@@ -285,13 +285,7 @@ def _tell_verified(found: Sequence[Verified]) -> None:
 @click.option("--dry-run", is_flag=True, help="Show how many would be published, and change nothing.")
 @with_context
 def replay_(
-    ctx: CommandContext,
-    pattern: str,
-    into: str | None,
-    since: str | None,
-    until: str | None,
-    yes: bool,
-    dry_run: bool,
+    ctx: CommandContext, pattern: str, into: str | None, since: str | None, until: str | None, yes: bool, dry_run: bool
 ) -> None:
     """Publish archived messages again, in order and byte for byte: of one stream, or of all that match PATTERN.
 

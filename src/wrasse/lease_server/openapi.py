@@ -210,10 +210,7 @@ def document() -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {"title": "wrasse leases", "version": __version__, "license": {"name": "Apache-2.0"}},
         "paths": paths,
-        "components": {
-            "schemas": schemas,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": {"schemas": schemas, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
         "security": [{}, {"token": []}],
     }
 

@@ -275,8 +275,7 @@ class Daemon:
         handlers = build_handlers(self._registry)
         if "worker" in orders.roles and not len(handlers) and not self._listened_to(orders):
             raise UsageError(
-                "a worker needs a handler",
-                do="give --handler=module:name or --exec='command', or set worker.handlers",
+                "a worker needs a handler", do="give --handler=module:name or --exec='command', or set worker.handlers"
             )
         return handlers
 

@@ -265,11 +265,7 @@ class HttpConnection(web.RequestHandler):
             self.opening.cancel()
 
     def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """The answer to invalid HTTP, or to a failed handler; without details of the request."""
         if status >= 500:
