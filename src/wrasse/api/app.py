@@ -51,7 +51,7 @@ from wrasse.runtime.worker import (
     build_handlers,
     build_pace,
     build_producer,
-    build_repeater,
+    build_scheduler,
     build_worker,
     configured,
     owner_name,
@@ -156,7 +156,7 @@ class App(Registering):
         """The scheduler of periodic jobs, for a process without a worker: `await (await app.repeater()).run()`."""
         settings = self.config.settings
         registry = configured(settings, self.registry)
-        return build_repeater(settings, await self.open(JOBS), self._clock, self.tally, registry)
+        return build_scheduler(settings, await self.open(JOBS), self._clock, self.tally, registry)
 
     def worker(self, concurrency: int | None = None, *, signals: bool = True) -> AppWorker:
         """A worker with this app's handlers and those of the settings. Without `signals` it leaves SIGTERM and SIGINT

@@ -72,12 +72,6 @@ class MessageKeys:
     def __init__(self, leases: Leases, namespace: str) -> None:
         self._leases, self._namespace = leases, namespace
 
-    async def claim_state(self, queue: str, id: str, owner: str, visibility: timedelta, transaction: str) -> KeyRecord:
-        """Leases the state of a message for as long as the message."""
-        return await self._leases.acquire(
-            state_key(queue, id), owner, namespace=self._namespace, ttl=visibility, wait=WAIT, transaction=transaction
-        )
-
     async def join(self, queue: str, claim: Claim, visibility: timedelta, transaction: str) -> None:
         """Adds a message that was just claimed to a transaction. Refused once that is decided."""
         leased = await self._leases.acquire(
@@ -85,10 +79,6 @@ class MessageKeys:
             transaction=transaction,
         )  # fmt: skip
         await self._leases.hide(leased.granted, True)
-
-    async def leave(self, queue: str, id: str) -> None:
-        """Removes a message that was not delivered from its transaction."""
-        await self._drop(ack_key(queue, id))
 
     async def end(self, queue: str, claim: Claim, transaction: str, *, commit: bool) -> None:
         """Decides the transaction of a message for all of its keys. Refused if it was decided otherwise before."""
@@ -114,7 +104,7 @@ class MessageKeys:
         kept = await self._read_key(ack_key(queue, id))
         return acks(kept) if kept is None or kept.lease is None else None
 
-    async def held_state(self, lease: Lease) -> Lease:
+    async def state_lease(self, lease: Lease) -> Lease:
         """The consumer's lease on the state of its message, completed with its transaction."""
         if lease.transaction:
             return lease
@@ -138,11 +128,11 @@ class MessageKeys:
     async def ended(self, info: JobInfo) -> bool:
         """Deletes the keys of a message that is gone; message ids are never reused."""
         keys = (state_key(info.queue, info.id), ack_key(info.queue, info.id))
-        return all([await self._drop(key) for key in keys])
+        return all([await self.drop(key) for key in keys])
 
-    async def _drop(self, key: str) -> bool:
-        """Whether the key is deleted. One whose lease has ended for its holder but not yet for others stays a little
-        longer."""
+    async def drop(self, key: str) -> bool:
+        """Deletes a key, and returns whether it is gone. One whose lease has ended for its holder but not yet for
+        others stays a little longer."""
         keys = self._leases.keys(self._namespace)
         for _ in range(TRIES_MAX):
             kept = await keys.read(key)
@@ -254,9 +244,11 @@ class QueueService:
     async def claim_state(
         self, namespace: str, claimed: ClaimedJob, owner: str, visibility: timedelta, transaction: str
     ) -> KeyRecord:
-        """Leases the state of a message. A former holder has lost the message before."""
-        keys = self.keys(namespace)
-        return await keys.claim_state(claimed.job.queue, claimed.job.id, owner, visibility, transaction)
+        """Leases the state of a message for as long as the message. A former holder has lost the message before."""
+        key = state_key(claimed.job.queue, claimed.job.id)
+        return await self._leases.acquire(
+            key, owner, namespace=namespace, ttl=visibility, wait=WAIT, transaction=transaction
+        )
 
     async def join(self, namespace: str, claimed: ClaimedJob, visibility: timedelta, transaction: str) -> bool:
         """Adds a message that was just claimed to a transaction; False if another consumer has it by now."""
@@ -274,7 +266,7 @@ class QueueService:
         """Releases a message that could not be delivered."""
         if transaction:  # which goes on without it
             self._joined.pop((namespace, ack_key(claimed.job.queue, claimed.job.id)), None)
-            await self.keys(namespace).leave(claimed.job.queue, claimed.job.id)
+            await self.keys(namespace).drop(ack_key(claimed.job.queue, claimed.job.id))
         requeue = Requeue(claimed.claim, Budget.INTERRUPTIONS, Reason.INTERRUPTED)
         await self.jobs(namespace).settle([requeue], request=self._xids.new())
 
@@ -315,7 +307,7 @@ class QueueService:
         if proof.joined:
             await self._end(proof, commit=False)
         if proof.state is not None:
-            state = await self.keys(proof.namespace).held_state(proof.state)
+            state = await self.keys(proof.namespace).state_lease(proof.state)
             with suppress(KeyRefused):  # its lease ended with that of the message, or before
                 await self._leases.release(state, commit=not proof.joined)
         return await self._settle(proof, settlement) is not Outcome.CONFLICT
@@ -360,7 +352,7 @@ class QueueService:
             await keys.renew(proof.queue, proof.claim, by)
         if proof.state is None:
             return expires_at, None
-        renewed = await self._leases.renew(await keys.held_state(proof.state), by)
+        renewed = await self._leases.renew(await keys.state_lease(proof.state), by)
         return expires_at, renewed.expires_at
 
     async def requeue(self, namespace: str, queue: str, id: str) -> bool:
@@ -371,7 +363,7 @@ class QueueService:
         (outcome,) = await self.jobs(namespace).move([RequeueDead(info.claim)])
         return outcome is not Outcome.CONFLICT
 
-    async def bin(self, namespace: str, queue: str, id: str) -> bool:
+    async def delete(self, namespace: str, queue: str, id: str) -> bool:
         """Deletes a dead message, its keys first; False if there is none, or its state is leased."""
         info = await self._dead(namespace, queue, id)
         if info is None or not await self.keys(namespace).ended(info):

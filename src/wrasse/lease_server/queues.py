@@ -81,9 +81,16 @@ PARTS_MAX = 8
 PART_HEAD_BYTES_MAX = 8 << 10
 """Maximum bytes of the headers of one part of a multipart body."""
 PAGE_MAX = 64
+"""Maximum number of messages that one dequeue delivers."""
 QUEUE_CHARS_MAX = 80
+"""Maximum characters of the name of a queue of the lease API."""
 WAIT_AT_ONCE = 20  # seconds that one claim waits; longer waits claim again
-_STATUS = {"not_found": 404, "queue_message_lease_mismatch": 409, "lease_expired": 403, "cas_mismatch": 409}
+_REFUSALS = {
+    "not_found": (404, "there is no such message"),
+    "queue_message_lease_mismatch": (409, "the message is not held under this lease"),
+    "lease_expired": (403, "the lease of the message has ended; others may have it now"),
+    "cas_mismatch": (409, "meta_etag is not that of the message as it was handed out"),
+}
 
 
 class NoParts(ValueError):
@@ -207,7 +214,7 @@ class QueueApi:
     def routes(self, call: Wrap) -> list[web.RouteDef]:
         """The routes."""
         posts = {
-            "enqueue": self._enqueue, "dequeue": self._dequeue, "dequeueWithState": self._dequeue_with_state,
+            "enqueue": self._enqueue, "dequeue": self._dequeue, "dequeueWithState": self._dequeue,
             "ack": self._ack, "nack": self._nack, "extend": self._extend, "stats": self._stats,
         }  # fmt: skip
         return [web.post(f"/v1/queue/{name}", call(handler)) for name, handler in posts.items()]
@@ -242,13 +249,7 @@ class QueueApi:
 
     async def _dequeue(self, request: web.Request, name: str) -> web.Response:
         body = await request_parsing.json_body(request, DequeueBody)
-        return await self._deliver(body, name, with_state=False)
-
-    async def _dequeue_with_state(self, request: web.Request, name: str) -> web.Response:
-        body = await request_parsing.json_body(request, DequeueBody)
-        return await self._deliver(body, name, with_state=True)
-
-    async def _deliver(self, body: DequeueBody, name: str, *, with_state: bool) -> web.Response:
+        with_state = request.path.endswith("WithState")
         namespace, queue = _checked_names(body.namespace, body.queue)
         if not body.owner:
             raise WireError("missing_owner", "owner is missing: say who you are")
@@ -313,7 +314,7 @@ class QueueApi:
         if error and intent == "defer":
             raise WireError("invalid_nack_last_error", "last_error goes with a failure")
         _checked(body.delay_seconds)
-        proof, info = await self._held(body)
+        proof, info = await self._running(body)
         delay = timedelta(seconds=body.delay_seconds)
         settlement: Requeue | DeadLetterJob
         if intent == "defer":
@@ -327,7 +328,7 @@ class QueueApi:
     async def _extend(self, request: web.Request, name: str) -> web.Response:
         body = await request_parsing.json_body(request, MessageBody)
         _checked(body.extend_by_seconds)
-        proof, _ = await self._held(body)
+        proof, _ = await self._running(body)
         by = timedelta(seconds=body.extend_by_seconds) or VISIBILITY
         extended = await self.service.extend(proof, by)
         if extended is None:
@@ -355,8 +356,8 @@ class QueueApi:
             answer.head_age_seconds = max(0, int((counts.at - head.created_at).total_seconds()))
         return named_answer(answer, name)
 
-    async def _held(self, body: MessageBody) -> tuple[ConsumerProof, JobInfo]:
-        """The message and its state; refuses a caller that does not hold it."""
+    async def _running(self, body: MessageBody) -> tuple[ConsumerProof, JobInfo]:
+        """The message and its state; refuses a caller whose claim it is not."""
         proof = self._proof(body, etag=True)
         found = await self.service.running(proof)
         if isinstance(found, str):
@@ -447,10 +448,5 @@ def _etag(claim: Claim) -> str:
 
 
 def _refused(code: str) -> WireError:
-    said = {
-        "not_found": "there is no such message",
-        "queue_message_lease_mismatch": "the message is not held under this lease",
-        "lease_expired": "the lease of the message has ended; others may have it now",
-        "cas_mismatch": "meta_etag is not that of the message as it was handed out",
-    }
-    return WireError(code, said[code], status=_STATUS[code])
+    status, text = _REFUSALS[code]
+    return WireError(code, text, status=status)

@@ -162,7 +162,7 @@ def build_handlers(registry: Registry) -> Handlers:
     return handlers
 
 
-def build_repeater(
+def build_scheduler(
     settings: Settings, opened: OpenPorts, clock: Clock, tally: Tally, registry: Registry
 ) -> PeriodicScheduler:
     """The scheduler of periodic jobs."""
