@@ -48,7 +48,7 @@ async def test_what_was_saved_is_there_for_the_next_holder(operations: Operation
         assert lease.state == {"paid": True}
 
 
-async def test_nobody_else_sees_what_is_saved_before_the_block_ends(operations: Operations) -> None:
+async def test_no_other_reader_sees_what_is_saved_before_the_block_ends(operations: Operations) -> None:
     async with held(operations) as lease:
         await lease.save({"paid": True})
         assert await operations.read_public("default", "orders/42") is None

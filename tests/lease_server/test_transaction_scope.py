@@ -82,7 +82,7 @@ async def test_a_block_that_raises_changes_nothing_and_gives_all_keys_back(kind:
 
 
 @BOTH
-async def test_a_commit_that_somebody_undid_before_is_told(kind: str) -> None:
+async def test_a_commit_after_a_rollback_elsewhere_raises(kind: str) -> None:
     id = XIDS.new()
 
     async def body(leases: Operations) -> None:
@@ -99,7 +99,7 @@ async def test_a_commit_that_somebody_undid_before_is_told(kind: str) -> None:
 
 
 @BOTH
-async def test_a_key_that_somebody_else_keeps_ends_the_block(kind: str) -> None:
+async def test_a_key_that_another_holder_keeps_ends_the_block(kind: str) -> None:
     async def body(leases: Operations) -> None:
         async with together(leases, wait=0.1) as change:
             await (await change.lease("a")).save(1)
@@ -147,7 +147,7 @@ async def test_a_cancellation_from_outside_stays_one() -> None:
         assert (task.cancelled(), await sums(leases)) == (True, [None, None])
 
 
-async def test_an_end_that_nobody_knows_names_the_transaction_by_which_it_can_be_asked_for(
+async def test_an_unknown_end_names_the_transaction_to_query(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("wrasse.leases.lease_scope.DECIDE_MAX", 0.3)
@@ -169,7 +169,7 @@ async def test_an_end_that_nobody_knows_names_the_transaction_by_which_it_can_be
     assert await leases.decide(id, commit=False) is Decision.ROLLBACK
 
 
-async def test_no_key_is_taken_after_the_block() -> None:
+async def test_no_key_is_leased_after_the_block() -> None:
     async with operations("in the process") as leases:
         async with together(leases) as change:
             pass

@@ -269,7 +269,15 @@ async def _consume(
     """Reads as a member of a group. Without --follow it ends when the group has no more messages."""
     clock = SystemClock()
     start = start_at(wanted.start, (await store.health_sample()).at)
-    members = Membership(store.streams, store.groups, clock, wanted.pattern, group, start, timedelta(seconds=1))
+    members = Membership(
+        streams=store.streams,
+        groups=store.groups,
+        clock=clock,
+        pattern=wanted.pattern,
+        group=group,
+        start=start,
+        every=timedelta(seconds=1),
+    )
     name = consumer_name(clock)
     left = wanted.limit
     try:

@@ -243,7 +243,15 @@ class QueueApi:
             namespace, Job(id, queue=queue, payload=payload, headers=headers, delay=delay, minted=True)
         )
         answer = EnqueueAnswer(
-            namespace, queue, id, 0, attempts, int(visible_at.timestamp()), visibility, len(payload), name
+            namespace=namespace,
+            queue=queue,
+            message_id=id,
+            attempts=0,
+            max_attempts=attempts,
+            not_visible_until_unix=int(visible_at.timestamp()),
+            visibility_timeout_seconds=visibility,
+            payload_bytes=len(payload),
+            correlation_id=name,
         )
         return named_answer(answer, name)
 
@@ -348,7 +356,14 @@ class QueueApi:
         count = next((each for each in counts.queues if each.queue == queue), QueueCount(queue))
         head = next(iter(await jobs.page(JobState.READY, JobFilter(queue=queue), None, 1)), None)
         answer = Stats(
-            namespace, queue, jobs.waiting, count.ready + count.scheduled, jobs.waiting, False, count.ready > 0, name
+            namespace=namespace,
+            queue=queue,
+            waiting_consumers=jobs.waiting,
+            pending_candidates=count.ready + count.scheduled,
+            total_consumers=jobs.waiting,
+            has_active_watcher=False,
+            available=count.ready > 0,
+            correlation_id=name,
         )
         if head is not None:
             answer.head_message_id, answer.head_enqueued_at_unix = head.id, int(head.created_at.timestamp())

@@ -107,7 +107,12 @@ class Leases(Counting):
         )
         wake = self._acquiring.wake
         self.transactions = Transactions(
-            self._transaction_log, self.keys, self._first_keys, policy.terms, self._background, wake
+            transaction_log=self._transaction_log,
+            keys=self.keys,
+            first_keys=self._first_keys,
+            terms=policy.terms,
+            background=self._background,
+            wake=wake,
         )
         self._replay = TransactionReplay(self.transactions, clock, policy.replay)
         self.attachments = Attachments(self.keys, clock, self.note_traffic)

@@ -104,10 +104,20 @@ def build_worker(
         LoopHeartbeat(opened.jobs.jobs, clock) if url.scheme == "memory" else ChildHeartbeat(url.resolved().url, tally)
     )
     traces = open_traces(config.settings.observability.tracing)
-    worker = Worker(opened.jobs.jobs, handlers, clock, heartbeat, settings, tally, traces)
+    worker = Worker(
+        jobs=opened.jobs.jobs,
+        handlers=handlers,
+        clock=clock,
+        heartbeat=heartbeat,
+        settings=settings,
+        tally=tally,
+        spans=traces,
+    )
     assert worker.breakers is not None, "these settings have a breaker"
     shut = opened.jobs.records(SHUT_QUEUES)
-    breaker_records = ShutQueues(worker.breakers, worker.info.id, opened.jobs.jobs, shut, clock)
+    breaker_records = ShutQueues(
+        breakers=worker.breakers, worker=worker.info.id, jobs=opened.jobs.jobs, records=shut, clock=clock
+    )
     return WorkerRuntime(worker, heartbeat, breaker_records, traces)
 
 
@@ -233,5 +243,14 @@ def build_task_workers(
             breaker=breaker,
             breaker_pause=own.breaker_pause,
         )
-        workers.append(Worker(opened.tasks, handlers.serving(name), clock, heartbeat, settings, tally))
+        workers.append(
+            Worker(
+                jobs=opened.tasks,
+                handlers=handlers.serving(name),
+                clock=clock,
+                heartbeat=heartbeat,
+                settings=settings,
+                tally=tally,
+            )
+        )
     return tuple(workers)

@@ -1,4 +1,4 @@
-"""Replay amid traffic: throttled, bounded, beside the operations, and never past what it has not looked at."""
+"""Replay amid traffic: throttled, bounded, beside the operations, and never past what it has not processed."""
 
 from __future__ import annotations
 
