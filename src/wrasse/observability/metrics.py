@@ -40,7 +40,7 @@ _ORPHANS: Mapping[str, tuple[tuple[str, ...], str]] = {  # to names of a scan's 
     "due_bytes": (("due_bytes",), "bytes of these"),
     "quarantined": (("in_quarantine", "purged", "healed", "written_again"), "units in quarantine"),
 }
-_SCANNED_AT = "last_look_timestamp_seconds"
+_SCANNED_AT = "last_scan_timestamp_seconds"
 _ORPHAN_LAG = "commit_lag"
 _ABOUT_ORPHANS = {
     _SCANNED_AT: "when a scan was last complete, unix time",
@@ -214,7 +214,9 @@ METRICS: Mapping[str, MetricDescription] = {
             (),
             "failed calls of workers because a backend was unavailable",
         ),
-        MetricDescription("wrasse_beats_restarted_total", "counter", (), "heartbeat processes that were restarted"),
+        MetricDescription(
+            "wrasse_heartbeats_restarted_total", "counter", (), "heartbeat processes that were restarted"
+        ),
         MetricDescription("wrasse_spans_sent_total", "counter", (), "spans accepted by a receiver"),
         MetricDescription(
             "wrasse_spans_lost_total", "counter", (), "spans dropped because too many waited, or not accepted"
@@ -324,7 +326,7 @@ def _jobs(tally: Tally) -> Iterator[Metric]:
     yield _durations(tally.durations)
     yield _family("worker_active", [((), tally.active)])
     yield _family("wrasse_backend_unavailable_total", [((), tally.unavailable)])
-    yield _family("wrasse_beats_restarted_total", [((), tally.heartbeats_restarted)])
+    yield _family("wrasse_heartbeats_restarted_total", [((), tally.heartbeats_restarted)])
 
 
 def _durations(durations: Durations) -> Metric:
