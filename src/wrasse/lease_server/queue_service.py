@@ -101,28 +101,28 @@ class MessageKeys:
 
     async def decided(self, queue: str, id: str) -> bool | None:
         """Whether the transaction of a message was committed; None while it is pending."""
-        kept = await self._read_key(ack_key(queue, id))
-        return acks(kept) if kept is None or kept.lease is None else None
+        record = await self._read_key(ack_key(queue, id))
+        return acks(record) if record is None or record.lease is None else None
 
     async def state_lease(self, lease: Lease) -> Lease:
         """The consumer's lease on the state of its message, completed with its transaction."""
         if lease.transaction:
             return lease
-        kept = await self._read_key(lease.key)
-        current = None if kept is None else kept.lease
+        record = await self._read_key(lease.key)
+        current = None if record is None else record.lease
         return lease if current is None else replace(lease, transaction=current.transaction)
 
     async def fate(self, info: JobInfo) -> Fate:
         """A message whose ack was committed is finished; one whose transaction is pending is left to its consumer."""
         keys, key = self._leases.keys(self._namespace), ack_key(info.queue, info.id)
         for _ in range(TRIES_MAX):
-            kept = await keys.read(key)
-            lease = None if kept is None else kept.lease
-            if kept is None or lease is None:
-                return Fate.FINISHED if acks(kept) else Fate.RESCUED
+            record = await keys.read(key)
+            lease = None if record is None else record.lease
+            if record is None or lease is None:
+                return Fate.FINISHED if acks(record) else Fate.RESCUED
             if not over(lease, at := await keys.now(), self._leases.terms):
                 return Fate.LEFT
-            await keys.clear(key, kept, at)  # which first decides its transaction
+            await keys.clear(key, record, at)  # which first decides its transaction
         return Fate.LEFT
 
     async def ended(self, info: JobInfo) -> bool:
@@ -135,16 +135,16 @@ class MessageKeys:
         others stays a little longer."""
         keys = self._leases.keys(self._namespace)
         for _ in range(TRIES_MAX):
-            kept = await keys.read(key)
-            if kept is None:
+            record = await keys.read(key)
+            if record is None:
                 await keys.clean(key, first_token(await keys.now()))  # a crash may have left its objects
                 return True
-            lease, at = kept.lease, await keys.now()
+            lease, at = record.lease, await keys.now()
             if lease is None:
-                if await keys.delete(key, kept) is Outcome.DONE:
+                if await keys.delete(key, record) is Outcome.DONE:
                     return True
             elif over(lease, at, self._leases.terms):
-                await keys.clear(key, kept, at)  # of a consumer that died
+                await keys.clear(key, record, at)  # of a consumer that died
             else:  # of the consumer that acked, or of one whose message is gone
                 with suppress(KeyRefused):
                     await keys.roll_back(replace(lease, key=key, namespace=self._namespace))
@@ -153,8 +153,8 @@ class MessageKeys:
     async def _joined(self, queue: str, claim: Claim) -> Lease | None:
         """The lease by which this delivery is in its transaction, while that is pending."""
         key = ack_key(queue, claim.id)
-        kept = await self._read_key(key)
-        lease = None if kept is None else kept.lease
+        record = await self._read_key(key)
+        lease = None if record is None else record.lease
         if lease is None or lease.owner != claim.nonce:
             return None
         return replace(lease, key=key, namespace=self._namespace)
@@ -163,9 +163,9 @@ class MessageKeys:
         return await self._leases.keys(self._namespace).read(key)
 
 
-def acks(kept: KeyRecord | None) -> bool:
+def acks(record: KeyRecord | None) -> bool:
     """Whether the ack of a message was committed. Only `join` sets `hidden` on such a key."""
-    return kept is not None and kept.hidden and kept.version > 0
+    return record is not None and record.hidden and record.version > 0
 
 
 @dataclass(frozen=True, slots=True)

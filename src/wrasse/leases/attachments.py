@@ -153,8 +153,8 @@ class Attachments:
         keys = self._keys(whose.namespace)
         if whose.id:
             return seen_by_holder(await keys.read_as_holder(whose))
-        kept = await keys.read(whose.key)
-        return () if kept is None else kept.attachments
+        record = await keys.read(whose.key)
+        return () if record is None else record.attachments
 
 
 class Meter:

@@ -275,8 +275,8 @@ class LeaseCleanup:
             infos = [info for info in infos if not seen.names(info.key)]
         if not infos:
             return 0
-        kept = await self._store.read(key)  # read again after the listing: an object that is now named stays
-        loose = [info for info in infos if kept is None or not kept.names(info.key)]
+        record = await self._store.read(key)  # read again after the listing: an object that is now named stays
+        loose = [info for info in infos if record is None or not record.names(info.key)]
         return await self.versions.delete(loose)
 
     async def drop_staged(self, record: KeyRecord) -> None:

@@ -184,8 +184,8 @@ class KeyStates(LeaseCore):
 
     async def _check_outcome(self, lease: Lease, version: int, *, commit: bool) -> None:
         """For a caller whose lease has ended: raises if the requested outcome has not happened and never will."""
-        kept = self.store.cached(lease.key)  # it was read just before, or does not exist
-        current = None if kept is None or kept.lease is None else kept.lease
+        record = self.store.cached(lease.key)  # it was read just before, or does not exist
+        current = None if record is None or record.lease is None else record.lease
         ending = current if current is not None and current.id == lease.id else None
         if ending is None:
             state = await self._transaction_log.outcome(lease.transaction) if is_xid(lease.transaction) else None
@@ -193,9 +193,9 @@ class KeyStates(LeaseCore):
             state = await self._transaction_log.settle(ending.transaction) if ending.explicit else None
         if (state is Decision.COMMIT and not commit) or (state is Decision.ROLLBACK and commit):
             raise decided_otherwise(lease.transaction, state)
-        if state is Decision.COMMIT or kept is None or not commit:
+        if state is Decision.COMMIT or record is None or not commit:
             return
-        if (ending is not None and kept.staged is not None) or kept.has_dropped(lease.token):
+        if (ending is not None and record.staged is not None) or record.has_dropped(lease.token):
             message = f"the lease of {lease.key!r} ended before its commit"
             raise KeyRefused(Refusal.LEASE_EXPIRED, message, version=version)
 
@@ -203,22 +203,22 @@ class KeyStates(LeaseCore):
         """Deletes objects of the key that no record names; see `LeaseCleanup.clean`."""
         return await self._cleanup.clean(key, ended, seen)
 
-    async def delete(self, key: str, kept: KeyRecord) -> Outcome:
+    async def delete(self, key: str, record: KeyRecord) -> Outcome:
         """Deletes a key without a lease, at the version read; then its objects."""
-        assert kept.lease is None, "a leased key is not deleted"
-        outcome = await self.store.drop(key, kept.stored)
+        assert record.lease is None, "a leased key is not deleted"
+        outcome = await self.store.drop(key, record.stored)
         if outcome is Outcome.DONE:
-            await self.clean(key, kept.token)
+            await self.clean(key, record.token)
         return outcome
 
-    async def settle(self, key: str, kept: KeyRecord, entry_at: datetime) -> bool:
+    async def settle(self, key: str, record: KeyRecord, entry_at: datetime) -> bool:
         """Ends the second check of a key: it is no longer due, unless it is leased again."""
         if self.store.index_apart:
             await self.leave(key, entry_at)
             return True
-        if kept.recheck_at is None:
+        if record.recheck_at is None:
             return True
-        return await self.store.store(key, replace(kept, recheck_at=None)) is not None
+        return await self.store.store(key, replace(record, recheck_at=None)) is not None
 
     async def leave(self, key: str, due_at: datetime) -> None:
         """Deletes an outdated index entry."""
@@ -227,9 +227,9 @@ class KeyStates(LeaseCore):
     async def read_as_holder(self, lease: Lease) -> KeyRecord:
         """The current record, if the caller is the holder: something may have been staged through another process. A
         caller that only reads need not name the transaction."""
-        kept = await self.store.read(lease.key)
-        if kept is not None and kept.lease is not None and not lease.transaction:
-            lease = replace(lease, transaction=kept.lease.transaction)
+        record = await self.store.read(lease.key)
+        if record is not None and record.lease is not None and not lease.transaction:
+            lease = replace(lease, transaction=record.lease.transaction)
         return await self.checked(lease)
 
     async def _stage(self, lease: Lease, change: Change, *, enlisted: bool = False) -> Changed:
@@ -248,6 +248,6 @@ class KeyStates(LeaseCore):
             return await self.change(lease, checked)
 
     def _explicit(self, lease: Lease) -> Lease | None:
-        kept = self.store.cached_with_lease(lease.key, lease.id)
-        current = None if kept is None else kept.lease
+        record = self.store.cached_with_lease(lease.key, lease.id)
+        current = None if record is None else record.lease
         return current if current is not None and current.explicit else None

@@ -160,9 +160,9 @@ class Leases(Counting):
             transaction = self._xids.marked()
             self._first_keys.made(transaction, namespace, key)
         request = AcquireRequest(owner, ttl, id or self._xids.new(), transaction, explicit, if_not_exists)
-        kept = await self._acquiring.acquired(self.keys(namespace), key, request, wait, named=bool(id))
+        record = await self._acquiring.acquired(self.keys(namespace), key, request, wait, named=bool(id))
         self.tally.acquired += 1
-        return replace(kept, lease=replace(kept.granted, key=key, namespace=namespace))
+        return replace(record, lease=replace(record.granted, key=key, namespace=namespace))
 
     @counted("keepalive")
     async def renew(self, lease: Lease, ttl: timedelta) -> Lease:
@@ -196,17 +196,17 @@ class Leases(Counting):
         keys = self.keys(namespace)
         before: KeyRecord | None = None
         for _ in range(READS_MAX):
-            kept = await keys.read(key)
-            if kept is None or kept.state is None:
+            record = await keys.read(key)
+            if record is None or record.state is None:
                 return None
-            if before is not None and before.stored == kept.stored and before.state == kept.state:
+            if before is not None and before.stored == record.stored and before.state == record.state:
                 raise _missing_object(key)
             try:
-                data = await keys.versions.read(kept.state)
+                data = await keys.versions.read(record.state)
             except Gone:
-                before = kept  # replaced and deleted since the record was read: read it again
+                before = record  # replaced and deleted since the record was read: read it again
                 continue
-            return KeyStateRead(data, kept.version, kept.etag, kept.token)
+            return KeyStateRead(data, record.version, record.etag, record.token)
         raise _missing_object(key)
 
     @counted("update")
