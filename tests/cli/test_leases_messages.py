@@ -54,6 +54,6 @@ def test_a_dead_message_is_shown_and_deleted_with_its_state(directory: Path) -> 
 
 def test_a_dead_message_is_handed_out_again(directory: Path) -> None:
     assert wrasse("leases", "messages", "orders", "--requeue=m").code == 0
-    shown = wrasse("leases", "messages", "orders", "--place=ready", "--json").json
+    shown = wrasse("leases", "messages", "orders", "--state=ready", "--json").json
     assert [(each["message"], each["failures"]) for each in shown["messages"]] == [("m", 0)]
     assert wrasse("leases", "messages", "orders").out == "nothing is dead in orders\n"
