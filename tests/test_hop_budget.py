@@ -109,7 +109,8 @@ async def test_a_publish_stays_within_its_files(trace: Trace, where: str) -> Non
 
 
 async def test_an_acquire_over_http_stays_within_its_files(trace: Trace, where: str) -> None:
-    """Target: 18."""
+    """Target: 18. Ten files are those of leases (rules, record, cache, cleanup, waiters, transactions), four are HTTP,
+    and the others are the backend's and what all backends share: none of them only passes the call on."""
     keys = iter(range(1 + TURNS))
     async with wrasse.connect(where) as app:
         leases = (await app.open("leases")).leasing.leases
