@@ -13,7 +13,7 @@ import sys
 from datetime import timedelta
 from pathlib import Path
 
-from huey import SqliteHuey  # type: ignore[import-untyped]
+from huey import SqliteHuey
 
 from bench.measure import Benchmark, Rate, Ratio, Result, seconds, take_turns
 from bench.raw_sqlite import RawLoop, insert, note_ready, open_raw, rows_of
@@ -139,7 +139,7 @@ def _huey(place: Path, ids: list[str], warm: int, *, fsync: bool | None) -> floa
     """Huey's own storage and execution in one loop, without the cost of its consumer's threads."""
     huey = SqliteHuey("bench", filename=str(place / "huey.db"), fsync=fsync)
 
-    @huey.task()  # type: ignore[untyped-decorator]
+    @huey.task()
     def handle(payload: bytes) -> None:
         return None
 

@@ -102,6 +102,9 @@ class Rows:
         """None is, of those it is asked about."""
         return [None] * len(keys)
 
+    def leader(self, name: str) -> None:
+        """It has no locks of sessions."""
+
 
 @dataclass(frozen=True, slots=True)
 class Looks:
@@ -118,16 +121,17 @@ async def measure(objects: int, place: Path) -> Looks:
     """Two looks in this process."""
     store = await Sqlite.open(place / "wrasse.db", CLOCK)
     idle, field = _peak(), Field(objects, CLOCK.now())
-    desk = Scanner(ROOT, Ports(Listing(field), Rows(field), store.sightings, place / "spool", CLOCK))
+    assert store.sightings is not None, "SQLite keeps them"
+    scanner = Scanner(ROOT, Ports(Listing(field), Rows(field), store.sightings, place / "spool", CLOCK))
     taken = []
     try:
         for _ in range(2):
             began = CLOCK.monotonic()
-            counts = (await desk.scan(note=True)).round.counts
+            counts = (await scanner.scan(note=True)).round.counts
             taken.append(CLOCK.monotonic() - began)
             assert counts["protected"] == objects - objects // GAP, "all that are referenced"
     finally:
-        desk.close()
+        scanner.close()
         await store.close()
     return Looks(objects, taken[0], taken[1], idle, _peak())
 

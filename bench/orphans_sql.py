@@ -11,12 +11,12 @@ import asyncio
 import hashlib
 import os
 import random
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.measure import Benchmark, Rate, Ratio, Result
+from servers.postgres import postgres
 from wrasse.clock import SystemClock
 from wrasse.orphans.root import Workspaces, workspaces_queries
 
@@ -36,9 +36,6 @@ INDEXES = (
 
 def run(quick: bool) -> Result:
     """Fills a table and asks."""
-    sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-    from servers.postgres import postgres
-
     rows = 50_000 if quick else 300_000
     with postgres() as url:
         _fill(url, rows)
@@ -71,7 +68,7 @@ def _fill(url: str, rows: int) -> None:
         db.execute(TABLE)
         db.execute(FILL, (rows,))
         for statement in INDEXES:
-            db.execute(statement)  # type: ignore[arg-type]
+            db.execute(statement)
 
 
 async def _ask(url: str, rows: int, rounds: int) -> Asked:

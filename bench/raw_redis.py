@@ -61,7 +61,7 @@ class RawRedis:
     def script(self, count: int) -> float:
         """Seconds for the very calls that a put of ours makes, made beforehand."""
         calls = [self._call(Job(self._ids.new(), minted=True)) for _ in range(count)]
-        return seconds(lambda: [self._redis.evalsha(self._push.sha, *call) for call in calls])
+        return seconds(lambda: [self._redis.evalsha(self._push.sha, len(keys), *keys, *args) for keys, args in calls])
 
     async def lpush_async(self, count: int) -> float:
         """As `lpush`, in an event loop as a put of ours is."""
@@ -79,8 +79,8 @@ class RawRedis:
         async with redis.asyncio.Redis.from_url(self._url) as client:
             await client.ping()
             begun = self._clock.monotonic()
-            for call in calls:
-                await client.evalsha(self._push.sha, *call)
+            for keys, args in calls:
+                await client.evalsha(self._push.sha, len(keys), *keys, *args)
             return self._clock.monotonic() - begun
 
     def work(self, count: int, handle: Callable[[], object]) -> float:
@@ -114,6 +114,6 @@ class RawRedis:
         _, (_, _, _, *raws) = pushed(jobs, self._keys, self._options, self._clock.now())
         return raws
 
-    def _call(self, job: Job) -> list[Word]:
+    def _call(self, job: Job) -> tuple[list[Word], list[Word]]:
         keys, args = pushed([job], self._keys, self._options, self._clock.now())
-        return [len(keys), *keys, 0, self._ids.new(), *args]
+        return [*keys], [0, self._ids.new(), *args]

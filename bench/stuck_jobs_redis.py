@@ -114,6 +114,7 @@ async def _finish(store: Redis) -> None:
 
 
 async def _search(store: Redis) -> float:
+    assert store.strays is not None, "Redis searches for strays"
     search = StraySearch(store.strays, _CLOCK)
     times = []
     for _ in range(5):

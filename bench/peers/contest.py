@@ -39,7 +39,7 @@ class Figures:
     p50: float  # ms from the put to the job
     p99: float
     others: float  # cores that others used meanwhile, at most
-    left: int  # jobs unfinished at the end
+    left: float  # jobs unfinished at the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +75,18 @@ def _round(
     stage: Stage, producer: Producer, server: _Server, own: tuple[int, ...], share: float, latency: bool
 ) -> Figures:
     jobs, few = max(100, int(stage.mode.jobs * share)), max(100, int(min(stage.mode.jobs, 5_000) * share))
-    shares, rates = [], []
+    shares, rates = [], dict[str, float]()
     for do in ("put", "put_abreast", "put_many"):
         _fresh(stage, producer)
         others, took = Others(own), producer.ask(do, few)
-        rates.append(few / took if took else 0.0)
+        rates[do] = few / took if took else 0.0
         shares.append(others.share())
     size = _fill(stage, producer, server, jobs)
     rate, worker_us, server_us, left, share_then = _work(stage, producer, server, own, jobs)
     latencies = _latencies(stage, producer, share) if latency else []
     return Figures(
-        *rates, size, rate, worker_us, server_us, _percentile(latencies, 0.5), _percentile(latencies, 0.99),
-        max(*shares, share_then), left,
+        **rates, bytes_queued=size, rate=rate, worker_us=worker_us, server_us=server_us,
+        p50=_percentile(latencies, 0.5), p99=_percentile(latencies, 0.99), others=max(*shares, share_then), left=left,
     )  # fmt: skip
 
 
