@@ -75,16 +75,16 @@ async def _peer(url: str, place: Path, count: int) -> float:
     reader = await client.jetstream().pull_subscribe(SUBJECT, GROUP, stream=STREAM, config=config)
     began, done = clock.monotonic(), 0
     while done < count:
-        press, parts, held = isal_zlib.compressobj(1, isal_zlib.DEFLATED, 31), list[bytes](), list[Msg]()
-        while len(held) < min(LARGE, count - done):
-            found = await reader.fetch(min(BATCH, count - done - len(held)), timeout=10)
+        press, parts, unacked = isal_zlib.compressobj(1, isal_zlib.DEFLATED, 31), list[bytes](), list[Msg]()
+        while len(unacked) < min(LARGE, count - done):
+            found = await reader.fetch(min(BATCH, count - done - len(unacked)), timeout=10)
             lines = [m.data[:-1] + b',"stream_id":"%d"}\n' % m.metadata.sequence.stream for m in found]
             parts.append(press.compress(b"".join(lines)))
-            held += found
+            unacked += found
         stored(place, f"after-{done}.jsonl.gz", b"".join([*parts, press.flush()]))
-        for message in held:
+        for message in unacked:
             await message.ack()
-        done += len(held)
+        done += len(unacked)
     took = clock.monotonic() - began
     await client.close()
     return took

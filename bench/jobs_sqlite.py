@@ -66,7 +66,7 @@ async def _filled(place: Path, ids: list[str]) -> Sqlite:
     store = await Sqlite.open(place / "wrasse.db")
     for start in range(0, len(ids), BATCH_MAX):
         jobs = [Job(id, payload=PAYLOAD) for id in ids[start : start + BATCH_MAX]]
-        await store.jobs.enqueue(jobs, request=f"put-{start}")
+        await store.jobs.enqueue(jobs, request=f"enqueue-{start}")
     gc.collect()
     return store
 
@@ -88,8 +88,8 @@ async def _worker(place: Path, ids: list[str], warm: int) -> float:
         return tally.completed.total(), clock.monotonic()
 
     handlers.add("", handle)
-    beats = ChildHeartbeat(f"sqlite:///{place / 'wrasse.db'}", tally)
-    worker = Worker(store.jobs, handlers, clock, beats, WorkerSettings(queues=("low",)), tally)
+    heartbeats = ChildHeartbeat(f"sqlite:///{place / 'wrasse.db'}", tally)
+    worker = Worker(store.jobs, handlers, clock, heartbeats, WorkerSettings(queues=("low",)), tally)
     async with asyncio.TaskGroup() as group:
         group.create_task(worker.run())
         before, start = await until(warm)
@@ -101,7 +101,7 @@ async def _worker(place: Path, ids: list[str], warm: int) -> float:
 
 
 async def _port(place: Path, ids: list[str], warm: int) -> float:
-    """Take and settle on the port itself, one batch after the other."""
+    """Claims and settles on the port itself, one batch after the other."""
     store = await _filled(place, ids)
     clock = SystemClock()
     done = 0

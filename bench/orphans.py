@@ -1,6 +1,6 @@
 """Orphans at scale: a million objects against a million references, in one process, without the latency of a store.
 
-    python -m bench.orphans 1000000        two looks at so many objects, as JSON
+    python -m bench.orphans 1000000        two scans of so many objects, as JSON
 
 Objects and references are made as they are asked for, so what is measured is ours: spooling, merging, judging, and
 noting in SQLite. Each size is measured in a process of its own, since the peak of memory is the process's. One object
@@ -31,7 +31,7 @@ from wrasse.ports.catalog import Reference
 from wrasse.ports.objects import ObjectInfo
 from wrasse.ports.page import Page
 
-ABOUT = "a complete look at objects and as many references, seconds and memory"
+ABOUT = "a complete scan of objects and as many references, seconds and memory"
 CLOCK = SystemClock()
 GAP = 100
 SECONDS_MAX = 15.0
@@ -107,8 +107,8 @@ class Rows:
 
 
 @dataclass(frozen=True, slots=True)
-class Looks:
-    """What two looks cost: the seconds of the first, and the peak of memory before it and after both."""
+class ScanCost:
+    """What two scans cost: the seconds of the first, and the peak of memory before them and after both."""
 
     objects: int
     seconds: float
@@ -117,8 +117,8 @@ class Looks:
     peak: float
 
 
-async def measure(objects: int, place: Path) -> Looks:
-    """Two looks in this process."""
+async def measure(objects: int, place: Path) -> ScanCost:
+    """Two scans in this process."""
     store = await Sqlite.open(place / "wrasse.db", CLOCK)
     idle, field = _peak(), Field(objects, CLOCK.now())
     assert store.sightings is not None, "SQLite keeps them"
@@ -133,7 +133,7 @@ async def measure(objects: int, place: Path) -> Looks:
     finally:
         scanner.close()
         await store.close()
-    return Looks(objects, taken[0], taken[1], idle, _peak())
+    return ScanCost(objects, taken[0], taken[1], idle, _peak())
 
 
 def _peak() -> float:
@@ -142,18 +142,18 @@ def _peak() -> float:
     return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def looked(objects: int) -> Looks:
+def measured(objects: int) -> ScanCost:
     """The same in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.orphans", str(objects)], capture_output=True, text=True, check=True
     )
-    return Looks(**json.loads(done.stdout))
+    return ScanCost(**json.loads(done.stdout))
 
 
 def run(quick: bool) -> Result:
     """A size, and three times that. The seconds of a quick run are scaled to a million."""
     size = 100_000 if quick else 1_000_000
-    one, three = looked(size), looked(3 * size)
+    one, three = measured(size), measured(3 * size)
     rates = tuple(Rate(f"{each.objects:,} objects", each.objects / each.seconds, "objects/s") for each in (one, three))
     million = one.seconds * 1_000_000 / size
     grown = (three.peak - three.idle) / (one.peak - one.idle)

@@ -1,4 +1,4 @@
-"""References in PostgreSQL: how many keys a second the last look asks about, and how fast a snapshot streams.
+"""References in PostgreSQL: keys a second of the last check before a delete, and how fast a snapshot streams.
 
 The table is the design document's, with the two indexes that the how-to names. Half of the keys that are asked about
 are referenced. The server is one of the tests', on this machine. What counts is the processor time of both, client and
@@ -41,7 +41,7 @@ def run(quick: bool) -> Result:
         _fill(url, rows)
         asked = asyncio.run(_ask(url, rows, rounds=3 if quick else 10))
     rates = (
-        Rate(f"last look, {BATCH} keys at a time", asked.by_clock, "keys/s"),
+        Rate(f"last check, {BATCH} keys at a time", asked.by_clock, "keys/s"),
         Rate("the same, by processor time of both", asked.by_processor, "keys/s"),
         Rate("snapshot, in the order of keys", asked.streamed, "references/s"),
     )

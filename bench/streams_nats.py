@@ -8,7 +8,7 @@ as in a program, and making the envelope is part of publishing.
 A group is read by 1, 4 and 8 processes (`group_reader.py`), in pages of 1, 10 and 100, from a durable pull consumer
 with acks that the server confirms: ours, and nats-py with `fetch` and all `ack_sync` of a page at once. Besides rates
 it tells the processor time of a message, of all readers together and of the server, and the server's messages in and
-out: on a machine that is busy otherwise the rates say little. Last, one message for forty who wait.
+out: on a machine that is busy otherwise the rates say little. Last, one message for forty waiting consumers.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def run(quick: bool) -> Result:
             ]
         most, one = cells["wrasse", PROCESSES[-1], page], cells["wrasse", 1, page]
         ratios.append(Ratio(f"group, pages of {page}: 8 processes to 1", most.rate / one.rate, 0.9))
-    ratios.append(Ratio("messages out of the server for one message and 40 who wait", woken, 10, least=False))
+    ratios.append(Ratio("messages out of the server for one message and 40 waiting consumers", woken, 10, least=False))
     return Result(BENCHMARK.name, BENCHMARK.about, tuple(rates), tuple(ratios))
 
 
