@@ -97,7 +97,7 @@ async def open_tasks(home: TaskBackends, stores: Stores) -> TaskQueue:
         records=records.records,
         streams=streams.streams,
         groups=streams.groups,
-        envelopes=EnvelopeCodec(stores.clock),
+        codec=EnvelopeCodec(stores.clock),
         clock=stores.clock,
         objects=LateObjects(partial(stores.open_objects, home.objects)) if home.objects else None,
         together=records is streams,
