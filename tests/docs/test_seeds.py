@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import ast
+import json
+import re
+from collections.abc import Iterator, Mapping
 from functools import cache
+from typing import Any
 
 import pytest
+import yaml
 from tools.docs.seeds import FOLDER, PROGRAMS, STATUSES, Rule, Seed, render, seeds, span
 
 from docs.blocks import ROOT
+from wire.conftest import FIXTURES
 
 FOUND = seeds(ROOT)
 DOCUMENTS = [seed for seed in FOUND if seed.name != PROGRAMS]
@@ -17,9 +23,10 @@ RULES = [pytest.param(seed, rule, id=f"{seed.name} {rule.at}{rule.of}") for seed
 
 @cache
 def defined_in(file: str) -> frozenset[str]:
-    """The tests that a file defines itself."""
-    tree = ast.parse((ROOT / file).read_text("utf-8"))
-    return frozenset(each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+    """The tests that a file defines itself, also under a condition."""
+    found = ast.parse((ROOT / file).read_text("utf-8")).body
+    found += [inner for each in found if isinstance(each, ast.If) for inner in each.body]
+    return frozenset(each.name for each in found if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
 def test_the_page_says_what_the_tables_say() -> None:
@@ -52,6 +59,30 @@ def test_a_rule_names_what_its_status_needs(seed: Seed, rule: Rule) -> None:
     assert bool(rule.instead and rule.because) == (rule.status == "changed")
     if seed.name != PROGRAMS:
         assert bool(rule.broken) == (rule.status == "changed"), "a change shows what the document's own version breaks"
+
+
+def test_every_key_variable_flag_metric_and_log_key_that_is_fixed_is_in_a_rule() -> None:
+    said = " ".join(rule.says for seed in DOCUMENTS for rule in seed.rules)
+    tree = yaml.safe_load((FIXTURES / "seeds.yaml").read_text("utf-8"))
+    names = json.loads((FIXTURES / "names.json").read_text("utf-8"))
+    fixed = [
+        *paths(tree),
+        *names["flags_of_run"],
+        *names["log_keys"],
+        *names["metrics"],
+        "GC_INTERVAL",
+        "GC_ORPHAN_DELAY",
+    ]
+    assert [name for name in fixed if not re.search(rf"`{re.escape(name)}\b", said)] == []
+
+
+def paths(tree: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """Every key that holds a value."""
+    for name, value in tree.items():
+        if isinstance(value, dict) and f"{before}{name}" not in ("retention", "worker.queues"):
+            yield from paths(value, f"{before}{name}.")
+        else:
+            yield before + name
 
 
 def test_every_test_that_a_rule_names_exists() -> None:
