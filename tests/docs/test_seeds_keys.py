@@ -28,6 +28,7 @@ from servers.valkey import Valkey, valkey
 from wire.conftest import FIXTURES
 from wrasse import App
 from wrasse.backends.memory.connect import Memory
+from wrasse.backends.redis.client.connection import OwnRedisClient
 from wrasse.backends.redis.options import RedisOptions
 from wrasse.breaker import BreakerSettings
 from wrasse.cli.run import FLAGS, lease_flags
@@ -110,6 +111,21 @@ def test_a_key_of_the_redis_section_reaches_the_client(
     keys = {"redis.addr": "localhost:6390", f"redis.{key}": value}
     found = getattr(RedisOptions.of(loaded(form, keys).homes.jobs), option)
     assert found == meant if meant is not None else found % 1_000 == 0
+
+
+@pytest.mark.parametrize("idle", [0, 2])
+async def test_as_many_idle_connections_stay_open_as_the_file_says(idle: int, redis_server: Valkey) -> None:
+    keys = {"redis.addr": f"127.0.0.1:{redis_server.port}", "redis.min_idle_conns": idle}
+    with redis.Redis(port=redis_server.port) as other:
+        before = len(other.client_list())
+        link = await OwnRedisClient.open(RedisOptions.of(loaded("file", keys).homes.jobs))
+        try:
+            await asyncio.gather(*(link.block("BLPOP", f"idle{number}", 0.05, timeout=0.05) for number in range(4)))
+            async with asyncio.timeout(30):
+                while len(other.client_list()) - before != 1 + idle:  # noqa: ASYNC110  # on a server
+                    await asyncio.sleep(0.01)
+        finally:
+            await link.close()
 
 
 @pytest.mark.parametrize("form", FORMS)
