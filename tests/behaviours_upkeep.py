@@ -2,7 +2,7 @@
 in tests/conformance run on memory, SQLite, Redis and NATS.
 
 Number 96, records that expire after 200 ms, has no place: nothing of ours expires, a sweep takes it away, as
-docs/design/deviations.md says; that a record of another program may expire is part of 99. Number 98, scans that
+docs/design/seeds.md says; that a record of another program may expire is part of 99. Number 98, scans that
 compare numbers, is the due index here.
 """
 
