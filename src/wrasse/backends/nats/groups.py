@@ -218,7 +218,8 @@ class NatsGroups:
 
     async def _all(self, durables: Mapping[str, Durable], shares: Mapping[str, int]) -> list[list[PulledMessage]]:
         """Pulls from several at once; if one fails, the messages of the others are nacked."""
-        results = await _gathered([self._ask(each, durables[each], limit, _NOW) for each, limit in shares.items()])
+        asking = [self._ask(each, durables[each], limit, _NOW) for each, limit in shares.items()]
+        results = await asyncio.gather(*asking, return_exceptions=True)
         errors = [each for each in results if isinstance(each, BaseException)]
         if errors:
             self._pulls.nack([one.reply for got in results if isinstance(got, list) for one in got])
@@ -393,10 +394,6 @@ class NatsGroups:
     async def retire(self, subject: str, group: str, consumer: str) -> Outcome:
         """Nothing to do: a consumer's entries are delivered again when AckWait is over."""
         return Outcome.CONFLICT
-
-
-async def _gathered(asking: Sequence[object]) -> list[object]:
-    return list(await asyncio.gather(*asking, return_exceptions=True))  # type: ignore[call-overload]
 
 
 def _behind(after: EntryId) -> Beginning:
