@@ -188,7 +188,7 @@ def give_back(tx: WriteTransaction, granted: DeliveredEntries, want: EntriesWant
     """Undoes a delivery whose consumer was cancelled before it got the answer."""
     now = tx.now()
     for part in (*granted.due, *granted.new):
-        seqs = numbers(entry.id.seq for entry in entries.taken_apart(part.loaded))
+        seqs = numbers(entry.id.seq for entry in entries.decode_entries(part.loaded))
         tx.db.execute(_GIVE_BACK, (now, part.group, want.consumer, seqs))
         tx.ready_queues.add(entries.STREAM_NAME + part.loaded.subject)
 
@@ -198,7 +198,7 @@ def _deliveries(parts: Sequence[DeliveredPart], want: EntriesWanted, until: date
     return [
         Delivery(entry, group, consumer, part.numbers.get(entry.id.seq, 1) if part.numbers else 1, until)
         for part in parts
-        for entry in entries.taken_apart(part.loaded)
+        for entry in entries.decode_entries(part.loaded)
     ]
 
 

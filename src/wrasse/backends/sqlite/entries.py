@@ -238,7 +238,7 @@ def load(db: apsw.Connection, stream: int, found: Range, subject: str) -> Loaded
     return LoadedEntries(subject, ids, bodies or b"", dict(db.execute(_BESIDE, bounds)) if beside else {})
 
 
-def taken_apart(loaded: LoadedEntries) -> list[Entry]:
+def decode_entries(loaded: LoadedEntries) -> list[Entry]:
     """The entries in what was loaded."""
     subject, bodies, beside = loaded.subject, loaded.bodies, loaded.beside
     ids = _decode_ids(loaded.ids)

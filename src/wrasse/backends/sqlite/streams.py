@@ -63,7 +63,7 @@ _GROUP_STATES = """
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class EntryColumns:
     """Entries in SQLite's format: decoded by the caller, after the transaction."""
 
     ids: str
@@ -72,14 +72,14 @@ class Columns:
     beside: Mapping[str, bytes]  # by id, fields as they are stored
 
 
-def load(db: apsw.Connection, stream: int, found: Range) -> Columns:
+def load_columns(db: apsw.Connection, stream: int, found: Range) -> EntryColumns:
     """The entries of a range."""
     bounds = (stream, found.after.ms, found.after.seq, found.last.ms, found.last.seq)
     ids, lengths, beside, bodies = db.execute(_COLUMNS, (*bounds, found.count)).get
-    return Columns(ids or "", lengths, bodies or b"", dict(db.execute(_BESIDE, bounds)) if beside else {})
+    return EntryColumns(ids or "", lengths, bodies or b"", dict(db.execute(_BESIDE, bounds)) if beside else {})
 
 
-def taken_apart(loaded: Columns) -> tuple[Sequence[bytes], Sequence[bytes], Mapping[int, Mapping[str, bytes]]]:
+def decode_columns(loaded: EntryColumns) -> tuple[Sequence[bytes], Sequence[bytes], Mapping[int, Mapping[str, bytes]]]:
     """Ids, bodies, and by position the fields beside them."""
     blob, ids, lengths = loaded.bodies, loaded.ids.encode().split(), _decode_lengths(loaded.lengths)
     ends = [0, *accumulate(lengths)]
@@ -120,15 +120,15 @@ class SqliteStreams:
         loaded = await self._loaded(subject, after, limit, partial(entries.load, subject=subject))
         if loaded is None:
             return Page((), (), self._clock.now(), False)
-        shown = tuple(entries.taken_apart(loaded[0]))
+        shown = tuple(entries.decode_entries(loaded[0]))
         return Page(shown, tuple(str(entry.id) for entry in shown), self._clock.now(), loaded[1] and bool(shown))
 
     async def chunk(self, subject: str, after: EntryId, limit: int) -> EntryChunk:
         """Entries in columns, for `Streams.chunk`."""
-        loaded = await self._loaded(subject, after, limit, load)
+        loaded = await self._loaded(subject, after, limit, load_columns)
         if loaded is None:
             return EntryChunk(subject, (), (), {}, self._clock.now(), False)
-        ids, bodies, beside = taken_apart(loaded[0])
+        ids, bodies, beside = decode_columns(loaded[0])
         return EntryChunk(subject, ids, bodies, beside, self._clock.now(), loaded[1] and bool(ids))
 
     async def _loaded(

@@ -1,6 +1,6 @@
 """Claiming jobs: in one transaction ready jobs become running, with a token, a nonce and a deadline. For the writer.
 
-The rows are returned as text and decoded to jobs after the commit (see `given`), by the caller: other processes wait
+The rows are returned as text and decoded to jobs after the commit, by `decode_claim`: other processes wait
 for us only while SQLite works. Decoding them is the hottest loop outside SQLite.
 """
 
@@ -230,7 +230,7 @@ _others = [(next(setters(Job, field.name)), field.default) for field in fields(J
 _unique, _window, _keep, _group, _minted = setters(Job, "unique", "window", "keep", "group", "minted")
 
 
-def given(granted: ClaimedRows | int) -> tuple[Claimed, list[Invalid]]:
+def decode_claim(granted: ClaimedRows | int) -> tuple[Claimed, list[Invalid]]:
     """The answer for the port, and the rows of the grant that are invalid."""
     if isinstance(granted, int):
         return Claimed((), from_micros(granted)), []
