@@ -85,8 +85,8 @@ async def opened(config: Config, *, create: bool = False) -> AsyncIterator[Archi
     """The stores of archives and the streams, for the length of a command; a read-only command creates nothing."""
     async with Stores.of(config.settings.worker, create=create) as stores:
         streams = (await stores.open_streams(config.homes.streams)).streams
-        looked_for = await archive_rules(config, stores)
-        yield ArchiveSources(looked_for, await build_rules(config, stores) or looked_for, streams)
+        readable = await archive_rules(config, stores)
+        yield ArchiveSources(readable, await build_rules(config, stores) or readable, streams)
 
 
 @asynccontextmanager

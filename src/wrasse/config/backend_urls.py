@@ -309,7 +309,7 @@ class BackendUrls:
 
     ports: Mapping[str, BackendUrl]
     sightings: Mapping[str, BackendUrl]  # by root of `orphans:`
-    looked_through: Mapping[str, BackendUrl]  # by root: the store whose objects may be taken away
+    scanned_stores: Mapping[str, BackendUrl]  # by root: the store that is scanned
     references: Mapping[str, BackendUrl]  # by root: the database that names what is in use
     archives: Sequence[tuple[str, BackendUrl]]  # by pattern of streams
 
@@ -373,7 +373,7 @@ def resolve(settings: Settings, sources: Mapping[str, str]) -> BackendUrls:
     return BackendUrls(
         ports,
         _sightings(settings, sources, named, engine),
-        _looked_through(settings, sources, ports["objects"]),
+        _scanned_stores(settings, sources, ports["objects"]),
         _references(settings, sources),
         _archives(settings, sources, ports["objects"]),
     )
@@ -395,7 +395,7 @@ def table(homes: BackendUrls) -> Iterator[UrlRow]:
     extra = []
     for root in homes.sightings:
         extra += [
-            (f"objects of {root}", homes.looked_through[root], "objects that may be orphans"),
+            (f"objects of {root}", homes.scanned_stores[root], "objects that may be orphans"),
             (f"references of {root}", homes.references[root], "which objects are in use: read only"),
             (f"sightings of {root}", homes.sightings[root], "since when objects are orphans"),
         ]
@@ -500,7 +500,7 @@ def _sightings(
     return found
 
 
-def _looked_through(settings: Settings, sources: Mapping[str, str], objects: BackendUrl) -> Mapping[str, BackendUrl]:
+def _scanned_stores(settings: Settings, sources: Mapping[str, str], objects: BackendUrl) -> Mapping[str, BackendUrl]:
     """The store of each root of orphans."""
     follows = objects.by if objects.by == _DEFAULT else f"follows objects ({objects.by})"
     by = f"{sources.get('orphans', _DEFAULT)}: orphans"
