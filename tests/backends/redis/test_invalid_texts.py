@@ -61,7 +61,7 @@ async def _overwrite(scene: Scene, key: str, field: str, kind: str) -> None:
 
 async def _works_on(scene: Scene, spared: set[str]) -> None:
     """Everything that can be asked of the queue, about every job but these."""
-    client, jobs = scene.client, scene.client.jobs
+    client, jobs = scene.jobs_client, scene.jobs_client.jobs
     claims = [claim for id, claim in scene.holds.items() if id not in spared]
     # Reads.
     for state in JobState:
@@ -151,7 +151,7 @@ async def test_any_bytes_for_the_cursor_of_strays_begin_the_scan_anew(scene: Sce
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_any_bytes_for_a_remembered_answer_cost_that_request(scene: Scene, kind: str) -> None:
-    client = scene.client
+    client = scene.jobs_client
     for letter in "tps":
         for key in scene.keys.requests:
             await scene.do("HSET", key, f"{letter}asked", GARBAGE[kind](b"1 2 3"))
@@ -170,7 +170,7 @@ async def test_any_bytes_for_a_remembered_answer_cost_that_request(scene: Scene,
 async def test_any_bytes_for_the_counter_of_tokens_change_nothing_and_are_named(scene: Scene, kind: str) -> None:
     await scene.do("SET", scene.keys.token, GARBAGE[kind](b"12 13"))
     with pytest.raises(StoreBroken, match="a counter of ours that is not a number") as failed:
-        await scene.client.claim()
+        await scene.jobs_client.claim()
     assert "wrasse jobs fsck --repair" in failed.value.do
     await scene.do("DEL", scene.keys.token)
     await scene.redis.fsck.check(repair=True, heartbeat_timeout=HEARTBEAT_TIMEOUT)

@@ -71,7 +71,7 @@ async def _named(scene: Scene) -> str:
     ("part", "kind"), [(part, kind) for part, (_, right) in OF_QUEUE.items() for kind in WRITES if kind != right]
 )
 async def test_a_key_of_one_queue_costs_that_queue(bare: Scene, part: str, kind: str) -> None:
-    client, (key_of, _) = bare.client, OF_QUEUE[part]
+    client, (key_of, _) = bare.jobs_client, OF_QUEUE[part]
     key = key_of(bare.keys)
     await client.enqueue(
         Job("stays", queue="bad", delay=HOUR), Job("held", queue="bad"), Job("late", delay=HOUR), "one"
@@ -110,11 +110,11 @@ async def test_what_asks_for_the_bad_queue_is_told_the_key(bare: Scene, kind: st
     said = rf"the key {key} holds a {'sorted set' if kind == 'zset' else kind} instead of a list"
     for job in (Job("made", minted=True, queue="bad"), Job("given", queue="bad")):
         with pytest.raises(StoreBroken, match=said) as failed:
-            await bare.client.enqueue(job, Job("other"))
+            await bare.jobs_client.enqueue(job, Job("other"))
         assert "RENAME" in failed.value.do
     with pytest.raises(StoreBroken, match=said):
-        await bare.client.ids(JobState.READY, JobFilter(queue="bad"))
-    assert await bare.client.ids(JobState.READY) == []  # an enqueue is whole or nothing
+        await bare.jobs_client.ids(JobState.READY, JobFilter(queue="bad"))
+    assert await bare.jobs_client.ids(JobState.READY) == []  # an enqueue is whole or nothing
 
 
 @pytest.mark.parametrize("ending", ["finish", "fail", "bury"])
@@ -124,17 +124,17 @@ async def test_no_job_is_lost_when_its_way_is_of_a_wrong_type(bare: Scene, which
         "queue": bare.keys.queue("low").list, "processing": bare.keys.processing("w1"),
         "dead_letter": bare.keys.dead_letter, "completed": bare.keys.completed,
     }  # fmt: skip
-    claim = await bare.client.claimed("one")
+    claim = await bare.jobs_client.claimed("one")
     await _spoil(bare, keys[which], "string")
     ends = {
         "finish": Complete(claim), "bury": DeadLetterJob(claim, Reason.FAILED, error="it broke"),
         "fail": Requeue(claim, Budget.FAILURES, Reason.FAILED, error="it broke"),
     }  # fmt: skip
-    (outcome,) = await bare.client.settle(ends[ending])
-    assert await bare.client.state("one") is not None
+    (outcome,) = await bare.jobs_client.settle(ends[ending])
+    assert await bare.jobs_client.state("one") is not None
     await _restore(bare, keys[which])
     if outcome is Outcome.CONFLICT:
-        assert await bare.client.settle(ends[ending]) == [Outcome.DONE]
+        assert await bare.jobs_client.settle(ends[ending]) == [Outcome.DONE]
     assert await bare.check() == []
 
 
@@ -142,8 +142,8 @@ async def test_no_job_is_lost_when_its_way_is_of_a_wrong_type(bare: Scene, which
 async def test_a_bad_key_of_one_worker_costs_that_worker(bare: Scene, which: str) -> None:
     key = getattr(bare.keys, which)("w9")
     await _spoil(bare, key, "hash")
-    await bare.client.claimed("one")
-    await bare.client.enqueue("two")
+    await bare.jobs_client.claimed("one")
+    await bare.jobs_client.enqueue("two")
     assert key in await _named(bare)
     bare.clock.advance(LONGER)
     await bare.do("DEL", bare.keys.heartbeat("w1"))
@@ -153,7 +153,7 @@ async def test_a_bad_key_of_one_worker_costs_that_worker(bare: Scene, which: str
     if which == "processing":
         with pytest.raises(StoreBroken, match=key):
             await bare.redis.jobs.claim(("low",), 1, worker="w9", heartbeat_timeout=HEARTBEAT_TIMEOUT, request=fresh())
-    assert set(await bare.client.ids(JobState.READY)) == {"two"}
+    assert set(await bare.jobs_client.ids(JobState.READY)) == {"two"}
 
 
 @pytest.mark.parametrize(("name", "right"), SHARED.items())
@@ -161,7 +161,7 @@ async def test_a_bad_key_that_all_share_is_named_and_loses_nothing(bare: Scene, 
     await bare.set_up()
     key = getattr(bare.keys, name)
     await _spoil(bare, key, "stream")
-    client, failures = bare.client, []
+    client, failures = bare.jobs_client, []
     steps = (
         lambda: client.enqueue(Job("new", unique="n"), "plain"),
         lambda: client.claim(limit=2),
